@@ -1,0 +1,3 @@
+"""Prefect flows over the pipeline's functions; the only room that imports Prefect."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Backbones: images to feature vectors."""
+
+from __future__ import annotations

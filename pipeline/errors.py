@@ -1,0 +1,31 @@
+"""Errors of the pipeline; each message is one sentence that names the file, the value and the mend."""
+
+from __future__ import annotations
+
+
+class PipelineError(Exception):
+    """Base of everything that the pipeline raises on purpose."""
+
+
+class ConfigError(PipelineError, ValueError):
+    """An option has a value, or stands in a combination, that cannot work."""
+
+
+class InputError(PipelineError, ValueError):
+    """Images, tables or feature files that cannot be used as they are."""
+
+
+class RejectedShareError(InputError):
+    """More images than allowed were unreadable."""
+
+
+class ClusterError(PipelineError, RuntimeError):
+    """The Dask cluster did not start, did not answer in time or lost what it needed."""
+
+
+class InterruptedRunError(PipelineError, RuntimeError):
+    """The run stopped before its end; what it had reached is saved and can be resumed."""
+
+
+class MissingExtraError(PipelineError, ImportError):
+    """An optional package is needed and not installed."""

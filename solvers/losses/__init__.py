@@ -1,0 +1,3 @@
+"""One small frozen class per loss."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Exact single-example dual problems."""
+
+from __future__ import annotations

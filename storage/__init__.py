@@ -1,0 +1,3 @@
+"""What is on disk and how it is found again."""
+
+from __future__ import annotations
