@@ -1,0 +1,102 @@
+"""What can be chosen about a training run and about where it runs; checked before any work starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+Weights = Literal["flat", "linear", "exponential"]
+
+NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+
+RANKED_LOSSES = frozenset({"topk_hinge", "usunier_hinge", "weighted_topk_hinge", "weighted_usunier_hinge"})
+
+
+class TrainConfig(BaseModel):
+    """One training run: the data, the problem and when to stop.
+
+    `lam` of the mathematics is 1 / (n C).  `resume` names an interrupted run; everything else must then be
+    the same as in that run, except the stopping rules and the pace of checkpoints.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    store: NonEmpty = Field(default="topline-store", description="Store that holds the dataset")
+    dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
+    loss: NonEmpty = Field(default="topk_hinge", description="Loss by name")
+    k: int | None = Field(default=None, ge=1, description="k of the top-k losses (5, or m where m is smaller)")
+    weights: Weights | tuple[float, ...] | None = Field(
+        default=None, description="Rank weights of the weighted losses: flat, linear, exponential or numbers"
+    )
+    margins: Path | None = Field(
+        default=None, description="m x m margin matrix of the structured hinge (.npy or .csv)"
+    )
+    C: float = Field(default=1.0, gt=0.0, allow_inf_nan=False, description="Cost of the losses, 1 / (lam n)")
+    smoothing: float = Field(
+        default=0.0, ge=0.0, allow_inf_nan=False, description="gamma of the Moreau envelope"
+    )
+    method: NonEmpty = Field(default="fw", description="fw, fw_open_loop or projected_gradient")
+    tol: float = Field(default=1e-3, gt=0.0, allow_inf_nan=False, description="Relative duality gap to reach")
+    max_passes: int = Field(default=1000, ge=1, description="Passes over the data at most")
+    time_limit: float | None = Field(default=None, gt=0.0, description="Seconds at most")
+    transforms: tuple[str, ...] = Field(
+        default=("l2", "bias"), description="Fitted on the training rows, in this order"
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of everything random")
+    resume: NonEmpty | None = Field(default=None, description="Id of an interrupted run to continue")
+    keep_duals: bool | None = Field(
+        default=None, description="Store the dual variables with the model (default: while they are small)"
+    )
+    checkpoint_seconds: float = Field(default=60.0, gt=0.0, description="Seconds between checkpoints")
+    certify: bool = Field(default=True, description="Recompute the gap from what was stored, at the end")
+
+    @field_validator("transforms", mode="before")
+    @classmethod
+    def _split_names(cls, value: object) -> object:
+        """Read "standardize,pca:256,l2" as three names, and "none" or "" as no transform at all."""
+        if isinstance(value, str):
+            names = [name.strip() for name in value.split(",") if name.strip()]
+            return tuple(() if names == ["none"] else names)
+        return value
+
+    @model_validator(mode="after")
+    def _parameters_fit_the_loss(self) -> TrainConfig:
+        if self.loss == "structured_hinge" and self.margins is None:
+            raise ValueError("loss structured_hinge needs margins: give an m x m matrix as .npy or .csv")
+        if self.margins is not None and self.loss != "structured_hinge":
+            raise ValueError(f"margins belong to loss structured_hinge, not to {self.loss}")
+        if self.weights is not None and not self.loss.startswith("weighted_"):
+            raise ValueError(f"weights belong to the weighted losses, not to {self.loss}")
+        if self.k is not None and self.loss not in RANKED_LOSSES:
+            raise ValueError(f"k belongs to the top-k losses, not to {self.loss}")
+        return self
+
+
+class ClusterConfig(BaseModel):
+    """Where a job runs: in this process (workers = 0), on a cluster of its own, or on a running one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workers: int | None = Field(default=None, ge=0, description="Workers; 0 = in this process, none = cores")
+    threads_per_worker: int = Field(default=1, ge=1, description="Threads of each worker")
+    memory_limit: NonEmpty | None = Field(default=None, description="Memory of each worker, such as 4GiB")
+    scheduler: NonEmpty | None = Field(default=None, description="Address of a running Dask scheduler")
+    cache_bytes: int = Field(
+        default=1 << 30, ge=0, description="Bytes of features kept in memory, all workers together"
+    )
+    worker_wait: float = Field(default=60.0, gt=0.0, description="Seconds to wait for a first worker")
+    round_seconds: float = Field(
+        default=300.0, gt=0.0, description="Seconds after which a silent worker loses its blocks"
+    )
+    dashboard: bool = Field(default=True, description="Serve Dask's dashboard on this machine")
+
+
+class EvaluateConfig(BaseModel):
+    """What is evaluated after training."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    split: Literal["train", "val", "test"] = Field(default="test", description="Rows to evaluate on")
+    confused: int = Field(default=20, ge=0, description="Most confused pairs to list")
