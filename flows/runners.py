@@ -1,0 +1,19 @@
+"""Entry point of the command line: run a pipeline function as its Prefect flow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.progress import Progress
+
+
+def run_flow(name: str, parameters: Mapping[str, Any], progress: Progress | None = None) -> Any:
+    """Run the flow `name` ("extract", "train", "evaluate" or "run") and give the plain function's result.
+
+    `parameters` are the plain function's keyword arguments without `progress` and `client`, for instance
+    `{"config": TrainConfig(...), "cluster": ClusterConfig(...)}`.  What the pipeline raises is raised again
+    unchanged; raises `FlowServerError` (a `PipelineError`) where Prefect's server does not answer.
+    """
+    raise NotImplementedError
