@@ -11,6 +11,18 @@ class UnsupportedURLError(StorageError, ValueError):
     """A URL whose scheme or path cannot be opened as a store."""
 
 
+class UnsafePathError(StorageError, ValueError):
+    """A path that leads out of its store."""
+
+
+class MissingExtraError(StorageError, ImportError):
+    """The package that speaks to this kind of store is not installed."""
+
+
+class AccessError(StorageError, OSError):
+    """The store cannot be reached, or refuses to be read or written."""
+
+
 class NotFoundError(StorageError, FileNotFoundError):
     """Nothing is stored under that name."""
 
@@ -21,6 +33,10 @@ class IntegrityError(StorageError, OSError):
 
 class FormatError(StorageError, ValueError):
     """Data of the wrong shape, type or version."""
+
+
+class MismatchError(StorageError, ValueError):
+    """What is stored belongs to other data or another configuration."""
 
 
 class ConflictError(StorageError, OSError):

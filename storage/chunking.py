@@ -1,0 +1,115 @@
+"""Where the rows of a dataset are cut: integers only.
+
+A chunk is what is compressed and checked as one; a shard is a file of whole chunks.  The shard is also
+the unit of writing, of resuming and of partitioning: no two writers ever meet in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from storage.errors import FormatError
+
+_CHUNK_BYTES = 2 << 20
+_SHARD_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """Rows start..stop-1."""
+
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return self.stop - self.start
+
+    def __str__(self) -> str:
+        return f"rows {self.start}-{self.stop - 1}"
+
+
+@dataclass(frozen=True)
+class ChunkPlan:
+    """`n_rows` rows in shards of `shard_rows`, each of whole chunks of `chunk_rows`; the last may be short."""
+
+    n_rows: int
+    chunk_rows: int
+    shard_rows: int
+
+    def __post_init__(self) -> None:
+        if self.n_rows < 0 or self.chunk_rows < 1 or self.shard_rows < 1:
+            raise FormatError(f"no rows can be cut by {self}")
+        if self.shard_rows % self.chunk_rows:
+            raise FormatError(
+                f"a shard of {self.shard_rows} rows is no whole number of chunks of {self.chunk_rows} rows"
+            )
+
+    @classmethod
+    def choose(cls, n_rows: int, d: int, itemsize: int, max_shard_rows: int | None = None) -> ChunkPlan:
+        """Plan for `n_rows` rows of `d` numbers of `itemsize` bytes: chunks near 2 MiB, shards near 32 MiB.
+
+        `max_shard_rows` bounds a unit of work, where making a row costs far more than storing it.
+        """
+        row_bytes = max(1, d * itemsize)
+        limit = max(1, n_rows)
+        if max_shard_rows is not None:
+            if max_shard_rows < 1:
+                raise FormatError(f"a shard holds at least one row, not {max_shard_rows}")
+            limit = min(limit, max_shard_rows)
+        chunk = min(limit, _power_of_two(_CHUNK_BYTES // row_bytes))
+        shards = min(max(1, _SHARD_BYTES // (chunk * row_bytes)), limit // chunk)
+        if max_shard_rows is None and chunk * shards < limit <= chunk * (shards + 1) <= _SHARD_BYTES // row_bytes:
+            shards += 1
+        return cls(n_rows, chunk, chunk * shards)
+
+    @property
+    def units(self) -> int:
+        """Number of shards, which are the units of writing."""
+        return -(-self.n_rows // self.shard_rows)
+
+    @property
+    def chunks_per_shard(self) -> int:
+        """Chunks in a full shard."""
+        return self.shard_rows // self.chunk_rows
+
+    def unit_of(self, row: int) -> int:
+        """Unit that holds `row`; `FormatError` for a row that is none."""
+        if not 0 <= row < self.n_rows:
+            raise FormatError(f"row {row} is not one of the {self.n_rows} rows")
+        return row // self.shard_rows
+
+    def bounds(self, unit: int) -> Span:
+        """Rows of `unit`; `FormatError` for a unit that is none."""
+        if not 0 <= unit < self.units:
+            raise FormatError(f"unit {unit} is not one of the {self.units} units of {self.shard_rows} rows")
+        return Span(unit * self.shard_rows, min(self.n_rows, (unit + 1) * self.shard_rows))
+
+    def unit_bounds(self) -> list[int]:
+        """Cut points 0, shard_rows, ..., n_rows: units + 1 integers."""
+        return [*range(0, self.n_rows, self.shard_rows), self.n_rows] if self.n_rows else [0]
+
+    def overlapping(self, start: int, stop: int) -> Iterator[tuple[int, Span]]:
+        """Units met by rows start..stop-1, each with the rows, counted from 0 of the dataset, in both."""
+        if not 0 <= start <= stop <= self.n_rows:
+            raise FormatError(f"rows {start}..{stop} are not within the {self.n_rows} rows")
+        for unit in range(start // self.shard_rows, -(-stop // self.shard_rows) if stop > start else 0):
+            whole = self.bounds(unit)
+            yield unit, Span(max(start, whole.start), min(stop, whole.stop))
+
+    def unit_at(self, start: int, stop: int) -> int:
+        """The unit whose rows are exactly start..stop-1; `FormatError` for a write that is misaligned."""
+        if start % self.shard_rows == 0 and 0 <= start < self.n_rows:
+            unit = start // self.shard_rows
+            if self.bounds(unit).stop == stop:
+                return unit
+        raise FormatError(
+            f"rows {start}..{stop} are not one whole unit of {self.shard_rows} rows, so nothing was written"
+        )
+
+
+def _power_of_two(limit: int) -> int:
+    """Largest power of two that is at most `limit`, and at least 1."""
+    return 1 << max(0, limit.bit_length() - 1)

@@ -1,0 +1,31 @@
+"""What a check of a store reports."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """One thing that is wrong: `kind` is a stable word, `path` the file from the store's root.
+
+    `rows` are the dataset's rows start..stop-1 that it touches, None where it touches none; `what` says
+    what was seen, `mend` what to do.  Leftovers of interrupted work are findings that harm nobody:
+    `harmless` is True.
+    """
+
+    kind: str
+    path: str
+    what: str
+    mend: str
+    rows: tuple[int, int] | None = None
+    harmless: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding as a JSON object."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rows = f" (rows {self.rows[0]}-{self.rows[1] - 1})" if self.rows else ""
+        return f"{self.path}: {self.what}{rows}; {self.mend}"

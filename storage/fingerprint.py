@@ -1,0 +1,58 @@
+"""Digests of bytes, configurations and arrays (SHA-256 throughout, never Python's `hash`)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.errors import FormatError, IntegrityError
+
+
+def digest_bytes(data: bytes | memoryview) -> str:
+    """SHA-256 of `data` in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def canonical_json(value: Any) -> bytes:
+    """The one JSON text of `value`: sorted keys, no spaces, UTF-8; `FormatError` for NaN and foreign types."""
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"this cannot be written as JSON: {error}") from error
+    return text.encode()
+
+
+def digest_json(value: Any) -> str:
+    """SHA-256 of the canonical JSON of `value`: equal for equal configurations, in any order of keys."""
+    return digest_bytes(canonical_json(value))
+
+
+def digest_array(array: NDArray[Any]) -> str:
+    """SHA-256 of an array's type, shape and values in row order."""
+    head = canonical_json({"dtype": array.dtype.newbyteorder("<").str, "shape": list(array.shape)})
+    body = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    return hashlib.sha256(head + b"\n" + body.tobytes()).hexdigest()
+
+
+def seal(record: Mapping[str, Any]) -> bytes:
+    """JSON file of `record` with its own digest inside, under "digest"."""
+    body = {key: value for key, value in record.items() if key != "digest"}
+    text = json.dumps({**body, "digest": digest_json(body)}, indent=1, sort_keys=True, ensure_ascii=False)
+    return text.encode() + b"\n"
+
+
+def unseal(data: bytes, place: str) -> dict[str, Any]:
+    """Record that `seal` wrote; `IntegrityError` naming `place` if a single bit of it has changed."""
+    try:
+        record = json.loads(data)
+        claimed = record.pop("digest")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise IntegrityError(f"{place} is damaged: it is not a sealed JSON record") from error
+    if digest_json(record) != claimed:
+        raise IntegrityError(f"{place} is damaged: its digest does not fit its contents")
+    return dict(record)

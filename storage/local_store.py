@@ -1,0 +1,192 @@
+"""Stores on a local disk: synchronous, atomic, and on the disk before a call returns."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage.errors import (
+    AccessError,
+    DiskFullError,
+    NotFoundError,
+    StorageError,
+    UnsafePathError,
+    UnsupportedURLError,
+)
+from storage.stores import Store
+from storage.urls import clean_path
+
+if TYPE_CHECKING:
+    from zarr.abc.store import Store as ZarrStore
+
+PARTIAL = ".partial"
+"""Ending of files in the making; whoever finds one later may delete it."""
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class LocalStore(Store):
+    """A folder.  A file is written beside its place, flushed to the disk and renamed or linked there."""
+
+    def __init__(self, root: Path, *, create: bool = False) -> None:
+        self.url = str(root)
+        with self._translated(""):
+            if create:
+                root.mkdir(parents=True, exist_ok=True)
+            if not root.exists():
+                raise NotFoundError(f"there is no store at {root}")
+            if not root.is_dir():
+                raise UnsupportedURLError(f"{root} is a file, and a store is a folder")
+            self._root = root.resolve()
+
+    @property
+    def local_path(self) -> Path:
+        """The folder."""
+        return self._root
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is stored at `path`."""
+        with self._translated(path):
+            return self._locate(path).is_file()
+
+    def size(self, path: str) -> int:
+        """Bytes of the file."""
+        with self._translated(path):
+            return self._locate(path).stat().st_size
+
+    def read_bytes(self, path: str) -> bytes:
+        """The whole file."""
+        with self._translated(path):
+            return self._locate(path).read_bytes()
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Part of the file, fewer bytes where it ends."""
+        with self._translated(path), self._locate(path).open("rb", buffering=0) as file:
+            file.seek(start)
+            return _read_up_to(file.fileno(), length)
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Replace the file by renaming a finished one over it."""
+        with self._translated(path), self._finished(path, data) as (partial, target):
+            partial.replace(target)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Link a finished file to the name: the kernel lets one racing writer through."""
+        with self._translated(path), self._finished(path, data) as (partial, target):
+            try:
+                os.link(partial, target)
+            except FileExistsError:
+                return False
+            return True
+
+    def list(self, path: str = "") -> list[str]:
+        """Names directly in the folder."""
+        with self._translated(path):
+            try:
+                return sorted(entry.name for entry in self._locate(path).iterdir())
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    def walk(self, path: str = "") -> list[str]:
+        """All files below the folder; symbolic links to folders are not followed."""
+        with self._translated(path):
+            found = [
+                str((Path(folder) / name).relative_to(self._root))
+                for folder, _, names in os.walk(self._locate(path))
+                for name in names
+            ]
+        return sorted(found)
+
+    def delete(self, path: str) -> None:
+        """Remove the file, if it is there."""
+        with self._translated(path):
+            self._locate(path).unlink(missing_ok=True)
+
+    def delete_tree(self, path: str) -> None:
+        """Remove the folder, if it is there."""
+        with self._translated(path):
+            folder = self._locate(path)
+            if folder == self._root:
+                raise UnsafePathError("a whole store is not deleted through itself")
+            if folder.is_dir():
+                shutil.rmtree(folder)
+
+    def free_bytes(self) -> int:
+        """Bytes that an ordinary user may still write."""
+        with self._translated(""):
+            return shutil.disk_usage(self._root).free
+
+    def zarr_store(self, path: str, *, read_only: bool = True) -> ZarrStore:
+        """Zarr's local store over the folder."""
+        from zarr.storage import LocalStore as ZarrLocalStore
+
+        return ZarrLocalStore(self._locate(path), read_only=read_only)
+
+    def _locate(self, path: str) -> Path:
+        """Where `path` lies, with every symbolic link on the way followed and found to stay inside."""
+        place = self._root / clean_path(path)
+        if not place.resolve().is_relative_to(self._root):
+            raise UnsafePathError(f"{path} in {self.url} is a symbolic link that leaves the store")
+        return place
+
+    @contextmanager
+    def _finished(self, path: str, data: bytes) -> Iterator[tuple[Path, Path]]:
+        """A file with `data` on the disk, and the place where it belongs; no trace is left on failure."""
+        target = self._locate(path)
+        if target == self._root:
+            raise UnsafePathError("a file needs a name inside the store")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f"{target.name}.{uuid.uuid4().hex[:12]}{PARTIAL}")
+        try:
+            with partial.open("xb", buffering=0) as file:
+                _write_all(file.fileno(), data)
+                os.fsync(file.fileno())
+            yield partial, target
+            _sync_folder(target.parent)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    @contextmanager
+    def _translated(self, path: str) -> Iterator[None]:
+        place = f"{self.url}/{path}" if path else self.url
+        try:
+            yield
+        except StorageError:
+            raise
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{place} does not exist") from error
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFullError(
+                    f"no room is left to write {place}; free some space and run the same command again"
+                ) from error
+            raise AccessError(f"{place} cannot be used: {os.strerror(error.errno or errno.EIO)}") from error
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _read_up_to(descriptor: int, length: int) -> bytes:
+    pieces: list[bytes] = []
+    while length > 0 and (piece := os.read(descriptor, length)):
+        pieces.append(piece)
+        length -= len(piece)
+    return b"".join(pieces)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the folder's new entry survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

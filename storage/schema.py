@@ -1,0 +1,56 @@
+"""Names, types and versions of what a dataset holds; every stored group carries them as attributes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from storage.errors import FormatError
+
+DATASET_ENCODING: Final = "topline-dataset"
+MODEL_ENCODING: Final = "topline-model"
+CHECKPOINT_ENCODING: Final = "topline-checkpoint"
+RUN_ENCODING: Final = "topline-run"
+ENCODING_VERSION: Final = "1"
+
+SPLITS: Final = {"train": 0, "val": 1, "test": 2, "rejected": 3}
+"""Codes of the split array; a rejected row keeps its place with zero features and label -1."""
+
+NO_LABEL: Final = -1
+
+LABEL_DTYPE: Final = np.dtype("int32")
+SPLIT_DTYPE: Final = np.dtype("int8")
+FEATURE_DTYPES: Final = (np.dtype("float16"), np.dtype("float32"))
+LAYOUTS: Final = ("dense", "csr")
+
+FEATURES: Final = "features"
+LABELS: Final = "labels"
+SPLIT: Final = "split"
+SAMPLE_IDS: Final = "sample_ids"
+CLASS_NAMES: Final = "class_names"
+
+
+def encoding(kind: str) -> dict[str, str]:
+    """Attributes by which a stored group or record tells what it is."""
+    return {"encoding-type": kind, "encoding-version": ENCODING_VERSION}
+
+
+def check_encoding(record: dict[str, Any], kind: str, place: str) -> None:
+    """`FormatError` naming `place` unless `record` is a `kind` of a version that this code reads."""
+    found, version = record.get("encoding-type"), record.get("encoding-version")
+    if found != kind:
+        raise FormatError(f"{place} is a {found}, not a {kind}")
+    if version != ENCODING_VERSION:
+        raise FormatError(f"{place} has format version {version}; this topline reads {ENCODING_VERSION}: upgrade it")
+
+
+def feature_dtype(dtype: Any) -> np.dtype[Any]:
+    """`dtype` as one that features are stored in; `FormatError` for all but float16 and float32."""
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = np.dtype(object)
+    if found not in FEATURE_DTYPES:
+        raise FormatError(f"features are stored as float16 or float32, not {dtype}")
+    return found

@@ -1,0 +1,122 @@
+"""Opening a store by its URL: the contract of every store, and the door to them.
+
+A store holds files under relative paths with forward slashes.  Writes replace a file whole or not at
+all; `put_if_absent` is the one primitive on which "visible in one step" and "no commit is lost" rest.
+Stores travel to other processes by their URL.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage.urls import parse_url
+
+if TYPE_CHECKING:
+    from zarr.abc.store import Store as ZarrStore
+
+
+class Store(ABC):
+    """Files under one root.  `url` opens the same store again, and holds no credentials.
+
+    Every path goes through `storage.urls.clean_path`: what leads out of the root is an `UnsafePathError`.
+    All methods may raise `AccessError` when the store cannot be reached or refuses.
+    """
+
+    url: str
+
+    @property
+    def local_path(self) -> Path | None:
+        """Folder of a store on this machine's disk, None for all others."""
+        return None
+
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Whether a file (not a folder) is stored at `path`."""
+
+    @abstractmethod
+    def size(self, path: str) -> int:
+        """Bytes of the file at `path`; `NotFoundError` if there is none."""
+
+    @abstractmethod
+    def read_bytes(self, path: str) -> bytes:
+        """The whole file; `NotFoundError` if there is none."""
+
+    @abstractmethod
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start`, fewer where the file ends; `NotFoundError` if there is none."""
+
+    @abstractmethod
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Put `data` at `path`, replacing what is there, whole or not at all; `DiskFullError` without room."""
+
+    @abstractmethod
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Put `data` at `path` only if nothing is there: True for exactly one of any racing writers."""
+
+    @abstractmethod
+    def list(self, path: str = "") -> list[str]:
+        """Sorted names of the files and folders directly in the folder `path`; none if there is no such folder."""
+
+    @abstractmethod
+    def walk(self, path: str = "") -> list[str]:
+        """Sorted paths, from the root, of all files anywhere below the folder `path`."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Remove the file at `path`, if there is one."""
+
+    @abstractmethod
+    def delete_tree(self, path: str) -> None:
+        """Remove the folder `path` and all below it, if there is one."""
+
+    @abstractmethod
+    def free_bytes(self) -> int | None:
+        """Room left where the store lies, None where nobody knows."""
+
+    @abstractmethod
+    def zarr_store(self, path: str, *, read_only: bool = True) -> ZarrStore:
+        """Zarr's own store over the folder `path`, for reading our groups with other tools."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open_store, (self.url,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Store) and self.url == other.url
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+
+def open_store(url: str | Path, *, create: bool = False) -> Store:
+    """Store at `url`: a local path, or a file://, memory://, s3:// or gs:// URL.
+
+    With `create`, a local folder that does not exist is made; without, it is a `NotFoundError`.  Raises
+    `UnsupportedURLError` for what is no store's address, `MissingExtraError` if s3fs or gcsfs is missing.
+    """
+    from storage.local_store import LocalStore
+    from storage.object_store import ObjectStore
+
+    address = parse_url(str(url))
+    if address.scheme == "file":
+        return LocalStore(Path(address.root), create=create)
+    return ObjectStore(address)
+
+
+def split_url(url: str, folder: str) -> tuple[str, str]:
+    """Parts of a URL <store>/<folder>/<name>: the store's URL and the name.
+
+    Model URLs have the folder "models", run URLs "runs".  Raises `UnsupportedURLError` otherwise.
+    """
+    from storage.errors import UnsupportedURLError
+    from storage.urls import masked
+
+    head, _, name = str(url).rstrip("/").rpartition("/")
+    root, _, middle = head.rpartition("/")
+    if middle != folder or not root or not name:
+        raise UnsupportedURLError(f"{masked(str(url))} is not of the form <store>/{folder}/<name>")
+    return root, name
