@@ -1,0 +1,81 @@
+"""The multiclass hinge: the largest margin violation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from solvers.errors import InvalidProblemError
+from solvers.losses.base import Aggregate, LossForm, rank_form
+from solvers.typing import Float64Array
+
+
+@dataclass(frozen=True)
+class MaxHinge:
+    """Crammer and Singer's hinge max_j ([j != y] + s_j - s_y) (seed 004, eq. 2.3)."""
+
+    name: ClassVar[str] = "max_hinge"
+
+    def form(self, m: int) -> LossForm:
+        """Give the loss for m classes."""
+        return rank_form(m, Aggregate.SUM_THEN_HINGE, np.ones(1), self.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {"name": self.name}
+
+
+@dataclass(frozen=True, eq=False)
+class StructuredHinge:
+    """The hinge with class-dependent margins, max_j (delta_yj + s_j - s_y) (seed 004, eq. 2.4; erratum g).
+
+    `margins` is (m, m), row = true class, finite, non-negative, with a zero diagonal.
+    """
+
+    margins: Float64Array
+    name: ClassVar[str] = "structured_hinge"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "margins", _checked_margins(self.margins))
+
+    def form(self, m: int) -> LossForm:
+        """Give the loss for m classes, which must be the number of rows of `margins`."""
+        if self.margins.shape[0] != m:
+            raise InvalidProblemError(
+                f"margins are for {self.margins.shape[0]} classes but there are {m}; give an ({m}, {m}) matrix"
+            )
+        base = rank_form(m, Aggregate.SUM_THEN_HINGE, np.ones(1), self.name)
+        return LossForm(m=m, aggregate=base.aggregate, rho=base.rho, margins=self.margins)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {"name": self.name, "margins": self.margins.tolist()}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StructuredHinge) and np.array_equal(self.margins, other.margins)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.margins.shape, self.margins.tobytes()))
+
+
+def _checked_margins(margins: Any) -> Float64Array:
+    try:
+        matrix = np.array(margins, dtype=np.float64, order="C")
+    except (TypeError, ValueError):
+        raise InvalidProblemError("margins are not a matrix of numbers; give one row of margins per class") from None
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InvalidProblemError(f"margins have the shape {matrix.shape}; give a square matrix, one row per class")
+    if not np.isfinite(matrix).all():
+        raise InvalidProblemError("margins hold NaN or infinity; give finite margins")
+    if matrix.min(initial=0.0) < 0:
+        raise InvalidProblemError(f"margins hold {matrix.min():g}; a margin must not be negative")
+    bad = np.flatnonzero(np.diag(matrix))
+    if bad.size:
+        row = int(bad[0])
+        raise InvalidProblemError(
+            f"the margin of class {row} towards itself is {matrix[row, row]:g}; the diagonal must be zero"
+        )
+    matrix.setflags(write=False)
+    return matrix

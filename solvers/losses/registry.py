@@ -1,0 +1,94 @@
+"""Losses by name, for configurations and model records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from solvers.errors import InvalidProblemError
+from solvers.losses.base import Loss
+from solvers.losses.hinge import MaxHinge, StructuredHinge
+from solvers.losses.topk import TopKHinge, UsunierHinge
+from solvers.losses.weighted import WeightedTopKHinge, WeightedUsunierHinge
+from solvers.rank_weights import exponential, flat, linear
+from solvers.typing import Float64Array
+
+#: Every loss by its name, with the parameter that its constructor takes (None: takes none).
+LOSSES: Mapping[str, tuple[Callable[..., Loss], str | None]] = MappingProxyType(
+    {
+        MaxHinge.name: (MaxHinge, None),
+        StructuredHinge.name: (StructuredHinge, "margins"),
+        TopKHinge.name: (TopKHinge, "k"),
+        UsunierHinge.name: (UsunierHinge, "k"),
+        WeightedTopKHinge.name: (WeightedTopKHinge, "rho"),
+        WeightedUsunierHinge.name: (WeightedUsunierHinge, "rho"),
+    }
+)
+
+RANK_WEIGHTS: Mapping[str, Callable[[int], Float64Array]] = MappingProxyType(
+    {"flat": flat, "linear": linear, "exponential": exponential}
+)
+
+
+def loss_from_dict(record: Mapping[str, Any]) -> Loss:
+    """Make the loss that `Loss.to_dict` described; InvalidProblemError where it is not one of ours."""
+    fields = dict(record)
+    constructor, parameter = _look_up(fields.pop("name", None))
+    expected = set() if parameter is None else {parameter}
+    if set(fields) != expected:
+        raise InvalidProblemError(
+            f"the loss {record.get('name')!r} is described by {sorted(fields)}; it takes {sorted(expected)}"
+        )
+    return constructor(**fields)
+
+
+def make_loss(
+    name: str,
+    k: int | None = None,
+    weights: str | Sequence[float] | Float64Array | None = None,
+    margins: Any = None,
+) -> Loss:
+    """Make a loss from what a command line or configuration says.
+
+    `k` for topk_hinge and usunier_hinge; `weights` for the weighted ones, as numbers, or as "flat", "linear",
+    "exponential" together with k; `margins` (m, m) for structured_hinge.  What a loss does not take is refused.
+    """
+    constructor, parameter = _look_up(name)
+    given = {key for key, value in (("k", k), ("weights", weights), ("margins", margins)) if value is not None}
+    if parameter == "rho":
+        _refuse_others(name, given, {"k", "weights"})
+        return constructor(_rank_weights(name, k, weights))
+    _refuse_others(name, given, set() if parameter is None else {parameter})
+    if parameter is None:
+        return constructor()
+    value = k if parameter == "k" else margins
+    if value is None:
+        raise InvalidProblemError(f"the loss {name} needs {parameter}, which is not given")
+    return constructor(value)
+
+
+def _look_up(name: Any) -> tuple[Callable[..., Loss], str | None]:
+    if name not in LOSSES:
+        raise InvalidProblemError(f"there is no loss named {name!r}; take one of {', '.join(LOSSES)}")
+    return LOSSES[name]
+
+
+def _refuse_others(name: str, given: set[str], accepted: set[str]) -> None:
+    surplus = sorted(given - accepted)
+    if surplus:
+        raise InvalidProblemError(f"the loss {name} takes no {' and no '.join(surplus)}; leave it out")
+
+
+def _rank_weights(name: str, k: int | None, weights: Any) -> Any:
+    if weights is None:
+        raise InvalidProblemError(f"the loss {name} needs weights: flat, linear, exponential or numbers")
+    if not isinstance(weights, str):
+        if k is not None and len(weights) != k:
+            raise InvalidProblemError(f"k is {k} but {len(weights)} weights are given; leave k out")
+        return weights
+    if weights not in RANK_WEIGHTS:
+        raise InvalidProblemError(f"there are no weights named {weights!r}; take one of {', '.join(RANK_WEIGHTS)}")
+    if k is None:
+        raise InvalidProblemError(f"{weights} weights need k, which is not given")
+    return RANK_WEIGHTS[weights](k)

@@ -1,0 +1,56 @@
+"""The top-k hinges with rank weights rho (see `solvers.rank_weights`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from solvers.losses.base import Aggregate, LossForm, checked_weights, rank_form
+from solvers.typing import Float64Array
+
+
+@dataclass(frozen=True)
+class WeightedTopKHinge:
+    """max(0, sum_j rho_j a_[j]) (seed 000, eq. 12; seed 004, eq. 2.13 with erratum f).
+
+    `rho` is non-negative and non-increasing with at most m entries; it is kept as a tuple.
+    """
+
+    rho: Sequence[float] | Float64Array
+    name: ClassVar[str] = "weighted_topk_hinge"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rho", checked_weights(self.rho))
+
+    def form(self, m: int) -> LossForm:
+        """Give the loss for m >= len(rho) classes."""
+        return rank_form(m, Aggregate.SUM_THEN_HINGE, np.array(self.rho), self.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {"name": self.name, "rho": list(self.rho)}
+
+
+@dataclass(frozen=True)
+class WeightedUsunierHinge:
+    """sum_j rho_j max(0, a_[j]) (seed 004, eq. 2.14 with erratum f).
+
+    `rho` is non-negative and non-increasing with at most m entries; it is kept as a tuple.
+    """
+
+    rho: Sequence[float] | Float64Array
+    name: ClassVar[str] = "weighted_usunier_hinge"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rho", checked_weights(self.rho))
+
+    def form(self, m: int) -> LossForm:
+        """Give the loss for m >= len(rho) classes."""
+        return rank_form(m, Aggregate.HINGE_THEN_SUM, np.array(self.rho), self.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {"name": self.name, "rho": list(self.rho)}

@@ -1,0 +1,39 @@
+"""Rank weights rho of the weighted losses; each sums to 1 (seed 000, section 7)."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from solvers.errors import InvalidProblemError
+from solvers.typing import Float64Array
+
+
+def flat(k: int) -> Float64Array:
+    """Give rho_j = 1/k, shape (k,): the unweighted top-k losses."""
+    k = _positive(k)
+    return np.full(k, 1.0 / k)
+
+
+def linear(k: int) -> Float64Array:
+    """Give rho_j = 2(k+1-j)/(k(k+1)), j = 1..k, shape (k,)."""
+    k = _positive(k)
+    return 2.0 * np.arange(k, 0, -1) / (k * (k + 1.0))
+
+
+def exponential(k: int) -> Float64Array:
+    """Give rho_j proportional to exp(-j/k), j = 1..k, shape (k,)."""
+    k = _positive(k)
+    weights = np.exp(-np.arange(1, k + 1) / k)
+    return np.asarray(weights / weights.sum())
+
+
+def _positive(k: int) -> int:
+    try:
+        number = operator.index(k)
+    except TypeError:
+        raise InvalidProblemError(f"k is {k!r}; give a whole number of at least 1") from None
+    if number < 1:
+        raise InvalidProblemError(f"k is {number}; give a whole number of at least 1")
+    return number
