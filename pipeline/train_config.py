@@ -26,7 +26,7 @@ class TrainConfig(BaseModel):
     store: NonEmpty = Field(default="topline-store", description="Store that holds the dataset")
     dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
     loss: NonEmpty = Field(default="topk_hinge", description="Loss by name")
-    k: int | None = Field(default=None, ge=1, description="k of the top-k losses (5, or m where m is smaller)")
+    k: int | None = Field(default=None, ge=1, description="k of the top-k losses (5, or m if smaller)")
     weights: Weights | tuple[float, ...] | None = Field(
         default=None, description="Rank weights of the weighted losses: flat, linear, exponential or numbers"
     )

@@ -52,7 +52,7 @@ def train(
 ) -> TrainResult:
     """Train, publish and certify one model.
 
-    `cluster` says where it runs (default: one worker a core); a `client` that is already open is used instead.
+    `cluster` says where it runs (default: one worker a core); an open `client` is used instead.
     Raises `InterruptedRunError` after Ctrl-C or SIGTERM, once a checkpoint is stored; its message holds the
     command that resumes the run.
     """
