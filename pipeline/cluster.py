@@ -9,9 +9,9 @@ import os
 import platform
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import dask
@@ -37,7 +37,7 @@ DASHBOARD_PORT = 8787
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-class IgnoreInterrupts(WorkerPlugin):  # type: ignore[misc]
+class IgnoreInterrupts(WorkerPlugin):
     """Leave Ctrl-C to the coordinator: a terminal sends it to the worker processes as well."""
 
     idempotent = True
@@ -95,7 +95,7 @@ def _own_cluster(config: ClusterConfig, *, processes: bool) -> Iterator[Client]:
                 f"the cluster on this machine did not start: {error}; --workers 0 needs none"
             ) from error
         stack.enter_context(cluster)
-        client = stack.enter_context(Client(cluster, set_as_default=False))
+        client = stack.enter_context(Client(cluster, set_as_default=False, direct_to_workers=True))
         if processes:
             client.register_plugin(IgnoreInterrupts())
         _wait_for_worker(client, "the cluster on this machine", config.worker_wait)
@@ -184,19 +184,19 @@ def _wait_for_worker(client: Client, place: str, wait: float) -> None:
 
 def _check_versions(client: Client, address: str) -> None:
     """Refuse workers whose Python, NumPy, Dask or Topline would not understand what is sent to them."""
-    versions: Mapping[str, Any] = client.get_versions(check=False)["workers"]
+    versions = cast("Mapping[str, Any]", client.get_versions(check=False))["workers"]
     ours = {
         "python": _minor(platform.python_version()),
         "numpy": _major(np.__version__),
         "distributed": importlib.metadata.version("distributed"),
     }
-    reduce = {"python": _minor, "numpy": _major, "distributed": str}
+    reduce: dict[str, Callable[[str], str]] = {"python": _minor, "numpy": _major, "distributed": str}
     for worker, entry in versions.items():
         for package, here in ours.items():
             there = reduce[package](str(entry["packages"].get(package)))
             if there != here:
                 raise ClusterError(
-                    f"worker {worker} of {address} runs {package} {there}, here it is {here}: install the same"
+                    f"worker {worker} of {address} has {package} {there}, here it is {here}: install the same"
                 )
     found = client.run(importlib.metadata.version, "topline", on_error="return")
     here = importlib.metadata.version("topline")

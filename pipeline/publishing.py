@@ -25,6 +25,12 @@ class ExportReport:
         return asdict(self)
 
 
-def export(model_url: str, path: Path, format: ExportFormat = "npz", *, top_k: int | None = None) -> ExportReport:
+def export(
+    model_url: str,
+    path: Path,
+    format: ExportFormat = "npz",  # noqa: A002 - the word of the command line
+    *,
+    top_k: int | None = None,
+) -> ExportReport:
     """Write the model at `model_url` to `path`, read it back and compare its scores with ours."""
     raise NotImplementedError

@@ -1,0 +1,206 @@
+"""Calls to chosen Dask workers that end: with answers, with the call's own error, or with who was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distributed import Client, Future, wait
+from distributed.scheduler import KilledWorker
+
+from pipeline.errors import ClusterError
+from solvers.errors import StateLostError
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.25
+# A task that runs this long, or this many times as long as any before it, hangs, heartbeats or not.
+TASK_SECONDS = 3600.0
+TASK_FACTOR = 20.0
+# Larger arguments go straight to the worker, past the scheduler, which would warn and slow down.
+DIRECT_BYTES = 2 << 20
+# A worker that was killed is back from its nanny after about 3 s.
+REPLACEMENT_SECONDS = 5.0
+
+_CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """`function(*arguments)` on the worker at `worker`, a module-level function of ours."""
+
+    worker: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+class WorkersLost(Exception):  # noqa: N818 - a signal to the executor, which handles it
+    """Some workers are gone, silent, or hold another epoch; nothing they were asked has an answer."""
+
+    def __init__(self, workers: Sequence[str], reason: str) -> None:
+        super().__init__(f"worker {', '.join(workers)} {reason}")
+        self.workers = tuple(workers)
+
+
+class WorkerCalls:
+    """Runs calls on the workers of `client` and never waits for one that will not answer."""
+
+    def __init__(self, client: Client, *, silence: float) -> None:
+        self._client = client
+        self._silence = silence
+        self._heard: dict[str, tuple[float, float]] = {}
+        self._distrusted: set[str] = set()
+        self._longest = 0.0
+
+    def run(self, calls: Sequence[Call], *, limit: float | None = None) -> dict[str, Any]:
+        """Answers by worker, of calls to different workers.
+
+        Raises `WorkersLost`, `ClusterError` when the scheduler is gone, or what a call raised itself.
+        """
+        self._check_scheduler()
+        started = time.monotonic()
+        limit = limit or max(TASK_SECONDS, TASK_FACTOR * self._longest)
+        futures: dict[str, Future[Any]] = {}
+        try:
+            for call in calls:
+                futures[call.worker] = self._submit(call)
+            self._watch(futures, started + limit)
+            answers = {worker: self._answer(worker, future) for worker, future in futures.items()}
+        except _CANCELLED as error:
+            self._check_scheduler()
+            raise WorkersLost([*futures], "gave up its task") from error
+        finally:
+            self._drop(futures)
+        self._longest = max(self._longest, time.monotonic() - started)
+        return answers
+
+    def wait_for_workers(self, hoped_for: int, seconds: float) -> dict[str, int]:
+        """Threads of each worker that can be trusted, by address, in a fixed order.
+
+        Waits a little for `hoped_for` of them, and `seconds` for the first one.
+        """
+        started = time.monotonic()
+        while True:
+            found = {
+                worker: int(info["nthreads"])
+                for worker, info in self._alive().items()
+                if worker not in self._distrusted
+            }
+            waited = time.monotonic() - started
+            if found and (len(found) >= hoped_for or waited > REPLACEMENT_SECONDS):
+                return dict(sorted(found.items()))
+            if waited > seconds:
+                raise ClusterError(f"no worker for {seconds:g} s: start workers and resume the run")
+            time.sleep(POLL_SECONDS)
+
+    def _submit(self, call: Call) -> Future[Any]:
+        arguments = [self._sent(argument, call.worker) for argument in call.arguments]
+        return self._client.submit(
+            call.function,
+            *arguments,
+            workers=[call.worker],
+            allow_other_workers=False,
+            pure=False,
+            retries=0,
+        )
+
+    def _sent(self, argument: Any, worker: str) -> Any:
+        if _nbytes(argument) <= DIRECT_BYTES:
+            return argument
+        try:
+            # One worker, one copy: a broadcast is undone by the memory manager and hangs when a worker dies.
+            return self._client.scatter(
+                argument,
+                workers=[worker],
+                hash=False,
+                direct=self._client.direct_to_workers,
+                timeout=self._silence,
+            )
+        except (OSError, TimeoutError, KeyError, ValueError) as error:
+            raise WorkersLost([worker], f"did not take what it was sent ({error})") from error
+
+    def _watch(self, futures: dict[str, Future[Any]], deadline: float) -> None:
+        """Return when all are done; raise as soon as one never will be."""
+        while futures:
+            try:
+                wait(list(futures.values()), timeout=POLL_SECONDS)
+            except TimeoutError:
+                self._check_workers(futures, deadline)
+                if any(future.status == "error" for future in futures.values()):
+                    return
+            else:
+                return
+
+    def _check_workers(self, futures: dict[str, Future[Any]], deadline: float) -> None:
+        pending = [worker for worker, future in futures.items() if not future.done()]
+        alive = self._alive()
+        gone = [worker for worker in pending if worker not in alive]
+        if gone:
+            raise WorkersLost(gone, "is gone")
+        now = time.monotonic()
+        silent = [worker for worker in pending if now - self._heard[worker][1] > self._silence]
+        if silent:
+            self._distrusted.update(silent)
+            raise WorkersLost(silent, f"has been silent for {self._silence:g} s")
+        if now > deadline:
+            self._distrusted.update(pending)
+            raise WorkersLost(pending, "did not end its task in time")
+
+    def _alive(self) -> dict[str, Any]:
+        """Workers that the scheduler knows, noting whose heartbeat has moved."""
+        self._check_scheduler()
+        try:
+            workers: dict[str, Any] = dict(self._client.scheduler_info(n_workers=-1)["workers"])
+        except (OSError, TimeoutError) as error:
+            raise ClusterError(
+                f"the scheduler does not answer ({error}): resume the run on another"
+            ) from error
+        now = time.monotonic()
+        for worker, info in workers.items():
+            seen = float(info.get("last_seen", 0.0))
+            if worker not in self._heard or self._heard[worker][0] != seen:
+                if worker in self._heard:
+                    self._distrusted.discard(worker)
+                self._heard[worker] = (seen, now)
+        return workers
+
+    def _answer(self, worker: str, future: Future[Any]) -> Any:
+        while True:
+            if future.status == "error":
+                error = future.exception(timeout=self._silence)
+                if isinstance(error, StateLostError | KilledWorker):
+                    raise WorkersLost([worker], f"lost its blocks ({error})") from error
+                raise error
+            try:
+                return future.result(timeout=POLL_SECONDS)
+            except TimeoutError:
+                # A worker that dies between its answer and our reading it leaves a task that nobody runs.
+                self._check_workers({worker: future}, float("inf"))
+                if worker not in self._alive():
+                    raise WorkersLost([worker], "is gone") from None
+
+    def _check_scheduler(self) -> None:
+        if self._client.status not in ("running", "connecting"):
+            raise ClusterError(
+                f"the connection to the scheduler is {self._client.status}: resume the run on another"
+            )
+
+    def _drop(self, futures: dict[str, Future[Any]]) -> None:
+        """Take back what has no answer; what has one is freed with its future."""
+        pending = [future for future in futures.values() if not future.done()]
+        if pending and self._client.status == "running":
+            self._client.cancel(pending)
+
+
+def _nbytes(argument: Any) -> int:
+    """Bytes of an argument or of the arrays directly inside it."""
+    direct = getattr(argument, "nbytes", None)
+    if isinstance(direct, int):
+        return direct
+    values = getattr(argument, "__dict__", {}).values()
+    return sum(value.nbytes for value in values if isinstance(getattr(value, "nbytes", None), int))

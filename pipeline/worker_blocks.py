@@ -1,0 +1,248 @@
+"""What a Dask worker holds of a run: its blocks, in a registry of our own.
+
+Dask neither sees nor moves these blocks.  Every call names the run, its epoch and what to do, so that a call
+that arrives late, twice, or at a worker that was restarted is refused instead of answered with stale numbers:
+the coordinator then starts a new epoch and places the blocks again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from distributed import get_worker
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from pipeline.partition import CachedRows, TrainingRows
+from solvers.block_stats import BlockStats, Node, TreeMerger, leaf
+from solvers.blocks import Block
+from solvers.errors import StateLostError
+from solvers.orders import Commit, Order
+from solvers.problem import Problem
+from solvers.rows import RowRange, RowSource
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Span:
+    """One block: its number and its training rows start..stop-1."""
+
+    index: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """What one worker holds from this epoch on.
+
+    `labels` are those of rows spans[0].start .. spans[-1].stop-1.  A run that no call has touched for `lease`
+    seconds is dropped, since its coordinator must have died.
+    """
+
+    run: str
+    epoch: int
+    spans: tuple[Span, ...]
+    blocks: int
+    problem: Problem
+    rows: RowSource
+    labels: NDArray[np.integer[Any]]
+    keep_duals: bool
+    cache_bytes: int
+    lease: float
+
+
+@dataclass(eq=False)
+class _Held:
+    placement: Placement
+    blocks: dict[int, Block]
+    rows: RowSource
+    touched: float = field(default_factory=time.monotonic)
+
+
+# Workers of an in-process cluster share this module, hence the worker's address in the key.
+_registry: dict[tuple[str, str], _Held] = {}
+_registry_lock = threading.Lock()
+_watcher: threading.Timer | None = None
+
+
+class ShippedRows:
+    """Rows start.. of an array in memory, under the row numbers of the whole array."""
+
+    def __init__(self, values: Any, start: int, n: int) -> None:
+        self._values = values
+        self._start = start
+        self.shape = (n, int(values.shape[1]))
+        self.dtype = values.dtype
+
+    def __getitem__(self, rows: slice) -> Any:
+        start, stop, _ = rows.indices(self.shape[0])
+        return self._values[start - self._start : stop - self._start]
+
+
+def place(placement: Placement) -> None:
+    """Make the blocks of `placement`, with A = 0; features that are cached from before are kept."""
+    _sweep()
+    key = (_here(), placement.run)
+    with _registry_lock:
+        held = _registry.get(key)
+    if held is not None and held.placement.epoch > placement.epoch:
+        raise StateLostError(f"epoch {placement.epoch} of run {placement.run} is over on {key[0]}")
+    rows = _cached(placement, held)
+    first = placement.spans[0].start
+    blocks = {
+        span.index: Block(
+            span.index,
+            span.start,
+            span.stop,
+            RowRange(rows, span.start, span.stop),
+            placement.labels[span.start - first : span.stop - first],
+            placement.problem,
+            placement.keep_duals,
+        )
+        for span in placement.spans
+    }
+    with _registry_lock:
+        _registry[key] = _Held(placement, blocks, rows)
+    _watch_lease(placement.lease)
+
+
+def run_order(run: str, epoch: int, order: Order) -> list[tuple[Node, BlockStats]]:
+    """Run `order` on the blocks of this worker and give their sums, merged as far as they reach."""
+    held = _find(run, epoch)
+    merger = TreeMerger(held.placement.blocks)
+    blocks = [held.blocks[span.index] for span in held.placement.spans]
+    with _blas_threads.one():
+        for block, stats in zip(blocks, _on_threads(blocks, order), strict=True):
+            merger.add(leaf(block.index), stats)
+    held.touched = time.monotonic()
+    return merger.parts()
+
+
+def read_duals(run: str, epoch: int, block: int, commit: Commit | None) -> NDArray[Any]:
+    """Rows of A of one block, after applying `commit` where that has not been done."""
+    return np.asarray(_find(run, epoch).blocks[block].duals(commit))
+
+
+def write_duals(run: str, epoch: int, block: int, start: int, rows: NDArray[Any]) -> None:
+    """Replace rows start.. of A, all within one block."""
+    _find(run, epoch).blocks[block].load_duals(start, rows)
+
+
+def release(run: str) -> None:
+    """Forget everything of a run."""
+    with _registry_lock:
+        _registry.pop((_here(), run), None)
+
+
+def held_runs() -> dict[str, int]:
+    """Runs that this worker holds, with the number of their blocks."""
+    here = _here()
+    with _registry_lock:
+        return {run: len(held.blocks) for (address, run), held in _registry.items() if address == here}
+
+
+def _on_threads(blocks: list[Block], order: Order) -> Iterator[BlockStats]:
+    """Results in block order; a worker of several threads works on that many blocks at the same time."""
+    threads = min(int(get_worker().state.nthreads), len(blocks))
+    if threads == 1:
+        yield from (block.run(order) for block in blocks)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="topline-block") as pool:
+        yield from pool.map(lambda block: block.run(order), blocks)
+
+
+def _find(run: str, epoch: int) -> _Held:
+    with _registry_lock:
+        held = _registry.get((_here(), run))
+    if held is None or held.placement.epoch != epoch:
+        found = "nothing" if held is None else f"epoch {held.placement.epoch}"
+        raise StateLostError(f"worker {_here()} holds {found} of run {run}, not epoch {epoch}")
+    held.touched = time.monotonic()
+    return held
+
+
+def _cached(placement: Placement, before: _Held | None) -> RowSource:
+    if not isinstance(placement.rows, TrainingRows):
+        return placement.rows
+    start, stop = placement.spans[0].start, placement.spans[-1].stop
+    rows = CachedRows(placement.rows, placement.cache_bytes, start, stop)
+    if before is not None and isinstance(before.rows, CachedRows):
+        rows.adopt(before.rows)
+    return rows
+
+
+def _here() -> str:
+    return str(get_worker().address)
+
+
+def _sweep() -> None:
+    """Drop the runs of this process whose lease is over."""
+    now = time.monotonic()
+    with _registry_lock:
+        for key, held in list(_registry.items()):
+            if now - held.touched > held.placement.lease:
+                logger.warning(
+                    "run %s was not touched for %.0f s: its blocks are dropped", key[1], now - held.touched
+                )
+                del _registry[key]
+
+
+def _watch_lease(lease: float) -> None:
+    """Sweep every `lease` seconds for as long as there is anything to sweep; one timer a process."""
+    global _watcher
+    with _registry_lock:
+        if _watcher is not None or not _registry:
+            return
+        _watcher = threading.Timer(lease, _lease_is_over, args=(lease,))
+        _watcher.daemon = True
+        _watcher.start()
+
+
+def _lease_is_over(lease: float) -> None:
+    global _watcher
+    _sweep()
+    with _registry_lock:
+        _watcher = None
+    _watch_lease(lease)
+
+
+class _BlasThreads:
+    """Keeps BLAS to one thread while any worker of this process computes, then restores it.
+
+    One thread makes a product independent of the machine, and workers do not fight.  The count is for
+    in-process clusters, where a restore by the first to finish would unleash BLAS on the others.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._controller: ThreadpoolController | None = None
+        self._limit: Any = None
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._controller = self._controller or ThreadpoolController()  # looking for BLAS takes 2 ms
+                self._limit = self._controller.limit(limits=1, user_api="blas")
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    self._limit.restore_original_limits()
+
+
+_blas_threads = _BlasThreads()
