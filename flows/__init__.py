@@ -1,3 +1,9 @@
 """Prefect flows over the pipeline's functions; the only room that imports Prefect."""
 
 from __future__ import annotations
+
+import os
+
+from flows import environment
+
+environment.prepare(os.environ)

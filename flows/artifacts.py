@@ -1,0 +1,110 @@
+"""The board of a flow run as Prefect artifacts: a progress bar, a table of gaps, a link and a summary.
+
+Nothing here is called from the path that trains: `posted_artifacts` starts a thread of its own, with a
+client of its own whose requests end after a few seconds, and leaves it behind if the server is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.context import FlowRunContext
+from prefect.exceptions import PrefectException
+
+from flows.board import Board, Entry, Forwarder
+
+REQUEST_SECONDS = 5.0
+CATCH_UP_SECONDS = 10.0
+
+
+class ArtifactReceiver:
+    """Creates one artifact a key for a flow run, and later updates it."""
+
+    # RuntimeError is what Prefect raises where its embedded server is gone.
+    recoverable: ClassVar[tuple[type[Exception], ...]] = (
+        httpx.HTTPError,
+        PrefectException,
+        OSError,
+        RuntimeError,
+    )
+
+    def __init__(self, flow_run_id: UUID | None) -> None:
+        self._flow_run_id = flow_run_id
+        self._artifacts: dict[str, UUID] = {}
+        self._client: SyncPrefectClient | None = None
+
+    def deliver(self, key: str, entry: Entry) -> None:
+        """Create or update the artifact `key`."""
+        client = self._connected()
+        data = artifact_data(entry)
+        if key in self._artifacts:
+            update = ArtifactUpdate(data=data, description=entry.description)
+            client.update_artifact(self._artifacts[key], update)
+            return
+        created = client.create_artifact(
+            ArtifactCreate(
+                key=key,
+                type=entry.kind,
+                description=entry.description,
+                data=data,
+                flow_run_id=self._flow_run_id,
+            )
+        )
+        self._artifacts[key] = created.id
+
+    def close(self) -> None:
+        """Close the connection to the server."""
+        if self._client is not None:
+            self._client.__exit__(None, None, None)
+            self._client = None
+
+    def _connected(self) -> SyncPrefectClient:
+        if self._client is None:
+            settings = {"timeout": httpx.Timeout(REQUEST_SECONDS)}
+            self._client = get_client(httpx_settings=settings, sync_client=True).__enter__()
+        return self._client
+
+
+def artifact_data(entry: Entry) -> Any:
+    """Give the content in the form in which Prefect's pages expect it for this kind of artifact."""
+    match entry.kind:
+        case "progress":
+            return min(max(float(entry.data), 0.0), 100.0)
+        case "table":
+            return json.dumps(
+                [{name: _printable(value) for name, value in row.items()} for row in entry.data]
+            )
+        case "markdown":
+            return str(entry.data)
+
+
+def _printable(value: Any) -> Any:
+    """Replace numbers that JSON does not know by their names, and shorten the others to six digits."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+    return value
+
+
+@contextmanager
+def posted_artifacts() -> Iterator[Board]:
+    """Post what is pinned to the board as artifacts of the current flow run, without ever waiting for it.
+
+    On leaving, what is left is delivered within `CATCH_UP_SECONDS`, or given up with one warning.
+    """
+    run = FlowRunContext.get()
+    flow_run_id = run.flow_run.id if run is not None and run.flow_run is not None else None
+    board = Board()
+    forwarder = Forwarder(board, ArtifactReceiver(flow_run_id))
+    forwarder.start()
+    try:
+        yield board
+    finally:
+        forwarder.close(CATCH_UP_SECONDS)

@@ -1,0 +1,34 @@
+"""What Prefect has to find in the environment before it is imported for the first time.
+
+Prefect reads its settings when it is imported, so the package `flows` calls `prepare` before any of its
+modules can import Prefect.  Nothing that the user has set is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+
+# Everywhere: no telemetry; a first start of the embedded server on a fresh database takes longer than the
+# 20 s that Prefect allows; a heartbeat often enough for an automation to notice a dead run.
+ALWAYS: Mapping[str, str] = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+}
+
+# Under the command line, which shows its own progress and answers with one sentence: Prefect's log goes to
+# the server only, and a server that stops answering is given up within a minute instead of six.
+COMMAND_LINE: Mapping[str, str] = {
+    "PREFECT_LOGGING_CONFIG_PATH": str(Path(__file__).with_name("logging.yml")),
+    "PREFECT_API_REQUEST_TIMEOUT": "15",
+    "PREFECT_CLIENT_MAX_RETRIES": "2",
+}
+
+
+def prepare(environ: MutableMapping[str, str], settings: Mapping[str, str] = ALWAYS) -> None:
+    """Set what is not set yet; empty values count as not set."""
+    for name, value in settings.items():
+        if not environ.get(name):
+            environ[name] = value
