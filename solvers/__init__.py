@@ -1,3 +1,85 @@
 """Solvers of the top-k family: losses, projections, Frank-Wolfe; no files, no cluster."""
 
 from __future__ import annotations
+
+from solvers.api import METHODS, available_cores, solve
+from solvers.block_stats import BlockStats, Node, TreeMerger, leaf, tree_merge, tree_total
+from solvers.blocks import Block
+from solvers.errors import (
+    CertificateError,
+    InvalidProblemError,
+    NonFiniteError,
+    SolverError,
+    StateLostError,
+    UnsupportedCombinationError,
+)
+from solvers.executor import DualRows, Executor, SerialExecutor, ThreadExecutor, block_bounds
+from solvers.iteration import Callback
+from solvers.losses import (
+    LOSSES,
+    Loss,
+    MaxHinge,
+    StructuredHinge,
+    TopKHinge,
+    UsunierHinge,
+    WeightedTopKHinge,
+    WeightedUsunierHinge,
+    loss_from_dict,
+    make_loss,
+)
+from solvers.orders import Commit, EvaluateOrder, OracleOrder, Order, RebuildOrder
+from solvers.problem import Problem
+from solvers.rank_weights import exponential, flat, linear
+from solvers.rows import RowSource
+from solvers.state import IterationRecord, SolveResult, SolverState
+from solvers.stopping import Status, StoppingCriteria
+
+__all__ = [
+    "LOSSES",
+    "METHODS",
+    "Block",
+    "BlockStats",
+    "Callback",
+    "CertificateError",
+    "Commit",
+    "DualRows",
+    "EvaluateOrder",
+    "Executor",
+    "InvalidProblemError",
+    "IterationRecord",
+    "Loss",
+    "MaxHinge",
+    "Node",
+    "NonFiniteError",
+    "OracleOrder",
+    "Order",
+    "Problem",
+    "RebuildOrder",
+    "RowSource",
+    "SerialExecutor",
+    "SolveResult",
+    "SolverError",
+    "SolverState",
+    "StateLostError",
+    "Status",
+    "StoppingCriteria",
+    "StructuredHinge",
+    "ThreadExecutor",
+    "TopKHinge",
+    "TreeMerger",
+    "UnsupportedCombinationError",
+    "UsunierHinge",
+    "WeightedTopKHinge",
+    "WeightedUsunierHinge",
+    "available_cores",
+    "block_bounds",
+    "exponential",
+    "flat",
+    "leaf",
+    "linear",
+    "loss_from_dict",
+    "make_loss",
+    "solve",
+    "tree_merge",
+    "tree_total",
+]

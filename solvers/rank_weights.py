@@ -1,4 +1,4 @@
-"""Rank weights rho of the weighted losses; each sums to 1 (seed 000, section 7)."""
+"""Rank weights rho of the weighted losses; each sums to 1 (Hirohashi and Kato 2020, section 7)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def flat(k: int) -> Float64Array:
 def linear(k: int) -> Float64Array:
     """Give rho_j = 2(k+1-j)/(k(k+1)), j = 1..k, shape (k,)."""
     k = _positive(k)
-    return 2.0 * np.arange(k, 0, -1) / (k * (k + 1.0))
+    return np.arange(k, 0, -1, dtype=np.float64) * (2.0 / (k * (k + 1.0)))
 
 
 def exponential(k: int) -> Float64Array:

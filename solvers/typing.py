@@ -10,3 +10,4 @@ from numpy.typing import NDArray
 FloatArray: TypeAlias = NDArray[np.floating[Any]]
 Float64Array: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.integer[Any]]
+Int64Array: TypeAlias = NDArray[np.int64]

@@ -3,11 +3,15 @@
 With a = delta_y + s - s_y 1 (so a_y = 0) and a_[1] >= a_[2] >= ... (ties: lower class first), every loss of
 this family is one of
 
-    SUM_THEN_HINGE   Phi(s; y) = max(0, sum_j rho_j a_[j])      the top-k side (seed 004, eq. 2.5 and 2.13)
-    HINGE_THEN_SUM   Phi(s; y) = sum_j rho_j max(0, a_[j])      the Usunier side (seed 004, eq. 2.6 and 2.14)
+    SUM_THEN_HINGE   Phi(s; y) = max(0, sum_j rho_j a_[j])    top-k hinges (Tajima et al., eq. 2.5, 2.7)
+    HINGE_THEN_SUM   Phi(s; y) = sum_j rho_j max(0, a_[j])    Usunier hinges (Tajima et al., eq. 2.6, 2.8)
 
-The own class takes part in the sort with the value 0.  The conjugate is Phi*(-alpha; y) = <delta_y, alpha> on its
-domain (lemma 1 of seed 000), which holds for any margins with a zero at the own class.
+The own class takes part in the sort with the value 0.  The conjugate is Phi*(-alpha; y) = <delta_y, alpha> on
+its domain (Hirohashi and Kato, lemma 1), which holds for any margins with a zero at the own class.
+
+Sources: K. Tajima, Y. Hirohashi, E. R. R. Zara, T. Kato, "Frank-Wolfe algorithm for learning SVM-type
+multi-category classifiers", arXiv:2008.08894; Y. Hirohashi, T. Kato, "Learning Weighted Top-k Support Vector
+Machine", 2020.
 """
 
 from __future__ import annotations
@@ -75,7 +79,9 @@ def rank_form(m: int, aggregate: Aggregate, rho: Float64Array, name: str) -> Los
     if m < 2:
         raise InvalidProblemError(f"there are {m} classes; {name} needs at least 2")
     if len(rho) > m:
-        raise InvalidProblemError(f"{name} weighs {len(rho)} ranks but there are only {m} classes; take k <= {m}")
+        raise InvalidProblemError(
+            f"{name} weighs {len(rho)} ranks but there are only {m} classes; take k <= {m}"
+        )
     return LossForm(m=m, aggregate=aggregate, rho=np.trim_zeros(rho, "b"))
 
 
@@ -86,7 +92,9 @@ def checked_weights(rho: Any) -> tuple[float, ...]:
     except (TypeError, ValueError):
         raise InvalidProblemError(f"rho is {rho!r}; give a sequence of numbers") from None
     if weights.ndim != 1 or weights.size == 0:
-        raise InvalidProblemError(f"rho has the shape {weights.shape}; give a sequence of at least one number")
+        raise InvalidProblemError(
+            f"rho has the shape {weights.shape}; give a sequence of at least one number"
+        )
     if not np.isfinite(weights).all():
         raise InvalidProblemError("rho holds NaN or infinity; give finite weights")
     if weights.min() < 0:

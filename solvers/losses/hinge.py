@@ -14,7 +14,7 @@ from solvers.typing import Float64Array
 
 @dataclass(frozen=True)
 class MaxHinge:
-    """Crammer and Singer's hinge max_j ([j != y] + s_j - s_y) (seed 004, eq. 2.3)."""
+    """Crammer and Singer's hinge max_j ([j != y] + s_j - s_y) (Tajima et al., eq. 2.2)."""
 
     name: ClassVar[str] = "max_hinge"
 
@@ -29,7 +29,7 @@ class MaxHinge:
 
 @dataclass(frozen=True, eq=False)
 class StructuredHinge:
-    """The hinge with class-dependent margins, max_j (delta_yj + s_j - s_y) (seed 004, eq. 2.4; erratum g).
+    """The hinge with class-dependent margins, max_j (delta_yj + s_j - s_y) (Tajima et al., eq. 2.4).
 
     `margins` is (m, m), row = true class, finite, non-negative, with a zero diagonal.
     """
@@ -43,9 +43,8 @@ class StructuredHinge:
     def form(self, m: int) -> LossForm:
         """Give the loss for m classes, which must be the number of rows of `margins`."""
         if self.margins.shape[0] != m:
-            raise InvalidProblemError(
-                f"margins are for {self.margins.shape[0]} classes but there are {m}; give an ({m}, {m}) matrix"
-            )
+            given = self.margins.shape[0]
+            raise InvalidProblemError(f"margins are for {given} classes but there are {m}; give {m} rows")
         base = rank_form(m, Aggregate.SUM_THEN_HINGE, np.ones(1), self.name)
         return LossForm(m=m, aggregate=base.aggregate, rho=base.rho, margins=self.margins)
 
@@ -64,9 +63,13 @@ def _checked_margins(margins: Any) -> Float64Array:
     try:
         matrix = np.array(margins, dtype=np.float64, order="C")
     except (TypeError, ValueError):
-        raise InvalidProblemError("margins are not a matrix of numbers; give one row of margins per class") from None
+        raise InvalidProblemError(
+            "margins are not a matrix of numbers; give one row of margins per class"
+        ) from None
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise InvalidProblemError(f"margins have the shape {matrix.shape}; give a square matrix, one row per class")
+        raise InvalidProblemError(
+            f"margins have the shape {matrix.shape}; give a square matrix, one row per class"
+        )
     if not np.isfinite(matrix).all():
         raise InvalidProblemError("margins hold NaN or infinity; give finite margins")
     if matrix.min(initial=0.0) < 0:

@@ -52,10 +52,13 @@ def make_loss(
     """Make a loss from what a command line or configuration says.
 
     `k` for topk_hinge and usunier_hinge; `weights` for the weighted ones, as numbers, or as "flat", "linear",
-    "exponential" together with k; `margins` (m, m) for structured_hinge.  What a loss does not take is refused.
+    "exponential" together with k; `margins` (m, m) for structured_hinge.  What a loss does not take is
+    refused.
     """
     constructor, parameter = _look_up(name)
-    given = {key for key, value in (("k", k), ("weights", weights), ("margins", margins)) if value is not None}
+    given = {
+        key for key, value in (("k", k), ("weights", weights), ("margins", margins)) if value is not None
+    }
     if parameter == "rho":
         _refuse_others(name, given, {"k", "weights"})
         return constructor(_rank_weights(name, k, weights))
@@ -88,7 +91,9 @@ def _rank_weights(name: str, k: int | None, weights: Any) -> Any:
             raise InvalidProblemError(f"k is {k} but {len(weights)} weights are given; leave k out")
         return weights
     if weights not in RANK_WEIGHTS:
-        raise InvalidProblemError(f"there are no weights named {weights!r}; take one of {', '.join(RANK_WEIGHTS)}")
+        raise InvalidProblemError(
+            f"there are no weights named {weights!r}; take one of {', '.join(RANK_WEIGHTS)}"
+        )
     if k is None:
         raise InvalidProblemError(f"{weights} weights need k, which is not given")
     return RANK_WEIGHTS[weights](k)

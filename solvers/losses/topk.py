@@ -11,9 +11,10 @@ from solvers.rank_weights import flat
 
 @dataclass(frozen=True)
 class TopKHinge:
-    """Mean of the k largest a_j, then the hinge (top-k hinge alpha; seed 004, eq. 2.5).
+    """Mean of the k largest a_j, then the hinge (top-k hinge alpha; Tajima et al., eq. 2.5).
 
-    The own class takes part in the sort, so k <= m; its dual domain is that of erratum e.
+    The own class takes part in the sort, so k <= m; its dual domain is
+    {x >= 0, sum x <= 1, x_j <= 1/k, x_j <= sum x / (k-1)} for x = -alpha over the other classes.
     """
 
     k: int
@@ -33,7 +34,7 @@ class TopKHinge:
 
 @dataclass(frozen=True)
 class UsunierHinge:
-    """Mean over the k largest a_j of their hinges (top-k hinge beta; seed 004, eq. 2.6), k <= m."""
+    """Mean over the k largest a_j of their hinges (top-k hinge beta; Tajima et al., eq. 2.6), k <= m."""
 
     k: int
     name: ClassVar[str] = "usunier_hinge"

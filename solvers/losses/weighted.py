@@ -14,7 +14,7 @@ from solvers.typing import Float64Array
 
 @dataclass(frozen=True)
 class WeightedTopKHinge:
-    """max(0, sum_j rho_j a_[j]) (seed 000, eq. 12; seed 004, eq. 2.13 with erratum f).
+    """max(0, sum_j rho_j a_[j]) (Hirohashi and Kato, eq. 12; Tajima et al., eq. 2.7).
 
     `rho` is non-negative and non-increasing with at most m entries; it is kept as a tuple.
     """
@@ -36,7 +36,7 @@ class WeightedTopKHinge:
 
 @dataclass(frozen=True)
 class WeightedUsunierHinge:
-    """sum_j rho_j max(0, a_[j]) (seed 004, eq. 2.14 with erratum f).
+    """sum_j rho_j max(0, a_[j]) (Tajima et al., eq. 2.8).
 
     `rho` is non-negative and non-increasing with at most m entries; it is kept as a tuple.
     """

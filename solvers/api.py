@@ -1,0 +1,172 @@
+"""The one call that people make."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
+from solvers.executor import DualRows, Executor, SerialExecutor, ThreadExecutor
+from solvers.frank_wolfe import FrankWolfe, Method
+from solvers.inputs import checked_problem, refuse_unsupported
+from solvers.iteration import Callback, Run, iterate
+from solvers.losses.base import Loss
+from solvers.problem import Problem
+from solvers.state import SolveResult, SolverState
+from solvers.step_rules import ExactStep, HarmonicStep, OpenLoopStep
+from solvers.stopping import StoppingCriteria
+from solvers.typing import FloatArray
+
+#: Every method by its name.
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "fw": FrankWolfe(ExactStep()),
+        "fw_open_loop": FrankWolfe(OpenLoopStep()),
+        "projected_gradient": FrankWolfe(HarmonicStep()),
+    }
+)
+#: Names that are reserved for methods that this version does not have.
+RESERVED_METHODS = ("dual_ascent", "fw_away", "fw_pairwise", "sdca")
+
+#: Multiplications a round below which threads cost more than they bring.
+_SMALL_ROUND = 1e8
+
+
+def solve(
+    X: Any,
+    y: Any,
+    loss: Loss,
+    lam: float,
+    smoothing: float = 0.0,
+    method: str = "fw",
+    kernel: Any = None,
+    sample_weight: Any = None,
+    tol: float = 1e-3,
+    max_passes: int = 1000,
+    seed: int = 0,  # noqa: ARG001 - part of the fixed signature, for methods with random orders
+    executor: Executor | None = None,
+    callbacks: Sequence[Callback] = (),
+    *,
+    keep_duals: bool = False,
+    time_limit: float | None = None,
+    m: int | None = None,
+    state: SolverState | None = None,
+    duals: Iterable[DualRows] | None = None,
+) -> SolveResult:
+    """Minimise lam/2 |W|^2 + (1/n) sum_i Phi_gamma(W^T x_i; y_i) and certify the result.
+
+    Parameters
+    ----------
+    X : (n, d) features, one example per row: NumPy array, memory map, Zarr array or SciPy CSR matrix.
+    y : (n,) whole numbers from 0 to m - 1.
+    loss : one of the losses of this package, such as ``TopKHinge(5)``.
+    lam : weight of the regulariser; C = 1/(lam n).
+    smoothing : gamma of the Moreau envelope; 0 trains on the loss itself.
+    method : "fw" (exact steps), "fw_open_loop" (steps 2/(t+1)) or "projected_gradient" (steps 1/t and the
+        ball).
+    kernel, sample_weight : not offered with these methods; anything but None is refused.
+    tol : relative gap to reach.
+    max_passes : budget of passes over the examples.
+    seed : for methods that visit examples in random order; these have none.
+    executor : where to run; by default threads of this process.  It stays bound, so that its duals can be
+        read.
+    callbacks : called after each round with (IterationRecord, SolverState); one that returns False ends the
+        run.
+    keep_duals : keep A (n, m) also where smoothing is 0.
+    time_limit : seconds.
+    m : number of classes; by default the largest label + 1.
+    state, duals : continue from a SolverState and, where A is kept, from ``executor.duals(state.commit)`` or
+        ``[(0, n, result.A)]`` of the same problem.
+
+    Raises
+    ------
+    InvalidProblemError : the data or a parameter cannot make a problem.
+    UnsupportedCombinationError : kernel or sample_weight with these methods, or a method of another version.
+    NonFiniteError : features hold NaN or infinity; names the rows.
+    StateLostError : the duals that `state` belongs to are missing or do not fit.
+    CertificateError : the dual value exceeds the primal one by more than rounding.
+    """
+    chosen = _method(method)
+    refuse_unsupported(method, kernel, sample_weight)
+    criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
+    problem, rows, labels = checked_problem(X, y, loss, lam, smoothing, m)
+    duals_kept = keep_duals or problem.smoothing > 0
+    _check_state(problem, state, duals_kept=duals_kept, duals_given=duals is not None)
+    with ExitStack() as stack:
+        if executor is None:
+            executor = _default_executor(problem)
+            stack.callback(executor.close)
+        executor.bind(problem, rows, labels, keep_duals=duals_kept)
+        if duals is not None:
+            executor.load_duals(duals)
+        run = iterate(problem, executor, chosen, criteria, state, callbacks, duals_kept=duals_kept)
+        A = _collected_duals(executor, run.state) if duals_kept and executor.in_process else None
+    return _result(problem, run, A)
+
+
+def _method(name: str) -> Method:
+    if name in RESERVED_METHODS:
+        raise UnsupportedCombinationError(
+            f"this version has no method {name}; take one of {', '.join(METHODS)}"
+        )
+    if name not in METHODS:
+        raise InvalidProblemError(f"there is no method named {name!r}; take one of {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+def _check_state(problem: Problem, state: SolverState | None, *, duals_kept: bool, duals_given: bool) -> None:
+    if duals_given and not duals_kept:
+        raise UnsupportedCombinationError("duals are given but would not be kept; say keep_duals=True")
+    if state is None:
+        if duals_given:
+            raise InvalidProblemError("duals are given without their state; give both")
+        return
+    if state.W.shape != (problem.d, problem.m):
+        raise InvalidProblemError(
+            f"the state has weights of shape {state.W.shape}; the problem needs ({problem.d}, {problem.m})"
+        )
+    if duals_kept and state.round > 0 and not duals_given:
+        raise StateLostError(f"the state of round {state.round} is given without its duals; load both")
+
+
+def _default_executor(problem: Problem) -> Executor:
+    if float(problem.n) * problem.d * problem.m < _SMALL_ROUND:
+        return SerialExecutor()
+    return ThreadExecutor(workers=available_cores())
+
+
+def available_cores() -> int:
+    """Give the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _collected_duals(executor: Executor, state: SolverState) -> FloatArray:
+    return np.concatenate([rows for _, _, rows in executor.duals(state.commit)])
+
+
+def _result(problem: Problem, run: Run, A: FloatArray | None) -> SolveResult:
+    final = run.final
+    return SolveResult(
+        W=final.W,
+        A=A,
+        b=final.b,
+        primal=final.primal,
+        dual=final.dual,
+        gap=final.gap,
+        relative_gap=final.relative_gap,
+        gap_kind="true",
+        lifted_gap=final.lifted_gap,
+        status=run.status,
+        passes=run.state.passes,
+        seconds=run.state.seconds,
+        history=run.history,
+        problem=problem,
+        state=run.state,
+    )

@@ -1,0 +1,146 @@
+"""The small reduction of a round: what a block returns, and how blocks are summed.
+
+The sum runs over a fixed binary tree of block indices.  Node (level, place) stands for the blocks
+[place * 2^level, (place + 1) * 2^level) below the number of blocks; a node whose sibling lies wholly beyond
+the last block passes for its own parent.  Every executor adds along this tree, so its floating-point result
+does not depend on who computed what, or in which order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.errors import StateLostError
+from solvers.typing import Float64Array
+
+
+@dataclass(frozen=True, eq=False)
+class BlockStats:
+    """Sums over the rows of one or more blocks; `merge` adds them.
+
+    The product is carried whole: the curvature of a step is the squared norm of a *sum* of products, so
+    nothing may be squared before all blocks are in.
+
+    Attributes
+    ----------
+    rows : examples summed over.
+    product : (d, m) float64, sum x_i u_i^T (of alpha_i for a RebuildOrder); None where the order asks for
+        none.
+    b_u : sum b(u_i) = -sum <delta_i, u_i> (of alpha_i for a RebuildOrder).
+    alpha_u : sum <alpha_i, u_i>; 0 where no A is kept.
+    u_sq : sum |u_i|^2.
+    alpha_sq : sum |alpha_i|^2; 0 where no A is kept.
+    loss : sum Phi at the (lifted) scores; for an EvaluateOrder the true loss, Phi_gamma where smoothing > 0.
+    lifted_loss : sum Phi(W^T x_i + gamma alpha_i) of an EvaluateOrder; equal to `loss` where smoothing is 0.
+    active : rows with u_i != 0.
+    seconds_products : time in products with X and in reading it, summed over blocks.
+    seconds_kernels : time in everything per row, summed over blocks.
+    """
+
+    rows: int = 0
+    product: Float64Array | None = None
+    b_u: float = 0.0
+    alpha_u: float = 0.0
+    u_sq: float = 0.0
+    alpha_sq: float = 0.0
+    loss: float = 0.0
+    lifted_loss: float = 0.0
+    active: int = 0
+    seconds_products: float = 0.0
+    seconds_kernels: float = 0.0
+
+    @classmethod
+    def zero(cls) -> BlockStats:
+        """Give the neutral element of `merge`."""
+        return cls()
+
+    def merge(self, other: BlockStats) -> BlockStats:
+        """Give the sums over the rows of both."""
+        values = {
+            field.name: getattr(self, field.name) + getattr(other, field.name)
+            for field in fields(self)
+            if field.name != "product"
+        }
+        return BlockStats(product=_sum(self.product, other.product), **values)
+
+
+class Node(NamedTuple):
+    """A node of the tree over block indices: blocks place * 2^level up to (place + 1) * 2^level."""
+
+    level: int
+    place: int
+
+
+class TreeMerger:
+    """Adds up BlockStats along the fixed tree, in whatever order they come.
+
+    It merges as soon as both children of a node are there, so a run in block order holds about log2(blocks)
+    parts.
+    """
+
+    def __init__(self, blocks: int) -> None:
+        self._blocks = blocks
+        self._parts: dict[Node, BlockStats] = {}
+
+    def add(self, node: Node, stats: BlockStats) -> None:
+        """Take the sum over the blocks of one node."""
+        while not self._is_root(node):
+            sibling = Node(node.level, node.place ^ 1)
+            if (sibling.place << sibling.level) < self._blocks:
+                other = self._parts.pop(sibling, None)
+                if other is None:
+                    break
+                left, right = (stats, other) if node.place < sibling.place else (other, stats)
+                stats = left.merge(right)
+            node = Node(node.level + 1, node.place >> 1)
+        self._parts[node] = stats
+
+    def parts(self) -> list[tuple[Node, BlockStats]]:
+        """Give what could not be merged further, in block order."""
+        return sorted(self._parts.items(), key=lambda part: part[0].place << part[0].level)
+
+    def total(self) -> BlockStats:
+        """Give the sum over all blocks; StateLostError where some are missing."""
+        parts = self.parts()
+        if len(parts) != 1 or not self._is_root(parts[0][0]):
+            raise StateLostError(f"the sum over {self._blocks} blocks is not complete; run the round again")
+        return parts[0][1]
+
+    def _is_root(self, node: Node) -> bool:
+        return node.place == 0 and (1 << node.level) >= self._blocks
+
+
+def leaf(block: int) -> Node:
+    """Give the node of a single block."""
+    return Node(0, block)
+
+
+def tree_merge(parts: Iterable[tuple[Node, BlockStats]], blocks: int) -> list[tuple[Node, BlockStats]]:
+    """Merge along the fixed tree over `blocks` block indices as far as the given parts reach.
+
+    A worker calls it with ``(leaf(i), stats_i)`` of the blocks it owns and sends what comes back (one part
+    where the blocks are an aligned run such as 4..7); the coordinator calls it, or `tree_total`, with the
+    parts of all workers.  The result is bitwise that of merging everything in one place.
+    """
+    merger = TreeMerger(blocks)
+    for node, stats in parts:
+        merger.add(node, stats)
+    return merger.parts()
+
+
+def tree_total(parts: Iterable[tuple[Node, BlockStats]], blocks: int) -> BlockStats:
+    """Merge parts that together cover all blocks; StateLostError where some are missing."""
+    merger = TreeMerger(blocks)
+    for node, stats in parts:
+        merger.add(node, stats)
+    return merger.total()
+
+
+def _sum(left: Float64Array | None, right: Float64Array | None) -> Float64Array | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return np.asarray(left + right)

@@ -1,0 +1,77 @@
+"""The final numbers of an iterate: P, D and the gap, from float64 products and not from the rounds' sums."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.errors import CertificateError, StateLostError
+from solvers.executor import Executor
+from solvers.orders import EvaluateOrder, RebuildOrder
+from solvers.problem import Problem, relative_gap
+from solvers.state import SolverState
+from solvers.typing import Float64Array
+
+#: A gap below minus this share of the terms that it is the difference of is a mistake, not rounding.
+_ROUNDING = 1e-9
+#: The same where A was rounded to float32 and so is feasible only to that precision.
+_ROUNDING_FLOAT32 = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class FinalValues:
+    """An iterate and its objective values; gap is the true one, lifted_gap its bound with smoothing."""
+
+    W: Float64Array
+    b: float
+    primal: float
+    dual: float
+    lifted_gap: float
+
+    @property
+    def gap(self) -> float:
+        """P - D."""
+        return self.primal - self.dual
+
+    @property
+    def relative_gap(self) -> float:
+        """The gap over |P|."""
+        return relative_gap(self.gap, self.primal)
+
+    @property
+    def finite(self) -> bool:
+        """Whether both bounds are numbers."""
+        return math.isfinite(self.primal) and math.isfinite(self.dual)
+
+
+def rebuild(problem: Problem, executor: Executor, state: SolverState) -> tuple[Float64Array, float, float]:
+    """Give W(A), b and aa of the stored A (eq. 2 and 3 of `solvers.problem`)."""
+    stats = executor.run(RebuildOrder(state.commit))
+    if stats.product is None or stats.rows != problem.n:
+        raise StateLostError(f"the rebuilt sum covers {stats.rows} of {problem.n} rows; run it again")
+    return problem.scale * stats.product, stats.b_u / problem.n, stats.alpha_sq / problem.n
+
+
+def final_values(
+    problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
+) -> FinalValues:
+    """Measure a state: W and b as they are without A, rebuilt from A where it is kept.
+
+    Raises CertificateError where D exceeds P by more than rounding.
+    """
+    W, b, aa = rebuild(problem, executor, state) if duals_kept else (state.W, state.b, 0.0)
+    if not (np.isfinite(W).all() and math.isfinite(b)):
+        return FinalValues(W=W, b=b, primal=math.nan, dual=math.nan, lifted_gap=math.nan)
+    stats = executor.run(EvaluateOrder(W, state.commit))
+    primal = problem.primal(W, stats.loss / problem.n)
+    dual = problem.dual(W, b, aa)
+    lifted = problem.lifted_primal(W, aa, stats.lifted_loss / problem.n) - dual
+    values = FinalValues(W=W, b=b, primal=primal, dual=dual, lifted_gap=lifted)
+    share = _ROUNDING_FLOAT32 if duals_kept else _ROUNDING
+    if values.gap < -share * (abs(primal) + abs(b)):
+        raise CertificateError(
+            f"the dual value {dual:.17g} exceeds the primal value {primal:.17g}; do not use this result"
+        )
+    return values

@@ -1,0 +1,65 @@
+"""Dual variables of one block, and the vertex that waits to be mixed into them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solvers.errors import StateLostError
+from solvers.kernels import commit_rows
+from solvers.orders import Commit
+from solvers.problem import Problem
+from solvers.typing import Float64Array, FloatArray, IntArray
+
+_NEVER = -1
+
+
+class BlockDuals:
+    """A of one block (rows, m) and, tile by tile, the vertex found last and the last commit applied.
+
+    Keeping the round numbers per tile makes every order repeatable: one that was cut off half-way, or comes
+    twice, finds what it has already done.
+    """
+
+    def __init__(self, problem: Problem, y: IntArray, dtype: np.dtype[np.floating], tiles: int) -> None:
+        self._rho: Float64Array = problem.form.rho
+        self._y = y
+        self.A: FloatArray = np.zeros((len(y), problem.m), dtype=dtype)
+        self.ranked = np.zeros((len(y), len(self._rho)), dtype=np.int32)
+        self.counts = np.zeros(len(y), dtype=np.int32)
+        self._committed = np.full(tiles, _NEVER, dtype=np.int64)
+        self._pending = np.full(tiles, _NEVER, dtype=np.int64)
+
+    def commit(self, tile: int, start: int, stop: int, commit: Commit | None) -> None:
+        """Apply a commit to the rows [start, stop) of one tile, once."""
+        if commit is None or self._committed[tile] == commit.round:
+            return
+        if self._pending[tile] != commit.round:
+            raise StateLostError(
+                f"rows {start}:{stop} of a block do not hold the vertex of round {commit.round}; "
+                "load the duals of a checkpoint and go on from its state"
+            )
+        rows = slice(start, stop)
+        commit_rows(
+            self.A[rows],
+            self._y[rows],
+            self._rho,
+            self.ranked[rows],
+            self.counts[rows],
+            commit.step,
+            commit.shrink,
+        )
+        self._committed[tile] = commit.round
+
+    def found(self, tile: int, round_: int) -> None:
+        """Note that `ranked` and `counts` of a tile now hold the vertex of this round."""
+        self._pending[tile] = round_
+
+    def load(self, start: int, rows: FloatArray) -> None:
+        """Replace A from row `start` of the block on; vertices found before are forgotten."""
+        if rows.ndim != 2 or rows.shape[1] != self.A.shape[1] or start + len(rows) > len(self.A):
+            raise StateLostError(
+                f"stored duals of shape {rows.shape} do not fit a block of shape {self.A.shape}"
+            )
+        self.A[start : start + len(rows)] = rows
+        self._committed[:] = _NEVER
+        self._pending[:] = _NEVER

@@ -1,0 +1,192 @@
+"""Where blocks are computed: the contract, and the two executors of this process."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import pairwise
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from solvers.block_stats import BlockStats, TreeMerger, leaf
+from solvers.blocks import Block
+from solvers.errors import InvalidProblemError, StateLostError
+from solvers.orders import Commit, Order
+from solvers.problem import Problem
+from solvers.rows import RowRange, RowSource
+from solvers.typing import FloatArray, IntArray
+
+#: Dual variables of the rows [start, stop): (start, stop, A of shape (stop - start, m)).
+DualRows: TypeAlias = tuple[int, int, FloatArray]
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Holds the examples in blocks and runs an order on all of them.
+
+    Whatever the workers, `run` adds the blocks along the tree of `solvers.block_stats`, so two executors
+    with the same bounds agree bitwise.
+    """
+
+    @property
+    def in_process(self) -> bool:
+        """Whether A lives in this process, so that a result may hold it whole."""
+        ...
+
+    @property
+    def workers(self) -> int:
+        """How many blocks run at the same time."""
+        ...
+
+    def bind(self, problem: Problem, X: RowSource, y: IntArray, *, keep_duals: bool) -> None:
+        """Take the examples of a problem, with A = 0 where `keep_duals`; what was bound before is dropped."""
+        ...
+
+    def run(self, order: Order) -> BlockStats:
+        """Run an order on every block and give the sum."""
+        ...
+
+    def duals(self, commit: Commit | None = None) -> Iterator[DualRows]:
+        """Yield A in row order, after applying `commit` where that has not been done."""
+        ...
+
+    def load_duals(self, duals: Iterable[DualRows]) -> None:
+        """Replace A; the parts are in row order and cover every row."""
+        ...
+
+    def close(self) -> None:
+        """Give up threads, processes and examples."""
+        ...
+
+
+class SerialExecutor:
+    """Runs one block after the other.
+
+    `bounds` are the row numbers 0 = r_0 < r_1 < ... = n at which rows are cut into blocks, or `blocks` asks for
+    that many of nearly one size; one block by default.
+    """
+
+    in_process = True
+    _default_blocks = 1
+
+    def __init__(self, *, blocks: int | None = None, bounds: Sequence[int] | None = None) -> None:
+        self._asked_blocks = blocks
+        self._asked_bounds = bounds
+        self._blocks: list[Block] = []
+        self._blas = ThreadpoolController()
+
+    @property
+    def workers(self) -> int:
+        """How many blocks run at the same time."""
+        return 1
+
+    def bind(self, problem: Problem, X: RowSource, y: IntArray, *, keep_duals: bool) -> None:
+        """Cut the examples into blocks, with A = 0 where `keep_duals`."""
+        blocks = min(self._default_blocks, problem.n) if self._asked_blocks is None else self._asked_blocks
+        bounds = block_bounds(problem.n, blocks, self._asked_bounds)
+        self._blocks = [
+            Block(i, start, stop, RowRange(X, start, stop), y[start:stop], problem, keep_duals)
+            for i, (start, stop) in enumerate(pairwise(bounds))
+        ]
+
+    def run(self, order: Order) -> BlockStats:
+        """Run an order on every block and give the sum.
+
+        BLAS keeps to one thread, so that sums do not depend on the machine and workers do not fight.
+        """
+        merger = TreeMerger(len(self._blocks))
+        with self._blas.limit(limits=1, user_api="blas"):
+            for block, stats in zip(self._blocks, self._results(order), strict=True):
+                merger.add(leaf(block.index), stats)
+        return merger.total()
+
+    def duals(self, commit: Commit | None = None) -> Iterator[DualRows]:
+        """Yield A block by block, after applying `commit` where that has not been done."""
+        for block in self._blocks:
+            yield block.start, block.stop, block.duals(commit)
+
+    def load_duals(self, duals: Iterable[DualRows]) -> None:
+        """Replace A; the parts are in row order and cover every row."""
+        reached = 0
+        stops = [block.stop for block in self._blocks]
+        for start, stop, rows in duals:
+            if start != reached or rows.shape[0] != stop - start:
+                raise StateLostError(f"the stored duals jump from row {reached} to rows {start}:{stop}")
+            for block in self._blocks[bisect_right(stops, start) : bisect_left(stops, stop) + 1]:
+                low, high = max(start, block.start), min(stop, block.stop)
+                block.load_duals(low, rows[low - start : high - start])
+            reached = stop
+        if self._blocks and reached != self._blocks[-1].stop:
+            raise StateLostError(f"the stored duals end at row {reached} of {self._blocks[-1].stop}")
+
+    def close(self) -> None:
+        """Let go of the examples."""
+        self._blocks = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _results(self, order: Order) -> Iterator[BlockStats]:
+        return (block.run(order) for block in self._blocks)
+
+
+class ThreadExecutor(SerialExecutor):
+    """Runs blocks on threads; BLAS and the kernels release the interpreter lock.
+
+    `workers` is the number of threads; `bounds` or `blocks` as for SerialExecutor, by default 16 blocks (or
+    n), however many threads there are.
+    """
+
+    _default_blocks = 16
+
+    def __init__(
+        self, workers: int, *, blocks: int | None = None, bounds: Sequence[int] | None = None
+    ) -> None:
+        if workers < 1:
+            raise InvalidProblemError(f"workers is {workers}; give a whole number of at least 1")
+        super().__init__(blocks=blocks, bounds=bounds)
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="topline-block")
+        self._workers = workers
+
+    @property
+    def workers(self) -> int:
+        """How many blocks run at the same time."""
+        return self._workers
+
+    def close(self) -> None:
+        """Stop the threads and let go of the examples."""
+        super().close()
+        self._pool.shutdown()
+
+    def _results(self, order: Order) -> Iterator[BlockStats]:
+        futures = [self._pool.submit(block.run, order) for block in self._blocks]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:
+            # After an error or Ctrl-C nothing may go on changing A behind the caller's back.
+            for future in futures:
+                future.cancel()
+            wait(futures)
+
+
+def block_bounds(n: int, blocks: int = 1, bounds: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Give the row numbers at which n rows are cut: those asked for, or `blocks` runs of nearly one size."""
+    if bounds is not None:
+        cuts = tuple(int(row) for row in bounds)
+        if len(cuts) < 2 or cuts[0] != 0 or cuts[-1] != n or np.any(np.diff(cuts) < 1):
+            raise InvalidProblemError(f"block bounds must rise from 0 to {n}; they are {_shown(cuts)}")
+        return cuts
+    if not 1 <= blocks <= n:
+        raise InvalidProblemError(f"{n} rows cannot be cut into {blocks} blocks; give 1 to {n}")
+    return tuple(n * i // blocks for i in range(blocks + 1))
+
+
+def _shown(cuts: Sequence[Any]) -> str:
+    return f"{list(cuts[:6])}{' ...' if len(cuts) > 6 else ''}"

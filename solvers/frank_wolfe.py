@@ -1,0 +1,140 @@
+"""Frank-Wolfe on the dual: what a round asks of the blocks, and what it makes of their answer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from solvers.block_stats import BlockStats
+from solvers.errors import StateLostError
+from solvers.orders import Commit, OracleOrder, Order
+from solvers.problem import Problem, squared_norm
+from solvers.state import GapKind, SolverState
+from solvers.step_rules import Direction, StepRule
+from solvers.typing import Float64Array
+
+_EPSILON = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What one round found at an iterate, and the iterate it leads to.
+
+    Attributes
+    ----------
+    primal, dual, gap_kind : objective values at the iterate that the round started from.
+    step : step taken; `moved` is False where none can improve the dual any more.
+    before : the state the round started from, with the values that it learned there.
+    after : the state after the step.
+    """
+
+    primal: float
+    dual: float
+    gap_kind: GapKind
+    step: float
+    moved: bool
+    before: SolverState
+    after: SolverState
+
+
+class Method(Protocol):
+    """A method as a value: one order a round, one step from the summed answer; it keeps nothing itself."""
+
+    def order(self, state: SolverState) -> Order:
+        """Say what the blocks shall do in this round."""
+        ...
+
+    def round(self, problem: Problem, state: SolverState, stats: BlockStats) -> Round:
+        """Measure the iterate and take the step, given the sum over all blocks."""
+        ...
+
+
+@dataclass(frozen=True)
+class FrankWolfe:
+    """Frank-Wolfe with a step rule (Tajima et al., algorithm 1).
+
+    Without smoothing it needs no A: W, b and the two sums of U say everything.  With smoothing four sums do.
+    """
+
+    rule: StepRule
+
+    def order(self, state: SolverState) -> OracleOrder:
+        """Ask for the vertex at W."""
+        return OracleOrder(round=state.round, W=state.W, commit=state.commit)
+
+    def round(self, problem: Problem, state: SolverState, stats: BlockStats) -> Round:
+        """Measure W and step towards the vertex."""
+        # The blocks know |A|^2 of the A they hold; the recursion for it is only needed between rounds.
+        aa = stats.alpha_sq / problem.n
+        loss = stats.loss / problem.n
+        primal = problem.lifted_primal(state.W, aa, loss)
+        dual = problem.dual(state.W, state.b, aa)
+        direction = self._direction(problem, state, stats, aa)
+        step = self.rule.step(state.round, direction)
+        before = replace(
+            state,
+            aa=aa,
+            loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
+            best_primal=min(state.best_primal, primal),
+            best_dual=max(state.best_dual, dual),
+        )
+        rounding = _EPSILON * max(abs(primal), abs(dual))
+        return Round(
+            primal=primal,
+            dual=dual,
+            gap_kind="lifted" if problem.smoothing > 0 else "true",
+            step=step,
+            moved=not self.rule.exact or direction.rise(step) > rounding,
+            before=before,
+            after=self._advance(problem, before, direction, step),
+        )
+
+    def _direction(self, problem: Problem, state: SolverState, stats: BlockStats, aa: float) -> Direction:
+        alpha_u = stats.alpha_u / problem.n
+        weights = problem.scale * _product(stats) - state.W
+        return Direction.of(
+            problem,
+            state.W,
+            weights=weights,
+            linear=stats.b_u / problem.n - state.b,
+            cross=alpha_u - aa,
+            square=stats.u_sq / problem.n - 2.0 * alpha_u + aa,
+        )
+
+    def _advance(
+        self, problem: Problem, state: SolverState, direction: Direction, step: float
+    ) -> SolverState:
+        """Go `step` along the direction, then back into the ball where the rule asks for it."""
+        W = state.W + step * direction.weights
+        b = state.b + step * direction.linear
+        aa = state.aa + step * (2.0 * direction.cross + step * direction.square)
+        shrink = _shrink_to_ball(problem, W, aa, state.loss_at_zero) if self.rule.projects else 1.0
+        return replace(
+            state,
+            round=state.round + 1,
+            W=shrink * W,
+            b=shrink * b,
+            aa=shrink * shrink * aa,
+            commit=Commit(round=state.round, step=step, shrink=shrink),
+        )
+
+
+def _product(stats: BlockStats) -> Float64Array:
+    if stats.product is None:
+        raise StateLostError("the blocks returned no product for this round; run the round again")
+    return stats.product
+
+
+def _shrink_to_ball(problem: Problem, W: Float64Array, aa: float, loss_at_zero: float | None) -> float:
+    """Give s <= 1 such that |s W~|^2 <= P(0)/lam, with |W~|^2 = |W|^2 + (gamma/lam) aa.
+
+    The optimum lies inside: lam |W~*|^2 = b* - loss* <= P(0).  Scaling keeps A feasible, for 0 is.
+    """
+    if loss_at_zero is None:
+        raise StateLostError("the state does not hold the loss at zero, which its first round found")
+    norm_sq = squared_norm(W) + problem.smoothing / problem.lam * aa
+    radius_sq = loss_at_zero / problem.lam
+    return math.sqrt(radius_sq / norm_sq) if norm_sq > radius_sq else 1.0

@@ -1,0 +1,72 @@
+"""Checks of what people pass to `solve`; each refusal is one sentence with the value and the mend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from solvers.losses.base import Loss
+from solvers.problem import Problem
+from solvers.rows import RowSource, compute_dtype, is_sparse
+from solvers.typing import IntArray
+
+
+def checked_rows(X: Any) -> RowSource:
+    """Give X as a source of rows; values are checked while the first pass reads them."""
+    if is_sparse(X) and X.format != "csr":
+        raise InvalidProblemError(f"the features are a sparse {X.format} matrix; give X.tocsr()")
+    source: RowSource = X if isinstance(X, RowSource) else np.asarray(X)
+    if len(source.shape) != 2:
+        raise InvalidProblemError(
+            f"the features have the shape {tuple(source.shape)}; give one row per example"
+        )
+    compute_dtype(source.dtype)
+    return source
+
+
+def checked_labels(y: Any, n: int, m: int | None) -> tuple[IntArray, int]:
+    """Give labels as (n,) int32 and the number of classes (by default the largest label + 1)."""
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise InvalidProblemError(f"the labels have the shape {labels.shape}; give one label per example")
+    if len(labels) != n:
+        raise InvalidProblemError(
+            f"there are {n} rows of features but {len(labels)} labels; give one label per row"
+        )
+    if n == 0:
+        raise InvalidProblemError("there are no examples; give at least one row of features")
+    if labels.dtype.kind not in "iu":
+        raise InvalidProblemError(f"the labels have dtype {labels.dtype}; give whole numbers from 0 to m - 1")
+    classes = int(labels.max()) + 1 if m is None else m
+    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+    if wrong.size:
+        row = int(wrong[0])
+        raise InvalidProblemError(
+            f"the label of row {row} is {labels[row]}; labels must lie between 0 and {classes - 1}"
+        )
+    return labels.astype(np.int32), classes
+
+
+def checked_problem(
+    X: Any, y: Any, loss: Loss, lam: float, smoothing: float, m: int | None
+) -> tuple[Problem, RowSource, IntArray]:
+    """Give the problem with its examples; InvalidProblemError names what is wrong with them."""
+    if not isinstance(loss, Loss):
+        raise InvalidProblemError(
+            f"the loss is {loss!r}; give one of the losses of `solvers`, such as TopKHinge(5)"
+        )
+    rows = checked_rows(X)
+    n, d = (int(size) for size in rows.shape)
+    labels, classes = checked_labels(y, n, m)
+    problem = Problem(loss=loss, n=n, d=d, m=classes, lam=float(lam), smoothing=float(smoothing))
+    return problem, rows, labels
+
+
+def refuse_unsupported(method: str, kernel: Any, sample_weight: Any) -> None:
+    """Refuse what the method cannot do, before any work starts."""
+    if kernel is not None:
+        raise UnsupportedCombinationError(f"the method {method} has no kernel form; leave kernel out")
+    if sample_weight is not None:
+        raise UnsupportedCombinationError(f"the method {method} takes no sample_weight; leave it out")

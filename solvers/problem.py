@@ -1,0 +1,108 @@
+"""The regularised problem and its Fenchel dual.
+
+With one example per row of X (n x d), A the dual variables (n x m, row alpha_i) and gamma the smoothing,
+
+    P(W) = lam/2 |W|^2 + (1/n) sum_i Phi_gamma(W^T x_i; y_i)                                           (1)
+    W(A) = (1/(lam n)) X^T A                                                                           (2)
+    D(A) = b - lam/2 |W(A)|^2 - gamma/2 aa,   b = -(1/n) sum_i <delta_i, alpha_i>,  aa = |A|_F^2 / n   (3)
+
+Smoothing keeps the polyhedral loss but lifts the primal variable to W~ = (W, sqrt(gamma n lam) A / (lam n)),
+|W~|^2 = |W|^2 + (gamma/lam) aa, so that example i scores W^T x_i + gamma alpha_i:
+
+    P~(A) = lam/2 |W|^2 + gamma/2 aa + (1/n) sum_i Phi(W^T x_i + gamma alpha_i; y_i)  >=  P(W(A))      (4)
+
+(1) - (3) is the true gap, (4) - (3) the lifted one, an upper bound that costs nothing extra in a round.
+Source: Tajima et al., arXiv:2008.08894, section 2.4 and appendix C, with the sign of gamma alpha as in C.24.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from solvers.errors import InvalidProblemError
+from solvers.losses.base import Loss, LossForm
+from solvers.typing import Float64Array
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One training problem: everything but the examples themselves.
+
+    Attributes
+    ----------
+    loss : the loss, which also fixes the margins.
+    n, d, m : examples, features, classes.
+    lam : weight of the regulariser, > 0; C = 1/(lam n).
+    smoothing : gamma >= 0 of the Moreau envelope; 0 trains on the loss itself.
+    """
+
+    loss: Loss
+    n: int
+    d: int
+    m: int
+    lam: float
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise InvalidProblemError("there are no examples; give at least one row of features")
+        if self.d < 1:
+            raise InvalidProblemError("the features have no columns; give at least one feature")
+        if not (math.isfinite(self.lam) and self.lam > 0):
+            raise InvalidProblemError(f"lam is {self.lam}; give a positive number")
+        if not (math.isfinite(self.smoothing) and self.smoothing >= 0):
+            raise InvalidProblemError(f"smoothing is {self.smoothing}; give a number of at least 0")
+        _ = self.form
+
+    @cached_property
+    def form(self) -> LossForm:
+        """The loss for m classes."""
+        return self.loss.form(self.m)
+
+    @property
+    def scale(self) -> float:
+        """The factor 1/(lam n) of eq. 2."""
+        return 1.0 / (self.lam * self.n)
+
+    def dual(self, W: Float64Array, b: float, aa: float) -> float:
+        """D of eq. 3; W (d, m)."""
+        return b - 0.5 * self.lam * squared_norm(W) - 0.5 * self.smoothing * aa
+
+    def primal(self, W: Float64Array, mean_loss: float) -> float:
+        """P of eq. 1, given the mean of Phi_gamma at the scores of W (d, m)."""
+        return 0.5 * self.lam * squared_norm(W) + mean_loss
+
+    def lifted_primal(self, W: Float64Array, aa: float, mean_loss: float) -> float:
+        """P~ of eq. 4, given the mean of Phi at the lifted scores."""
+        return self.primal(W, mean_loss) + 0.5 * self.smoothing * aa
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {
+            "loss": self.loss.to_dict(),
+            "n": self.n,
+            "d": self.d,
+            "m": self.m,
+            "lam": self.lam,
+            "smoothing": self.smoothing,
+        }
+
+
+def squared_norm(W: Float64Array) -> float:
+    """|W|_F^2 in float64."""
+    return inner(W, W)
+
+
+def inner(V: Float64Array, W: Float64Array) -> float:
+    """<V, W> in float64, the same for every memory layout of equal V and W."""
+    return float(np.vdot(np.ascontiguousarray(V), np.ascontiguousarray(W)))
+
+
+def relative_gap(gap: float, primal: float) -> float:
+    """Give gap / max(|P|, tiny)."""
+    return gap / max(abs(primal), float(np.finfo(np.float64).tiny))

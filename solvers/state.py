@@ -1,0 +1,133 @@
+"""Values that a run passes along: its state, one record a round, its result."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from solvers.errors import InvalidProblemError
+from solvers.orders import Commit
+from solvers.problem import Problem
+from solvers.rows import is_sparse
+from solvers.stopping import Status
+from solvers.typing import Float64Array, FloatArray
+
+#: "true" for P - D of the problem itself; "lifted" for its upper bound where smoothing > 0.
+GapKind: TypeAlias = Literal["true", "lifted"]
+
+
+@dataclass(frozen=True, eq=False)
+class SolverState:
+    """Everything that a run needs to go on, except A and the examples.
+
+    With A (smoothing > 0 or keep_duals) a checkpoint also holds `executor.duals(state.commit)`.
+
+    Attributes
+    ----------
+    round : number of the next round, which is also the number of rounds done.
+    W : (d, m) float64, W(A) of eq. 2.
+    b : (1/n) sum b(alpha_i), the linear term of the dual.
+    aa : |A|_F^2 / n; 0 where no A is kept.
+    passes : passes over the examples so far.
+    seconds : seconds of solving so far, over all resumptions.
+    loss_at_zero : mean loss at W = 0, known after the first round; it bounds the ball of projected_gradient.
+    best_primal, best_dual : best values seen; both bound the optimum.
+    commit : the step that blocks have not yet applied to A.
+    """
+
+    round: int
+    W: Float64Array
+    b: float = 0.0
+    aa: float = 0.0
+    passes: int = 0
+    seconds: float = 0.0
+    loss_at_zero: float | None = None
+    best_primal: float = math.inf
+    best_dual: float = -math.inf
+    commit: Commit | None = None
+
+    @classmethod
+    def start(cls, problem: Problem) -> SolverState:
+        """Give the state with A = 0, which is dual feasible."""
+        return cls(round=0, W=np.zeros((problem.d, problem.m)))
+
+
+@dataclass(frozen=True)
+class IterationRecord:
+    """One round, as callbacks and histories see it; objective values belong to the iterate it started from.
+
+    Attributes
+    ----------
+    round, passes : number of this round from 0, and passes over the examples up to its end.
+    seconds : seconds of solving up to its end.
+    primal, dual, gap, relative_gap : objective values and their difference; `gap_kind` says which gap.
+    step : step that was then taken towards the new vertex.
+    active : share of examples with a non-zero loss direction.
+    seconds_products, seconds_kernels : time of this round in products and per-row work, summed over blocks.
+    seconds_waiting : time of this round in which the workers did neither, per worker.
+    """
+
+    round: int
+    passes: int
+    seconds: float
+    primal: float
+    dual: float
+    gap: float
+    relative_gap: float
+    gap_kind: GapKind
+    step: float
+    active: float
+    seconds_products: float = 0.0
+    seconds_kernels: float = 0.0
+    seconds_waiting: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class SolveResult:
+    """What a run reached, certified by a last pass in float64.
+
+    Attributes
+    ----------
+    W : (d, m) float64; with A it is W(A), rebuilt from A.
+    A : (n, m) dual variables, None where they were not kept or live with an executor elsewhere.
+    b : linear term of the dual at A.
+    primal, dual, gap, relative_gap : P(W), D(A), their difference; the true gap unless `gap_kind` says
+        "lifted".
+    lifted_gap : the upper bound of the gap that the rounds reported; equal to `gap` where smoothing is 0.
+    status : how the run ended.
+    passes, seconds : passes over the examples and seconds, over all resumptions.
+    history : one record per round of this call.
+    problem : what was solved.
+    state : state from which a further call goes on exactly where this one stopped (with A as its duals).
+    """
+
+    W: Float64Array
+    A: FloatArray | None
+    b: float
+    primal: float
+    dual: float
+    gap: float
+    relative_gap: float
+    gap_kind: GapKind
+    lifted_gap: float
+    status: Status
+    passes: int
+    seconds: float
+    history: tuple[IterationRecord, ...]
+    problem: Problem = field(repr=False)
+    state: SolverState = field(repr=False)
+
+    def decision_function(self, X: Any) -> Float64Array:
+        """Give the scores X W, shape (rows of X, m), in float64."""
+        shape: tuple[int, ...] = tuple(getattr(X, "shape", ()))
+        if len(shape) != 2 or shape[1] != self.problem.d:
+            raise InvalidProblemError(f"X has the shape {shape}; give rows of {self.problem.d} features")
+        values = X if is_sparse(X) else np.asarray(X, dtype=np.float64)
+        return np.asarray(values @ self.W)

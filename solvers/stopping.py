@@ -1,0 +1,81 @@
+"""When a run ends, and how it says why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from solvers.errors import InvalidProblemError
+
+if TYPE_CHECKING:
+    from solvers.state import IterationRecord
+
+
+class Status(Enum):
+    """How a run ended."""
+
+    #: The relative gap is at most tol.
+    SOLVED = "solved"
+    #: The budget of passes was used up first.
+    MAX_PASSES = "max_passes"
+    #: The time limit was reached first.
+    TIME_LIMIT = "time_limit"
+    #: A callback returned False.
+    INTERRUPTED = "interrupted"
+    #: No step improves the dual any more at the working precision.
+    NO_PROGRESS = "no_progress"
+    #: NaN or infinity appeared in the iterates.
+    NONFINITE = "nonfinite"
+
+
+@dataclass(frozen=True)
+class StoppingCriteria:
+    """Bounds of a run.
+
+    Attributes
+    ----------
+    tol : relative gap to reach, > 0.
+    max_passes : rounds of the method, counted over all resumptions; the final certificate costs one pass
+        more.
+    time_limit : seconds of this call, None for no limit.
+    """
+
+    tol: float = 1e-3
+    max_passes: int = 1000
+    time_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.tol) and self.tol > 0):
+            raise InvalidProblemError(f"tol is {self.tol}; give a positive number")
+        if isinstance(self.max_passes, bool) or not isinstance(self.max_passes, int) or self.max_passes < 1:
+            raise InvalidProblemError(f"max_passes is {self.max_passes!r}; give a whole number of at least 1")
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise InvalidProblemError(
+                f"time_limit is {self.time_limit}; give a positive number of seconds or None"
+            )
+
+
+#: An iterate that ends a run by what was measured at it; every other end comes after the round's step.
+ENDS_AT_ITERATE = frozenset({Status.SOLVED, Status.NO_PROGRESS, Status.NONFINITE})
+
+
+def check(
+    record: IterationRecord, criteria: StoppingCriteria, *, seconds: float, moved: bool
+) -> Status | None:
+    """Say whether the run ends after this round, and why; None to go on.
+
+    `seconds` is the time since this call began, `moved` whether a step can still improve the dual.
+    """
+    if not all(math.isfinite(value) for value in (record.primal, record.dual, record.step)):
+        return Status.NONFINITE
+    if record.relative_gap <= criteria.tol:
+        return Status.SOLVED
+    if not moved:
+        return Status.NO_PROGRESS
+    if record.passes >= criteria.max_passes:
+        return Status.MAX_PASSES
+    if criteria.time_limit is not None and seconds >= criteria.time_limit:
+        return Status.TIME_LIMIT
+    return None
