@@ -1,0 +1,85 @@
+"""Non-increasing isotonic regression of b - c t rho by pooling adjacent violators.
+
+Sorted values b_(1) >= b_(2) >= .. meet weights rho that are non-increasing and end in zeros.  A block is a
+run of neighbours that share one value v = mean(b - c t rho); the projection on the permutahedron t P(rho) is
+then beta = (b - v) / c (mathematics: weighted top-k, weighted Usunier).
+
+A block keeps the deviations of its b from its own first element.  Values of 1e9 therefore cost no digits
+where neighbours differ by less than c: the mass inside a block is exact to rounding of the mass itself.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+
+from solvers.typing import Float64Array, Int64Array
+
+
+@nb.njit(cache=True, nogil=True)
+def pool_blocks(
+    b: Float64Array,
+    n: int,
+    rho: Float64Array,
+    ct: float,
+    start: Int64Array,
+    deviation: Float64Array,
+    mass: Float64Array,
+) -> int:
+    """Pool b[:n] - ct rho into blocks of non-increasing value.
+
+    Block k covers start[k] <= i < start[k + 1], with deviation[k] = sum_i (b_i - b_start[k]) and
+    mass[k] = sum_i rho_i.  Elements behind the last block are alone, carry no weight and keep their b.
+    Returns the number of blocks; start[blocks] is where the last one ends.
+    """
+    ranks = rho.shape[0]
+    blocks = 0
+    end = 0
+    for i in range(n):
+        d = 0.0
+        r = rho[i] if i < ranks else 0.0
+        first = i
+        while blocks > 0:
+            p = start[blocks - 1]
+            n_p = first - p
+            n_i = i + 1 - first
+            rise = (d - ct * r) / n_i - (deviation[blocks - 1] - ct * mass[blocks - 1]) / n_p
+            if rise <= b[p] - b[first]:
+                break
+            d += deviation[blocks - 1] + n_i * (b[first] - b[p])
+            r += mass[blocks - 1]
+            first = p
+            blocks -= 1
+        if i >= ranks and first == i:
+            # The weights are over and this element stands below the block before it: so does every later one.
+            break
+        start[blocks] = first
+        deviation[blocks] = d
+        mass[blocks] = r
+        blocks += 1
+        end = i + 1
+    start[blocks] = end
+    return blocks
+
+
+@nb.njit(cache=True, nogil=True)
+def block_value(
+    b: Float64Array, k: int, ct: float, start: Int64Array, deviation: Float64Array, mass: Float64Array
+) -> float:
+    """Give the value v = mean(b - ct rho) of block k."""
+    value: float = b[start[k]] + (deviation[k] - ct * mass[k]) / (start[k + 1] - start[k])
+    return value
+
+
+@nb.njit(cache=True, nogil=True)
+def block_base(
+    k: int, t: float, c: float, start: Int64Array, deviation: Float64Array, mass: Float64Array
+) -> float:
+    """Give beta of the first element of block k: beta_i = base + (b_i - b_start) / c for the others.
+
+    A block of one gives t rho without a division, so c = 0 (a vertex) needs no case of its own.
+    """
+    length = start[k + 1] - start[k]
+    base: float = t * mass[k]
+    if length > 1:
+        base = (base - deviation[k] / c) / length
+    return base

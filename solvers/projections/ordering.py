@@ -1,0 +1,189 @@
+"""Sorting and selection inside buffers that the caller owns.
+
+A column problem with rank weights (rho_1..rho_L, 0, ..) has at most a few more than L classes with mass.  The
+kernels here find those classes in one or two passes over the m scores and sort only them.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from solvers.typing import Float64Array, Int64Array
+
+# Up to this many largest values are kept in a sorted list during one pass; beyond it quickselect is faster.
+_LIST_LIMIT = 16
+# With more than m / 3 ranks in use a threshold would keep most classes: sort all of them.
+_SELECTION_FACTOR = 3
+_RUN = 12
+_EPS = float(np.finfo(np.float64).eps)
+
+
+@nb.njit(cache=True, nogil=True)
+def sort_decreasing(
+    values: Float64Array, index: Int64Array, n: int, spare: Float64Array, spare_index: Int64Array
+) -> None:
+    """Sort the first n (value, index) pairs by decreasing value, ties in the order in which they stand.
+
+    A merge sort: O(n log n) for any input, no allocation.  `spare` and `spare_index` hold at least n entries.
+    """
+    for low in range(0, n, _RUN):
+        for i in range(low + 1, min(low + _RUN, n)):
+            v = values[i]
+            k = index[i]
+            j = i - 1
+            while j >= low and values[j] < v:
+                values[j + 1] = values[j]
+                index[j + 1] = index[j]
+                j -= 1
+            values[j + 1] = v
+            index[j + 1] = k
+    width = _RUN
+    while width < n:
+        for low in range(0, n - width, 2 * width):
+            _merge(values, index, low, low + width, min(low + 2 * width, n), spare, spare_index)
+        width *= 2
+
+
+@nb.njit(cache=True, nogil=True)
+def _merge(
+    values: Float64Array,
+    index: Int64Array,
+    low: int,
+    middle: int,
+    high: int,
+    spare: Float64Array,
+    spare_index: Int64Array,
+) -> None:
+    """Merge two neighbouring decreasing runs, the first one copied out of the way."""
+    if values[middle - 1] >= values[middle]:
+        return
+    length = middle - low
+    for i in range(length):
+        spare[i] = values[low + i]
+        spare_index[i] = index[low + i]
+    i = 0
+    j = middle
+    at = low
+    while i < length:
+        if j < high and values[j] > spare[i]:
+            values[at] = values[j]
+            index[at] = index[j]
+            j += 1
+        else:
+            values[at] = spare[i]
+            index[at] = spare_index[i]
+            i += 1
+        at += 1
+
+
+@nb.njit(cache=True, nogil=True)
+def largest_values(b: Float64Array, m: int, count: int, skip: int, out: Float64Array) -> None:
+    """Write the `count` largest of b[:m], without b[skip], to out[:count] in decreasing order.
+
+    `out` holds at least m entries; count <= m - 1.
+    """
+    if count > _LIST_LIMIT:
+        n = 0
+        for j in range(m):
+            if j != skip:
+                out[n] = b[j]
+                n += 1
+        _select(out, n, count)
+        out[:count].sort()
+        for i in range(count // 2):
+            out[i], out[count - 1 - i] = out[count - 1 - i], out[i]
+        return
+    for i in range(count):
+        out[i] = -np.inf
+    last = count - 1
+    smallest = -np.inf
+    for j in range(m):
+        v = b[j]
+        if v > smallest and j != skip:
+            i = last
+            while i > 0 and out[i - 1] < v:
+                out[i] = out[i - 1]
+                i -= 1
+            out[i] = v
+            smallest = out[last]
+
+
+@nb.njit(cache=True, nogil=True)
+def _select(values: Float64Array, n: int, count: int) -> None:
+    """Move the `count` largest of values[:n] to the front (Hoare's selection, middle of three as pivot)."""
+    low = 0
+    high = n - 1
+    target = count - 1
+    while low < high:
+        a = values[low]
+        c = values[high]
+        pivot = values[(low + high) // 2]
+        if (a < pivot) == (a > c):
+            pivot = a
+        elif (c < pivot) == (c > a):
+            pivot = c
+        i = low
+        j = high
+        while i <= j:
+            while values[i] > pivot:
+                i += 1
+            while values[j] < pivot:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        if target <= j:
+            high = j
+        elif target >= i:
+            low = i
+        else:
+            return
+
+
+@nb.njit(cache=True, nogil=True)
+def mass_threshold(top: Float64Array, rho: Float64Array, c: float, count: int) -> float:
+    """Give a value at or below which no class carries mass, at any scale t in [0, 1] of the rank weights.
+
+    `top` holds the `count` = len(rho) largest b_j in decreasing order.  The isotonic regression of top - c
+    rho ends with min_r mean_{r <= i <= count}(top_i - c rho_i); further classes and the own class can only
+    raise the value there, and classes below it stay where they are.
+    """
+    total = 0.0
+    theta: float = np.inf
+    for i in range(count - 1, -1, -1):
+        total += top[i] - c * rho[i] - top[count - 1]
+        theta = min(theta, total / (count - i))
+    # A rounding error here must keep a class too many, never lose one.
+    slack = 4.0 * count * _EPS * (top[0] - top[count - 1] + c * rho[0])
+    theta = top[count - 1] + theta - slack
+    return theta - 2.0 * _EPS * abs(theta)
+
+
+@nb.njit(cache=True, nogil=True)
+def sorted_candidates(
+    b: Float64Array,
+    m: int,
+    y: int,
+    c: float,
+    rho: Float64Array,
+    values: Float64Array,
+    index: Int64Array,
+    spare: Float64Array,
+    spare_index: Int64Array,
+) -> int:
+    """Sort the classes other than y that can carry mass by decreasing b; give their number."""
+    count = rho.shape[0]
+    theta = -np.inf
+    if count * _SELECTION_FACTOR < m:
+        largest_values(b, m, count, y, spare)
+        theta = mass_threshold(spare, rho, c, count)
+    n = 0
+    for j in range(m):
+        if b[j] >= theta and j != y:
+            values[n] = b[j]
+            index[n] = j
+            n += 1
+    sort_decreasing(values, index, n, spare, spare_index)
+    return n

@@ -1,0 +1,191 @@
+"""Exact column update of the weighted top-k hinge: projection on conv({0} u P(rho)), own class in the sort.
+
+    min over beta in t P(rho), 0 <= t <= 1, of (c/2)(|x|^2 + S^2) - <b, x>,   x = beta without the own class
+    y, S = sum x,   b_j = delta_j + q_j - q_y.
+
+Keeping beta_y and writing S = t R - beta_y with R = sum rho makes it, for fixed t, the Euclidean projection
+of p_j = b_j / c, p_y = t R on the permutahedron t P(rho): one isotonic regression v (in units of b here).
+The derivative of the minimum in t is -H(t), H(t) = sum_j rho_j v_[j] - R v_y, non-increasing and piecewise
+linear.  So t = 0 if H(0) <= 0, t = 1 if H(1) >= 0, and else t is the root of H: Newton's method on the
+pieces, bisection as a safeguard.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from solvers.projections.isotonic import block_base, block_value, pool_blocks
+from solvers.projections.ordering import sorted_candidates
+from solvers.typing import Float64Array, Int64Array
+
+_EPS = float(np.finfo(np.float64).eps)
+_MAX_EVALUATIONS = 100
+
+
+@nb.njit(cache=True, nogil=True)
+def wtopk_column(
+    b: Float64Array,
+    y: int,
+    c: float,
+    rho: Float64Array,
+    out: Float64Array,
+    work: Float64Array,
+    index_work: Int64Array,
+    t_guess: float,
+) -> tuple[float, int, bool]:
+    """Write the optimal dual row alpha of one example to `out`.
+
+    Parameters
+    ----------
+    b : (m,) delta_j + q_j - q_y; b[y] is ignored.
+    y : own class.
+    c : curvature K_ii / (lambda n) + gamma >= 0; 0 gives a maximising vertex.
+    rho : (L,) positive, non-increasing, L <= m.
+    out : (m,) receives alpha_j = -x_j and alpha_y = sum x.
+    work, index_work : from `column_workspace`; `b` may not lie in them.
+    t_guess : scale to try first, from an earlier call; outside (0, 1) it is ignored.
+
+    Returns
+    -------
+    (t, number of classes other than y with mass, whether alpha is a vertex of the domain).
+    """
+    values = work[0]
+    deviation = work[1]
+    mass = work[2]
+    index = index_work[0]
+    start = index_work[1]
+    m = b.shape[0]
+    out[:] = 0.0
+    n = sorted_candidates(b, m, y, c, rho, values, index, work[3], index_work[2])
+    if _loss_of_sorted(values, n, rho) <= 0.0:
+        return 0.0, 0, True
+    total = rho.sum()
+    at = n
+    index[n] = y
+    t = t_guess if 0.0 < t_guess < 1.0 else 1.0
+    low = 0.0
+    high = np.inf
+    blocks = 0
+    for _ in range(_MAX_EVALUATIONS):
+        at = _place_own_class(values, index, n + 1, at, c * t * total)
+        blocks = pool_blocks(values, n + 1, rho, c * t, start, deviation, mass)
+        h, slope, scale = _derivative(values, blocks, at, c, t, total, start, deviation, mass)
+        if abs(h) <= 8.0 * _EPS * scale or (h > 0.0 and t == 1.0):
+            break
+        if h > 0.0:
+            low = t
+        else:
+            high = t
+        newton = min(t - h / slope, 1.0) if slope < 0.0 else -1.0
+        if not low < newton < high:
+            newton = 0.5 * (low + min(high, 1.0))
+            if not low < newton < high:
+                break
+        t = newton
+    support, vertex = _write(values, index, y, blocks, c, t, start, deviation, mass, out)
+    return t, support, vertex and t == 1.0
+
+
+@nb.njit(cache=True, nogil=True)
+def _loss_of_sorted(values: Float64Array, n: int, rho: Float64Array) -> float:
+    """Give H(0) = sum_j rho_j a_[j] for the sorted values with the own class's 0 in its place."""
+    total = 0.0
+    i = 0
+    own = False
+    for k in range(rho.shape[0]):
+        if i < n and (values[i] > 0.0 or own):
+            total += rho[k] * values[i]
+            i += 1
+        else:
+            own = True
+    return total
+
+
+@nb.njit(cache=True, nogil=True)
+def _place_own_class(values: Float64Array, index: Int64Array, n: int, at: int, value: float) -> int:
+    """Move the own class, which stands at `at` among n sorted values, to where `value` belongs."""
+    own = index[at]
+    while at > 0 and values[at - 1] < value:
+        values[at] = values[at - 1]
+        index[at] = index[at - 1]
+        at -= 1
+    while at < n - 1 and values[at + 1] > value:
+        values[at] = values[at + 1]
+        index[at] = index[at + 1]
+        at += 1
+    values[at] = value
+    index[at] = own
+    return at
+
+
+@nb.njit(cache=True, nogil=True)
+def _derivative(
+    b: Float64Array,
+    blocks: int,
+    at: int,
+    c: float,
+    t: float,
+    total: float,
+    start: Int64Array,
+    deviation: Float64Array,
+    mass: Float64Array,
+) -> tuple[float, float, float]:
+    """Give H(t), its slope on the current piece, and the size of the terms that make H up."""
+    own = -1
+    v_own = b[at]
+    if at < start[blocks]:
+        low = 0
+        high = blocks - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if start[middle] <= at:
+                low = middle
+            else:
+                high = middle - 1
+        own = low
+        v_own = block_value(b, own, c * t, start, deviation, mass)
+    h = 0.0
+    curvature = total * total if own < 0 else (total - mass[own]) ** 2 / (start[own + 1] - start[own])
+    scale = c * total * total
+    for k in range(blocks):
+        if k == own:
+            continue
+        v = block_value(b, k, c * t, start, deviation, mass)
+        h += mass[k] * (v - v_own)
+        scale += mass[k] * (abs(v) + abs(v_own))
+        curvature += mass[k] * mass[k] / (start[k + 1] - start[k])
+    return h, -c * curvature, scale
+
+
+@nb.njit(cache=True, nogil=True)
+def _write(
+    values: Float64Array,
+    index: Int64Array,
+    y: int,
+    blocks: int,
+    c: float,
+    t: float,
+    start: Int64Array,
+    deviation: Float64Array,
+    mass: Float64Array,
+    out: Float64Array,
+) -> tuple[int, bool]:
+    """Write alpha from the blocks; give the support and whether every class carries a weight of its own."""
+    s = 0.0
+    support = 0
+    apart = True
+    for k in range(blocks):
+        first = start[k]
+        base = block_base(k, t, c, start, deviation, mass)
+        apart = apart and start[k + 1] - first == 1
+        for i in range(first, start[k + 1]):
+            beta = base
+            if i > first:
+                beta += (values[i] - values[first]) / c
+            if beta > 0.0 and index[i] != y:
+                out[index[i]] = -beta
+                s += beta
+                support += 1
+    out[y] = s
+    return support, apart

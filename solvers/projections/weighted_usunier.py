@@ -1,0 +1,137 @@
+"""Exact column update of the weighted Usunier hinge: one isotonic regression and one biased knapsack.
+
+    min over x >= 0, weakly submajorised by rho_1..rho_{m-1}, of (c/2)|x|^2 + (c_y/2) S^2 - <b, x>,  S = sum
+    x.
+
+The multiplier T = c_y S of the second term only shifts b, and isotonic regression commutes with shifts.  With
+v = the regression of sorted b - c rho over the m - 1 other classes the solution is
+x_j = max(0, b_j - max(T, v_j)) / c, and T >= 0 is the root of (c_y/c) sum_j max(0, b_j - max(T, v_j)) = T.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+
+from solvers.projections.isotonic import block_base, block_value, pool_blocks
+from solvers.projections.ordering import sorted_candidates
+from solvers.typing import Float64Array, Int64Array
+
+
+@nb.njit(cache=True, nogil=True)
+def wusunier_column(
+    b: Float64Array,
+    y: int,
+    c: float,
+    c_own: float,
+    rho: Float64Array,
+    out: Float64Array,
+    work: Float64Array,
+    index_work: Int64Array,
+) -> tuple[float, int, bool]:
+    """Write the optimal dual row alpha of one example to `out`.
+
+    Parameters
+    ----------
+    b : (m,) delta_j + q_j - q_y; b[y] is ignored.
+    y : own class.
+    c : curvature of |x|^2, >= 0.
+    c_own : curvature of S^2; c for the Moreau envelope, K_ii / (lambda n) for a smoothing of the others only.
+    rho : (L,) positive, non-increasing.
+    out : (m,) receives alpha_j = -x_j and alpha_y = sum x.
+    work, index_work : from `column_workspace`; `b` may not lie in them.
+
+    Returns
+    -------
+    (S, number of classes other than y with mass, whether alpha is a vertex of the domain).
+    """
+    values = work[0]
+    bound = work[3]
+    level = work[4]
+    index = index_work[0]
+    out[:] = 0.0
+    n = sorted_candidates(b, b.shape[0], y, c, rho, values, index, work[3], index_work[2])
+    pooled = _bounds(values, n, c, rho, work[1], work[2], index_work[1], bound, level, n)
+    ratio = c_own / c if c > 0.0 else 1.0
+    threshold, saturated, active = _threshold(values, bound, level, pooled, c_own, ratio)
+    s = 0.0
+    support = 0
+    vertex = saturated == active
+    for i in range(active):
+        x = bound[i]
+        if i >= saturated:
+            x = min(x, (values[i] - threshold) / c)
+        if x > 0.0:
+            out[index[i]] = -x
+            s += x
+            support += 1
+        vertex = vertex and i < rho.shape[0] and x == rho[i]
+    out[y] = s
+    return s, support, vertex
+
+
+@nb.njit(cache=True, nogil=True)
+def _bounds(
+    values: Float64Array,
+    n: int,
+    c: float,
+    rho: Float64Array,
+    deviation: Float64Array,
+    mass: Float64Array,
+    start: Int64Array,
+    bound: Float64Array,
+    level: Float64Array,
+    limit: int,
+) -> int:
+    """Write u = (b - v) / c and v for each pooled class; give the number of classes that can carry mass."""
+    blocks = pool_blocks(values, n, rho, c, start, deviation, mass)
+    count = 0
+    for k in range(blocks):
+        first = start[k]
+        base = block_base(k, 1.0, c, start, deviation, mass)
+        v = block_value(values, k, c, start, deviation, mass)
+        for i in range(first, min(start[k + 1], limit)):
+            bound[i] = max(0.0, base + (values[i] - values[first]) / c) if i > first else base
+            level[i] = v
+            count += 1
+    return count
+
+
+@nb.njit(cache=True, nogil=True)
+def _threshold(
+    values: Float64Array, bound: Float64Array, level: Float64Array, n: int, c_own: float, ratio: float
+) -> tuple[float, int, int]:
+    """Solve the biased knapsack: give T, the number of classes at their bound and the number with mass.
+
+    Both `values` and `level` are non-increasing with level <= values, so the classes at their bound are the
+    first `saturated` ones and the classes with mass the first `active` ones.  T falls from its largest
+    possible value to the interval between breakpoints in which it solves its own equation.
+    """
+    top = 0.0
+    for i in range(n):
+        top += bound[i]
+    top *= c_own
+    saturated = 0
+    full = 0.0
+    while saturated < n and level[saturated] >= top and values[saturated] > 0.0:
+        full += bound[saturated]
+        saturated += 1
+    active = saturated
+    free = 0.0
+    while True:
+        threshold = (c_own * full + ratio * free) / (1.0 + ratio * (active - saturated))
+        event = 0.0
+        if active < n:
+            event = max(event, values[active])
+        if saturated < active:
+            event = max(event, level[saturated])
+        if threshold >= event:
+            return threshold, saturated, active
+        if active == saturated or (active < n and values[active] >= event):
+            free += values[active]
+            active += 1
+        else:
+            free -= values[saturated]
+            full += bound[saturated]
+            saturated += 1
+            if saturated == active:
+                free = 0.0

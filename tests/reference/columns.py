@@ -1,0 +1,119 @@
+"""Slow twins of the column kernels, and the certificate by which any column update can be checked.
+
+The twins use another method than the kernels: full sorts, isotonic regression by its min-max formula,
+bisection.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solvers.losses import Aggregate
+
+
+def isotonic(z):
+    """Non-increasing regression by v_i = min over r <= i of max over s >= i of mean(z_r..z_s)."""
+    n = len(z)
+    sums = np.concatenate([[0.0], np.cumsum(z)])
+    first, last = np.arange(n)[:, None], np.arange(n)[None, :]
+    means = np.where(
+        last >= first, (sums[1:][None, :] - sums[:-1][:, None]) / np.maximum(last - first + 1, 1), -np.inf
+    )
+    return np.array([min(means[r, i:].max() for r in range(i + 1)) for i in range(n)])
+
+
+def padded(rho, m):
+    """Give rho with zeros up to length m."""
+    return np.concatenate([rho, np.zeros(m - len(rho))])
+
+
+def bisect(f, low, high):
+    """Give the root of a non-increasing f on [low, high]."""
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        if f(middle) > 0:
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)
+
+
+def wtopk_twin(b, y, c, rho):
+    """Projection on conv({0} u P(rho)) with the own class in the sort (mathematics 3a), c > 0."""
+    m = len(b)
+    weights = padded(rho, m)
+
+    def fit(t):
+        p = b / c
+        p[y] = t * weights.sum()
+        order = np.argsort(-p, kind="stable")
+        v = np.empty(m)
+        v[order] = isotonic(p[order] - t * weights)
+        return p - v, np.sort(v)[::-1] @ weights - weights.sum() * v[y]
+
+    t = 0.0
+    if fit(0.0)[1] > 0:
+        t = 1.0 if fit(1.0)[1] >= 0 else bisect(lambda s: fit(s)[1], 0.0, 1.0)
+    return alpha_row(fit(t)[0], y)
+
+
+def wusunier_twin(b, y, c, c_own, rho):
+    """Projection on the weakly submajorised set (mathematics 3b), c > 0."""
+    m = len(b)
+    p = np.delete(b, y) / c
+    order = np.argsort(-p, kind="stable")
+    bound = np.empty(m - 1)
+    bound[order] = p[order] - isotonic(p[order] - padded(rho, m)[: m - 1])
+    top = max(0.0, p.max())
+
+    def x(tau):
+        return np.minimum(np.maximum(p - tau, 0.0), bound)
+
+    tau = bisect(lambda s: c_own / c * x(s).sum() - s, 0.0, top)
+    return alpha_row(np.insert(x(tau), y, 0.0), y)
+
+
+def alpha_row(beta, y):
+    """Give alpha from beta: alpha_j = -beta_j, alpha_y = sum of the others."""
+    alpha = -beta
+    alpha[y] = 0.0
+    alpha[y] = -alpha.sum()
+    return alpha
+
+
+def twin(form, b, y, c):
+    """Give the twin of `column_update` for violations b and c > 0."""
+    if form.aggregate is Aggregate.SUM_THEN_HINGE:
+        return wtopk_twin(b.copy(), y, c, form.rho)
+    return wusunier_twin(b, y, c, c, form.rho)
+
+
+def support_value(form, a):
+    """Give the loss of sorted violations a (a_y = 0 included): the support function of the domain."""
+    top = np.sort(a)[::-1][: len(form.rho)]
+    if form.aggregate is Aggregate.SUM_THEN_HINGE:
+        return max(0.0, float(form.rho @ top))
+    return float(form.rho @ np.maximum(top, 0.0))
+
+
+def infeasibility(form, alpha, y):
+    """Give by how much alpha leaves the domain of the conjugate (errata f6), at most 0 inside."""
+    x = np.sort(-np.delete(alpha, y))[::-1]
+    rho = padded(form.rho, form.m)
+    sums = np.cumsum(x)
+    caps = np.cumsum(rho)[:-1]
+    worst = max(-x.min(), abs(alpha.sum()))
+    if form.aggregate is Aggregate.HINGE_THEN_SUM or len(form.rho) == 1:
+        return max(worst, (sums - caps).max())
+    t = max(0.0, (sums / caps).max())
+    smallest = np.cumsum(x[::-1])
+    return max(worst, t - 1.0, (t * np.cumsum(rho[::-1])[:-1] - smallest).max())
+
+
+def optimality_gap(form, b, alpha, y, c):
+    """Give max over the domain of <gradient, u - x>, an upper bound of what the update falls short."""
+    x = -alpha
+    x[y] = 0.0
+    gradient = b - c * x - c * x.sum()
+    gradient[y] = 0.0
+    return support_value(form, gradient) - gradient @ x

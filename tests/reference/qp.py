@@ -1,0 +1,99 @@
+"""A general QP solver (Clarabel, interior point) as the outside truth for every projection.
+
+Nothing here knows a projection: each set is written down as linear inequalities, the weighted ones in the
+extended formulation of Tajima et al. (eq. 2.13 and 2.14), a sum of scaled k-subset polytopes.
+"""
+
+from __future__ import annotations
+
+import clarabel
+import numpy as np
+from scipy import sparse
+
+
+def minimise_qp(P, q, G, h, A=None, b=None):
+    """Minimise x'Px/2 + q'x subject to Gx <= h and Ax = b; gives x."""
+    q = np.asarray(q, dtype=float)
+    rows = [] if A is None else [sparse.csc_matrix(A)]
+    right = [] if A is None else [np.asarray(b, dtype=float)]
+    cones = [] if A is None else [clarabel.ZeroConeT(rows[0].shape[0])]
+    rows.append(sparse.csc_matrix(G))
+    right.append(np.asarray(h, dtype=float))
+    cones.append(clarabel.NonnegativeConeT(rows[-1].shape[0]))
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.max_iter = 500
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-10
+    settings.reduced_tol_gap_abs = settings.reduced_tol_gap_rel = settings.reduced_tol_feas = 1e-8
+    solution = clarabel.DefaultSolver(
+        sparse.triu(sparse.csc_matrix(P)).tocsc(),
+        q,
+        sparse.vstack(rows).tocsc(),
+        np.concatenate(right),
+        cones,
+        settings,
+    ).solve()
+    if solution.status not in (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved):
+        raise ArithmeticError(f"the reference solver ended with {solution.status}")
+    return np.array(solution.x)
+
+
+def dual_domain(form, m):
+    """Write {beta} as G z <= h, A z = 0 over z = (beta, z_1, .., z_p, t): gives G, h, A, number of variables.
+
+    rho is cut into steps rho'_l = rho_{k_l} - rho_{k_l + 1} > 0; beta = sum_l z_l with 0 <= z_l <= rho'_l t,
+    sum z_l = k_l rho'_l t (one t: sum then hinge), or 0 <= z_l <= rho'_l, sum z_l <= k_l rho'_l (hinge then
+    sum).
+    """
+    steps = form.rho - np.append(form.rho[1:], 0.0)
+    ranks = np.flatnonzero(steps > 0)
+    scaled = form.aggregate.value == "sum_then_hinge"
+    p = len(ranks)
+    size = m + p * m + 1
+    eye = np.eye(m)
+    G, h, A = [], [], [np.hstack([-eye, np.tile(eye, p), np.zeros((m, 1))])]
+    for place, k in enumerate(ranks):
+        first = m + place * m
+        upper = np.zeros((m, size))
+        upper[:, first : first + m] = eye
+        lower = -upper
+        total = np.zeros((1, size))
+        total[0, first : first + m] = 1.0
+        if scaled:
+            upper[:, -1] = -steps[k]
+            total[0, -1] = -(k + 1) * steps[k]
+            A.append(total)
+            G += [upper, lower]
+            h += [np.zeros(m), np.zeros(m)]
+        else:
+            G += [upper, lower, total]
+            h += [np.full(m, steps[k]), np.zeros(m), np.array([(k + 1) * steps[k]])]
+    bound = np.zeros((2, size))
+    bound[0, -1], bound[1, -1] = 1.0, -1.0
+    return np.vstack([*G, bound]), np.concatenate([*h, [1.0, 0.0]]), np.vstack(A), size
+
+
+def column_qp(form, q, y, c, c_own=None):
+    """Solve one column problem; gives the row alpha (m,) and the value of the restricted dual."""
+    m = len(q)
+    c_own = c if c_own is None else c_own
+    delta = form.margin_rows(np.array([y]))[0]
+    b = delta + q - q[y]
+    G, h, A, size = dual_domain(form, m)
+    others = np.arange(m) != y
+    P = np.zeros((size, size))
+    P[:m, :m] = c_own * np.outer(others, others) + c * np.diag(others.astype(float))
+    linear = np.zeros(size)
+    linear[:m] = -b * others
+    z = minimise_qp(P, linear, G, h, A, np.zeros(len(A)))
+    x = z[:m] * others
+    alpha = -x
+    alpha[y] = x.sum()
+    return alpha, column_value(b, alpha, y, c, c_own)
+
+
+def column_value(b, alpha, y, c, c_own=None):
+    """Give <b, x> - (c/2)|x|^2 - (c_own/2) S^2 for a dual row."""
+    c_own = c if c_own is None else c_own
+    x = -np.delete(alpha, y)
+    return np.delete(b, y) @ x - 0.5 * c * x @ x - 0.5 * c_own * x.sum() ** 2

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from solvers.errors import InvalidProblemError, NonFiniteError
+from solvers.losses import (
+    Aggregate,
+    LossForm,
+    MaxHinge,
+    StructuredHinge,
+    TopKHinge,
+    UsunierHinge,
+    WeightedTopKHinge,
+    WeightedUsunierHinge,
+)
+from solvers.projections import (
+    column_kind,
+    column_update,
+    column_updates,
+    column_workspace,
+    envelope_losses,
+    margins_or_empty,
+)
+from solvers.rank_weights import exponential, linear
+from tests.reference.columns import infeasibility, optimality_gap, support_value, twin
+from tests.reference.qp import column_qp, column_value
+
+LOSSES = {
+    "max": lambda m, rng: MaxHinge(),
+    "structured": lambda m, rng: StructuredHinge(3 * rng.random((m, m)) * (1 - np.eye(m))),
+    "top-2": lambda m, rng: TopKHinge(2),
+    "top-m": lambda m, rng: TopKHinge(m),
+    "usunier-2": lambda m, rng: UsunierHinge(2),
+    "usunier-m": lambda m, rng: UsunierHinge(m),
+    "top-k linear": lambda m, rng: WeightedTopKHinge(linear(min(3, m))),
+    "top-k exponential": lambda m, rng: WeightedTopKHinge(exponential(m)),
+    "usunier linear": lambda m, rng: WeightedUsunierHinge(linear(m)),
+    "usunier exponential": lambda m, rng: WeightedUsunierHinge(exponential(min(4, m))),
+}
+
+
+def violations_of(form, q, y):
+    return form.margin_rows(np.array([y]))[0] + q - q[y]
+
+
+def update(form, q, y, c):
+    return column_updates(form, q[None], np.array([y]), c)[0]
+
+
+def random_form(rng, m):
+    aggregate = [Aggregate.SUM_THEN_HINGE, Aggregate.HINGE_THEN_SUM][int(rng.integers(2))]
+    rho = np.sort(rng.random(int(rng.integers(1, m + 1))) + 1e-3)[::-1].copy()
+    if rng.random() < 0.3:
+        rho[:] = rho[0]
+    margins = 3 * rng.random((m, m)) * (1 - np.eye(m)) if rng.random() < 0.5 else None
+    return LossForm(m=m, aggregate=aggregate, rho=rho, margins=margins)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("m", [2, 3, 7])
+def test_agrees_with_a_general_qp_solver(name, m):
+    rng = np.random.default_rng([m, len(name)])
+    form = LOSSES[name](m, rng).form(m)
+    for trial in range(6):
+        q = rng.standard_normal(m) if trial % 2 else np.round(rng.standard_normal(m))  # rounded: ties
+        y, c = int(rng.integers(m)), [0.05, 0.7, 4.0][trial % 3]
+        alpha = update(form, q, y, c)
+        expected, value = column_qp(form, q, y, c)
+        b = violations_of(form, q, y)
+        # The QP solver stops at 1e-9: its value may lie that far on either side, its point the square root.
+        assert column_value(b, alpha, y, c) == pytest.approx(value, abs=1e-7)
+        np.testing.assert_allclose(alpha, expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_agrees_with_its_slow_twin(name):
+    rng = np.random.default_rng(len(name))
+    for m in (2, 5, 24):
+        form = LOSSES[name](m, rng).form(m)
+        for trial in range(8):
+            q = rng.standard_normal(m) * [0.3, 3.0][trial % 2]
+            y, c = int(rng.integers(m)), [0.05, 0.7, 4.0][trial % 3]
+            expected = twin(form, violations_of(form, q, y), y, c)
+            np.testing.assert_allclose(update(form, q, y, c), expected, atol=1e-11)
+
+
+def test_optimal_and_feasible_at_every_scale():
+    """A certificate: over the domain no direction improves, scores and curvature from 1e-9 to 1e9."""
+    rng = np.random.default_rng(7)
+    scales = 10.0 ** np.array([-9, -5, 0, 0, 0, 5, 9])
+    for _ in range(3000):
+        form = random_form(rng, int(rng.integers(2, 40)))
+        q = rng.standard_normal(form.m)
+        if rng.random() < 0.3:
+            q = np.round(q)
+        q *= rng.choice(scales)
+        c = 0.0 if rng.random() < 0.05 else rng.random() * rng.choice(scales)
+        y = int(rng.integers(form.m))
+        alpha = update(form, q, y, c)
+        b = violations_of(form, q, y)
+        radius = form.rho.sum()
+        assert infeasibility(form, alpha, y) <= 1e-13 * radius
+        assert optimality_gap(form, b, alpha, y, c) <= 1e-13 * radius * (np.abs(b).max() + c * radius)
+
+
+def test_close_scores_far_from_zero_keep_the_digits_of_the_mass():
+    """Equal scores of 1e9 must share the weights equally, not to the 1e-7 that a double of 1e9 resolves."""
+    form = WeightedTopKHinge((0.5, 0.3, 0.2)).form(6)
+    alpha = update(form, np.array([0.0, 1e9, 1e9, 1e9, -1e9, 5.0]), 0, 1.0)
+    np.testing.assert_allclose(alpha, [1.0, -1 / 3, -1 / 3, -1 / 3, 0.0, 0.0], rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("name", ["max", "top-2", "usunier-2", "top-k linear", "usunier exponential"])
+@pytest.mark.parametrize("m", [60, 400])
+def test_few_ranks_of_many_classes_equal_all_ranks(name, m):
+    """Selection before the sort drops only classes without mass: zero weights in the tail change nothing."""
+    rng = np.random.default_rng(m)
+    form = LOSSES[name](m, rng).form(m)
+    for trial in range(60):
+        q = rng.standard_normal(m)
+        if trial % 3 == 0:
+            q = np.round(2 * q)
+        y, c = int(rng.integers(m)), 10.0 ** rng.uniform(-3, 3)
+        alpha = update(form, q, y, c)
+        b = violations_of(form, q, y)
+        assert infeasibility(form, alpha, y) <= 1e-14
+        assert optimality_gap(form, b, alpha, y, c) <= 1e-14 * (np.abs(b).max() + c)
+
+
+def test_a_rank_count_beyond_the_sorted_list_uses_selection():
+    rng = np.random.default_rng(3)
+    form = WeightedTopKHinge(linear(40)).form(500)
+    for _ in range(40):
+        q, y, c = rng.standard_normal(500), int(rng.integers(500)), 10.0 ** rng.uniform(-3, 3)
+        alpha = update(form, q, y, c)
+        b = violations_of(form, q, y)
+        assert infeasibility(form, alpha, y) <= 1e-14
+        assert optimality_gap(form, b, alpha, y, c) <= 1e-14 * (np.abs(b).max() + c)
+
+
+def test_own_score_far_ahead_gives_zero():
+    for name, make in LOSSES.items():
+        form = make(5, np.random.default_rng(0)).form(5)
+        q = np.array([0.0, 0.0, 50.0, 0.0, 0.0])
+        np.testing.assert_array_equal(update(form, q, 2, 1.0), np.zeros(5), err_msg=name)
+
+
+def test_reports_vertex_support_and_a_guess_that_changes_nothing():
+    rng = np.random.default_rng(11)
+    seen = set()
+    for _ in range(400):
+        form = random_form(rng, 12)
+        kind, margins = column_kind(form), margins_or_empty(form)
+        work, index_work = column_workspace(12)
+        q, y, c = rng.standard_normal(12), int(rng.integers(12)), 10.0 ** rng.uniform(-2, 1)
+        cold, warm = np.empty(12), np.empty(12)
+        guess, support, vertex = column_update(kind, q, y, c, form.rho, margins, cold, work, index_work, -1.0)
+        column_update(kind, q, y, c, form.rho, margins, warm, work, index_work, guess)
+        np.testing.assert_allclose(warm, cold, atol=1e-13)
+        mass = -np.delete(cold, y)
+        assert support == np.count_nonzero(mass)
+        if vertex and support:
+            # A vertex carries the rank weights themselves; the own class may stand for one of them.
+            weights = list(form.rho)
+            for x in mass[mass > 0]:
+                place = int(np.argmin(np.abs(np.array(weights) - x)))
+                assert weights.pop(place) == x
+        seen.add((kind, vertex))
+    assert seen == {(kind, vertex) for kind in range(3) for vertex in (False, True)}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_envelope_value_gradient_and_limit(name):
+    rng = np.random.default_rng(5)
+    m, gamma, eps = 6, 0.4, 1e-6
+    form = LOSSES[name](m, rng).form(m)
+    scores = rng.standard_normal((8, m))
+    y = rng.integers(m, size=8)
+    values = envelope_losses(form, scores, y, gamma)
+    alpha = column_updates(form, scores, y, gamma)
+    for i in range(8):
+        assert values[i] == pytest.approx(column_qp(form, scores[i], y[i], gamma)[1], abs=1e-7)
+        # -grad Phi_gamma = alpha; the envelope has a gradient with constant 1/gamma, so differences err
+        # by eps.
+        for j in range(m):
+            step = np.zeros_like(scores)
+            step[i, j] = eps
+            up, down = (envelope_losses(form, scores + s * step, y, gamma)[i] for s in (1, -1))
+            assert (up - down) / (2 * eps) == pytest.approx(-alpha[i, j], abs=1e-5)
+    plain = [support_value(form, violations_of(form, scores[i], y[i])) for i in range(8)]
+    np.testing.assert_allclose(envelope_losses(form, scores, y, 0.0), plain, atol=1e-13)
+    assert (values <= np.array(plain) + 1e-13).all()
+
+
+def test_one_curvature_for_each_row():
+    form = TopKHinge(2).form(4)
+    rng = np.random.default_rng(1)
+    q, y, c = rng.standard_normal((3, 4)), np.array([0, 3, 1]), np.array([0.0, 0.5, 2.0])
+    rows = column_updates(form, q, y, c)
+    for i in range(3):
+        np.testing.assert_array_equal(rows[i], update(form, q[i], y[i], c[i]))
+
+
+@pytest.mark.parametrize(
+    ("q", "y", "c", "error", "words"),
+    [
+        (np.zeros((2, 3)), [0, 1], 1.0, InvalidProblemError, "do not fit 4 classes"),
+        (np.zeros((2, 4)), [0], 1.0, InvalidProblemError, "do not fit 4 classes"),
+        (np.zeros((2, 4)), [0, 4], 1.0, InvalidProblemError, r"labels in 0\.\.3"),
+        (np.zeros((2, 4)), [0, -1], 1.0, InvalidProblemError, r"labels in 0\.\.3"),
+        (np.zeros((2, 4)), [0, 1], -1.0, InvalidProblemError, "must not be negative"),
+        (np.zeros((2, 4)), [0, 1], np.nan, NonFiniteError, "curvature"),
+        (np.full((2, 4), np.nan), [0, 1], 1.0, NonFiniteError, "scores"),
+        (np.full((2, 4), np.inf), [0, 1], 1.0, NonFiniteError, "scores"),
+    ],
+)
+def test_refuses(q, y, c, error, words):
+    with pytest.raises(error, match=words):
+        column_updates(TopKHinge(2).form(4), q, np.array(y), c)
+
+
+def test_refuses_negative_smoothing():
+    with pytest.raises(InvalidProblemError, match="smoothing is -1"):
+        envelope_losses(TopKHinge(2).form(4), np.zeros((1, 4)), np.array([0]), -1.0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_kernels_come_back_from_values_that_are_not_finite(value):
+    """A kernel inside a loop sees them before anybody checks; it must neither hang nor leave its buffers."""
+    for name, make in LOSSES.items():
+        form = make(30, np.random.default_rng(0)).form(30)
+        work, index_work = column_workspace(30)
+        for spots in ([3], [0], list(range(30))):
+            q = np.linspace(-1, 1, 30)
+            q[spots] = value
+            out = np.empty(30)
+            result = column_update(
+                column_kind(form), q, 0, 1.0, form.rho, margins_or_empty(form), out, work, index_work, -1.0
+            )
+            assert 0 <= result[1] <= 30, name
