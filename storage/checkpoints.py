@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import re
+import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
 
-from storage.models import RowBlocks
+from storage.bundles import Bundle, RowBlocks, write_bundle
+from storage.errors import IntegrityError, MismatchError, NotFoundError
+from storage.files import FileEntry, FileSet
+from storage.fingerprint import seal, unseal
+from storage.records import now, plain
+from storage.runs import run_folder
+from storage.schema import CHECKPOINT_ENCODING, check_encoding, encoding
 from storage.stores import Store
+from storage.urls import join
 
 KEPT = 2
 """So many newest checkpoints of a run are kept."""
+
+_RECORD = re.compile(r"^(\d{8})\.json$")
 
 
 @dataclass(frozen=True)
@@ -27,19 +38,20 @@ class Checkpoint:
     arrays: Mapping[str, NDArray[Any]]
     meta: Mapping[str, Any]
     skipped: tuple[str, ...]
+    _bundle: Bundle = field(repr=False, compare=False)
 
     @property
     def has_duals(self) -> bool:
         """Whether dual variables were stored."""
-        raise NotImplementedError
+        return self._bundle.has_duals
 
     def duals(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start..stop-1 of the dual variables."""
-        raise NotImplementedError
+        return self._bundle.duals(start, stop)
 
     def dual_blocks(self) -> Iterator[tuple[int, int, NDArray[Any]]]:
         """All dual variables as (start, stop, rows), in row order."""
-        raise NotImplementedError
+        return self._bundle.dual_blocks()
 
 
 def save_checkpoint(
@@ -55,7 +67,22 @@ def save_checkpoint(
     `meta` is a JSON object; its "fingerprint" (an object) says what data and configuration it belongs to.
     Writing a round again replaces it.
     """
-    raise NotImplementedError
+    folder = join(checkpoint_folder(run_id), f"{round:08d}-{uuid.uuid4().hex[:8]}")
+    try:
+        entries, _ = write_bundle(store, folder, CHECKPOINT_ENCODING, arrays, duals)
+    except Exception:
+        store.delete_tree(folder)
+        raise
+    record = {
+        **encoding(CHECKPOINT_ENCODING),
+        "round": round,
+        "created": now(),
+        "folder": folder,
+        "files": [entry.to_json() for entry in entries],
+        "meta": plain(meta),
+    }
+    store.write_bytes(_record_path(run_id, round), seal(record))
+    _prune(store, run_id)
 
 
 def latest_checkpoint(
@@ -66,4 +93,78 @@ def latest_checkpoint(
     Raises `MismatchError`, naming the keys that differ, if its fingerprint is not `fingerprint`, and
     `IntegrityError` if there are checkpoints but all are damaged.
     """
-    raise NotImplementedError
+    skipped: list[str] = []
+    for round_number in reversed(checkpoint_rounds(store, run_id)):
+        try:
+            record, files = read_checkpoint_record(store, run_id, round_number)
+            bundle = Bundle(files)
+            arrays = {name: bundle.array(name) for name in bundle.names}
+            for path, entry in files.by_path.items():
+                files.check_size(path, subject=f"{files.owner}: {entry.path}")
+        except (IntegrityError, NotFoundError) as error:
+            skipped.append(str(error))
+            continue
+        _check_fingerprint(run_id, record["meta"].get("fingerprint") or {}, fingerprint)
+        return Checkpoint(run_id, round_number, arrays, record["meta"], tuple(skipped), bundle)
+    if skipped:
+        raise IntegrityError(f"no checkpoint of run {run_id} is whole ({skipped[0]}); start the run anew")
+    return None
+
+
+def checkpoint_folder(run_id: str) -> str:
+    """Folder of a run's checkpoints in its store."""
+    return join(run_folder(run_id), "checkpoints")
+
+
+def checkpoint_rounds(store: Store, run_id: str) -> list[int]:
+    """Rounds of the published checkpoints, ascending."""
+    names = store.list(checkpoint_folder(run_id))
+    return [int(match.group(1)) for name in names if (match := _RECORD.match(name))]
+
+
+def read_checkpoint_record(
+    store: Store,
+    run_id: str,
+    round: int,  # noqa: A002
+) -> tuple[dict[str, Any], FileSet]:
+    """Record of a checkpoint and its files; `IntegrityError` if the record is damaged."""
+    path = _record_path(run_id, round)
+    place = join(store.url, path)
+    record = unseal(store.read_bytes(path), place)
+    check_encoding(record, CHECKPOINT_ENCODING, place)
+    entries = [FileEntry.from_json(item) for item in record["files"]]
+    return record, FileSet(store, record["folder"], entries, f"checkpoint {round} of run {run_id}")
+
+
+def _check_fingerprint(run_id: str, found: Mapping[str, Any], expected: Mapping[str, Any] | None) -> None:
+    if expected is None:
+        return
+    wanted = plain(expected)
+    differing = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
+    if differing:
+        raise MismatchError(
+            f"run {run_id} cannot be resumed: its {', '.join(differing)} changed since;"
+            " undo the change or start a new run"
+        )
+
+
+def _prune(store: Store, run_id: str) -> None:
+    """Drop checkpoints beyond the last `KEPT`, and folders that no record names."""
+    rounds = checkpoint_rounds(store, run_id)
+    for old in rounds[:-KEPT]:
+        store.delete(_record_path(run_id, old))
+    kept = set()
+    for round_number in rounds[-KEPT:]:
+        try:
+            record, _ = read_checkpoint_record(store, run_id, round_number)
+        except IntegrityError:
+            # A damaged record says nothing of its folder: leave all folders for fsck to report.
+            return
+        kept.add(record["folder"].rpartition("/")[2])
+    for name in store.list(checkpoint_folder(run_id)):
+        if not _RECORD.match(name) and name not in kept:
+            store.delete_tree(join(checkpoint_folder(run_id), name))
+
+
+def _record_path(run_id: str, round_number: int) -> str:
+    return join(checkpoint_folder(run_id), f"{round_number:08d}.json")

@@ -33,7 +33,7 @@ class Span:
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """`n_rows` rows in shards of `shard_rows`, each of whole chunks of `chunk_rows`; the last may be short."""
+    """`n_rows` rows in shards of `shard_rows`, each of whole chunks; the last may be short."""
 
     n_rows: int
     chunk_rows: int
@@ -61,7 +61,10 @@ class ChunkPlan:
             limit = min(limit, max_shard_rows)
         chunk = min(limit, _power_of_two(_CHUNK_BYTES // row_bytes))
         shards = min(max(1, _SHARD_BYTES // (chunk * row_bytes)), limit // chunk)
-        if max_shard_rows is None and chunk * shards < limit <= chunk * (shards + 1) <= _SHARD_BYTES // row_bytes:
+        if (
+            max_shard_rows is None
+            and chunk * shards < limit <= chunk * (shards + 1) <= _SHARD_BYTES // row_bytes
+        ):
             shards += 1
         return cls(n_rows, chunk, chunk * shards)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,43 +19,56 @@ _TRIES = 10_000
 
 @dataclass(frozen=True)
 class CommitLog:
-    """Records commits/<name>/00000001.json, 00000002.json, ... of one store.
+    """Records <root>/<name>/00000001.json, 00000002.json, ... of one store.
 
     A number is taken by `Store.put_if_absent`, and only after all earlier records were read: the log has
-    no gaps, and what `unique` names occurs once in it, however many writers race.
+    no gaps, and what `unique` names occurs once in it, however many writers race.  Every stored record has
+    two more fields: "seq", its number, and "token", by which a writer knows its own record again when the
+    answer to its write was lost on the way.
     """
 
     store: Store
     name: str
+    root: str = "commits"
 
     @property
     def folder(self) -> str:
         """Where the records lie in the store."""
-        return join("commits", self.name)
+        return join(self.root, self.name)
 
     def append(self, record: Mapping[str, Any], *, unique: str | None = None) -> int:
-        """Add `record` and return its number (from 1); with `unique`, the number of the first with its value.
+        """Add `record` and return its number (from 1).
 
-        `unique` names a field.  The stored record has two more fields: "seq", and "token", by which a
-        writer knows its own record again when the answer to its write was lost on the way.
+        `unique` names a field: if a record with the same value of it is there, its number is returned and
+        nothing is added.
         """
-        token = uuid.uuid4().hex
         seen = 0
-        for seq, earlier in self._after(0):
-            if unique is not None and earlier.get(unique) == record.get(unique):
+        for seq in self.numbers():
+            if unique is not None and self.record(seq).get(unique) == record.get(unique):
                 return seq
             seen = seq
+        token = uuid.uuid4().hex
         for seq in range(seen + 1, seen + _TRIES):
-            if self.store.put_if_absent(self._path(seq), seal({**record, "seq": seq, "token": token})):
+            if self._put(seq, record, token):
                 return seq
-            winner = self.record(seq)
-            if winner["token"] == token or (unique is not None and winner.get(unique) == record.get(unique)):
+            if unique is not None and self.record(seq).get(unique) == record.get(unique):
                 return seq
-        raise ConflictError(f"{join(self.store.url, self.folder)} takes no new record; too many writers race for it")
+        raise self._crowded()
+
+    def revise(self, change: Callable[[Mapping[str, Any], int], Mapping[str, Any]]) -> dict[str, Any]:
+        """Add `change(latest record, new number)` and return it; made anew when somebody else was faster."""
+        token = uuid.uuid4().hex
+        for _ in range(_TRIES):
+            latest = self.latest()
+            seq = int(latest["seq"]) + 1
+            if self._put(seq, change(latest, seq), token):
+                return self.record(seq)
+        raise self._crowded()
 
     def numbers(self) -> list[int]:
         """Numbers of all records, ascending; `IntegrityError` if one is missing between them."""
-        found = [int(match.group(1)) for name in self.store.list(self.folder) if (match := _RECORD.match(name))]
+        names = self.store.list(self.folder)
+        found = [int(match.group(1)) for name in names if (match := _RECORD.match(name))]
         for expected, seq in enumerate(found, start=1):
             if seq != expected:
                 place = join(self.store.url, self._path(expected))
@@ -65,14 +78,15 @@ class CommitLog:
     def record(self, seq: int) -> dict[str, Any]:
         """Record number `seq`; `NotFoundError`, or `IntegrityError` if it is damaged."""
         path = self._path(seq)
-        record = unseal(self.store.read_bytes(path), join(self.store.url, path))
+        place = join(self.store.url, path)
+        record = unseal(self.store.read_bytes(path), place)
         if record.get("seq") != seq:
-            raise IntegrityError(f"{join(self.store.url, path)} is the record of another number")
+            raise IntegrityError(f"{place} is damaged: it is the record of number {record.get('seq')}")
         return record
 
     def records(self) -> list[dict[str, Any]]:
         """All records in the order of their numbers."""
-        return [record for _, record in self._after(0)]
+        return [self.record(seq) for seq in self.numbers()]
 
     def latest(self) -> dict[str, Any]:
         """The newest record; `NotFoundError` if there is none yet."""
@@ -81,10 +95,13 @@ class CommitLog:
             raise NotFoundError(f"{self.store.url} holds no {self.name} yet")
         return self.record(numbers[-1])
 
-    def _after(self, seq: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        for number in self.numbers():
-            if number > seq:
-                yield number, self.record(number)
+    def _put(self, seq: int, record: Mapping[str, Any], token: str) -> bool:
+        data = seal({**record, "seq": seq, "token": token})
+        return self.store.put_if_absent(self._path(seq), data) or self.record(seq)["token"] == token
 
     def _path(self, seq: int) -> str:
         return join(self.folder, f"{seq:08d}.json")
+
+    def _crowded(self) -> ConflictError:
+        place = join(self.store.url, self.folder)
+        return ConflictError(f"{place} takes no new record; too many writers race for it")

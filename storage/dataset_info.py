@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from storage.chunking import ChunkPlan
+from storage.commits import CommitLog
+from storage.errors import FormatError
+from storage.fingerprint import digest_bytes
+from storage.schema import DATASET_ENCODING, check_encoding, encoding
 from storage.stores import Store
+from storage.urls import join
 
 
 @dataclass(frozen=True)
@@ -45,19 +50,45 @@ class DatasetInfo:
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON object."""
-        raise NotImplementedError
+        return {**asdict(self), "class_names": list(self.class_names), **encoding(DATASET_ENCODING)}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> DatasetInfo:
         """The record from its JSON object; `FormatError` if it is none."""
-        raise NotImplementedError
+        check_encoding(record, DATASET_ENCODING, f"dataset record {record.get('id', '')}".strip())
+        known = {field.name for field in fields(cls)}
+        values = {name: value for name, value in record.items() if name in known}
+        try:
+            return cls(**{**values, "class_names": tuple(record["class_names"])})
+        except (KeyError, TypeError) as error:
+            raise FormatError(f"dataset record {record.get('id')} lacks a field: {error}") from error
+
+
+def dataset_id(seq: int, digest: str) -> str:
+    """Id of the dataset that commit `seq` made visible."""
+    return f"d{seq:04d}-{digest[:8]}"
+
+
+def dataset_folder(key: str) -> str:
+    """Folder of the dataset of that key: the same for whoever writes it, so that writing can be resumed."""
+    return join("datasets", digest_bytes(key.encode())[:16])
+
+
+def dataset_log(store: Store) -> CommitLog:
+    """The log whose records make datasets visible."""
+    return CommitLog(store, "datasets")
+
+
+def info_of_commit(record: Mapping[str, Any]) -> DatasetInfo:
+    """The dataset that a record of the log describes."""
+    return DatasetInfo.from_json({**record, "id": dataset_id(record["seq"], record["digest"])})
 
 
 def list_datasets(store: Store) -> list[DatasetInfo]:
     """All committed datasets, oldest first."""
-    raise NotImplementedError
+    return [info_of_commit(record) for record in dataset_log(store).records()]
 
 
 def find_by_key(store: Store, key: str) -> DatasetInfo | None:
     """The committed dataset of that key, if there is one."""
-    raise NotImplementedError
+    return next((info for info in list_datasets(store) if info.key == key), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -9,34 +10,64 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from storage.chunking import ChunkPlan
-from storage.dataset_info import DatasetInfo, find_by_key, list_datasets
+from storage.array_reader import ArrayReader, read_checked, read_strings
+from storage.arrays import ArraySpec
+from storage.chunking import ChunkPlan, Span
+from storage.dataset_info import DatasetInfo, dataset_log, find_by_key, info_of_commit, list_datasets
+from storage.errors import FormatError, NotFoundError
+from storage.files import FileSet, load_entries
 from storage.findings import Finding
-from storage.stores import Store
+from storage.fingerprint import digest_bytes
+from storage.manifest import load_manifest
+from storage.schema import (
+    CLASS_NAMES,
+    CSR_ARRAYS,
+    FEATURES,
+    FILES_LIST,
+    GROUP,
+    LABELS,
+    MANIFEST,
+    SAMPLE_IDS,
+    SPLIT,
+    csr_unit_path,
+)
+from storage.stores import Store, open_store
+from storage.urls import join
 from storage.writers import CsrDatasetWriter, DatasetWriter
 
 __all__ = ["CsrDatasetWriter", "Dataset", "DatasetInfo", "DatasetWriter", "find_by_key", "list_datasets"]
 
 
 class Dataset:
-    """A committed dataset, opened for reading; pickles as (store URL, id).
+    """A committed dataset, opened for reading; pickles as (store URL, id), and threads may share it.
 
     Every read checks what it reads.  A file that is missing, empty or short, or a chunk of which a bit has
     flipped, is an `IntegrityError` that names the rows.
     """
 
-    info: DatasetInfo
-    store: Store
+    def __init__(self, store: Store, info: DatasetInfo) -> None:
+        self.store = store
+        self.info = info
+        self.files = _listed_files(store, info)
+        self._dense: ArrayReader | None = None
+        if info.layout == "dense":
+            spec = ArraySpec(info.plan, (info.d,), np.dtype(info.dtype))
+            self._dense = ArrayReader(self.files, FEATURES, spec, self._title(FEATURES))
+        self._units: dict[int, tuple[ArrayReader, ...]] = {}
+        self._lock = threading.Lock()
 
     @classmethod
     def open(cls, store: Store, which: str = "latest") -> Dataset:
         """The newest dataset of `store`, or the one with the id `which`; `NotFoundError` if there is none."""
-        raise NotImplementedError
+        return cls(store, find_dataset(store, which))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopen, (self.store.url, self.info.id)
 
     @property
     def plan(self) -> ChunkPlan:
         """Where its rows are cut."""
-        raise NotImplementedError
+        return self.info.plan
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -45,27 +76,107 @@ class Dataset:
 
     def labels(self) -> NDArray[np.int32]:
         """Labels, shape (n_rows,); -1 in rejected rows."""
-        raise NotImplementedError
+        return self._checked(LABELS)
 
     def split(self) -> NDArray[np.int8]:
         """Codes of `storage.schema.SPLITS`, shape (n_rows,)."""
-        raise NotImplementedError
+        return self._checked(SPLIT)
 
     def sample_ids(self) -> list[str]:
         """Ids of the rows, in their order."""
-        raise NotImplementedError
+        return read_strings(self.files, SAMPLE_IDS, self._title(SAMPLE_IDS))
+
+    def stored_class_names(self) -> tuple[str, ...]:
+        """Class names as the Zarr group has them; `class_names` are those of the commit record."""
+        return tuple(read_strings(self.files, CLASS_NAMES, self._title(CLASS_NAMES)))
 
     def rows(self, start: int, stop: int) -> NDArray[Any] | csr_matrix:
         """Features of rows start..stop-1, shape (stop - start, d).
 
         Dense: the stored type (float16 or float32).  CSR: a float32 matrix, as SciPy has no float16.
         """
-        raise NotImplementedError
+        if self._dense is not None:
+            return self._dense.rows(start, stop)
+        pieces = [self._csr_rows(unit, span) for unit, span in self.plan.overlapping(start, stop)]
+        lengths = np.concatenate([np.zeros(1, np.int64), *(piece[0] for piece in pieces)])
+        indices = np.concatenate([np.zeros(0, np.int32), *(piece[1] for piece in pieces)])
+        data = np.concatenate([np.zeros(0, np.float32), *(piece[2] for piece in pieces)])
+        return csr_matrix((data, indices, np.cumsum(lengths)), shape=(stop - start, self.info.d), copy=False)
 
     def manifest(self) -> pa.Table:
         """The manifest, n_rows rows of `storage.manifest.MANIFEST_SCHEMA`."""
-        raise NotImplementedError
+        table, _ = load_manifest(self.files.read(MANIFEST), self.files.place(MANIFEST))
+        return table
 
     def verify(self, *, deep: bool = False) -> list[Finding]:
         """What is wrong with the stored files: presence and sizes; with `deep` every digest and value too."""
-        raise NotImplementedError
+        from storage.dataset_checks import check_dataset
+
+        return check_dataset(self, deep=deep)
+
+    def _csr_rows(self, unit: int, span: Span) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Entries in each row, column indices and values of some rows of a unit."""
+        first = span.start - self.plan.bounds(unit).start
+        indptr, indices, data = self._unit(unit)
+        bounds = indptr.rows(first, first + span.rows + 1)
+        low, high = int(bounds[0]), int(bounds[-1])
+        return np.diff(bounds), indices.rows(low, high), data.rows(low, high).astype(np.float32, copy=False)
+
+    def _unit(self, unit: int) -> tuple[ArrayReader, ...]:
+        """Readers of the three arrays of a sparse unit, opened once."""
+        found = self._units.get(unit)
+        if found is None:
+            span, title = self.plan.bounds(unit), self._title(FEATURES)
+            found = tuple(
+                ArrayReader.open(
+                    self.files,
+                    join(csr_unit_path(unit), name),
+                    title,
+                    unit=unit,
+                    unit_rows=(span.start, span.stop),
+                )
+                for name in CSR_ARRAYS
+            )
+            with self._lock:
+                self._units[unit] = found
+        return found
+
+    def _checked(self, name: str) -> NDArray[Any]:
+        array = read_checked(self.files, name, self._title(name))
+        if array.shape != (self.info.n_rows,):
+            raise FormatError(f"{self._title(name)} have shape {array.shape}, not ({self.info.n_rows},)")
+        return array
+
+    def _title(self, name: str) -> str:
+        return f"{name.removeprefix(GROUP + '/')} of {self.files.owner}"
+
+
+def find_dataset(store: Store, which: str = "latest") -> DatasetInfo:
+    """Commit record of the newest dataset, or of the one with the id `which`, as `Dataset.open`."""
+    log = dataset_log(store)
+    if which == "latest":
+        return info_of_commit(log.latest())
+    infos = list_datasets(store)
+    for info in infos:
+        if which == info.id:
+            return info
+    known = f"it has {', '.join(info.id for info in infos[-5:])}" if infos else "it has none yet"
+    raise NotFoundError(f"{store.url} has no dataset {which}; {known}")
+
+
+def _listed_files(store: Store, info: DatasetInfo) -> FileSet:
+    """The dataset's list of files, which must be the one that was committed."""
+    owner = f"dataset {info.id}"
+    empty = FileSet(store, info.folder, (), owner)
+    try:
+        data = store.read_bytes(join(info.folder, FILES_LIST))
+    except NotFoundError:
+        raise empty.broken(f"{FILES_LIST} of {owner}", "is missing", (0, info.n_rows)) from None
+    if digest_bytes(data) != info.digest:
+        problem = "is damaged: its SHA-256 is not the committed one"
+        raise empty.broken(f"{FILES_LIST} of {owner}", problem, (0, info.n_rows))
+    return FileSet(store, info.folder, load_entries(data), owner)
+
+
+def _reopen(url: str, dataset: str) -> Dataset:
+    return Dataset.open(open_store(url), dataset)

@@ -19,7 +19,7 @@ def digest_bytes(data: bytes | memoryview) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """The one JSON text of `value`: sorted keys, no spaces, UTF-8; `FormatError` for NaN and foreign types."""
+    """The one JSON text of `value`: sorted keys, no spaces; `FormatError` for NaN and foreign types."""
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -40,9 +40,9 @@ def digest_array(array: NDArray[Any]) -> str:
 
 
 def seal(record: Mapping[str, Any]) -> bytes:
-    """JSON file of `record` with its own digest inside, under "digest"."""
-    body = {key: value for key, value in record.items() if key != "digest"}
-    text = json.dumps({**body, "digest": digest_json(body)}, indent=1, sort_keys=True, ensure_ascii=False)
+    """JSON file of `record` with its own digest inside, under "seal"."""
+    body = {key: value for key, value in record.items() if key != "seal"}
+    text = json.dumps({**body, "seal": digest_json(body)}, indent=1, sort_keys=True, ensure_ascii=False)
     return text.encode() + b"\n"
 
 
@@ -50,9 +50,9 @@ def unseal(data: bytes, place: str) -> dict[str, Any]:
     """Record that `seal` wrote; `IntegrityError` naming `place` if a single bit of it has changed."""
     try:
         record = json.loads(data)
-        claimed = record.pop("digest")
+        claimed = record.pop("seal")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise IntegrityError(f"{place} is damaged: it is not a sealed JSON record") from error
     if digest_json(record) != claimed:
-        raise IntegrityError(f"{place} is damaged: its digest does not fit its contents")
+        raise IntegrityError(f"{place} is damaged: its seal does not fit its contents")
     return dict(record)

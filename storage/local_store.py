@@ -19,7 +19,7 @@ from storage.errors import (
     UnsafePathError,
     UnsupportedURLError,
 )
-from storage.stores import Store
+from storage.stores import Names, Store
 from storage.urls import clean_path
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class LocalStore(Store):
                 return False
             return True
 
-    def list(self, path: str = "") -> list[str]:
+    def list(self, path: str = "") -> Names:
         """Names directly in the folder."""
         with self._translated(path):
             try:
@@ -93,7 +93,7 @@ class LocalStore(Store):
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
-    def walk(self, path: str = "") -> list[str]:
+    def walk(self, path: str = "") -> Names:
         """All files below the folder; symbolic links to folders are not followed."""
         with self._translated(path):
             found = [

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from storage.errors import FormatError
+from storage.errors import FormatError, IntegrityError
+from storage.schema import NO_LABEL, SPLITS
 
 STATUSES = ("ok", "rejected", "duplicate")
 
@@ -35,7 +38,32 @@ def conform(table: pa.Table) -> pa.Table:
 
     Raises `FormatError` for a column of another name or type, and for a row without a sample id.
     """
-    raise NotImplementedError
+    foreign = sorted(set(table.column_names) - set(MANIFEST_SCHEMA.names))
+    if foreign:
+        raise FormatError(
+            f"the manifest has no column {foreign[0]!r}; it has {', '.join(MANIFEST_SCHEMA.names)}"
+        )
+    columns = [_column(table, name) for name in MANIFEST_SCHEMA.names]
+    result = pa.Table.from_arrays(columns, schema=MANIFEST_SCHEMA)
+    for name in ("sample_id", "status"):
+        if result[name].null_count:
+            raise FormatError(f"a row of the manifest has no {name}")
+    unknown = set(result["status"].unique().to_pylist()) - set(STATUSES)
+    if unknown:
+        raise FormatError(f"a manifest's status is one of {', '.join(STATUSES)}, not {min(unknown)!r}")
+    return result
+
+
+def _column(table: pa.Table, name: str) -> pa.ChunkedArray | pa.Array:
+    kind = MANIFEST_SCHEMA.field(name).type
+    if name not in table.column_names:
+        if name == "status":
+            return pa.repeat(pa.scalar("ok", pa.string()), table.num_rows)
+        return pa.nulls(table.num_rows, kind)
+    try:
+        return table[name].cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise FormatError(f"the manifest's column {name!r} is {table[name].type}, not {kind}") from error
 
 
 def empty_manifest(sample_ids: Sequence[str]) -> pa.Table:
@@ -47,4 +75,36 @@ def with_assignments(
     table: pa.Table, labels: NDArray[np.int32], split: NDArray[np.int8], class_names: Sequence[str]
 ) -> pa.Table:
     """`table` with its label, class_name and split columns taken from the dataset's arrays."""
-    raise NotImplementedError
+    names = pa.array(list(class_names), pa.string())
+    known = pa.array(labels, pa.int32(), mask=labels == NO_LABEL)
+    words = pa.array(list(SPLITS), pa.string())
+    columns = {
+        "label": pa.array(labels, pa.int32()),
+        "class_name": names.take(known),
+        "split": words.take(pa.array(split, pa.int8())),
+    }
+    for name, column in columns.items():
+        position = MANIFEST_SCHEMA.get_field_index(name)
+        table = table.set_column(position, MANIFEST_SCHEMA.field(name), column)
+    return table
+
+
+def dump_manifest(table: pa.Table, extra: Mapping[str, str] | None = None) -> bytes:
+    """Parquet file of the table; `extra` goes into its metadata."""
+    sink = io.BytesIO()
+    schema = MANIFEST_SCHEMA.with_metadata(dict(extra or {}))
+    pq.write_table(
+        table.cast(MANIFEST_SCHEMA).replace_schema_metadata(schema.metadata), sink, compression="zstd"
+    )
+    return sink.getvalue()
+
+
+def load_manifest(data: bytes, place: str) -> tuple[pa.Table, dict[str, str]]:
+    """Table and extra metadata of a Parquet file; `IntegrityError` naming `place` if it cannot be read."""
+    try:
+        table = pq.read_table(io.BytesIO(data))
+        conforming = conform(table)
+    except (pa.ArrowException, OSError, FormatError) as error:
+        raise IntegrityError(f"{place} is damaged: it is not a manifest in Parquet") from error
+    metadata = table.schema.metadata or {}
+    return conforming, {key.decode(): value.decode() for key, value in metadata.items()}

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
-from storage.stores import Store
+from storage.bundles import Bundle, RowBlocks, write_bundle
+from storage.commits import CommitLog
+from storage.errors import FormatError, IncompleteError
+from storage.files import FileEntry, FileSet
+from storage.numbered import numbered_names, reserve, unknown
+from storage.records import from_fields, now, plain
+from storage.schema import MODEL_ENCODING, check_encoding, encoding
+from storage.stores import Store, open_store, split_url
+from storage.urls import join
+
+__all__ = [
+    "STAGES",
+    "Model",
+    "ModelRecord",
+    "RowBlocks",
+    "list_models",
+    "load_model",
+    "model_revisions",
+    "save_model",
+    "update_record",
+]
 
 STAGES = ("candidate", "champion", "archived")
 
-RowBlocks = Iterable[tuple[int, int, NDArray[Any]]]
-"""(start, stop, rows): consecutive runs of rows, ascending from 0, without gaps."""
+_MODELS = "models"
+_LETTER = "m"
+_CHANGEABLE = frozenset({"result", "certificate", "evaluation", "stage"})
 
 
 @dataclass(frozen=True)
@@ -51,38 +72,46 @@ class ModelRecord:
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON object."""
-        raise NotImplementedError
+        return {**plain(asdict(self)), **encoding(MODEL_ENCODING)}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> ModelRecord:
         """The record from its JSON object; `FormatError` if it is none."""
-        raise NotImplementedError
+        place = f"model record {record.get('id', '')}".strip()
+        check_encoding(record, MODEL_ENCODING, place)
+        return from_fields(cls, record, place)
 
 
 class Model:
     """A published model, opened for reading; pickles by its URL."""
 
-    record: ModelRecord
-    url: str
-    store: Store
+    def __init__(self, store: Store, record: ModelRecord, entries: list[FileEntry]) -> None:
+        self.store = store
+        self.record = record
+        self.url = join(store.url, _MODELS, record.id)
+        self.files = FileSet(store, _arrays_folder(record.id), entries, f"model {record.id}")
+        self._bundle = Bundle(self.files)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return load_model, (self.url,)
 
     @property
     def arrays(self) -> tuple[str, ...]:
         """Names of its arrays, without the duals."""
-        raise NotImplementedError
+        return self._bundle.names
 
     def array(self, name: str) -> NDArray[Any]:
         """The array `name` with its digest checked; `NotFoundError` if the model has none of that name."""
-        raise NotImplementedError
+        return self._bundle.array(name)
 
     @property
     def has_duals(self) -> bool:
         """Whether the dual variables were stored with it."""
-        raise NotImplementedError
+        return self._bundle.has_duals
 
     def duals(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start..stop-1 of the dual matrix A (n x m); `NotFoundError` if none was stored."""
-        raise NotImplementedError
+        return self._bundle.duals(start, stop)
 
 
 def save_model(
@@ -90,14 +119,31 @@ def save_model(
 ) -> str:
     """Publish a model and return its URL, <store>/models/m0001; nobody sees it before all of it is stored.
 
-    `duals` are runs of rows (start, stop, A[start:stop]) in row order, streamed.
+    `duals` are runs of rows (start, stop, A[start:stop]) in row order, streamed.  If writing fails, what
+    was written is removed again.
     """
-    raise NotImplementedError
+    _check_stage(record.stage)
+    name = reserve(store, _MODELS, _LETTER)
+    try:
+        entries, rows = write_bundle(store, _arrays_folder(name), MODEL_ENCODING, arrays, duals)
+        _check_dual_rows(duals, rows, record.n)
+        published = replace(record, id=name, created=now(), revision=1)
+        files = [entry.to_json() for entry in entries]
+        _log(store, name).append({**published.to_json(), "files": files})
+    except Exception:
+        store.delete_tree(_arrays_folder(name))
+        raise
+    return join(store.url, _MODELS, name)
 
 
 def load_model(url: str) -> Model:
     """The model at `url`; `NotFoundError`, or `IncompleteError` if its writer never finished."""
-    raise NotImplementedError
+    root, name = split_url(url, _MODELS)
+    store = open_store(root)
+    record = _latest(store, name)
+    return Model(
+        store, ModelRecord.from_json(record), [FileEntry.from_json(item) for item in record["files"]]
+    )
 
 
 def update_record(url: str, **changes: Any) -> ModelRecord:
@@ -105,14 +151,67 @@ def update_record(url: str, **changes: Any) -> ModelRecord:
 
     Racing updates are all kept, each made on top of the one before it.  `FormatError` for other fields.
     """
-    raise NotImplementedError
+    foreign = sorted(set(changes) - _CHANGEABLE)
+    if foreign:
+        raise FormatError(f"{foreign[0]} of a model never changes; {', '.join(sorted(_CHANGEABLE))} may")
+    _check_stage(changes.get("stage", STAGES[0]))
+    root, name = split_url(url, _MODELS)
+    store = open_store(root)
+    _latest(store, name)
+
+    def revise(previous: Mapping[str, Any], seq: int) -> dict[str, Any]:
+        return {**previous, **plain(changes), "revision": seq}
+
+    return ModelRecord.from_json(_log(store, name).revise(revise))
 
 
 def list_models(store: Store) -> list[ModelRecord]:
     """Newest revision of every published model, by id."""
-    raise NotImplementedError
+    return [ModelRecord.from_json(_log(store, name).latest()) for name in published_models(store)]
 
 
-def model_history(url: str) -> list[ModelRecord]:
+def published_models(store: Store) -> list[str]:
+    """Names of the models that everybody can see."""
+    names = numbered_names(store, _MODELS, _LETTER)
+    return [name for name in names if _log(store, name).numbers()]
+
+
+def unfinished_models(store: Store) -> list[str]:
+    """Names of models whose writer has not finished, or was killed."""
+    published = set(published_models(store))
+    return [name for name in numbered_names(store, _MODELS, _LETTER) if name not in published]
+
+
+def model_revisions(url: str) -> list[ModelRecord]:
     """All revisions of a model's record, oldest first."""
-    raise NotImplementedError
+    root, name = split_url(url, _MODELS)
+    store = open_store(root)
+    _latest(store, name)
+    return [ModelRecord.from_json(record) for record in _log(store, name).records()]
+
+
+def _latest(store: Store, name: str) -> dict[str, Any]:
+    log = _log(store, name)
+    if log.numbers():
+        return log.latest()
+    if name in numbered_names(store, _MODELS, _LETTER):
+        raise IncompleteError(f"{join(store.url, _MODELS, name)} was begun and never finished; train again")
+    raise unknown(store, _MODELS, _LETTER, name)
+
+
+def _log(store: Store, name: str) -> CommitLog:
+    return CommitLog(store, name, _MODELS)
+
+
+def _arrays_folder(name: str) -> str:
+    return join(_MODELS, name, "arrays")
+
+
+def _check_dual_rows(duals: RowBlocks | None, rows: int, n: int) -> None:
+    if duals is not None and rows != n:
+        raise FormatError(f"the model has {n} examples, and dual variables of {rows} were given")
+
+
+def _check_stage(stage: str) -> None:
+    if stage not in STAGES:
+        raise FormatError(f"a model's stage is one of {', '.join(STAGES)}, not {stage!r}")

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import AccessError, MissingExtraError, NotFoundError, StorageError, UnsafePathError
-from storage.stores import Store
+from storage.errors import (
+    AccessError,
+    ConflictError,
+    DiskFullError,
+    MissingExtraError,
+    NotFoundError,
+    StorageError,
+    UnsafePathError,
+)
+from storage.stores import Names, Store
 from storage.urls import StoreURL, clean_path, join
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store as ZarrStore
 
 _DRIVERS = {"memory": ("fsspec", ""), "s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}
-_ERRORS = {
+_FAILURES: dict[str, tuple[str, ...]] = {
     "memory": (),
-    "s3": ("botocore.exceptions:BotoCoreError", "botocore.exceptions:ClientError"),
+    "s3": ("botocore.exceptions:BotoCoreError", "botocore.exceptions:ClientError", "aiohttp:ClientError"),
     "gs": ("google.auth.exceptions:GoogleAuthError", "gcsfs.retry:HttpError", "aiohttp:ClientError"),
 }
 _MEMORY_LOCK = threading.Lock()
 _CONFLICT_TRIES = 8
+_CONFLICT_PAUSE = 0.05
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class ObjectStore(Store):
@@ -37,19 +49,25 @@ class ObjectStore(Store):
             importlib.import_module(module)
         except ImportError as error:
             raise MissingExtraError(
-                f"{self.url} needs {module}; run: pip install 'topline[{extra}]'"
+                f"{self.url} needs {module}, which is not installed; run: pip install 'topline[{extra}]'"
             ) from error
-        self._failures = (OSError, *(_load(name) for name in _ERRORS[address.scheme]))
+        self._failures: tuple[type[Exception], ...] = (
+            OSError,
+            *(_load(name) for name in _FAILURES[address.scheme]),
+        )
         self._opened: tuple[int, Any] | None = None
 
     @property
     def _fs(self) -> Any:
         """The driver, made once a process: its event loop does not survive a fork."""
-        if self._opened is None or self._opened[0] != os.getpid():
+        opened = self._opened
+        if opened is None or opened[0] != os.getpid():
             import fsspec
 
-            self._opened = os.getpid(), fsspec.filesystem(self._address.scheme, use_listings_cache=False)
-        return self._opened[1]
+            # Listings are never cached: other processes write to the same store.
+            opened = os.getpid(), fsspec.filesystem(self._address.scheme, use_listings_cache=False)
+            self._opened = opened
+        return opened[1]
 
     def exists(self, path: str) -> bool:
         """Whether an object is stored at `path`."""
@@ -59,7 +77,7 @@ class ObjectStore(Store):
     def size(self, path: str) -> int:
         """Bytes of the object."""
         with self._translated(path):
-            return int(self._fs.info(self._key(path))["size"])
+            return self._size(path)
 
     def read_bytes(self, path: str) -> bytes:
         """The whole object."""
@@ -68,35 +86,82 @@ class ObjectStore(Store):
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Part of the object in one request."""
-        if length <= 0:
-            return b""
         with self._translated(path):
-            return bytes(self._fs.cat_file(self._key(path), start=start, end=start + length))
+            try:
+                return bytes(self._fs.cat_file(self._key(path), start=start, end=start + max(length, 1)))[
+                    :length
+                ]
+            except OSError as error:
+                # S3 refuses a range that begins behind the end; a file would give no bytes.
+                if error.errno == errno.EINVAL and self._size(path) <= start:
+                    return b""
+                raise
 
     def write_bytes(self, path: str, data: bytes) -> None:
         """Put the object."""
         with self._translated(path):
-            self._fs.pipe_file(self._key(path), data)
+            self._fs.pipe_file(self._named(path), data)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Put the object on condition that there is none (If-None-Match, or generation 0 on Google's)."""
-        raise NotImplementedError
+        key = self._named(path)
+        with self._translated(path):
+            if self._address.scheme == "memory":
+                with _MEMORY_LOCK:
+                    if self._fs.exists(key):
+                        return False
+                    self._fs.pipe_file(key, data)
+                    return True
+            for attempt in range(_CONFLICT_TRIES):
+                try:
+                    self._fs.pipe_file(key, data, mode="create")
+                except FileExistsError:
+                    return False
+                except OSError as error:
+                    # 409: another conditional write to the name is under way; S3 asks to try again.
+                    if error.errno != errno.EBUSY:
+                        raise
+                    time.sleep(_CONFLICT_PAUSE * 2**attempt)
+                else:
+                    return True
+        raise ConflictError(f"{join(self.url, path)} is being written by somebody else; try again")
 
-    def list(self, path: str = "") -> list[str]:
+    def list(self, path: str = "") -> Names:
         """Names directly below the prefix."""
-        raise NotImplementedError
+        with self._translated(path):
+            key = self._key(path)
+            try:
+                found = self._fs.ls(key, detail=False)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        names = {str(name).rstrip("/").rpartition("/")[2] for name in found if str(name).strip("/") != key}
+        return sorted(names - {""})
 
-    def walk(self, path: str = "") -> list[str]:
+    def walk(self, path: str = "") -> Names:
         """All objects below the prefix."""
-        raise NotImplementedError
+        with self._translated(path):
+            try:
+                found = self._fs.find(self._key(path), detail=False)
+            except FileNotFoundError:
+                return []
+        head = len(self._address.root) + 1
+        return sorted(str(name).lstrip("/")[head:] for name in found if not str(name).endswith("/"))
 
     def delete(self, path: str) -> None:
         """Remove the object, if it is there."""
-        raise NotImplementedError
+        with self._translated(path):
+            try:
+                self._fs.rm_file(self._named(path))
+            except FileNotFoundError:
+                return
 
     def delete_tree(self, path: str) -> None:
         """Remove all objects below the prefix."""
-        raise NotImplementedError
+        with self._translated(path):
+            try:
+                self._fs.rm(self._named(path), recursive=True)
+            except FileNotFoundError:
+                return
 
     def free_bytes(self) -> None:
         """Nobody knows."""
@@ -111,6 +176,17 @@ class ObjectStore(Store):
     def _key(self, path: str) -> str:
         return join(self._address.root, clean_path(path))
 
+    def _named(self, path: str) -> str:
+        if not path:
+            raise UnsafePathError("a whole store is not written or deleted through itself")
+        return self._key(path)
+
+    def _size(self, path: str) -> int:
+        found = self._fs.info(self._key(path))
+        if found["type"] != "file":
+            raise FileNotFoundError(path)
+        return int(found["size"])
+
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
         place = join(self.url, path)
@@ -118,11 +194,17 @@ class ObjectStore(Store):
             yield
         except StorageError:
             raise
-        except FileNotFoundError as error:
-            raise NotFoundError(f"{place} does not exist") from error
+        except FileNotFoundError:
+            raise NotFoundError(f"{place} does not exist") from None
         except self._failures as error:
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise DiskFullError(
+                    f"no room is left to write {place}; free some space and run again"
+                ) from None
             # The driver's own words may quote requests, signatures and keys: only the kind is passed on.
-            raise AccessError(f"{place} cannot be used ({type(error).__name__})") from None
+            raise AccessError(
+                f"{place} cannot be used ({type(error).__name__}); check its address, network and credentials"
+            ) from None
 
 
 def _load(name: str) -> type[Exception]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +13,9 @@ DATASET_ENCODING: Final = "topline-dataset"
 MODEL_ENCODING: Final = "topline-model"
 CHECKPOINT_ENCODING: Final = "topline-checkpoint"
 RUN_ENCODING: Final = "topline-run"
+STAGING_ENCODING: Final = "topline-staging"
+STRINGS_ENCODING: Final = "topline-strings"
+CSR_ENCODING: Final = "topline-csr-unit"
 ENCODING_VERSION: Final = "1"
 
 SPLITS: Final = {"train": 0, "val": 1, "test": 2, "rejected": 3}
@@ -24,11 +28,14 @@ SPLIT_DTYPE: Final = np.dtype("int8")
 FEATURE_DTYPES: Final = (np.dtype("float16"), np.dtype("float32"))
 LAYOUTS: Final = ("dense", "csr")
 
-FEATURES: Final = "features"
-LABELS: Final = "labels"
-SPLIT: Final = "split"
-SAMPLE_IDS: Final = "sample_ids"
-CLASS_NAMES: Final = "class_names"
+GROUP: Final = "arrays"
+"""Zarr group of a dataset's folder; it lies apart, as Zarr complains of other files in a group."""
+FEATURES: Final = "arrays/features"
+LABELS: Final = "arrays/labels"
+SPLIT: Final = "arrays/split"
+SAMPLE_IDS: Final = "arrays/sample_ids"
+CLASS_NAMES: Final = "arrays/class_names"
+CSR_ARRAYS: Final = ("indptr", "indices", "data")
 
 
 def encoding(kind: str) -> dict[str, str]:
@@ -36,21 +43,39 @@ def encoding(kind: str) -> dict[str, str]:
     return {"encoding-type": kind, "encoding-version": ENCODING_VERSION}
 
 
-def check_encoding(record: dict[str, Any], kind: str, place: str) -> None:
+def check_encoding(record: Mapping[str, Any], kind: str, place: str) -> None:
     """`FormatError` naming `place` unless `record` is a `kind` of a version that this code reads."""
     found, version = record.get("encoding-type"), record.get("encoding-version")
     if found != kind:
         raise FormatError(f"{place} is a {found}, not a {kind}")
     if version != ENCODING_VERSION:
-        raise FormatError(f"{place} has format version {version}; this topline reads {ENCODING_VERSION}: upgrade it")
+        raise FormatError(
+            f"{place} has format version {version}; this topline reads {ENCODING_VERSION}: upgrade it"
+        )
 
 
 def feature_dtype(dtype: Any) -> np.dtype[Any]:
     """`dtype` as one that features are stored in; `FormatError` for all but float16 and float32."""
     try:
-        found = np.dtype(dtype)
+        found: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
         found = np.dtype(object)
     if found not in FEATURE_DTYPES:
         raise FormatError(f"features are stored as float16 or float32, not {dtype}")
     return found
+
+
+STAGING: Final = "staging.json"
+FILES_LIST: Final = "files.json"
+MANIFEST: Final = "manifest.parquet"
+PARTS: Final = "parts"
+
+
+def part_path(unit: int) -> str:
+    """Manifest part of a unit: written last, it is the unit's mark of completion."""
+    return f"{PARTS}/{unit:05d}.parquet"
+
+
+def csr_unit_path(unit: int) -> str:
+    """Group of a sparse unit."""
+    return f"{FEATURES}/{unit:05d}"

@@ -16,6 +16,9 @@ from storage.urls import parse_url
 if TYPE_CHECKING:
     from zarr.abc.store import Store as ZarrStore
 
+Names = list[str]
+"""A list of names; `Store.list` hides the built-in's name inside the class."""
+
 
 class Store(ABC):
     """Files under one root.  `url` opens the same store again, and holds no credentials.
@@ -49,18 +52,18 @@ class Store(ABC):
 
     @abstractmethod
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Put `data` at `path`, replacing what is there, whole or not at all; `DiskFullError` without room."""
+        """Put `data` at `path`, replacing what is there whole or not at all; `DiskFullError` without room."""
 
     @abstractmethod
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Put `data` at `path` only if nothing is there: True for exactly one of any racing writers."""
 
     @abstractmethod
-    def list(self, path: str = "") -> list[str]:
-        """Sorted names of the files and folders directly in the folder `path`; none if there is no such folder."""
+    def list(self, path: str = "") -> Names:
+        """Sorted names of the files and folders directly in the folder `path`; none if it is not there."""
 
     @abstractmethod
-    def walk(self, path: str = "") -> list[str]:
+    def walk(self, path: str = "") -> Names:
         """Sorted paths, from the root, of all files anywhere below the folder `path`."""
 
     @abstractmethod

@@ -28,7 +28,7 @@ class StoreURL:
 
 
 def masked(url: str) -> str:
-    """`url` for messages and records: user information and queries, where credentials hide, are struck out."""
+    """`url` for messages and records: user information and queries, where secrets hide, are struck out."""
     if not _SCHEME.match(url):
         return url
     return _QUERY.sub("?***", _USERINFO.sub("://***@", url))
@@ -58,7 +58,9 @@ def parse_url(url: str) -> StoreURL:
         )
     parts = [part for part in url[match.end() :].split("/") if part]
     if not parts or any(part in {".", ".."} for part in parts):
-        raise UnsupportedURLError(f"{url}: name a {'bucket' if scheme in {'s3', 'gs'} else 'folder'} after {scheme}://")
+        raise UnsupportedURLError(
+            f"{url}: name a {'bucket' if scheme in {'s3', 'gs'} else 'folder'} after {scheme}://"
+        )
     return StoreURL(scheme, "/".join(parts))
 
 

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+
+from storage.checkpoints import checkpoint_folder, checkpoint_rounds, read_checkpoint_record
+from storage.dataset_checks import check_files
+from storage.dataset_info import dataset_log, info_of_commit
+from storage.errors import StorageError
+from storage.features import Dataset
 from storage.findings import Finding
+from storage.history import history_path, read_history
+from storage.local_store import PARTIAL
+from storage.models import load_model, published_models, unfinished_models
+from storage.runs import read_run, run_names
 from storage.stores import Store
+from storage.urls import join
+
+_RESTORE = "restore the file from a copy"
 
 
 def verify_store(store: Store, *, deep: bool = True) -> list[Finding]:
@@ -13,9 +27,99 @@ def verify_store(store: Store, *, deep: bool = True) -> list[Finding]:
     `deep` their digests, shapes, label ranges and agreement with the manifest; `.partial` files, staging
     that was never committed, models never finished, runs and models whose dataset is gone.
     """
-    raise NotImplementedError
+    datasets: dict[str, str] = {}
+    found = list(_datasets(store, datasets, deep=deep))
+    found += _models(store, datasets, deep=deep)
+    found += _runs(store, datasets, deep=deep)
+    found += _partials(store)
+    return sorted(found, key=lambda finding: (finding.harmless, finding.path, finding.rows or (0, 0)))
 
 
 def sweep(store: Store) -> list[str]:
-    """Delete `.partial` files left by killed writers and return their paths; call it when nothing is writing."""
-    raise NotImplementedError
+    """Delete the `.partial` files of killed writers and return their paths; not while something writes."""
+    paths = [path for path in store.walk() if path.endswith(PARTIAL)]
+    for path in paths:
+        store.delete(path)
+    return paths
+
+
+def _datasets(store: Store, known: dict[str, str], *, deep: bool) -> Iterator[Finding]:
+    """Findings of the commit log, every dataset and staging; fills `known` with folders by dataset id."""
+    log = dataset_log(store)
+    try:
+        numbers = log.numbers()
+    except StorageError as error:
+        yield Finding("commit-log", log.folder, str(error), _RESTORE)
+        return
+    for seq in numbers:
+        path = join(log.folder, f"{seq:08d}.json")
+        try:
+            info = info_of_commit(log.record(seq))
+            known[info.id] = info.folder
+            yield from Dataset(store, info).verify(deep=deep)
+        except StorageError as error:
+            yield Finding("dataset", path, str(error), _RESTORE)
+    if len(known) == len(numbers):
+        for name in store.list("datasets"):
+            folder = join("datasets", name)
+            if folder not in known.values():
+                what, mend = (
+                    "it was begun and never committed",
+                    "run its command again to finish it, or delete it",
+                )
+                yield Finding("staging", folder, what, mend, harmless=True)
+
+
+def _models(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Finding]:
+    for name in unfinished_models(store):
+        what = "it was begun and never finished"
+        yield Finding("staging", join("models", name), what, "delete it", harmless=True)
+    for name in published_models(store):
+        place = join("models", name)
+        try:
+            model = load_model(join(store.url, place))
+        except StorageError as error:
+            yield Finding("model", place, str(error), _RESTORE)
+            continue
+        if model.record.dataset not in datasets:
+            what = f"its dataset {model.record.dataset} is gone"
+            yield Finding(
+                "dataset-gone", place, what, "restore the dataset; until then it cannot be certified"
+            )
+        yield from check_files(model.files, deep=deep, mend="train the model again")
+
+
+def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Finding]:
+    for name in run_names(store):
+        try:
+            run = read_run(store, name)
+        except StorageError as error:
+            yield Finding("run", join("runs", name), str(error), _RESTORE)
+            continue
+        if run.dataset and run.dataset not in datasets:
+            what, mend = f"its dataset {run.dataset} is gone", "it cannot be resumed; start a new run"
+            yield Finding("dataset-gone", join("runs", name), what, mend)
+        try:
+            read_history(store, name)
+        except StorageError as error:
+            yield Finding("history", history_path(name), str(error), "delete the damaged line")
+        for round_number in checkpoint_rounds(store, name):
+            yield from _checkpoint(store, name, round_number, deep=deep)
+
+
+def _checkpoint(store: Store, run_id: str, round_number: int, *, deep: bool) -> Iterator[Finding]:
+    mend = "resume from the checkpoint before it, or start a new run"
+    try:
+        _, files = read_checkpoint_record(store, run_id, round_number)
+    except StorageError as error:
+        path = join(checkpoint_folder(run_id), f"{round_number:08d}.json")
+        yield Finding("checkpoint", path, str(error), mend)
+        return
+    yield from check_files(files, deep=deep, mend=mend)
+
+
+def _partials(store: Store) -> Iterator[Finding]:
+    for path in store.walk():
+        if path.endswith(PARTIAL):
+            what, mend = "a killed writer left it", "delete it when nothing is writing"
+            yield Finding("partial", path, what, mend, harmless=True)

@@ -2,51 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
+from storage.arrays import ArraySpec, write_array, write_group, write_metadata, write_shard, write_strings
+from storage.assignments import check_assignments, check_class_names, check_rejected, split_counts
 from storage.chunking import ChunkPlan
-from storage.dataset_info import DatasetInfo
+from storage.dataset_info import DatasetInfo, dataset_folder, dataset_log, find_by_key, info_of_commit
+from storage.errors import FormatError, IncompleteError, MismatchError
+from storage.files import FileEntry, dump_entries, put_file
+from storage.fingerprint import canonical_json, digest_bytes, seal, unseal
+from storage.manifest import conform, dump_manifest, with_assignments
+from storage.parts import Part, finished_part, part_units, write_part
+from storage.schema import (
+    CLASS_NAMES,
+    CSR_ARRAYS,
+    CSR_ENCODING,
+    DATASET_ENCODING,
+    FEATURES,
+    FILES_LIST,
+    GROUP,
+    LABELS,
+    MANIFEST,
+    SAMPLE_IDS,
+    SPLIT,
+    STAGING,
+    STAGING_ENCODING,
+    STRINGS_ENCODING,
+    csr_unit_path,
+    encoding,
+    feature_dtype,
+    part_path,
+)
 from storage.stores import Store
+from storage.units import csr_unit, dense_unit
+from storage.urls import join
+
+_NAMED_UNITS = 5
 
 
+@dataclass(frozen=True)
 class DatasetWriter:
     """Writer of one dense dataset; pickles to other processes, which may write different units at once.
 
     `committed` is the dataset of the same key if it exists already: then there is nothing to write.
     """
 
-    committed: DatasetInfo | None
-    plan: ChunkPlan
+    layout: ClassVar[str] = "dense"
+
     store: Store
+    key: str
+    d: int
+    dtype: np.dtype[Any]
+    plan: ChunkPlan
+    attributes: Mapping[str, Any] = field(hash=False)
+    committed: DatasetInfo | None = None
 
     @classmethod
     def begin(
-        cls, store: Store, key: str, n_rows: int, d: int, dtype: Any, plan: ChunkPlan, attributes: Mapping[str, Any]
-    ) -> DatasetWriter:
+        cls,
+        store: Store,
+        key: str,
+        n_rows: int,
+        d: int,
+        dtype: Any,
+        plan: ChunkPlan,
+        attributes: Mapping[str, Any],
+    ) -> Self:
         """Begin the dataset `key`, or go on with its staging.
 
         `attributes` is the features' specification and becomes `DatasetInfo.features`.  Raises
         `MismatchError` if the staging of that key has another shape, type or specification.
         """
-        raise NotImplementedError
+        if n_rows < 1 or d < 1:
+            raise FormatError(f"a dataset has rows and columns, not shape ({n_rows}, {d})")
+        if plan.n_rows != n_rows:
+            raise FormatError(f"a dataset of {n_rows} rows is not cut by a plan for {plan.n_rows}")
+        canonical_json(dict(attributes))
+        writer = cls(store, key, d, feature_dtype(dtype), plan, attributes, find_by_key(store, key))
+        if writer.committed is None:
+            writer._claim()
+        return writer
+
+    @property
+    def folder(self) -> str:
+        """Where the dataset is staged, and stays once it is committed."""
+        return dataset_folder(self.key)
 
     def done_units(self) -> frozenset[int]:
         """Units that are written whole: their manifest part is there and their files have its sizes."""
-        raise NotImplementedError
+        if self.committed is not None:
+            return frozenset(range(self.plan.units))
+        units = part_units(self.store, self.folder)
+        return frozenset(unit for unit in units if finished_part(self.store, self.folder, unit))
 
-    def write_unit(self, unit: int, X: ArrayLike, part: pa.Table) -> None:
+    def write_unit(self, unit: int, X: Any, part: pa.Table) -> None:
         """Write the rows of `unit` and then, as its mark of completion, its part of the manifest.
 
         `X` is (rows of the unit, d) of real numbers, `part` has a row for each.  Rows whose status is
         "rejected" have zero features.  `FormatError` for a misaligned shape and for NaN, infinity or
-        overflow of float16.  Writing a unit again is harmless.
+        overflow of float16.  Writing a unit again is harmless; once the key is committed it does nothing.
         """
-        raise NotImplementedError
+        span = self.plan.bounds(unit)
+        table = conform(part)
+        if table.num_rows != span.rows:
+            raise FormatError(f"the unit of {span} takes {span.rows} manifest rows, not {table.num_rows}")
+        arrays = self._checked(unit, X)
+        rejected = np.flatnonzero(pc.equal(table["status"], "rejected").to_numpy())
+        if self._nonzero_rows(arrays, rejected):
+            raise FormatError(f"a rejected row of the unit of {span} has features other than 0")
+        if self._is_committed():
+            return
+        # A unit that is written anew must not look finished while its files are being replaced.
+        self.store.delete(join(self.folder, part_path(unit)))
+        write_part(self.store, self.folder, unit, table, self._store_unit(unit, arrays), arrays[-1].size)
 
     def commit(
         self,
@@ -61,19 +137,157 @@ class DatasetWriter:
         label, class_name and split columns are set from the arrays.  A key that is committed already
         gives that dataset.  Raises `IncompleteError` if units are missing, `FormatError` for bad labels.
         """
-        raise NotImplementedError
+        earlier = self.committed or find_by_key(self.store, self.key)
+        if earlier is not None:
+            return earlier
+        names = check_class_names(class_names)
+        y, s = check_assignments(labels, split, self.plan.n_rows, len(names))
+        parts = self._finished_parts()
+        table = pa.concat_tables([part.table for part in parts]) if manifest is None else conform(manifest)
+        if table.num_rows != self.plan.n_rows:
+            raise FormatError(f"the manifest has {table.num_rows} rows, and the dataset {self.plan.n_rows}")
+        check_rejected(table, s)
+        entries = [entry for part in parts for entry in (*part.entries, part.entry)]
+        entries += self._store_feature_metadata()
+        entries += self._store_rows(y, s, names, with_assignments(table, y, s, names))
+        listing = dump_entries(entries)
+        self.store.write_bytes(join(self.folder, FILES_LIST), listing)
+        nonzeros = sum(part.nonzeros for part in parts) if self.layout == "csr" else None
+        return self._publish(names, split_counts(s), digest_bytes(listing), nonzeros)
 
     def abandon(self) -> None:
         """Delete the staging, unless it is committed."""
-        raise NotImplementedError
+        if find_by_key(self.store, self.key) is None:
+            self.store.delete_tree(self.folder)
+
+    def _claim(self) -> None:
+        """Write the staging's description, or find the same one there."""
+        mine = seal(
+            {
+                **encoding(STAGING_ENCODING),
+                "key": self.key,
+                "n_rows": self.plan.n_rows,
+                "d": self.d,
+                "dtype": self.dtype.name,
+                "layout": self.layout,
+                "chunk_rows": self.plan.chunk_rows,
+                "shard_rows": self.plan.shard_rows,
+                "features": dict(self.attributes),
+            }
+        )
+        path = join(self.folder, STAGING)
+        if self.store.put_if_absent(path, mine):
+            return
+        found = unseal(self.store.read_bytes(path), join(self.store.url, path))
+        wanted = unseal(mine, path)
+        differing = sorted(name for name in wanted if found.get(name) != wanted[name])
+        if differing:
+            raise MismatchError(
+                f"{join(self.store.url, self.folder)} was begun with other {' and '.join(differing)};"
+                " abandon it or give this dataset another key"
+            )
+
+    def _is_committed(self) -> bool:
+        """Whether the key is committed by now; the log is read only once its files are listed."""
+        if self.committed is None and self.store.exists(join(self.folder, FILES_LIST)):
+            return find_by_key(self.store, self.key) is not None
+        return self.committed is not None
+
+    def _finished_parts(self) -> list[Part]:
+        found = [finished_part(self.store, self.folder, unit) for unit in range(self.plan.units)]
+        missing = [unit for unit, part in enumerate(found) if part is None]
+        if missing:
+            named = ", ".join(str(unit) for unit in missing[:_NAMED_UNITS])
+            more = f" and {len(missing) - _NAMED_UNITS} more" if len(missing) > _NAMED_UNITS else ""
+            raise IncompleteError(
+                f"{len(missing)} of {self.plan.units} units ({named}{more}) of"
+                f" {join(self.store.url, self.folder)} are not written; run the same command again to go on"
+            )
+        return [part for part in found if part is not None]
+
+    def _store_rows(
+        self, y: NDArray[np.int32], s: NDArray[np.int8], names: Sequence[str], table: pa.Table
+    ) -> Iterator[FileEntry]:
+        """Write what there is besides the features."""
+        store, folder, strings = self.store, self.folder, encoding(STRINGS_ENCODING)
+        yield from write_array(store, folder, LABELS, y)
+        yield from write_array(store, folder, SPLIT, s)
+        yield from write_strings(store, folder, SAMPLE_IDS, table["sample_id"].to_pylist(), strings)
+        yield from write_strings(store, folder, CLASS_NAMES, names, strings)
+        yield write_group(store, folder, GROUP, encoding(DATASET_ENCODING))
+        yield put_file(store, folder, MANIFEST, dump_manifest(table))
+
+    def _publish(
+        self, names: tuple[str, ...], counts: Mapping[str, int], digest: str, nonzeros: int | None
+    ) -> DatasetInfo:
+        """Append the record that makes the dataset visible; the first one of the key wins."""
+        info = DatasetInfo(
+            id="",
+            seq=0,
+            key=self.key,
+            n_rows=self.plan.n_rows,
+            d=self.d,
+            m=len(names),
+            dtype=self.dtype.name,
+            layout=self.layout,
+            class_names=names,
+            chunk_rows=self.plan.chunk_rows,
+            shard_rows=self.plan.shard_rows,
+            counts=counts,
+            features=dict(self.attributes),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            digest=digest,
+            folder=self.folder,
+            nonzeros=nonzeros,
+        )
+        log = dataset_log(self.store)
+        return info_of_commit(log.record(log.append(info.to_json(), unique="key")))
+
+    @property
+    def _spec(self) -> ArraySpec:
+        return ArraySpec(self.plan, (self.d,), self.dtype)
+
+    def _checked(self, unit: int, X: Any) -> tuple[NDArray[Any], ...]:
+        """The arrays that are stored of a unit, its numbers last."""
+        return (dense_unit(X, self.plan.bounds(unit), self.d, self.dtype),)
+
+    def _nonzero_rows(self, arrays: tuple[NDArray[Any], ...], rows: NDArray[Any]) -> bool:
+        return bool(arrays[0][rows].any())
+
+    def _store_unit(self, unit: int, arrays: tuple[NDArray[Any], ...]) -> list[FileEntry]:
+        return [write_shard(self.store, self.folder, FEATURES, self._spec, unit, arrays[0])]
+
+    def _store_feature_metadata(self) -> list[FileEntry]:
+        return [write_metadata(self.store, self.folder, FEATURES, self._spec)]
 
 
 class CsrDatasetWriter(DatasetWriter):
-    """Writer of one sparse dataset: every unit is a small CSR matrix of its own."""
+    """Writer of one sparse dataset; `X` of a unit is a SciPy sparse matrix of finite numbers.
 
-    def write_unit(self, unit: int, X: Any, part: pa.Table) -> None:
-        """As for dense rows; `X` is a SciPy sparse matrix (rows of the unit, d) of finite numbers."""
-        raise NotImplementedError
+    Every unit is a Zarr group of its own with the arrays indptr (int64, from 0), indices (int32) and data,
+    so that units can be written in any order, again, and by different processes.  A plan from
+    `ChunkPlan.choose` wants the mean number of stored entries a row in the place of d.
+    """
 
+    layout: ClassVar[str] = "csr"
 
-_ = NDArray, np
+    def _checked(self, unit: int, X: Any) -> tuple[NDArray[Any], ...]:
+        return csr_unit(X, self.plan.bounds(unit), self.d, self.dtype)
+
+    def _nonzero_rows(self, arrays: tuple[NDArray[Any], ...], rows: NDArray[Any]) -> bool:
+        return bool(np.diff(arrays[0])[rows].any())
+
+    def _store_unit(self, unit: int, arrays: tuple[NDArray[Any], ...]) -> list[FileEntry]:
+        path, span = csr_unit_path(unit), self.plan.bounds(unit)
+        entries = [
+            entry
+            for name, array in zip(CSR_ARRAYS, arrays, strict=True)
+            for entry in write_array(self.store, self.folder, join(path, name), array)
+        ]
+        attributes = {**encoding(CSR_ENCODING), "shape": [span.rows, self.d]}
+        entries.append(write_group(self.store, self.folder, path, attributes))
+        return [replace(entry, rows=(span.start, span.stop)) for entry in entries]
+
+    def _store_feature_metadata(self) -> list[FileEntry]:
+        attributes = {**encoding(CSR_ENCODING), "shape": [self.plan.n_rows, self.d], "units": self.plan.units}
+        return [write_group(self.store, self.folder, FEATURES, attributes)]

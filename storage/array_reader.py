@@ -1,0 +1,174 @@
+"""Reading stored arrays: any run of rows, each file's size and each chunk's checksum checked on the way."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.arrays import ArraySpec
+from storage.chunking import Span
+from storage.errors import NotFoundError
+from storage.files import FileSet
+from storage.shards import ChunkLayout, DamagedError, chunks_between, decode_chunk, decode_index
+from storage.urls import join
+
+
+class ArrayReader:
+    """An array of a `FileSet`, read by rows; safe to share between threads.
+
+    Synchronous and single-threaded on purpose: the callers are workers that own one core each, and
+    decompression releases the interpreter's lock for those who read from several threads.
+
+    `title` names the array in messages.  Where the array is a part of a unit of something larger (the
+    arrays of a CSR unit), `unit` and `unit_rows` are reported instead of its own shard and rows.
+    """
+
+    def __init__(
+        self,
+        files: FileSet,
+        path: str,
+        spec: ArraySpec,
+        title: str,
+        *,
+        unit: int | None = None,
+        unit_rows: tuple[int, int] | None = None,
+    ) -> None:
+        self.files = files
+        self.path = path
+        self.spec = spec
+        self.title = title
+        self._unit = unit
+        self._unit_rows = unit_rows
+        self._sizes_checked: set[int] = set()
+        self._indices: dict[int, NDArray[np.uint64]] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        files: FileSet,
+        path: str,
+        title: str,
+        *,
+        unit: int | None = None,
+        unit_rows: tuple[int, int] | None = None,
+    ) -> ArrayReader:
+        """Reader of the array at `path`, as its zarr.json describes it."""
+        metadata = join(path, "zarr.json")
+        spec = ArraySpec.from_metadata(files.read(metadata), files.place(metadata))
+        return cls(files, path, spec, title, unit=unit, unit_rows=unit_rows)
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows start..stop-1; `IntegrityError` naming shard and rows for anything missing or changed."""
+        out = np.empty((stop - start, *self.spec.row_shape), dtype=self.spec.dtype)
+        for unit, span in self.spec.plan.overlapping(start, stop):
+            if out.size:
+                self._read_shard(unit, span, out[span.start - start : span.stop - start])
+        return out
+
+    def whole(self) -> NDArray[Any]:
+        """The whole array, in the shape it was given."""
+        array = self.rows(0, self.spec.plan.n_rows)
+        return array.reshape(()) if self.spec.attributes.get("dimensions") == 0 else array
+
+    def _read_shard(self, unit: int, span: Span, out: NDArray[Any]) -> None:
+        path = join(self.path, self.spec.shard_path(unit))
+        whole = self.spec.plan.bounds(unit)
+        try:
+            if span == whole:
+                self._read_whole(unit, path, out)
+            else:
+                self._read_part(unit, path, Span(span.start - whole.start, span.stop - whole.start), out)
+        except NotFoundError:
+            raise self._broken(unit, "is missing", span) from None
+
+    def _read_whole(self, unit: int, path: str, out: NDArray[Any]) -> None:
+        layout, span = self.spec.layout, self.spec.plan.bounds(unit)
+        self._check_size(unit, path)
+        data = np.frombuffer(self.files.store.read_bytes(self.files.place(path)), dtype=np.uint8)
+        try:
+            index = decode_index(data[-layout.index_bytes :].tobytes(), layout, len(data))
+        except DamagedError as error:
+            raise self._broken(unit, str(error), span) from None
+        for number, first, last in chunks_between(0, span.rows, layout):
+            offset, length = (int(value) for value in index[number])
+            chunk = data[offset : offset + length] if offset < len(data) else data[:0]
+            self._decode(unit, chunk, out[first:last], Span(span.start + first, span.start + last))
+
+    def _read_part(self, unit: int, path: str, wanted: Span, out: NDArray[Any]) -> None:
+        """Read only the chunks that the wanted rows, counted from the shard's first, lie in: one request."""
+        layout, base = self.spec.layout, self.spec.plan.bounds(unit).start
+        index = self._index(unit, path)
+        numbers = [number for number, _, _ in chunks_between(wanted.start, wanted.stop, layout)]
+        low = int(index[numbers[0], 0])
+        high = int(index[numbers[-1]].sum())
+        raw = self.files.store.read_range(self.files.place(path), low, max(0, high - low))
+        data = np.frombuffer(raw, dtype=np.uint8)
+        for number, first, last in chunks_between(wanted.start, wanted.stop, layout):
+            offset, length = int(index[number, 0]) - low, int(index[number, 1])
+            target = out[first - wanted.start : last - wanted.start]
+            skip = first - number * layout.rows
+            rows = Span(base + first, base + last)
+            if skip == 0:
+                self._decode(unit, data[offset : offset + length], target, rows)
+            else:
+                held = np.empty((skip + len(target), *layout.row_shape), dtype=layout.dtype)
+                self._decode(unit, data[offset : offset + length], held, rows)
+                target[...] = held[skip:]
+
+    def _index(self, unit: int, path: str) -> NDArray[np.uint64]:
+        """A shard's index, read once."""
+        found = self._indices.get(unit)
+        if found is not None:
+            return found
+        size = self._check_size(unit, path)
+        layout: ChunkLayout = self.spec.layout
+        start = max(0, size - layout.index_bytes)
+        tail = self.files.store.read_range(self.files.place(path), start, layout.index_bytes)
+        try:
+            index = decode_index(tail, layout, size)
+        except DamagedError as error:
+            raise self._broken(unit, str(error), self.spec.plan.bounds(unit)) from None
+        with self._lock:
+            self._indices[unit] = index
+        return index
+
+    def _check_size(self, unit: int, path: str) -> int:
+        """Recorded size of a shard's file, once it was found to have it."""
+        if unit not in self._sizes_checked:
+            self.files.check_size(path, subject=self._subject(unit))
+            with self._lock:
+                self._sizes_checked.add(unit)
+        return self.files.by_path[path].size
+
+    def _decode(self, unit: int, chunk: NDArray[np.uint8], out: NDArray[Any], rows: Span) -> None:
+        try:
+            decode_chunk(chunk, out, self.spec.layout)
+        except DamagedError as error:
+            raise self._broken(unit, str(error), rows) from None
+
+    def _subject(self, unit: int) -> str:
+        return f"{self.title}: shard {unit if self._unit is None else self._unit}"
+
+    def _broken(self, unit: int, problem: str, span: Span) -> Exception:
+        rows = self._unit_rows or (span.start, span.stop)
+        return self.files.broken(self._subject(unit), problem, rows)
+
+
+def read_strings(files: FileSet, path: str, title: str) -> list[str]:
+    """Strings that `write_strings` wrote, every file's digest checked."""
+    data = read_checked(files, join(path, "data"), title).tobytes()
+    offsets = read_checked(files, join(path, "offsets"), title).tolist()
+    return [data[a:b].decode() for a, b in itertools.pairwise(offsets)]
+
+
+def read_checked(files: FileSet, path: str, title: str) -> NDArray[Any]:
+    """A small array with the SHA-256 of each of its files checked, not only the chunks' checksums."""
+    reader = ArrayReader.open(files, path, title)
+    for unit in range(reader.spec.plan.units if np.prod(reader.spec.shape) else 0):
+        files.read(join(path, reader.spec.shard_path(unit)), subject=f"{title}: shard {unit}")
+    return reader.whole()

@@ -1,0 +1,222 @@
+"""Arrays of a Zarr group, cut along the rows: written in whole shards, read with everything checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.chunking import ChunkPlan
+from storage.errors import FormatError
+from storage.files import FileEntry, put_file
+from storage.shards import ZSTD_LEVEL, ChunkLayout, encode_shard
+from storage.stores import Store
+from storage.urls import join
+
+_MANY_ROWS = 1 << 40
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """What a Zarr array's metadata says: `plan` cuts its first axis, `row_shape` are the others."""
+
+    plan: ChunkPlan
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.dtype.kind not in "biuf" or self.dtype.itemsize > 8:
+            raise FormatError(f"arrays of type {self.dtype} are not stored; use numbers or booleans")
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> ArraySpec:
+        """Specification for storing a whole array of one or more dimensions."""
+        rows = len(array)
+        row_shape = array.shape[1:]
+        plan = ChunkPlan.choose(rows, int(np.prod(row_shape)), array.dtype.itemsize)
+        return cls(plan, row_shape, array.dtype.newbyteorder("="))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The array's shape."""
+        return (self.plan.n_rows, *self.row_shape)
+
+    @cached_property
+    def layout(self) -> ChunkLayout:
+        """How a shard is laid out."""
+        return ChunkLayout(self.plan.chunk_rows, self.row_shape, self.dtype, self.plan.chunks_per_shard)
+
+    @property
+    def fill(self) -> float | bool:
+        """Value of what was never written, chosen to be impossible: NaN, -1 where there is a sign."""
+        if self.dtype.kind == "f":
+            return float("nan")
+        return -1 if self.dtype.kind == "i" else 0
+
+    def metadata(self) -> bytes:
+        """The array's zarr.json (Zarr 3)."""
+        endian = {} if self.dtype.itemsize == 1 else {"configuration": {"endian": "little"}}
+        to_bytes = {"name": "bytes", **endian}
+        zstd = {"name": "zstd", "configuration": {"level": ZSTD_LEVEL, "checksum": False}}
+        crc = {"name": "crc32c"}
+        inner = [max(1, n) for n in self.row_shape]
+        sharding = {
+            "chunk_shape": [self.plan.chunk_rows, *inner],
+            "codecs": [to_bytes, zstd, crc],
+            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, crc],
+            "index_location": "end",
+        }
+        fill: Any = (
+            "NaN" if self.dtype.kind == "f" else bool(self.fill) if self.dtype.kind == "b" else self.fill
+        )
+        record = {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(self.shape),
+            "data_type": self.dtype.name,
+            "chunk_grid": {
+                "name": "regular",
+                "configuration": {"chunk_shape": [self.plan.shard_rows, *inner]},
+            },
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": fill,
+            "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+            "attributes": dict(self.attributes),
+            "storage_transformers": [],
+        }
+        return json.dumps(record, indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def from_metadata(cls, data: bytes, place: str) -> ArraySpec:
+        """Specification from a zarr.json that `metadata` wrote; `FormatError` naming `place` for others."""
+        try:
+            record = json.loads(data)
+            shape = [int(n) for n in record["shape"]]
+            shard_rows = record["chunk_grid"]["configuration"]["chunk_shape"][0]
+            chunk_rows = record["codecs"][0]["configuration"]["chunk_shape"][0]
+            plan = ChunkPlan(shape[0], chunk_rows, shard_rows)
+            spec = cls(plan, tuple(shape[1:]), np.dtype(record["data_type"]), record["attributes"])
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise FormatError(f"{place} does not describe an array of topline") from error
+        if json.loads(spec.metadata()) != record:
+            raise FormatError(f"{place} describes an array that is cut or packed in another way")
+        return spec
+
+    def shard_path(self, unit: int) -> str:
+        """File of a shard, from the array's folder."""
+        return join("c", str(unit), *("0" for _ in self.row_shape))
+
+
+def write_metadata(store: Store, folder: str, path: str, spec: ArraySpec) -> FileEntry:
+    """Write the zarr.json of the array at `path` in `folder`."""
+    return put_file(store, folder, join(path, "zarr.json"), spec.metadata())
+
+
+def write_group(store: Store, folder: str, path: str, attributes: Mapping[str, Any]) -> FileEntry:
+    """Write the zarr.json of a group."""
+    record = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
+    return put_file(
+        store, folder, join(path, "zarr.json"), json.dumps(record, indent=1, sort_keys=True).encode()
+    )
+
+
+def write_shard(
+    store: Store, folder: str, path: str, spec: ArraySpec, unit: int, rows: NDArray[Any]
+) -> FileEntry:
+    """Write all rows of one shard of the array at `path`; `FormatError` if they are not exactly its rows."""
+    span = spec.plan.bounds(unit)
+    if rows.shape != (span.rows, *spec.row_shape):
+        raise FormatError(
+            f"unit {unit} ({span}) takes an array of shape {(span.rows, *spec.row_shape)}, not {rows.shape}"
+        )
+    data = encode_shard(rows, spec.layout, spec.fill)
+    return put_file(store, folder, join(path, spec.shard_path(unit)), data, rows=(span.start, span.stop))
+
+
+def write_array(
+    store: Store, folder: str, path: str, array: NDArray[Any], attributes: Mapping[str, Any] | None = None
+) -> list[FileEntry]:
+    """Write a whole array.  One without dimensions is stored with one element and remembers its shape."""
+    extra = dict(attributes or {})
+    if array.ndim == 0:
+        array, extra = array.reshape(1), {**extra, "dimensions": 0}
+    base = ArraySpec.of(array)
+    spec = ArraySpec(base.plan, base.row_shape, base.dtype, extra)
+    spans = [(unit, spec.plan.bounds(unit)) for unit in range(spec.plan.units if array.size else 0)]
+    entries = [
+        write_shard(store, folder, path, spec, unit, array[span.start : span.stop]) for unit, span in spans
+    ]
+    return [*entries, write_metadata(store, folder, path, spec)]
+
+
+def write_row_blocks(
+    store: Store, folder: str, path: str, blocks: Iterable[tuple[int, int, NDArray[Any]]]
+) -> tuple[list[FileEntry], int]:
+    """Write an array that comes as (start, stop, rows), in order and without gaps; return files and rows.
+
+    At most a shard and a block are in memory.  `FormatError` for a gap, an overlap or no rows at all.
+    """
+    spec: ArraySpec | None = None
+    entries: list[FileEntry] = []
+    waiting: list[NDArray[Any]] = []
+    held = 0
+    for start, stop, rows in blocks:
+        following = held if spec is None else spec.plan.n_rows + held
+        if start != following or len(rows) != stop - start:
+            raise FormatError(f"rows {start}..{stop} ({len(rows)} given) do not follow row {following}")
+        waiting.append(rows)
+        held += len(rows)
+        spec = spec or _open_ended(rows)
+        while held >= spec.plan.shard_rows:
+            joined = np.concatenate(waiting)
+            spec, entry = _append_shard(store, folder, path, spec, joined[: spec.plan.shard_rows])
+            entries.append(entry)
+            waiting, held = [joined[spec.plan.shard_rows :]], held - spec.plan.shard_rows
+    if spec is None:
+        raise FormatError(f"no rows came to be written to {path}")
+    if held:
+        last = np.concatenate(waiting)
+        if not entries:
+            spec = replace(ArraySpec.of(last), plan=replace(ArraySpec.of(last).plan, n_rows=0))
+        spec, entry = _append_shard(store, folder, path, spec, last)
+        entries.append(entry)
+    return [*entries, write_metadata(store, folder, path, spec)], spec.plan.n_rows
+
+
+def _open_ended(rows: NDArray[Any]) -> ArraySpec:
+    """Specification of an array without rows yet, that grows by rows like these."""
+    sample = ArraySpec.of(rows)
+    plan = ChunkPlan.choose(_MANY_ROWS, int(np.prod(sample.row_shape)), sample.dtype.itemsize)
+    return replace(sample, plan=replace(plan, n_rows=0))
+
+
+def _append_shard(
+    store: Store, folder: str, path: str, spec: ArraySpec, rows: NDArray[Any]
+) -> tuple[ArraySpec, FileEntry]:
+    """Write the next shard; the specification then has its rows too."""
+    unit = spec.plan.units
+    longer = replace(spec, plan=replace(spec.plan, n_rows=spec.plan.n_rows + len(rows)))
+    return longer, write_shard(store, folder, path, longer, unit, rows)
+
+
+def write_strings(
+    store: Store, folder: str, path: str, strings: Sequence[str], attributes: Mapping[str, Any]
+) -> list[FileEntry]:
+    """Write strings as a group of two arrays: `data`, their UTF-8 bytes, and `offsets`, len(strings) + 1.
+
+    Zarr 3 has no settled string type, and these two are read by anything.
+    """
+    encoded = [text.encode() for text in strings]
+    offsets = np.cumsum([0, *(len(text) for text in encoded)], dtype=np.int64)
+    data = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+    return [
+        *write_array(store, folder, join(path, "data"), data),
+        *write_array(store, folder, join(path, "offsets"), offsets),
+        write_group(store, folder, path, attributes),
+    ]

@@ -1,0 +1,82 @@
+"""Labels and splits of a dataset, and the rules that they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import ArrayLike, NDArray
+
+from storage.errors import FormatError
+from storage.schema import LABEL_DTYPE, NO_LABEL, SPLIT_DTYPE, SPLITS
+
+
+def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
+    """The names, which are text, at least one, and all different; `FormatError` otherwise."""
+    names = tuple(class_names)
+    if not names:
+        raise FormatError("a dataset has at least one class")
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise FormatError(f"a class name is a non-empty text, not {name!r}")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise FormatError(f"two classes are named {twice!r}; class names must differ")
+    return names
+
+
+def check_assignments(
+    labels: ArrayLike, split: ArrayLike, n_rows: int, m: int
+) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
+    """Labels as int32 and split as int8, both (n_rows,).
+
+    Every row has a label 0..m-1, except those of the split "rejected", which have -1.  `FormatError` naming
+    the first row and the number of rows that break this.
+    """
+    y, s = _integers(labels, n_rows, "labels"), _integers(split, n_rows, "split")
+    unknown = (s < 0) | (s >= len(SPLITS))
+    if unknown.any():
+        words = ", ".join(f"{code} ({name})" for name, code in SPLITS.items())
+        raise FormatError(f"{_first(unknown, s)} is no split; splits are {words}")
+    rejected = s == SPLITS["rejected"]
+    labelled = rejected & (y != NO_LABEL)
+    if labelled.any():
+        raise FormatError(f"{_first(labelled, y)} is the label of a rejected row, which has {NO_LABEL}")
+    outside = ~rejected & ((y < 0) | (y >= m))
+    if outside.any():
+        raise FormatError(f"{_first(outside, y)} is a label out of range: {m} classes have labels 0..{m - 1}")
+    return y.astype(LABEL_DTYPE), s.astype(SPLIT_DTYPE)
+
+
+def check_rejected(table: pa.Table, split: NDArray[np.int8]) -> None:
+    """`FormatError` if a row that the manifest calls rejected is in a split other than "rejected"."""
+    status = pc.equal(table["status"], "rejected").to_numpy()
+    wrong = status & (split != SPLITS["rejected"])
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise FormatError(
+            f"row {row} ({table['sample_id'][row].as_py()}) is rejected, and its split is {split[row]};"
+            f" it must be {SPLITS['rejected']} with label {NO_LABEL}"
+        )
+
+
+def split_counts(split: NDArray[np.int8]) -> dict[str, int]:
+    """Rows of each split."""
+    return {name: int(np.count_nonzero(split == code)) for name, code in SPLITS.items()}
+
+
+def _integers(values: ArrayLike, n_rows: int, name: str) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    if array.shape != (n_rows,):
+        raise FormatError(f"{name} have shape ({n_rows},), one for each row, not {array.shape}")
+    if array.dtype.kind not in "iu" and array.size:
+        raise FormatError(f"{name} are integers, not {array.dtype}")
+    return array.astype(np.int64)
+
+
+def _first(mask: NDArray[np.bool_], values: NDArray[np.int64]) -> str:
+    row, count = int(np.argmax(mask)), int(np.count_nonzero(mask))
+    others = f" and {count - 1} other rows" if count > 1 else ""
+    return f"{values[row]} in row {row}{others}"

@@ -1,0 +1,127 @@
+"""Checking one dataset: every file against its record, and with `deep` every value against the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.sparse import issparse
+
+from storage.arrays import ArraySpec
+from storage.assignments import check_assignments, split_counts
+from storage.errors import StorageError
+from storage.files import FileEntry, FileSet, wrong_size
+from storage.findings import Finding
+from storage.fingerprint import digest_bytes
+from storage.local_store import PARTIAL
+from storage.manifest import with_assignments
+from storage.schema import FEATURES, FILES_LIST, STAGING
+from storage.urls import join
+
+if TYPE_CHECKING:
+    from storage.features import Dataset
+
+_REWRITE = "restore the file from a copy, or make the dataset anew under another key"
+
+
+def check_files(files: FileSet, *, deep: bool, mend: str = _REWRITE) -> list[Finding]:
+    """Recorded files that are missing or of another size, and with `deep` those of another SHA-256."""
+    found = []
+    for entry in files.entries:
+        problem = _file_problem(files, entry, deep=deep)
+        if problem is not None:
+            kind, what = problem
+            found.append(
+                Finding(kind, files.place(entry.path), f"{what}, in {files.owner}", mend, entry.rows)
+            )
+    return found
+
+
+def _file_problem(files: FileSet, entry: FileEntry, *, deep: bool) -> tuple[str, str] | None:
+    place = files.place(entry.path)
+    try:
+        if deep:
+            data = files.store.read_bytes(place)
+            size = len(data)
+        else:
+            size = files.store.size(place)
+    except FileNotFoundError:
+        return "missing", "the file is missing"
+    except StorageError as error:
+        return "unreadable", str(error)
+    if size != entry.size:
+        return "wrong-size", f"the file {wrong_size(size, entry.size)}"
+    if deep and digest_bytes(data) != entry.sha256:
+        return "wrong-digest", "the file's SHA-256 is not the recorded one"
+    return None
+
+
+def check_dataset(dataset: Dataset, *, deep: bool) -> list[Finding]:
+    """Everything that is wrong with a dataset; values are looked at only where all files are sound."""
+    found = check_files(dataset.files, deep=deep)
+    found += _foreign_files(dataset)
+    if deep and not any(not finding.harmless for finding in found):
+        found += _value_findings(dataset)
+    return found
+
+
+def _foreign_files(dataset: Dataset) -> Iterator[Finding]:
+    """Files in the dataset's folder that it does not list; killed writers' are reported with the store's."""
+    known = {FILES_LIST, STAGING, *dataset.files.by_path}
+    folder = dataset.info.folder
+    for path in dataset.store.walk(folder):
+        inside = path[len(folder) + 1 :]
+        if inside not in known and not inside.endswith(PARTIAL):
+            what = f"the file is none of {dataset.files.owner}"
+            yield Finding("foreign-file", path, what, "delete it if nobody knows it", harmless=True)
+
+
+def _value_findings(dataset: Dataset) -> Iterator[Finding]:
+    """What the stored values say against each other, though every file is as it was written."""
+    info, manifest_path = dataset.info, join(dataset.info.folder, "manifest.parquet")
+    mend = "make the dataset anew under another key"
+    try:
+        labels, split = check_assignments(dataset.labels(), dataset.split(), info.n_rows, info.m)
+        table = dataset.manifest()
+        if table.num_rows != info.n_rows or table["sample_id"].to_pylist() != dataset.sample_ids():
+            yield Finding("manifest", manifest_path, "its rows are not the dataset's sample ids", mend)
+        elif not with_assignments(table, labels, split, info.class_names).equals(table):
+            what = "its labels, class names or splits are not the dataset's"
+            yield Finding("manifest", manifest_path, what, mend)
+        if split_counts(split) != dict(info.counts):
+            yield Finding(
+                "counts", join(info.folder, "arrays/split"), "splits are not of the recorded sizes", mend
+            )
+        if dataset.stored_class_names() != info.class_names:
+            what = "class names are not the committed ones"
+            yield Finding("class-names", join(info.folder, "arrays/class_names"), what, mend)
+        yield from _metadata_findings(dataset, mend)
+        yield from _unit_findings(dataset, mend)
+    except StorageError as error:
+        yield Finding("values", info.folder, str(error), mend)
+
+
+def _metadata_findings(dataset: Dataset, mend: str) -> Iterator[Finding]:
+    info = dataset.info
+    if info.layout == "dense":
+        wanted = ArraySpec(info.plan, (info.d,), np.dtype(info.dtype)).metadata()
+        if dataset.files.read(join(FEATURES, "zarr.json")) != wanted:
+            path = join(info.folder, FEATURES, "zarr.json")
+            yield Finding("metadata", path, "it describes other features than were committed", mend)
+
+
+def _unit_findings(dataset: Dataset, mend: str) -> Iterator[Finding]:
+    """Units with values that are not finite, or columns out of range."""
+    for unit in range(dataset.plan.units):
+        span = dataset.plan.bounds(unit)
+        rows = dataset.rows(span.start, span.stop)
+        values = rows.data if issparse(rows) else rows
+        place = join(dataset.info.folder, FEATURES)
+        if not np.isfinite(values).all():
+            yield Finding(
+                "non-finite", place, f"unit {unit} holds NaN or infinity", mend, (span.start, span.stop)
+            )
+        if issparse(rows) and rows.nnz and not 0 <= rows.indices.min() <= rows.indices.max() < dataset.info.d:
+            what = f"unit {unit} has columns beyond {dataset.info.d}"
+            yield Finding("columns", place, what, mend, (span.start, span.stop))

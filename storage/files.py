@@ -1,0 +1,116 @@
+"""Files of a stored thing with their sizes and digests: the list on which every integrity check rests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from storage.errors import FormatError, IntegrityError, NotFoundError
+from storage.fingerprint import canonical_json, digest_bytes
+from storage.stores import Store
+from storage.urls import clean_path, join
+
+
+@dataclass(frozen=True, order=True)
+class FileEntry:
+    """A file: `path` from its folder, `size` in bytes, SHA-256, and the rows start..stop-1 in it."""
+
+    path: str
+    size: int
+    sha256: str
+    rows: tuple[int, int] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as a JSON object."""
+        rows = {} if self.rows is None else {"rows": list(self.rows)}
+        return {"path": self.path, "size": self.size, "sha256": self.sha256, **rows}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> FileEntry:
+        """The entry from its JSON object; `FormatError` if it is none."""
+        try:
+            rows = record.get("rows")
+            span = None if rows is None else (int(rows[0]), int(rows[1]))
+            return cls(clean_path(str(record["path"])), int(record["size"]), str(record["sha256"]), span)
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+            raise FormatError(f"{record!r} does not describe a file") from error
+
+
+def put_file(
+    store: Store, folder: str, path: str, data: bytes, rows: tuple[int, int] | None = None
+) -> FileEntry:
+    """Write `data` to `path` in `folder` and return its entry."""
+    store.write_bytes(join(folder, path), data)
+    return FileEntry(path, len(data), digest_bytes(data), rows)
+
+
+def dump_entries(entries: Iterable[FileEntry]) -> bytes:
+    """The list as one canonical text: its digest stands for the contents of all files."""
+    return canonical_json([entry.to_json() for entry in sorted(entries, key=lambda entry: entry.path)])
+
+
+def load_entries(data: bytes) -> list[FileEntry]:
+    """The list that `dump_entries` wrote."""
+    return [FileEntry.from_json(record) for record in json.loads(data)]
+
+
+@dataclass(frozen=True)
+class FileSet:
+    """Files below `folder` of a store, as recorded; `owner` names what they belong to, in messages."""
+
+    store: Store
+    folder: str
+    entries: Sequence[FileEntry]
+    owner: str
+
+    @cached_property
+    def by_path(self) -> dict[str, FileEntry]:
+        """Entries by their path."""
+        return {entry.path: entry for entry in self.entries}
+
+    def place(self, path: str) -> str:
+        """Path of a file from the store's root."""
+        return join(self.folder, path)
+
+    def broken(self, subject: str, problem: str, rows: tuple[int, int] | None = None) -> IntegrityError:
+        """The error for `subject` (a file or a shard) of this owner, with its rows and what to do."""
+        where = f" (rows {rows[0]}-{rows[1] - 1})" if rows else ""
+        return IntegrityError(f"{subject} {problem}{where}; run `topline fsck {self.store.url}`")
+
+    def read(self, path: str, *, subject: str | None = None) -> bytes:
+        """A whole file, with its size and digest checked."""
+        entry = self.by_path.get(path)
+        subject = subject or f"{self.owner}: {path}"
+        if entry is None:
+            raise self.broken(subject, "was never recorded")
+        try:
+            data = self.store.read_bytes(self.place(path))
+        except NotFoundError:
+            raise self.broken(subject, "is missing", entry.rows) from None
+        if len(data) != entry.size:
+            raise self.broken(subject, wrong_size(len(data), entry.size), entry.rows)
+        if digest_bytes(data) != entry.sha256:
+            raise self.broken(subject, "is damaged: its SHA-256 is not the recorded one", entry.rows)
+        return data
+
+    def check_size(self, path: str, *, subject: str) -> None:
+        """Find the file there, with its recorded size: cheap, and Zarr's silent fill values cannot arise."""
+        entry = self.by_path.get(path)
+        if entry is None:
+            raise self.broken(subject, "was never recorded")
+        try:
+            size = self.store.size(self.place(path))
+        except NotFoundError:
+            raise self.broken(subject, "is missing", entry.rows) from None
+        if size != entry.size:
+            raise self.broken(subject, wrong_size(size, entry.size), entry.rows)
+
+
+def wrong_size(found: int, recorded: int) -> str:
+    """What to say of a file of `found` bytes that should have `recorded`."""
+    if found == 0:
+        return f"is empty, and {recorded} bytes were written"
+    return f"has {found} bytes, and {recorded} were written"

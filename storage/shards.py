@@ -1,0 +1,113 @@
+"""The bytes of one Zarr shard: whole chunks, each zstd then crc32c, and an index with its own crc32c.
+
+This is Zarr 3's `sharding_indexed` codec (https://zarr-specs.readthedocs.io, codecs/sharding-indexed), cut
+along the first axis only and written here because Zarr's own path would not do: it reads a missing or
+empty shard as fill values, its event loop neither survives a fork nor fails quietly on a full disk, and
+its thread pool fights with workers of one thread.  Any Zarr reader opens the result.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numcodecs.zstd import Zstd
+from numpy.typing import NDArray
+
+ZSTD_LEVEL = 1
+CRC_BYTES = 4
+ENTRY_BYTES = 16
+_ABSENT = 2**64 - 1
+
+
+class DamagedError(Exception):
+    """Bytes that are not what was written; callers add the place and the rows, as an `IntegrityError`."""
+
+
+@dataclass(frozen=True)
+class ChunkLayout:
+    """A chunk's `rows`, the `row_shape` and `dtype` of a row, and the chunks in a shard."""
+
+    rows: int
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    per_shard: int
+
+    @property
+    def index_bytes(self) -> int:
+        """Length of the index at the end of a shard."""
+        return self.per_shard * ENTRY_BYTES + CRC_BYTES
+
+    @property
+    def chunk_shape(self) -> tuple[int, ...]:
+        """Shape of a chunk."""
+        return (self.rows, *self.row_shape)
+
+
+def encode_shard(rows: NDArray[Any], layout: ChunkLayout, fill: float | bool) -> bytes:
+    """Shard that holds `rows` (at most a shard's worth); the last chunk is padded with `fill`."""
+    codec = Zstd(level=ZSTD_LEVEL)
+    index = np.full((layout.per_shard, 2), _ABSENT, dtype="<u8")
+    pieces: list[bytes] = []
+    offset = 0
+    for number, start in enumerate(range(0, len(rows), layout.rows)):
+        chunk = np.ascontiguousarray(rows[start : start + layout.rows], dtype=layout.dtype)
+        if len(chunk) < layout.rows:
+            padded = np.full(layout.chunk_shape, fill, dtype=layout.dtype)
+            padded[: len(chunk)] = chunk
+            chunk = padded
+        packed = codec.encode(chunk.reshape(-1).view(np.uint8))
+        index[number] = offset, len(packed) + CRC_BYTES
+        pieces += packed, _crc(packed)
+        offset += len(packed) + CRC_BYTES
+    tail = index.tobytes()
+    return b"".join([*pieces, tail, _crc(tail)])
+
+
+def decode_index(tail: bytes, layout: ChunkLayout, shard_bytes: int) -> NDArray[np.uint64]:
+    """Offsets and lengths of the chunks (per_shard, 2), from a shard's last `index_bytes` bytes."""
+    if len(tail) != layout.index_bytes:
+        raise DamagedError("is cut short")
+    body = tail[:-CRC_BYTES]
+    if _crc(body) != tail[-CRC_BYTES:]:
+        raise DamagedError("has a damaged index")
+    index = np.frombuffer(body, dtype="<u8").reshape(layout.per_shard, 2)
+    present = index[:, 0] != _ABSENT
+    if np.any(index[present].sum(axis=1) > shard_bytes - layout.index_bytes):
+        raise DamagedError("has an index that points behind its end")
+    return index
+
+
+def decode_chunk(data: bytes | NDArray[np.uint8], out: NDArray[Any], layout: ChunkLayout) -> None:
+    """Unpack one chunk into `out`: a contiguous array of its first rows, or of all of them."""
+    raw = np.frombuffer(data, dtype=np.uint8)
+    if len(raw) <= CRC_BYTES:
+        raise DamagedError("is cut short")
+    packed = raw[:-CRC_BYTES]
+    if _crc(packed) != raw[-CRC_BYTES:].tobytes():
+        raise DamagedError("is damaged: its checksum does not fit its contents")
+    whole = (
+        out
+        if out.shape == layout.chunk_shape and out.flags.c_contiguous
+        else np.empty(layout.chunk_shape, layout.dtype)
+    )
+    try:
+        Zstd().decode(packed, out=whole.reshape(-1).view(np.uint8))
+    except (RuntimeError, ValueError) as error:
+        raise DamagedError("does not unpack to a whole chunk") from error
+    if whole is not out:
+        out[...] = whole[: len(out)]
+
+
+def chunks_between(start: int, stop: int, layout: ChunkLayout) -> Iterator[tuple[int, int, int]]:
+    """Chunks that rows start..stop-1 of a shard meet: (number, first row, row after the last)."""
+    for number in range(start // layout.rows, -(-stop // layout.rows)):
+        yield number, max(start, number * layout.rows), min(stop, (number + 1) * layout.rows)
+
+
+def _crc(data: Any) -> bytes:
+    return struct.pack("<I", google_crc32c.value(data))
