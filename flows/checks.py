@@ -1,0 +1,181 @@
+"""What the doctor asks of Prefect: that its server can start, and that a schedule really fires.
+
+Versions of FastAPI and SQLAlchemy that Prefect allows, and does not work with, pass every import: with the
+one the server stops at start-up, with the other it serves and never creates a scheduled run.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from flows import environment
+from pipeline.doctor import CheckFailedError, Probe
+
+MEND = 'python -m pip install "prefect>=3.8,<3.9" "fastapi<0.151" "sqlalchemy[asyncio]<2.1"'
+
+START_SECONDS = 180.0
+FIRE_SECONDS = 120.0
+INTERVAL_SECONDS = 5
+
+
+def prefect_checks() -> list[Probe]:
+    """Give the checks that `topline doctor` finds through the entry points "topline.checks"."""
+    return [
+        Probe("prefect", "flows.checks:server_application", 120.0),
+        Probe(
+            "prefect schedule",
+            "flows.checks:schedule_fires",
+            START_SECONDS + FIRE_SECONDS + 60.0,
+            on_schedule=True,
+        ),
+    ]
+
+
+def server_application() -> str:
+    """Build the application of Prefect's server, without starting it."""
+    begun = time.monotonic()
+    try:
+        import prefect
+        from prefect.server.api.server import create_app
+
+        application = create_app(ephemeral=True)
+    except Exception as error:
+        raise CheckFailedError(
+            f"Prefect's server cannot be built: {type(error).__name__}: {error}", MEND
+        ) from error
+    seconds = time.monotonic() - begun
+    return f"Prefect {prefect.__version__}: {application.title} was built in {seconds:.1f} s"
+
+
+def schedule_fires() -> str:
+    """Start a private server on the loopback interface, serve a flow every few seconds, and see it run."""
+    with tempfile.TemporaryDirectory(prefix="topline-doctor-") as home, ExitStack() as stack:
+        port = _free_port()
+        environ = private_environment(os.environ, Path(home), port)
+        server = [
+            sys.executable,
+            "-m",
+            "prefect",
+            "server",
+            "start",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
+        begun = time.monotonic()
+        log = Path(home, "server.log")
+        process = stack.enter_context(_running(server, environ, log))
+        _wait_until_healthy(environ["PREFECT_API_URL"], process, log)
+        started = time.monotonic() - begun
+        served = [sys.executable, "-m", "flows.heartbeat", str(INTERVAL_SECONDS)]
+        stack.enter_context(_running(served, environ, Path(home, "serve.log")))
+        begun = time.monotonic()
+        runs = _wait_until_completed(environ["PREFECT_API_URL"], log, Path(home, "serve.log"))
+        fired = time.monotonic() - begun
+    return (
+        f"a server started in {started:.0f} s, planned {runs} runs of a deployment that is due every "
+        f"{INTERVAL_SECONDS} s, and the first had run after {fired:.0f} s"
+    )
+
+
+def private_environment(environ: Mapping[str, str], home: Path, port: int) -> dict[str, str]:
+    """Give the environment of a server and its clients that share nothing with the user's Prefect."""
+    private = {name: value for name, value in environ.items() if not name.startswith("PREFECT_")}
+    environment.prepare(private)
+    private.update(
+        PREFECT_HOME=str(home),
+        PREFECT_API_URL=f"http://127.0.0.1:{port}/api",
+        PREFECT_RUNNER_POLL_FREQUENCY="2",
+        PREFECT_SERVER_UI_ENABLED="false",
+    )
+    return private
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _running(command: list[str], environ: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `command` in the background, its output in `log`, and end it with all that it started."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+        try:
+            yield process
+        finally:
+            parent = psutil.Process(process.pid) if process.poll() is None else None
+            family = [parent, *parent.children(recursive=True)] if parent is not None else []
+            for member in family:
+                _ask_to_end(member)
+            for survivor in psutil.wait_procs(family, timeout=10.0)[1]:
+                survivor.kill()
+            process.wait()
+
+
+def _ask_to_end(member: psutil.Process) -> None:
+    try:
+        member.terminate()
+    except psutil.NoSuchProcess:
+        return  # it ended by itself
+
+
+def _wait_until_healthy(api_url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Return when the server answers; `CheckFailedError` with its last words when it ends or is too late."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if httpx.get(f"{api_url}/health", timeout=5.0).status_code == httpx.codes.OK:
+                return
+        except httpx.TransportError:
+            time.sleep(0.5)
+    raise CheckFailedError(
+        f"Prefect's server ended, or did not answer within {START_SECONDS:g} s: {_last_error(log)}", MEND
+    )
+
+
+def _wait_until_completed(api_url: str, server_log: Path, serve_log: Path) -> int:
+    """Return the number of planned runs once a scheduled one has completed."""
+    runs: list[dict[str, Any]] = []
+    deadline = time.monotonic() + FIRE_SECONDS
+    while time.monotonic() < deadline:
+        answer = httpx.post(f"{api_url}/flow_runs/filter", json={}, timeout=30.0)
+        runs = [run for run in answer.raise_for_status().json() if run["auto_scheduled"]]
+        if any(run["state_type"] == "COMPLETED" for run in runs):
+            return len(runs)
+        time.sleep(1.0)
+    if not runs:
+        raise CheckFailedError(
+            f"no run was planned within {FIRE_SECONDS:g} s for a deployment with a schedule: "
+            f"{_last_error(server_log)}",
+            MEND,
+        )
+    states = ", ".join(sorted({str(run["state_name"]) for run in runs}))
+    raise CheckFailedError(
+        f"{len(runs)} runs were planned and none completed within {FIRE_SECONDS:g} s ({states}): "
+        f"{_last_error(serve_log)}",
+        "Try again while the machine is less busy; scheduled runs start as new Python processes.",
+    )
+
+
+def _last_error(log: Path) -> str:
+    """Give the last line of a log that names an error, or its last line."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line]
+    return (errors or lines or ["it said nothing"])[-1]
