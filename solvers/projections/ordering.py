@@ -143,21 +143,28 @@ def _select(values: Float64Array, n: int, count: int) -> None:
 
 
 @nb.njit(cache=True, nogil=True)
-def mass_threshold(top: Float64Array, rho: Float64Array, c: float, count: int) -> float:
-    """Give a value at or below which no class carries mass, at any scale t in [0, 1] of the rank weights.
+def mass_threshold(
+    b: Float64Array, m: int, y: int, c: float, rho: Float64Array, spare: Float64Array
+) -> float:
+    """Give a value below which no class carries mass, whatever the scale t in [0, 1] of the rank weights.
 
-    `top` holds the `count` = len(rho) largest b_j in decreasing order.  The isotonic regression of top - c
-    rho ends with min_r mean_{r <= i <= count}(top_i - c rho_i); further classes and the own class can only
-    raise the value there, and classes below it stay where they are.
+    With top the len(rho) largest b_j, the isotonic regression of top - c rho ends with
+    min_r mean_{i >= r}(top_i - c rho_i).  Further classes and the own class can only raise the value there,
+    and classes below it stay where they are.  Gives -inf where that would keep most classes anyway.
     """
+    count = rho.shape[0]
+    if count * _SELECTION_FACTOR >= m:
+        return -np.inf
+    largest_values(b, m, count, y, spare)
+    last = spare[count - 1]
     total = 0.0
-    theta: float = np.inf
+    lowest = np.inf
     for i in range(count - 1, -1, -1):
-        total += top[i] - c * rho[i] - top[count - 1]
-        theta = min(theta, total / (count - i))
+        total += spare[i] - c * rho[i] - last
+        lowest = min(lowest, total / (count - i))
     # A rounding error here must keep a class too many, never lose one.
-    slack = 4.0 * count * _EPS * (top[0] - top[count - 1] + c * rho[0])
-    theta = top[count - 1] + theta - slack
+    slack = 4.0 * count * _EPS * (spare[0] - last + c * rho[0])
+    theta: float = last + lowest - slack
     return theta - 2.0 * _EPS * abs(theta)
 
 
@@ -166,19 +173,13 @@ def sorted_candidates(
     b: Float64Array,
     m: int,
     y: int,
-    c: float,
-    rho: Float64Array,
+    theta: float,
     values: Float64Array,
     index: Int64Array,
     spare: Float64Array,
     spare_index: Int64Array,
 ) -> int:
-    """Sort the classes other than y that can carry mass by decreasing b; give their number."""
-    count = rho.shape[0]
-    theta = -np.inf
-    if count * _SELECTION_FACTOR < m:
-        largest_values(b, m, count, y, spare)
-        theta = mass_threshold(spare, rho, c, count)
+    """Sort the classes j != y with b_j >= theta by decreasing b; give their number."""
     n = 0
     for j in range(m):
         if b[j] >= theta and j != y:
@@ -187,3 +188,15 @@ def sorted_candidates(
             n += 1
     sort_decreasing(values, index, n, spare, spare_index)
     return n
+
+
+@nb.njit(cache=True, nogil=True)
+def largest_other(b: Float64Array, m: int, y: int) -> tuple[float, int]:
+    """Give the largest b_j over j != y and its j (the first of equals; -1 if none compares)."""
+    top = -np.inf
+    best = -1
+    for j in range(m):
+        if b[j] > top and j != y:
+            top = b[j]
+            best = j
+    return top, best

@@ -13,7 +13,10 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
+from solvers.projections.ordering import largest_other
 from solvers.typing import Float64Array, Int64Array
+
+_EPS = float(np.finfo(np.float64).eps)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -45,15 +48,11 @@ def simplex_column(
     """
     m = b.shape[0]
     out[:] = 0.0
-    top = -np.inf
-    best = -1
-    for j in range(m):
-        if b[j] > top and j != y:
-            top = b[j]
-            best = j
+    top, best = largest_other(b, m, y)
     if not top > 0.0:
         return 0.0, 0, True
-    floor = max(top - c * radius, 0.0)
+    # T is at least what it would be if the first class were alone, on either branch.
+    floor = max(top - c * radius, c_own / (c + c_own) * top * (1.0 - 4.0 * _EPS) if c_own > 0.0 else 0.0)
     drop = work[0]
     index = index_work[0]
     n = 0

@@ -16,7 +16,7 @@ import numba as nb
 import numpy as np
 
 from solvers.projections.isotonic import block_base, block_value, pool_blocks
-from solvers.projections.ordering import sorted_candidates
+from solvers.projections.ordering import largest_other, mass_threshold, sorted_candidates
 from solvers.typing import Float64Array, Int64Array
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -57,13 +57,18 @@ def wtopk_column(
     start = index_work[1]
     m = b.shape[0]
     out[:] = 0.0
-    n = sorted_candidates(b, m, y, c, rho, values, index, work[3], index_work[2])
-    if _loss_of_sorted(values, n, rho) <= 0.0:
+    top, _ = largest_other(b, m, y)
+    if not top > 0.0:
         return 0.0, 0, True
     total = rho.sum()
+    limit = _largest_scale(top, c, total - rho[0])
+    theta = mass_threshold(b, m, y, c * limit, rho, work[3])
+    n = sorted_candidates(b, m, y, theta, values, index, work[3], index_work[2])
+    if _loss_of_sorted(values, n, rho) <= 0.0:
+        return 0.0, 0, True
     at = n
     index[n] = y
-    t = t_guess if 0.0 < t_guess < 1.0 else 1.0
+    t = t_guess if 0.0 < t_guess < limit else limit
     low = 0.0
     high = np.inf
     blocks = 0
@@ -85,6 +90,14 @@ def wtopk_column(
         t = newton
     support, vertex = _write(values, index, y, blocks, c, t, start, deviation, mass, out)
     return t, support, vertex and t == 1.0
+
+
+@nb.njit(cache=True, nogil=True)
+def _largest_scale(top: float, c: float, rest: float) -> float:
+    """Bound t, rest = R - rho_1: S >= t rest, and c S^2 <= <b, x> <= top S where no smaller x is better."""
+    if c * rest <= top:
+        return 1.0
+    return min(1.0, top / (c * rest) * (1.0 + 4.0 * _EPS))
 
 
 @nb.njit(cache=True, nogil=True)

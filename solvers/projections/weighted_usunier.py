@@ -11,10 +11,13 @@ x_j = max(0, b_j - max(T, v_j)) / c, and T >= 0 is the root of (c_y/c) sum_j max
 from __future__ import annotations
 
 import numba as nb
+import numpy as np
 
 from solvers.projections.isotonic import block_base, block_value, pool_blocks
-from solvers.projections.ordering import sorted_candidates
+from solvers.projections.ordering import largest_other, mass_threshold, sorted_candidates
 from solvers.typing import Float64Array, Int64Array
+
+_EPS = float(np.finfo(np.float64).eps)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -48,8 +51,15 @@ def wusunier_column(
     bound = work[3]
     level = work[4]
     index = index_work[0]
+    m = b.shape[0]
     out[:] = 0.0
-    n = sorted_candidates(b, b.shape[0], y, c, rho, values, index, work[3], index_work[2])
+    top, _ = largest_other(b, m, y)
+    if not top > 0.0:
+        return 0.0, 0, True
+    # S is at least what the first class alone would take, and classes below T = c_y S take no part.
+    theta = c_own * min(rho[0], top / (c + c_own)) * (1.0 - 4.0 * _EPS) if c_own > 0.0 else 0.0
+    theta = max(theta, mass_threshold(b, m, y, c, rho, work[3]))
+    n = sorted_candidates(b, m, y, theta, values, index, work[3], index_work[2])
     pooled = _bounds(values, n, c, rho, work[1], work[2], index_work[1], bound, level, n)
     ratio = c_own / c if c > 0.0 else 1.0
     threshold, saturated, active = _threshold(values, bound, level, pooled, c_own, ratio)
