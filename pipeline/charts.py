@@ -1,0 +1,259 @@
+"""Line and bar charts as inline SVG: no script, no network, colours from the page's style sheet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup, escape
+from numpy.typing import ArrayLike, NDArray
+
+WIDTH, HEIGHT = 560, 280
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 40
+
+# A line of the width of a chart has room for about this many points; more would only make the file larger.
+MOST_POINTS = 300
+MOST_DECADES = 7
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line: its name in the legend, points of shape (p,), and `style`, 1 to 4, its colour on the page."""
+
+    name: str
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    style: int = 1
+
+    @classmethod
+    def of(cls, name: str, x: ArrayLike, y: ArrayLike, style: int = 1, *, positive: bool = False) -> Series:
+        """Make a line of the finite points, with `positive` of those a logarithmic scale can show."""
+        xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
+        seen = np.isfinite(xs) & np.isfinite(ys)
+        if positive:
+            seen &= np.where(seen, ys, -1.0) > 0.0
+        return cls(name, xs[seen], ys[seen], style)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps values to pixels along one axis."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Give the pixel of a value."""
+        low, high, at = self.low, self.high, value
+        if self.log:
+            low, high, at = math.log10(low), math.log10(high), math.log10(value)
+        return self.start + (at - low) / (high - low) * (self.stop - self.start)
+
+    def ticks(self) -> list[float]:
+        """Give round values inside the axis: decades where it is logarithmic, else multiples of 1, 2 or 5."""
+        return _decades(self.low, self.high) if self.log else _round_steps(self.low, self.high)
+
+
+def thin(x: NDArray[np.float64], y: NDArray[np.float64], most: int = MOST_POINTS) -> list[int]:
+    """Indices of at most `most` points that draw the same line: ends, and the extremes of each stretch."""
+    count = len(x)
+    if count <= most:
+        return list(range(count))
+    edges = np.linspace(0, count, max(2, (most - 2) // 2) + 1).astype(int)
+    kept = {0, count - 1}
+    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+        stretch = y[start:stop]
+        kept.update((int(start + stretch.argmin()), int(start + stretch.argmax())))
+    return sorted(kept)
+
+
+def line_chart(
+    lines: Sequence[Series],
+    *,
+    x_label: str,
+    y_label: str,
+    log: bool = False,
+    target: tuple[str, float] | None = None,
+) -> Markup:
+    """Draw lines over one pair of axes; `target` is a named horizontal line, `log` the scale of the values."""
+    shown = [line for line in lines if len(line.x)]
+    if not shown:
+        return Markup('<p class="empty">No rounds were recorded.</p>')
+    values = np.concatenate([line.y for line in shown])
+    if target is not None:
+        values = np.append(values, target[1])
+    x_axis = _x_scale(np.concatenate([line.x for line in shown]))
+    y_axis = _y_scale(values, log=log)
+    parts = [_axes(x_axis, y_axis, x_label, y_label)]
+    if target is not None:
+        parts.append(_target(y_axis(target[1]), target[0]))
+    parts += [_line(line, x_axis, y_axis) for line in shown]
+    names = ", ".join(line.name for line in shown)
+    return _svg(Markup("").join(parts), HEIGHT, f"{names} against {x_label}") + legend(shown)
+
+
+def legend(lines: Sequence[Series]) -> Markup:
+    """Name the lines below a chart; a single one is named by its axis already."""
+    if len(lines) < 2:
+        return Markup("")
+    item = Markup('<span class="key s{0}"><i></i>{1}</span>')
+    return Markup('<div class="legend">{}</div>').format(
+        Markup("").join(item.format(line.style, line.name) for line in lines)
+    )
+
+
+def bar_chart(rows: Sequence[tuple[str, float]], *, mark: tuple[str, float] | None = None) -> Markup:
+    """Draw shares between 0 and 1 as horizontal bars; `mark` is a named vertical line across them."""
+    height = 34 * len(rows) + 30
+    axis = Scale(0.0, 1.0, 64, WIDTH - 62)
+    parts = []
+    for index, (name, share) in enumerate(rows):
+        top = 34 * index + 6
+        parts.append(
+            Markup(
+                '<text class="tick" x="56" y="{1}" text-anchor="end">{0}</text>'
+                '<rect class="track" x="{2}" y="{3}" width="{4}" height="20" rx="3"/>'
+                '<rect class="bar" x="{2}" y="{3}" width="{5}" height="20" rx="3"/>'
+                '<text class="value" x="{6}" y="{1}">{7}</text>'
+            ).format(
+                name,
+                top + 15,
+                axis(0),
+                top,
+                axis(1) - axis(0),
+                f"{axis(share) - axis(0):.1f}",
+                axis(1) + 8,
+                f"{share:.1%}",
+            )
+        )
+    if mark is not None:
+        at = axis(mark[1])
+        side = "end" if mark[1] > 0.6 else "start"
+        parts.append(
+            Markup(
+                '<line class="target" x1="{0}" x2="{0}" y1="0" y2="{1}"/>'
+                '<text class="note" x="{0}" y="{2}" text-anchor="{3}">{4}</text>'
+            ).format(f"{at:.1f}", height - 24, height - 8, side, mark[0])
+        )
+    return _svg(Markup("").join(parts), height, "top-k accuracies")
+
+
+def _svg(body: Markup, height: int, title: str) -> Markup:
+    return Markup(
+        '<svg viewBox="0 0 {0} {1}" role="img" aria-label="{2}" preserveAspectRatio="xMidYMid meet">{3}</svg>'
+    ).format(WIDTH, height, title, body)
+
+
+def _x_scale(values: NDArray[np.float64]) -> Scale:
+    low, high = float(values.min()), float(values.max())
+    if high <= low:
+        high = low + 1.0
+    return Scale(low, high, LEFT, WIDTH - RIGHT)
+
+
+def _y_scale(values: NDArray[np.float64], *, log: bool) -> Scale:
+    low, high = float(values.min()), float(values.max())
+    if log:
+        high = max(high, low * 1.01)
+        # A little air, and never so many decades that the interesting ones become thin.
+        low = max(low, high * 10.0**-MOST_DECADES)
+        return Scale(low / 1.4, high * 1.4, HEIGHT - BOTTOM, TOP, log=True)
+    if high <= low:
+        low, high = low - 0.5 * abs(low) - 1e-9, high + 0.5 * abs(high) + 1e-9
+    air = 0.05 * (high - low)
+    return Scale(low - air, high + air, HEIGHT - BOTTOM, TOP)
+
+
+def _decades(low: float, high: float) -> list[float]:
+    exponents = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+    if len(exponents) >= 2:
+        return [10.0**exponent for exponent in exponents]
+    finer = [
+        step * 10.0**exponent
+        for exponent in range(exponents.start - 1, exponents.stop + 1)
+        for step in (1, 2, 5)
+    ]
+    return [value for value in finer if low <= value <= high]
+
+
+def _round_steps(low: float, high: float, about: int = 5) -> list[float]:
+    raw = (high - low) / about
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [index * step for index in range(first, last + 1)]
+
+
+def _number(value: float) -> str:
+    if value != 0 and not 1e-3 <= abs(value) < 1e5:
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+    return f"{value:.6g}"
+
+
+def _axes(x_axis: Scale, y_axis: Scale, x_label: str, y_label: str) -> Markup:
+    parts = []
+    for value in y_axis.ticks():
+        parts.append(
+            Markup(
+                '<line class="grid" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
+                '<text class="tick" x="{3}" y="{4}" text-anchor="end">{5}</text>'
+            ).format(
+                LEFT,
+                WIDTH - RIGHT,
+                f"{y_axis(value):.1f}",
+                LEFT - 8,
+                f"{y_axis(value) + 4:.1f}",
+                _number(value),
+            )
+        )
+    for value in x_axis.ticks():
+        parts.append(
+            Markup('<text class="tick" x="{0}" y="{1}" text-anchor="middle">{2}</text>').format(
+                f"{x_axis(value):.1f}", HEIGHT - BOTTOM + 16, _number(value)
+            )
+        )
+    parts.append(
+        Markup(
+            '<line class="axis" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
+            '<text class="note" x="{3}" y="{4}" text-anchor="middle">{5}</text>'
+            '<text class="note" transform="translate(12 {6}) rotate(-90)" text-anchor="middle">{7}</text>'
+        ).format(
+            LEFT,
+            WIDTH - RIGHT,
+            HEIGHT - BOTTOM,
+            (LEFT + WIDTH - RIGHT) / 2,
+            HEIGHT - 6,
+            x_label,
+            (TOP + HEIGHT - BOTTOM) / 2,
+            y_label,
+        )
+    )
+    return Markup("").join(parts)
+
+
+def _target(y: float, name: str) -> Markup:
+    return Markup(
+        '<line class="target" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
+        '<text class="note" x="{1}" y="{3}" text-anchor="end">{4}</text>'
+    ).format(LEFT, WIDTH - RIGHT, f"{y:.1f}", f"{y - 5:.1f}", name)
+
+
+def _line(line: Series, x_axis: Scale, y_axis: Scale) -> Markup:
+    kept = thin(line.x, line.y)
+    floor = y_axis.low
+    points = [(x_axis(float(line.x[i])), y_axis(max(float(line.y[i]), floor)), i) for i in kept]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
+    # Invisible discs carry the browser's own tool tips: the value under the pointer, without a script.
+    spots = Markup("").join(
+        Markup('<circle class="spot" cx="{0}" cy="{1}" r="5"><title>{2}</title></circle>').format(
+            f"{x:.1f}", f"{y:.1f}", f"{line.name} at {_number(float(line.x[i]))}: {float(line.y[i]):.6g}"
+        )
+        for x, y, i in points
+    )
+    return Markup('<g class="s{0}"><polyline points="{1}"/>{2}</g>').format(line.style, escape(path), spots)

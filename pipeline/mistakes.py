@@ -1,0 +1,117 @@
+"""The classes a model is worst at, with pictures of what it took for something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import PipelineError
+from pipeline.evaluation import ClassAccuracy, Evaluation, ranks_against_ties
+from pipeline.stored_model import StoredModel
+from pipeline.thumbnails import thumbnail
+from storage.features import Dataset
+
+WORST_CLASSES = 6
+MISTAKES_PER_CLASS = 8
+
+#: RGB pixels (h, w, 3) of the image in a row of the manifest; OSError or PipelineError where there is none.
+ReadImage = Callable[[Mapping[str, object]], NDArray[np.uint8]]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A held-out image that was given to another class; `picture` is a data URL, or `note` says why not."""
+
+    name: str
+    predicted: str
+    rank: int
+    picture: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class WorstClass:
+    """A class with its accuracies and a few of its mistakes, the most confident ones first."""
+
+    name: str
+    rows: int
+    topk: Mapping[int, float]
+    mistakes: tuple[Mistake, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Miss:
+    row: int
+    predicted: int
+    rank: int
+    margin: float
+
+
+def worst_classes(stored: StoredModel, dataset: Dataset, read_image: ReadImage) -> list[WorstClass]:
+    """Give the classes with the lowest top-1 accuracy that made mistakes, each with a few pictures of them.
+
+    Reads the evaluation in the model's record and goes once more over the rows of its split.  A picture that
+    cannot be read any more is replaced by a note.
+    """
+    record = stored.model.record
+    if record.evaluation is None:
+        return []
+    evaluation = Evaluation.from_dict(record.evaluation)
+    worst = [part for part in ranked_worst(evaluation.per_class) if part.topk[1] < 1.0][:WORST_CLASSES]
+    codes = [record.class_names.index(part.name) for part in worst]
+    misses = _misses(stored, evaluation.split, codes)
+    manifest = dataset.manifest()
+    found = []
+    for part, code in zip(worst, codes, strict=True):
+        mistakes = [
+            _mistake(miss, record.class_names, manifest.slice(miss.row, 1).to_pylist()[0], read_image)
+            for miss in misses[code]
+        ]
+        found.append(WorstClass(part.name, part.rows, part.topk, tuple(mistakes)))
+    return found
+
+
+def ranked_worst(per_class: Sequence[ClassAccuracy]) -> list[ClassAccuracy]:
+    """Classes by top-1 accuracy, lowest first; of equals the one with more rows."""
+    return sorted(per_class, key=lambda part: (part.topk[1], -part.rows, part.name))
+
+
+def _misses(stored: StoredModel, split: str, codes: Sequence[int]) -> dict[int, list[_Miss]]:
+    """Find the most confident mistakes of each class; one pass, and never more than a few kept."""
+    rows = stored.rows(split)
+    labels = rows.labels()
+    kept: dict[int, list[_Miss]] = {code: [] for code in codes}
+    for start, stop, X in rows.tiles():
+        wanted = np.flatnonzero(np.isin(labels[start:stop], codes))
+        if not len(wanted):
+            continue
+        scores = np.asarray(X[wanted] @ stored.W)
+        y = labels[start:stop][wanted].astype(np.int64)
+        ranks = ranks_against_ties(scores, y)
+        own = scores[np.arange(len(y)), y]
+        scores[np.arange(len(y)), y] = -np.inf
+        firsts = scores.argmax(axis=1)
+        for i in np.flatnonzero(ranks > 1):
+            miss = _Miss(
+                int(rows.indices[start + wanted[i]]),
+                int(firsts[i]),
+                int(ranks[i]),
+                float(scores[i, firsts[i]] - own[i]),
+            )
+            best = sorted([*kept[int(y[i])], miss], key=lambda seen: -seen.margin)
+            kept[int(y[i])] = best[:MISTAKES_PER_CLASS]
+    return kept
+
+
+def _mistake(
+    miss: _Miss, names: Sequence[str], entry: Mapping[str, object], read_image: ReadImage
+) -> Mistake:
+    name = str(entry["path"] or entry["sample_id"])
+    try:
+        picture = thumbnail(read_image(entry))
+    except (OSError, PipelineError) as error:
+        return Mistake(name, names[miss.predicted], miss.rank, note=str(error))
+    return Mistake(name, names[miss.predicted], miss.rank, picture=picture)

@@ -1,0 +1,161 @@
+"""The report of a model: one HTML file that needs no network, no script and no server."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from pipeline.charts import Series, bar_chart, line_chart
+from pipeline.report_data import ReportData, gather
+from pipeline.stored_model import StoredModel
+from storage.stores import open_store
+from storage.urls import join
+
+TEMPLATE = "report.html.j2"
+
+
+def write_report(model_url: str, path: Path | None = None) -> str:
+    """Write the report of the model at `model_url` and give where it lies.
+
+    Without a `path` it goes into the model's store, as reports/<model>.html.  A report that is there already
+    is replaced in one step.
+    """
+    stored = StoredModel.open(model_url)
+    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    page = render(gather(stored, read_image, created)).encode()
+    if path is not None:
+        path = path.absolute()
+        open_store(str(path.parent), create=True).write_bytes(path.name, page)
+        return str(path)
+    store, name = stored.model.store, f"reports/{stored.model.record.id}.html"
+    store.write_bytes(name, page)
+    return str(store.local_path / name) if store.local_path is not None else join(store.url, name)
+
+
+def render(data: ReportData) -> str:
+    """Make the page; everything that came from a user (paths, class names) is escaped."""
+    environment = Environment(
+        loader=PackageLoader("pipeline", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, percent=percent, duration=duration, count=count)
+    record = data.record
+    return environment.get_template(TEMPLATE).render(
+        data=data,
+        record=record,
+        result=record.result,
+        certificate=record.certificate,
+        evaluation=record.evaluation,
+        verdict=verdict(record.certificate),
+        charts=charts(data.history, _tolerance(record.config, record.certificate)),
+        accuracy_chart=accuracy_chart(record.evaluation),
+        configuration=flat(record.config),
+        features=flat(record.features),
+    )
+
+
+def verdict(certificate: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Give the style ("good", "fair" or "bad") and the words of the certificate's verdict."""
+    if certificate is None:
+        return "fair", "Not certified yet"
+    if certificate["certified"]:
+        return "good", "Certified"
+    if certificate.get("valid", True):
+        return "fair", "Gap above the tolerance"
+    return "bad", "Certificate refused"
+
+
+def charts(history: Sequence[Mapping[str, Any]], tol: float | None) -> list[tuple[str, str, Markup]]:
+    """Draw the history over rounds and over seconds, as (title, axis, chart)."""
+    axes = (("rounds", _column(history, "round")), ("seconds", _column(history, "seconds")))
+    drawn = []
+    for axis, x in axes:
+        gap = Series.of("relative gap", x, _column(history, "relative_gap"), positive=True)
+        target = None if tol is None else (f"tolerance {number(tol)}", tol)
+        drawn.append(
+            (
+                "Relative duality gap",
+                axis,
+                line_chart([gap], x_label=axis, y_label="relative gap", log=True, target=target),
+            )
+        )
+    for axis, x in axes:
+        lines = [
+            Series.of("primal", x, _column(history, "primal"), 2),
+            Series.of("dual", x, _column(history, "dual"), 1),
+        ]
+        drawn.append(
+            ("Primal and dual objective", axis, line_chart(lines, x_label=axis, y_label="objective"))
+        )
+    steps = Series.of("step", axes[0][1], _column(history, "step"), 3, positive=True)
+    active = Series.of("active share", axes[0][1], _column(history, "active"), 4)
+    drawn.append(("Step size", "rounds", line_chart([steps], x_label="rounds", y_label="step", log=True)))
+    drawn.append(
+        ("Share of active examples", "rounds", line_chart([active], x_label="rounds", y_label="share"))
+    )
+    return drawn
+
+
+def accuracy_chart(evaluation: Mapping[str, Any] | None) -> Markup:
+    """Draw the top-k accuracies against always answering the largest class."""
+    if evaluation is None:
+        return Markup("")
+    rows = [(f"top-{k}", float(share)) for k, share in evaluation["topk"].items()]
+    return bar_chart(rows, mark=("always the largest class", float(evaluation["majority_baseline"])))
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Give nested options as (dotted name, value) pairs, those without a value left out."""
+    pairs: list[tuple[str, str]] = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            pairs += flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            shown = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+            pairs.append((f"{prefix}{name}", shown))
+    return pairs
+
+
+def number(value: float | None) -> str:
+    """Six significant digits, or a dash."""
+    return "\u2013" if value is None else f"{value:.6g}"
+
+
+def percent(value: float | None) -> str:
+    """One decimal, or a dash."""
+    return "\u2013" if value is None else f"{value:.1%}"
+
+
+def count(value: int | None) -> str:
+    """Thousands apart, or a dash."""
+    return "\u2013" if value is None else f"{value:,}"
+
+
+def duration(value: float | None) -> str:
+    """Seconds, or minutes and hours where they are many."""
+    if value is None:
+        return "\u2013"
+    if value < 120:
+        return f"{value:.1f} s"
+    minutes = round(value / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _column(history: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """Values of one field of the rounds; NaN (stored as null) where there is none."""
+    values = (record.get(name) for record in history if "round" in record)
+    return [math.nan if value is None else float(value) for value in values]
+
+
+def _tolerance(config: Mapping[str, Any], certificate: Mapping[str, Any] | None) -> float | None:
+    tol = certificate["tol"] if certificate else config.get("tol")
+    return None if tol is None else float(tol)

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.charts import MOST_POINTS, Series, bar_chart, line_chart, thin
+from pipeline.mistakes import Mistake, WorstClass
+from pipeline.report import duration, flat, render, verdict
+from pipeline.report_data import Rejected, ReportData
+from pipeline.thumbnails import thumbnail
+from storage.models import ModelRecord
+
+NASTY = '<script>alert("x")</script> & "mug"'
+
+
+def hand_made_history(rounds: int) -> list[dict[str, Any]]:
+    records = []
+    for t in range(rounds):
+        gap = 0.6 / (1 + t) ** 1.4
+        records.append(
+            {
+                "round": t, "passes": t + 1, "seconds": 0.02 * (t + 1), "primal": 0.31 + gap, "dual": 0.31,
+                "gap": gap, "relative_gap": gap / (0.31 + gap), "gap_kind": "true", "step": 2 / (t + 2),
+                "active": 0.3 + 0.7 / (1 + t),
+            }
+        )
+    return records
+
+
+def hand_made_report() -> ReportData:
+    names = ("back_pack", NASTY, "日本語", "calculator")
+    picture = thumbnail(np.full((8, 8, 3), 90, np.uint8))
+    topk = {"1": 0.81, "2": 0.9, "3": 0.955, "5": 0.99, "10": 1.0}
+    certificate = {
+        "model": "m0001", "dataset": "d0001-ab12", "primal": 0.3108, "dual": 0.3106, "gap": 0.0002,
+        "relative_gap": 6.4e-4, "gap_kind": "true", "lifted_gap": None, "rests_on": "W and b", "n": 1257,
+        "recorded_primal": 0.3108, "recorded_dual": 0.3106, "agrees": True, "w_difference": None,
+        "infeasibility": None, "valid": True, "tol": 1e-3, "certified": True, "seconds": 0.4,
+        "created": "2026-01-01T00:00:00+00:00",
+    }  # fmt: skip
+    evaluation = {
+        "model": "m0001", "dataset": "d0001-ab12", "split": "test", "rows": 360, "topk": topk,
+        "majority_class": names[0], "majority_baseline": 0.3, "seconds": 0.1, "created": "2026-01-01",
+        "per_class": [{"name": name, "rows": 90, "topk": topk} for name in names],
+        "confused": [{"true": names[1], "predicted": names[2], "count": 7}],
+    }  # fmt: skip
+    record = ModelRecord(
+        dataset="d0001-ab12", dataset_digest="ab" * 32, config={"loss": "topk_hinge", "k": 5, "tol": 1e-3},
+        loss={"name": "topk_hinge", "k": 5}, lam=8e-4, C=1.0, smoothing=0.0, method="fw", n=1257, d=325, m=4,
+        class_names=names, features={"kind": "extract", "backbone": {"name": "hog", "cells": 8}},
+        result={"passes": 120, "seconds": 3.2, "status": "solved"}, certificate=certificate,
+        evaluation=evaluation, run="r0001", code_version="0.1.0", id="m0001", created="2026-01-01",
+    )  # fmt: skip
+    worst = [
+        WorstClass(
+            NASTY, 90, {1: 0.61, 3: 0.9},
+            (
+                Mistake("mug/1.png", "日本語", 2, picture),
+                Mistake(NASTY, "calculator", 4, None, "gone: no such file"),
+            ),
+        )
+    ]  # fmt: skip
+    return ReportData(
+        record=record, history=hand_made_history(120), counts={"train": 1257, "val": 0, "test": 360, "rejected": 2},
+        worst=worst, rejected=[Rejected("bad/<b>.jpg", "cut short"), Rejected("x.png", "zero bytes")],
+        rejected_total=2, duplicates=3, created="2026-01-01T00:00:00+00:00",
+    )  # fmt: skip
+
+
+def test_what_users_named_is_escaped() -> None:
+    page = render(hand_made_report())
+    assert NASTY not in page
+    assert "<b>.jpg" not in page
+    assert page.count("&lt;script&gt;alert") >= 3
+
+
+def test_page_is_complete_in_itself() -> None:
+    page = render(hand_made_report())
+    assert not re.search(r"""(?:src|href)\s*=\s*["'](?!data:|#)""", page)
+    assert "@import" not in page
+    assert "url(" not in page
+    assert "<script" not in page
+
+
+def test_page_shows_certificate_accuracy_mistakes_and_lineage() -> None:
+    page = render(hand_made_report())
+    for expected in ("6.40e-04", "Certified", "81.0%", "99.0%", "own class ranked 2", "image not readable",
+                     "gone: no such file", "cut short", "d0001-ab12", "backbone.name", "日本語"):  # fmt: skip
+        assert expected in page
+    assert page.count("<svg") == 7
+
+
+def test_page_without_certificate_evaluation_or_history() -> None:
+    full = hand_made_report()
+    bare = ReportData(record=replace(full.record, certificate=None, evaluation=None, run=None, result={}))
+    page = render(bare)
+    assert "Not certified yet" in page
+    assert "has not been evaluated" in page
+    assert "No rounds were recorded" in page
+
+
+def test_a_certificate_that_fails_its_checks_is_not_shown_as_good() -> None:
+    full = hand_made_report().record
+    assert full.certificate is not None
+    assert verdict(full.certificate)[0] == "good"
+    assert verdict({**full.certificate, "certified": False})[0] == "fair"
+    assert verdict({**full.certificate, "certified": False, "valid": False})[0] == "bad"
+
+
+def test_long_histories_are_thinned_and_keep_ends_and_extremes() -> None:
+    rng = np.random.default_rng(0)
+    x, y = np.arange(100_000.0), rng.standard_normal(100_000)
+    y[54_321] = 99.0
+    kept = thin(x, y)
+    assert len(kept) <= MOST_POINTS
+    assert kept[0] == 0
+    assert kept[-1] == 99_999
+    assert 54_321 in kept
+    full = hand_made_report()
+    page = render(replace(full, history=hand_made_history(20_000)))
+    assert len(page) < 1_000_000
+
+
+@pytest.mark.parametrize("values", [[0.5], [1.0, 1.0], [1e-9, 1e9], [math.nan, 0.25], [5.0, -1.0, 0.0, 3.0]])
+def test_charts_stay_inside_their_frame(values: list[float]) -> None:
+    for log in (False, True):
+        line = Series.of("gap", range(len(values)), values, positive=log)
+        drawn = str(line_chart([line], x_label="rounds", y_label="gap", log=log))
+        points = re.findall(r'cx="([-\d.]+)" cy="([-\d.]+)"', drawn)
+        assert points
+        assert all(0 <= float(x) <= 560 and 0 <= float(y) <= 280 for x, y in points)
+        assert "nan" not in drawn
+
+
+def test_bars_are_as_long_as_their_shares() -> None:
+    drawn = str(bar_chart([("top-1", 0.25), ("top-5", 1.0)], mark=("largest class", 0.9)))
+    short, full = (float(width) for width in re.findall(r'class="bar"[^>]*width="([\d.]+)"', drawn))
+    assert short / full == pytest.approx(0.25, abs=1e-3)
+
+
+def test_thumbnails_are_small_pictures() -> None:
+    large = thumbnail(np.random.default_rng(0).integers(0, 256, (600, 900, 3)).astype(np.uint8))
+    assert large.startswith("data:image/jpeg;base64,")
+    assert len(large) < 20_000
+
+
+def test_options_are_flattened_without_empty_ones() -> None:
+    assert flat({"a": {"b": 1, "c": None}, "d": ("x", "y")}) == [("a.b", "1"), ("d", "x, y")]
+
+
+def test_durations_read_well() -> None:
+    assert [duration(s) for s in (3.21, 600, 10_000, None)] == ["3.2 s", "10 min", "2 h 47 min", "–"]
