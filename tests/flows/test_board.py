@@ -1,0 +1,117 @@
+"""The board never makes the job wait, and its last state arrives whenever there is somebody to take it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import ClassVar
+
+import pytest
+
+from flows.board import Board, Entry, Forwarder
+
+
+class Recorder:
+    """A receiver that notes what it gets; fails while `down`, and waits at `gate` in each delivery."""
+
+    recoverable: ClassVar[tuple[type[Exception], ...]] = (ConnectionError,)
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, float]] = []
+        self.down = False
+        self.attempts = 0
+        self.gate = threading.Event()
+        self.gate.set()
+        self.closed = False
+
+    def deliver(self, key: str, entry: Entry) -> None:
+        self.attempts += 1
+        self.gate.wait()
+        if self.down:
+            raise ConnectionError("the server is down")
+        self.got.append((key, entry.data))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def percent(value: float) -> Entry:
+    return Entry("progress", "share done", value)
+
+
+def wait_for(condition: object, seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.005)
+
+
+def test_only_entries_with_news_are_given_and_each_key_holds_its_latest() -> None:
+    board = Board()
+    board.pin("a", percent(1))
+    board.pin("b", percent(2))
+    seen = {key: version for key, (version, _) in board.news({}).items()}
+    assert board.news(seen) == {}
+    for value in range(1000):
+        board.pin("a", percent(value))
+    news = board.news(seen)
+    assert list(news) == ["a"]
+    assert news["a"][1].data == 999
+
+
+def test_a_moving_entry_is_delivered_more_than_once_and_in_order() -> None:
+    board, receiver = Board(), Recorder()
+    forwarder = Forwarder(board, receiver, interval=0.01)
+    forwarder.start()
+    for value in (10, 20, 30):
+        board.pin("share", percent(value))
+        wait_for(lambda value=value: receiver.got and receiver.got[-1] == ("share", value))
+    assert forwarder.close(5.0)
+    assert [value for _, value in receiver.got] == [10, 20, 30]
+    assert receiver.closed
+
+
+def test_pinning_does_not_wait_for_a_receiver_that_hangs_and_closing_gives_up_at_the_deadline(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    board, receiver = Board(), Recorder()
+    receiver.gate.clear()
+    forwarder = Forwarder(board, receiver, interval=0.01)
+    forwarder.start()
+    board.pin("share", percent(0))
+    wait_for(lambda: receiver.attempts == 1)
+    begun = time.perf_counter()
+    for value in range(10_000):
+        board.pin("share", percent(value))
+    # 10,000 updates take some 10 ms; a single wait for the receiver would take for ever.
+    assert time.perf_counter() - begun < 2.0
+    begun = time.perf_counter()
+    assert not forwarder.close(0.3)
+    assert 0.25 < time.perf_counter() - begun < 3.0
+    assert "did not reach" in caplog.text
+    receiver.gate.set()
+
+
+def test_a_server_that_was_down_gets_the_last_state_when_it_is_back() -> None:
+    board, receiver = Board(), Recorder()
+    receiver.down = True
+    forwarder = Forwarder(board, receiver, interval=0.01, longest_pause=0.05)
+    forwarder.start()
+    board.pin("share", percent(10))
+    wait_for(lambda: receiver.attempts >= 3)
+    board.pin("share", percent(100))
+    receiver.down = False
+    assert forwarder.close(5.0)
+    assert receiver.got == [("share", 100)]
+
+
+def test_closing_tries_a_failing_receiver_again_until_the_deadline() -> None:
+    board, receiver = Board(), Recorder()
+    receiver.down = True
+    forwarder = Forwarder(board, receiver, interval=0.01)
+    forwarder.start()
+    board.pin("share", percent(10))
+    assert not forwarder.close(0.3)
+    assert receiver.attempts > 2
+    assert receiver.got == []
+    wait_for(lambda: receiver.closed)

@@ -1,0 +1,46 @@
+"""What is set before Prefect is imported, and what is left as the user set it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from flows import environment
+
+
+def test_sets_what_is_missing_or_empty_and_nothing_else() -> None:
+    environ = {"DO_NOT_TRACK": "0", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "", "HOME": "/home/ada"}
+    environment.prepare(environ)
+    assert environ["DO_NOT_TRACK"] == "0"
+    assert environ["HOME"] == "/home/ada"
+    assert environ["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] == "30"
+    assert environ["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
+    assert environ.keys() == {"HOME", *environment.ALWAYS}
+
+
+def test_prefect_reads_these_settings_under_the_names_used_here(tmp_path: Path) -> None:
+    """A renamed setting would be ignored without a word: ask Prefect itself, in a process of its own."""
+    script = """
+import json, os
+import flows
+from flows import environment
+environment.prepare(os.environ, environment.COMMAND_LINE)
+from prefect.settings import get_current_settings
+s = get_current_settings()
+print(json.dumps([
+    s.server.analytics_enabled, s.server.ephemeral.startup_timeout_seconds, s.flows.heartbeat_frequency,
+    s.api.request_timeout, s.client.max_retries, s.logging.config_path.name, str(s.home),
+]))
+"""
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PREFECT_HOME": str(tmp_path / "prefect")}
+    ran = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert json.loads(ran.stdout) == [False, 180, 30, 15.0, 2, "logging.yml", str(tmp_path / "prefect")]
+
+
+def test_the_package_prepares_the_environment_before_prefect_is_there() -> None:
+    script = "import sys, flows; from flows import board, environment, runners; assert 'prefect' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
