@@ -1,0 +1,19 @@
+"""How a job tells whoever watches where it is: a terminal, a flow's artifacts, a test, or nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+
+class Progress(Protocol):
+    """A watcher of a job.  Its methods return at once, never raise and are called from one thread."""
+
+    def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
+        """Begin the stage `stage` of `total` units (None where that is not known); ends the one before."""
+
+    def advance(self, amount: int = 1) -> None:
+        """Count `amount` more units of the stage as done."""
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Show facts of the moment; a round of training gives its history record (gap, primal, dual, ...)."""
