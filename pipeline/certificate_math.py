@@ -79,7 +79,7 @@ class RankedLoss:
 
     def linear(self, alpha: Array, y: Labels) -> Array:
         """-Phi*(-alpha) = -<delta_y, alpha> of each row of `alpha` (r, m), inside the domain."""
-        return np.negative(np.einsum("ij,ij->i", self.margins[y], alpha))
+        return np.asarray(-np.einsum("ij,ij->i", self.margins[y], alpha), dtype=np.float64)
 
     def violation(self, alpha: Array, y: Labels) -> float:
         """Largest amount by which a row of `alpha` (r, m) leaves the domain, 0 for none."""

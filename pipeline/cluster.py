@@ -79,6 +79,7 @@ def _own_cluster(config: ClusterConfig, *, processes: bool) -> Iterator[Client]:
     }
     with ExitStack() as stack:
         stack.enter_context(_environment_kept())
+        stack.enter_context(_quiet())
         stack.enter_context(dask.config.set(settings))
         try:
             cluster = LocalCluster(
@@ -86,7 +87,9 @@ def _own_cluster(config: ClusterConfig, *, processes: bool) -> Iterator[Client]:
                 threads_per_worker=threads,
                 processes=processes,
                 host="127.0.0.1" if processes else None,
-                dashboard_address=_dashboard_address() if config.dashboard else None,
+                dashboard_address=_dashboard_address() if config.dashboard else "127.0.0.1:0",
+                # Worker threads have no host of their own, and would offer their pages to every network.
+                worker_dashboard_address=None if processes else "127.0.0.1:0",
                 memory_limit=_memory_limit(config.memory_limit, processes=processes),
                 silence_logs=logging.ERROR,
             )
@@ -98,8 +101,22 @@ def _own_cluster(config: ClusterConfig, *, processes: bool) -> Iterator[Client]:
         client = stack.enter_context(Client(cluster, set_as_default=False, direct_to_workers=True))
         if processes:
             client.register_plugin(IgnoreInterrupts())
+        # Dask collects a client's messages for 10 ms; a round of a small job is over by then.
+        client.scheduler_comm.interval = 0.001
         _wait_for_worker(client, "the cluster on this machine", config.worker_wait)
         yield client
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Dask's comings and goings out of the job's log; what concerns the job, the job reports itself."""
+    dask_logger = logging.getLogger("distributed")
+    level = dask_logger.level
+    dask_logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        dask_logger.setLevel(level)
 
 
 @contextmanager

@@ -128,7 +128,8 @@ class WorkerCalls:
         """Return when all are done; raise as soon as one never will be."""
         while futures:
             try:
-                wait(list(futures.values()), timeout=POLL_SECONDS)
+                with self._client.as_current():
+                    wait(list(futures.values()), timeout=POLL_SECONDS)
             except TimeoutError:
                 self._check_workers(futures, deadline)
                 if any(future.status == "error" for future in futures.values()):

@@ -44,7 +44,7 @@ LEASE_SECONDS = 900.0
 class DaskExecutor:
     """`solvers.Executor` on the workers of `client`.
 
-    `bounds` or `blocks` cut the rows as in `SerialExecutor`; by default `TrainingRows` are cut as they say.
+    `bounds` or `blocks` cut the rows as in `SerialExecutor`; without `bounds`, `TrainingRows` say where.
     `cache_bytes` of features stay in memory, over all workers; the rest is read again in each pass.
     `worker_wait` is how long to wait while no worker is there at all, `silence` how long a worker may send no
     heartbeat, both in seconds.
@@ -56,7 +56,7 @@ class DaskExecutor:
         self,
         client: Client,
         *,
-        blocks: int | None = None,
+        blocks: int = 1,
         bounds: Sequence[int] | None = None,
         cache_bytes: int = 1 << 30,
         worker_wait: float = 60.0,
@@ -95,7 +95,7 @@ class DaskExecutor:
         """Place the examples on the workers, with A = 0 where `keep_duals`."""
         self._release()
         bounds = self._asked_bounds
-        if bounds is None and self._asked_blocks is None and isinstance(X, TrainingRows):
+        if bounds is None and isinstance(X, TrainingRows):
             bounds = X.block_bounds()
         cuts = block_bounds(problem.n, self._asked_blocks, bounds)
         self._spans = tuple(Span(i, start, stop) for i, (start, stop) in enumerate(itertools.pairwise(cuts)))

@@ -29,3 +29,7 @@ class InterruptedRunError(PipelineError, RuntimeError):
 
 class MissingExtraError(PipelineError, ImportError):
     """An optional package is needed and not installed."""
+
+
+class CertificateMismatchError(PipelineError, ArithmeticError):
+    """What is stored of a model contradicts itself, so no certificate can be given."""

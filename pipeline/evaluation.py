@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import InputError
+from pipeline.partition import TrainingRows
+from pipeline.stored_model import StoredModel
+from storage.models import update_record
+from storage.schema import SPLITS
+
 if TYPE_CHECKING:
     from pipeline.progress import Progress
+
+REPORTED_K = (1, 2, 3, 5, 10)
 
 
 @dataclass(frozen=True)
@@ -20,7 +34,7 @@ class ClassAccuracy:
 
 @dataclass(frozen=True)
 class Confusion:
-    """`count` rows of class `true` were given to class `predicted` first."""
+    """`count` rows of class `true` scored class `predicted` highest, or as high as their own."""
 
     true: str
     predicted: str
@@ -29,7 +43,11 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracies of a model on one split."""
+    """Accuracies of a model on one split.
+
+    `majority_baseline` is the top-1 accuracy of always answering `majority_class`, the largest in training.
+    `per_class` has the classes that occur, in class order; `confused` the most frequent pairs first.
+    """
 
     model: str
     dataset: str
@@ -44,8 +62,24 @@ class Evaluation:
     created: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON; the keys of `topk` become strings there."""
-        return asdict(self)
+        """Give plain values for JSON; the keys of `topk` are strings there."""
+        values = asdict(self)
+        for part in (values, *values["per_class"]):
+            part["topk"] = {str(k): share for k, share in part["topk"].items()}
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Evaluation:
+        """Read what `to_dict` gave, from a model's record."""
+
+        def shares(topk: Mapping[str, float]) -> dict[int, float]:
+            return {int(k): float(share) for k, share in topk.items()}
+
+        per_class = tuple(
+            ClassAccuracy(part["name"], part["rows"], shares(part["topk"])) for part in values["per_class"]
+        )
+        confused = tuple(Confusion(**pair) for pair in values["confused"])
+        return cls(**{**values, "topk": shares(values["topk"]), "per_class": per_class, "confused": confused})
 
 
 def evaluate(
@@ -56,5 +90,89 @@ def evaluate(
     confused: int = 20,
     store: bool = True,
 ) -> Evaluation:
-    """Evaluate the model at `model_url` on one split of its dataset; with `store`, record the result."""
-    raise NotImplementedError
+    """Evaluate the model at `model_url` on one split of its dataset; with `store`, record the result.
+
+    Raises `InputError` if the split has no rows, or if the dataset is gone or is another one.
+    """
+    started = time.perf_counter()
+    stored = StoredModel.open(model_url)
+    record = stored.model.record
+    if split not in SPLITS or split == "rejected":
+        raise InputError(f"there is no split {split!r}: use train, val or test")
+    rows = stored.rows(split)
+    if len(rows) == 0:
+        counts = ", ".join(f"{name} {count}" for name, count in rows.dataset.info.counts.items())
+        raise InputError(f"dataset {record.dataset} has no {split} rows to evaluate on (it has {counts})")
+    ranks, firsts = _ranks(rows, stored.W, progress)
+    y = rows.labels()
+    shown = [k for k in REPORTED_K if k <= record.m]
+    majority = _majority(rows)
+    evaluation = Evaluation(
+        model=record.id,
+        dataset=record.dataset,
+        split=split,
+        rows=len(y),
+        topk=topk_shares(ranks, shown),
+        majority_class=record.class_names[majority],
+        majority_baseline=float(np.mean(y == majority)),
+        per_class=tuple(
+            ClassAccuracy(record.class_names[c], int((y == c).sum()), topk_shares(ranks[y == c], shown))
+            for c in np.unique(y)
+        ),
+        confused=_confused_pairs(y, firsts, ranks, record.class_names, confused),
+        seconds=time.perf_counter() - started,
+        created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+    )
+    if store:
+        update_record(model_url, evaluation=evaluation.to_dict())
+    return evaluation
+
+
+def ranks_against_ties(scores: NDArray[Any], y: NDArray[Any]) -> NDArray[np.int64]:
+    """Rank of the own class, 1 + #{j != y: s_j >= s_y}, for each row of `scores` (r, m).
+
+    A tie counts against the model: a model that gives every class the same score knows nothing.  NaN counts
+    as a tie.
+    """
+    own = np.take_along_axis(scores, np.asarray(y, dtype=np.int64)[:, None], axis=1)
+    return np.asarray((~(scores < own)).sum(axis=1), dtype=np.int64)
+
+
+def topk_shares(ranks: NDArray[np.int64], ks: Sequence[int]) -> dict[int, float]:
+    """Share of rows whose own class ranks among the first k, for each k."""
+    return {k: float(np.mean(ranks <= k)) for k in ks}
+
+
+def _ranks(
+    rows: TrainingRows, W: NDArray[np.float64], progress: Progress | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rank of the own class, and the best of the other classes, for every row; one pass, unit by unit."""
+    labels = rows.labels()
+    ranks = np.empty(len(rows), dtype=np.int64)
+    firsts = np.empty(len(rows), dtype=np.int64)
+    for start, stop, X in rows.tiles():
+        scores = np.asarray(X @ W)
+        y = labels[start:stop]
+        ranks[start:stop] = ranks_against_ties(scores, y)
+        scores[np.arange(stop - start), y] = -np.inf
+        firsts[start:stop] = scores.argmax(axis=1)
+        if progress is not None:
+            progress.advance(stop - start)
+    return ranks, firsts
+
+
+def _majority(rows: TrainingRows) -> int:
+    """Class with the most training rows, the first of equals."""
+    dataset = rows.dataset
+    training = dataset.labels()[dataset.split() == SPLITS["train"]]
+    return int(np.bincount(training[training >= 0], minlength=1).argmax())
+
+
+def _confused_pairs(
+    y: NDArray[Any], firsts: NDArray[np.int64], ranks: NDArray[np.int64], names: Sequence[str], most: int
+) -> tuple[Confusion, ...]:
+    wrong = ranks > 1
+    m = len(names)
+    pairs, counts = np.unique(y[wrong].astype(np.int64) * m + firsts[wrong], return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:most]
+    return tuple(Confusion(names[pairs[i] // m], names[pairs[i] % m], int(counts[i])) for i in order)

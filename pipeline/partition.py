@@ -77,6 +77,11 @@ class TrainingRows:
         return len(self._offsets) - 1
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all rows as training sees them."""
+        return len(self) * _row_bytes(self)[0]
+
+    @property
     def indices(self) -> NDArray[np.int64]:
         """Row of the dataset for each training row, shape (n,)."""
         return self._indices

@@ -87,8 +87,8 @@ class ClusterConfig(BaseModel):
         default=1 << 30, ge=0, description="Bytes of features kept in memory, all workers together"
     )
     worker_wait: float = Field(default=60.0, gt=0.0, description="Seconds to wait for a first worker")
-    round_seconds: float = Field(
-        default=300.0, gt=0.0, description="Seconds after which a silent worker loses its blocks"
+    silence: float = Field(
+        default=60.0, gt=0.0, description="Seconds without a heartbeat after which a worker loses its blocks"
     )
     dashboard: bool = Field(default=True, description="Serve Dask's dashboard on this machine")
 

@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.certification import Certificate
+import numpy as np
+from dask.system import CPU_COUNT
+from distributed import Client
+
+from pipeline.certification import Certificate, certify
+from pipeline.checkpointing import (
+    RunRecorder,
+    find_checkpoint,
+    load_state,
+    save_state,
+)
+from pipeline.cluster import open_cluster
+from pipeline.dask_executor import DaskExecutor
+from pipeline.errors import ClusterError, InterruptedRunError
+from pipeline.interrupts import stop_on_signals
+from pipeline.partition import CachedRows, TrainingRows
 from pipeline.train_config import ClusterConfig, TrainConfig
+from pipeline.training_plan import TrainingPlan, plan_training
+from solvers.api import solve
+from solvers.errors import NonFiniteError, StateLostError
+from solvers.executor import Executor, ThreadExecutor
+from solvers.state import SolveResult, SolverState
+from solvers.stopping import Status
+from storage.checkpoints import Checkpoint
+from storage.models import save_model
+from storage.runs import finish_run
 
 if TYPE_CHECKING:
-    from distributed import Client
-
     from pipeline.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+# So many times in one run the dual variables may be lost and taken from the last checkpoint.
+ROLLBACKS = 5
 
 
 @dataclass(frozen=True)
@@ -37,7 +67,7 @@ class TrainResult:
     @property
     def solved(self) -> bool:
         """Whether the tolerance was reached."""
-        return self.status == "solved"
+        return self.status == Status.SOLVED.value
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""
@@ -52,8 +82,169 @@ def train(
 ) -> TrainResult:
     """Train, publish and certify one model.
 
-    `cluster` says where it runs (default: one worker a core); an open `client` is used instead.
+    `cluster` says where it runs (default: one worker a core); an open `client` goes before it.
     Raises `InterruptedRunError` after Ctrl-C or SIGTERM, once a checkpoint is stored; its message holds the
-    command that resumes the run.
+    command that resumes the run.  Before any work it raises `InputError`, `ConfigError`,
+    `InvalidProblemError` or `MismatchError` for what cannot be trained.
     """
-    raise NotImplementedError
+    plan = plan_training(config)
+    cluster = cluster or ClusterConfig()
+    if progress is not None:
+        progress.begin("train", unit="rounds")
+    with stop_on_signals() as flag, _open_executor(plan, cluster, client) as (executor, rows):
+        recorder = RunRecorder(plan.place, executor, flag, plan.config.checkpoint_seconds, progress)
+        with recorder:
+            result = _solve(plan, executor, rows, recorder)
+        if result.status is Status.INTERRUPTED:
+            raise InterruptedRunError(
+                f"stopped by {flag.reason} after {result.passes} passes; {plan.how_to_resume}"
+            )
+        if result.status is Status.NONFINITE:
+            finish_run(plan.store, plan.run_id, {"status": result.status.value})
+            raise NonFiniteError(
+                f"the numbers overflowed in pass {result.passes} of run {plan.run_id}: scale the features"
+                f" (transforms standardize or l2) or take a C smaller than {plan.config.C:g}"
+            )
+        url = _publish(plan, executor, result)
+    certificate = certify(url, progress) if plan.config.certify else None
+    return _conclude(plan, result, url, certificate)
+
+
+@contextmanager
+def _open_executor(
+    plan: TrainingPlan, cluster: ClusterConfig, client: Client | None
+) -> Iterator[tuple[Executor, TrainingRows]]:
+    """Choose where the blocks live: a client's workers, an own cluster's, or threads of this process."""
+    bounds = plan.rows.block_bounds()
+    if client is None and cluster.scheduler is None and cluster.workers != 0:
+        wanted = cluster.workers or max(1, CPU_COUNT // cluster.threads_per_worker)
+        cluster = cluster.model_copy(update={"workers": min(wanted, len(bounds) - 1)})
+    with _client(cluster, client, plan.rows) as found:
+        rows = plan.rows
+        if found is None:
+            executor: Executor = ThreadExecutor(min(CPU_COUNT, len(bounds) - 1), bounds=bounds)
+            rows = CachedRows(plan.rows, cluster.cache_bytes)
+        else:
+            executor = DaskExecutor(
+                found,
+                bounds=bounds,
+                cache_bytes=cluster.cache_bytes,
+                worker_wait=cluster.worker_wait,
+                silence=cluster.silence,
+            )
+        try:
+            yield executor, rows
+        finally:
+            executor.close()
+
+
+@contextmanager
+def _client(cluster: ClusterConfig, client: Client | None, rows: TrainingRows) -> Iterator[Client | None]:
+    if client is not None:
+        yield client
+        return
+    with open_cluster(cluster, data_bytes=rows.nbytes) as own:
+        yield own
+
+
+def _solve(plan: TrainingPlan, executor: Executor, rows: TrainingRows, recorder: RunRecorder) -> SolveResult:
+    """Run the loop; where dual variables went with a worker, go on from the last checkpoint."""
+    checkpoint = find_checkpoint(plan.place) if plan.resumes else None
+    losses = 0
+    while True:
+        try:
+            return _solve_from(checkpoint, plan, executor, rows, recorder)
+        except StateLostError as error:
+            losses += 1
+            if losses > ROLLBACKS:
+                raise InterruptedRunError(f"{error}; {plan.how_to_resume}") from error
+            logger.warning("%s", error)
+            recorder.note({"event": "rollback", "reason": str(error)})
+            checkpoint = find_checkpoint(plan.place)
+        except (ClusterError, KeyboardInterrupt) as error:
+            _save_what_is_here(plan, recorder.latest)
+            reason = str(error) or "interrupted twice"
+            raise InterruptedRunError(f"{reason}; {plan.how_to_resume}") from error
+
+
+def _solve_from(
+    checkpoint: Checkpoint | None,
+    plan: TrainingPlan,
+    executor: Executor,
+    rows: TrainingRows,
+    recorder: RunRecorder,
+) -> SolveResult:
+    config = plan.config
+    result = solve(
+        rows,
+        plan.rows.labels(),
+        plan.loss,
+        plan.lam,
+        config.smoothing,
+        config.method,
+        tol=config.tol,
+        max_passes=config.max_passes,
+        seed=config.seed,
+        executor=executor,
+        callbacks=(recorder,),
+        keep_duals=plan.keep_duals,
+        time_limit=config.time_limit,
+        m=plan.m,
+        state=None if checkpoint is None else load_state(checkpoint),
+        duals=checkpoint.dual_blocks() if checkpoint is not None and checkpoint.has_duals else None,
+    )
+    if result.status not in {Status.SOLVED, Status.NONFINITE}:
+        recorder.save(result.state)
+    return result
+
+
+def _save_what_is_here(plan: TrainingPlan, state: SolverState | None) -> None:
+    """Without dual variables the coordinator has all there is, whatever became of the workers."""
+    if state is not None and not plan.keep_duals:
+        save_state(plan.place, state, None)
+
+
+def _publish(plan: TrainingPlan, executor: Executor, result: SolveResult) -> str:
+    """Store the model; with dual variables its certificate rests on them, otherwise on W, b and |A|^2/n."""
+    arrays = {"W": result.W} | dict(plan.transforms.arrays())
+    if not plan.stores_duals:
+        arrays["dual_sums"] = np.asarray([result.b, result.state.aa])
+    record = plan.model_record(
+        {
+            "status": result.status.value,
+            "primal": result.primal,
+            "dual": result.dual,
+            "gap": result.gap,
+            "relative_gap": result.relative_gap,
+            "gap_kind": result.gap_kind,
+            "lifted_gap": result.lifted_gap,
+            "passes": result.passes,
+            "seconds": result.seconds,
+        }
+    )
+    duals = executor.duals(result.state.commit) if plan.stores_duals else None
+    return save_model(plan.store, record, arrays, duals)
+
+
+def _conclude(
+    plan: TrainingPlan, result: SolveResult, url: str, certificate: Certificate | None
+) -> TrainResult:
+    trained = TrainResult(
+        model=url,
+        run=plan.run_id,
+        dataset=plan.rows.dataset.info.id,
+        status=result.status.value,
+        primal=result.primal,
+        dual=result.dual,
+        gap=result.gap,
+        relative_gap=result.relative_gap,
+        gap_kind=result.gap_kind,
+        passes=result.passes,
+        seconds=result.seconds,
+        n=result.problem.n,
+        d=result.problem.d,
+        m=result.problem.m,
+        certificate=certificate,
+    )
+    finish_run(plan.store, plan.run_id, trained.to_dict())
+    return trained

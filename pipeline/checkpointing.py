@@ -1,0 +1,126 @@
+"""What a run leaves behind while it goes on: its history, and checkpoints from which it can be resumed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.interrupts import StopFlag
+from solvers.executor import Executor
+from solvers.state import IterationRecord, SolverState
+from storage.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
+from storage.history import HistoryWriter
+from storage.stores import Store
+
+if TYPE_CHECKING:
+    from pipeline.progress import Progress
+
+HISTORY_SECONDS = 0.5
+
+# Fields of SolverState that are single numbers; W is an array and the commit is applied before saving.
+SCALARS = ("round", "b", "aa", "passes", "seconds", "loss_at_zero", "best_primal", "best_dual")
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """Where a run keeps its things, and what makes it itself: dataset and problem, by name."""
+
+    store: Store
+    run_id: str
+    fingerprint: Mapping[str, Any]
+    transforms: Mapping[str, NDArray[Any]]
+    keep_duals: bool
+
+
+class RunRecorder:
+    """Callback of the solver's loop: appends each round to the history and saves a checkpoint now and then.
+
+    Returns False, which ends the loop, once `flag` is set.
+    """
+
+    def __init__(
+        self, place: RunPlace, executor: Executor, flag: StopFlag, seconds: float, progress: Progress | None
+    ) -> None:
+        self._place = place
+        self._executor = executor
+        self._flag = flag
+        self._seconds = seconds
+        self._progress = progress
+        self._history = HistoryWriter(place.store, place.run_id)
+        self._waiting: list[dict[str, Any]] = []
+        self._flushed = self._saved = time.monotonic()
+        self.latest: SolverState | None = None
+        self.saved_round: int | None = None
+
+    def __call__(self, record: IterationRecord, state: SolverState) -> bool:
+        """Note one round; whether to go on."""
+        self.latest = state
+        now = time.monotonic()
+        self.note(record.to_dict())
+        if self._progress is not None:
+            self._progress.advance(1)
+            self._progress.note(record.to_dict())
+        if now - self._saved >= self._seconds:
+            self.save(state)
+        return not self._flag
+
+    def note(self, record: Mapping[str, Any]) -> None:
+        """Append to the history; many short rounds are written together, twice a second."""
+        self._waiting.append(dict(record))
+        now = time.monotonic()
+        if now - self._flushed >= HISTORY_SECONDS:
+            self._write()
+            self._flushed = now
+
+    def save(self, state: SolverState) -> None:
+        """Save a checkpoint of `state`, which is the one that the blocks are at."""
+        self._write()
+        duals = self._executor.duals(state.commit) if self._place.keep_duals else None
+        save_state(self._place, state, duals)
+        self._saved = time.monotonic()
+        self.saved_round = state.round
+
+    def close(self) -> None:
+        """Write what is waiting."""
+        self._write()
+        self._history.close()
+
+    def _write(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for record in waiting:
+            self._history.append(record)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def save_state(place: RunPlace, state: SolverState, duals: Any) -> None:
+    """Save `state` and, where they are kept, the dual variables with its commit applied."""
+    arrays = {"W": state.W, **place.transforms}
+    scalars = {name: getattr(state, name) for name in SCALARS}
+    finite = {name: value if value is None or np.isfinite(value) else None for name, value in scalars.items()}
+    meta = {"fingerprint": dict(place.fingerprint), "state": finite}
+    save_checkpoint(place.store, place.run_id, state.round, arrays, duals, meta)
+
+
+def load_state(checkpoint: Checkpoint) -> SolverState:
+    """Give the state that `save_state` saved; its duals have every commit applied already."""
+    blank = SolverState(round=0, W=np.asarray(checkpoint.arrays["W"], dtype=np.float64))
+    known = {name: value for name, value in checkpoint.meta["state"].items() if value is not None}
+    return replace(blank, **known)
+
+
+def find_checkpoint(place: RunPlace) -> Checkpoint | None:
+    """Give the newest whole checkpoint of the run; `MismatchError` names what is not the same any more."""
+    return latest_checkpoint(place.store, place.run_id, fingerprint=place.fingerprint)

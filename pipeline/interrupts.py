@@ -1,0 +1,54 @@
+"""Ctrl-C and SIGTERM as a wish that a loop can look at."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+class StopFlag:
+    """Set once somebody has asked this process to stop."""
+
+    def __init__(self) -> None:
+        self._signal: int | None = None
+
+    def __bool__(self) -> bool:
+        return self._signal is not None
+
+    def ask(self, number: int) -> None:
+        """Take note of the signal `number`."""
+        self._signal = number
+
+    @property
+    def reason(self) -> str:
+        """What asked for the stop."""
+        return "a stop request" if self._signal is None else signal.Signals(self._signal).name
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopFlag]:
+    """Turn the first SIGINT or SIGTERM into a set flag; a second one acts as usual.
+
+    Outside the main thread signals cannot be caught: the flag then stays unset.
+    """
+    flag = StopFlag()
+    if threading.current_thread() is not threading.main_thread():
+        yield flag
+        return
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
+        flag.ask(number)
+        signal.signal(number, before[number])
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield flag
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

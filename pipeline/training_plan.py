@@ -1,0 +1,221 @@
+"""Everything about a training run that is settled before its first round."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from pipeline.checkpointing import RunPlace
+from pipeline.errors import ConfigError, InputError
+from pipeline.partition import TrainingRows
+from pipeline.train_config import RANKED_LOSSES, TrainConfig
+from pipeline.transforms import Transforms
+from solvers.losses import Loss, make_loss
+from storage.checkpoints import latest_checkpoint
+from storage.errors import MismatchError
+from storage.features import Dataset
+from storage.models import ModelRecord
+from storage.runs import create_run, read_run
+from storage.stores import Store, open_store
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_K = 5
+# Dual variables are stored with the model by default while they take no more than this.
+STORED_DUALS_BYTES = 256 << 20
+
+# What may differ between a run and its resumption: when to stop, and how often to save.
+MAY_CHANGE = frozenset(
+    {"store", "resume", "tol", "max_passes", "time_limit", "checkpoint_seconds", "certify"}
+)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingPlan:
+    """A run that can start: its data, problem and place.
+
+    `config` is resolved: the dataset has its id, k its value.  `resumes` says whether checkpoints of `run_id`
+    are to be looked for.
+    """
+
+    config: TrainConfig
+    store: Store
+    rows: TrainingRows
+    loss: Loss
+    transforms: Transforms
+    run_id: str
+    resumes: bool
+
+    @property
+    def m(self) -> int:
+        """Number of classes."""
+        return self.rows.dataset.info.m
+
+    @property
+    def lam(self) -> float:
+        """Weight of the regulariser, 1 / (n C)."""
+        return 1.0 / (len(self.rows) * self.config.C)
+
+    @property
+    def stores_duals(self) -> bool:
+        """Whether the dual variables are stored with the model."""
+        if self.config.keep_duals is not None:
+            return self.config.keep_duals
+        return len(self.rows) * self.m * 4 <= STORED_DUALS_BYTES
+
+    @property
+    def keep_duals(self) -> bool:
+        """Whether the blocks hold dual variables; with smoothing they need them."""
+        return self.stores_duals or self.config.smoothing > 0
+
+    @property
+    def how_to_resume(self) -> str:
+        """The sentence that ends every message about a run that stopped early."""
+        return f"continue with: topline train --store {self.store.url} --resume {self.run_id}"
+
+    @cached_property
+    def place(self) -> RunPlace:
+        """Where the run keeps its checkpoints and history."""
+        print_ = fingerprint(self.config, self.rows.dataset)
+        return RunPlace(self.store, self.run_id, print_, self.transforms.arrays(), self.keep_duals)
+
+    def model_record(self, result: Mapping[str, Any]) -> ModelRecord:
+        """Give the record of the model that this run made."""
+        info = self.rows.dataset.info
+        return ModelRecord(
+            dataset=info.id,
+            dataset_digest=info.digest,
+            config=self.config.model_dump(mode="json"),
+            loss=self.loss.to_dict(),
+            lam=self.lam,
+            C=self.config.C,
+            smoothing=self.config.smoothing,
+            method=self.config.method,
+            n=len(self.rows),
+            d=self.rows.shape[1],
+            m=self.m,
+            class_names=info.class_names,
+            features=info.features,
+            transforms=self.transforms.record(),
+            result=result,
+            run=self.run_id,
+            code_version=importlib.metadata.version("topline"),
+        )
+
+
+def plan_training(config: TrainConfig) -> TrainingPlan:
+    """Open the data, check that it makes a problem, fit the transforms and begin (or find) the run."""
+    store = open_store(config.store)
+    if config.resume is not None:
+        config = _as_it_was(config, store)
+    dataset = Dataset.open(store, config.dataset)
+    raw = TrainingRows(dataset, "train")
+    _check_labels(raw)
+    config = config.model_copy(update={"dataset": dataset.info.id, "k": _settled_k(config, dataset.info.m)})
+    loss = _loss(config)
+    loss.form(dataset.info.m)
+    transforms = _transforms(config, store, raw)
+    run_id = config.resume or create_run(
+        store,
+        config.model_dump(mode="json"),
+        dataset=dataset.info.id,
+        fingerprint=fingerprint(config, dataset),
+    )
+    return TrainingPlan(
+        config=config,
+        store=store,
+        rows=TrainingRows(dataset, "train", transforms),
+        loss=loss,
+        transforms=transforms,
+        run_id=run_id,
+        resumes=config.resume is not None,
+    )
+
+
+def fingerprint(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
+    """What must be the same for a run to go on to the same answer, by name."""
+    chosen = config.model_dump(mode="json", exclude=set(MAY_CHANGE))
+    return {**chosen, "dataset": dataset.info.id, "dataset_digest": dataset.info.digest}
+
+
+def _as_it_was(config: TrainConfig, store: Store) -> TrainConfig:
+    """Take from the run what is not given now; `MismatchError` names what is given and differs."""
+    run = read_run(store, str(config.resume))
+    given = config.model_dump(mode="json", include=config.model_fields_set)
+    if given.get("dataset") == "latest":
+        del given["dataset"]
+    changed = sorted(
+        key for key, value in given.items() if key not in MAY_CHANGE and run.config.get(key) != value
+    )
+    if changed:
+        detail = ", ".join(f"{key} was {run.config.get(key)!r}, now {given[key]!r}" for key in changed)
+        raise MismatchError(
+            f"run {run.id} cannot go on with other settings ({detail}): leave these options out"
+        )
+    try:
+        return TrainConfig.model_validate({**run.config, **given})
+    except ValidationError as error:
+        raise ConfigError(f"the configuration of run {run.id} cannot be read: {error}") from error
+
+
+def _check_labels(rows: TrainingRows) -> None:
+    info, y = rows.dataset.info, rows.labels()
+    if len(y) == 0:
+        raise InputError(f"dataset {info.id} has no training rows: import or extract it with a train split")
+    if int(y.max()) >= info.m or int(y.min()) < 0:
+        raise InputError(f"dataset {info.id} has the label {int(y.max())}, but only {info.m} classes")
+    counts = np.bincount(y, minlength=info.m)
+    empty = [name for name, count in zip(info.class_names, counts, strict=True) if count == 0]
+    if info.m - len(empty) < 2:
+        raise InputError(
+            f"dataset {info.id} has training rows of {info.m - len(empty)} class: at least 2 are needed"
+        )
+    if empty:
+        shown = ", ".join(empty[:5]) + (" ..." if len(empty) > 5 else "")
+        logger.warning("%d of %d classes have no training rows: %s", len(empty), info.m, shown)
+
+
+def _settled_k(config: TrainConfig, m: int) -> int | None:
+    """Give the k that was asked for, or the default one, which bends to a small m."""
+    if config.k is not None or config.loss not in RANKED_LOSSES or isinstance(config.weights, tuple):
+        return config.k
+    return min(DEFAULT_K, m)
+
+
+def _loss(config: TrainConfig) -> Loss:
+    weights: Any = config.weights
+    if weights is None and config.loss.startswith("weighted_"):
+        weights = "linear"
+    margins = None if config.margins is None else _read_margins(config.margins)
+    return make_loss(config.loss, config.k, weights, margins)
+
+
+def _read_margins(path: Path) -> NDArray[np.float64]:
+    try:
+        if path.suffix == ".npy":
+            return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+        return np.loadtxt(path, delimiter=",", ndmin=2)
+    except (OSError, ValueError) as error:
+        raise InputError(f"margins {path} cannot be read: {error}") from error
+
+
+def _transforms(config: TrainConfig, store: Store, raw: TrainingRows) -> Transforms:
+    """Fit on the training rows; a resumed run takes those that it began with."""
+    if config.resume is not None:
+        found = latest_checkpoint(store, config.resume)
+        if found is not None:
+            return Transforms.from_arrays(config.transforms, found.arrays)
+    return Transforms.fit(
+        config.transforms,
+        lambda: (rows for _, _, rows in raw.tiles()),
+        is_sparse=raw.dataset.info.layout == "csr",
+    )

@@ -1,0 +1,240 @@
+"""Transforms of features: fitted on the training rows alone, stored with the model, repeated in prediction.
+
+A transform is a frozen class with a `name`, a `fit` over tiles of rows, an `apply`, and its fitted arrays by
+name.  A new one is written here and entered in `TRANSFORMS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from pipeline.errors import ConfigError
+
+Float32Array = NDArray[np.float32]
+Tiles = Callable[[], Iterable[Any]]
+"""Gives the training rows, tile by tile, each time it is called."""
+
+
+class Transform(Protocol):
+    """One step from rows (r, d) to rows (r, d'), float32 in and out."""
+
+    name: ClassVar[str]
+    keeps_sparse: ClassVar[bool]
+
+    @classmethod
+    def fit(cls, tiles: Tiles, argument: str | None) -> Self:
+        """Fit on the training rows; `argument` is what follows the colon in "pca:256"."""
+        ...
+
+    def apply(self, X: Any) -> Any:
+        """Transform rows; a transform with `keeps_sparse` takes CSR matrices as well."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class L2Normalize:
+    """Each row divided by its Euclidean norm; a row of zeros stays."""
+
+    name: ClassVar[str] = "l2"
+    keeps_sparse: ClassVar[bool] = True
+
+    @classmethod
+    def fit(cls, tiles: Tiles, argument: str | None) -> Self:  # noqa: ARG003 - nothing to fit
+        """Nothing to fit."""
+        _no_argument(cls.name, argument)
+        return cls()
+
+    def apply(self, X: Any) -> Any:
+        """Give rows of norm 1."""
+        if sparse.issparse(X):
+            rows: Any = X
+            norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1), dtype=np.float64)).ravel()
+            scale = np.repeat(_inverse(norms), np.diff(rows.indptr)).astype(np.float32)
+            return sparse.csr_matrix((rows.data * scale, rows.indices, rows.indptr), shape=rows.shape)
+        norms = np.sqrt(np.einsum("ij,ij->i", X, X, dtype=np.float64))
+        return (X * _inverse(norms)[:, None].astype(np.float32)).astype(np.float32, copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Standardize:
+    """Each feature with mean 0 and standard deviation 1 over the training rows; a constant one becomes 0."""
+
+    mean: Float32Array
+    scale: Float32Array
+    name: ClassVar[str] = "standardize"
+    keeps_sparse: ClassVar[bool] = False
+
+    @classmethod
+    def fit(cls, tiles: Tiles, argument: str | None) -> Self:
+        """Take means and variances in two passes in float64."""
+        _no_argument(cls.name, argument)
+        mean, rows = _mean(tiles)
+        variance = sum(((X.astype(np.float64) - mean) ** 2).sum(axis=0) for X in tiles()) / rows
+        deviation = np.sqrt(variance)
+        deviation[deviation <= 1e-7 * np.maximum(np.abs(mean), 1e-30)] = 0.0
+        return cls(mean.astype(np.float32), _inverse(deviation).astype(np.float32))
+
+    def apply(self, X: Any) -> Any:
+        """Give (x - mean) / deviation."""
+        return (X - self.mean) * self.scale
+
+
+@dataclass(frozen=True, eq=False)
+class PCA:
+    """The leading principal components of the training rows; columns of `components` (d, d')."""
+
+    mean: Float32Array
+    components: Float32Array
+    name: ClassVar[str] = "pca"
+    keeps_sparse: ClassVar[bool] = False
+
+    @classmethod
+    def fit(cls, tiles: Tiles, argument: str | None) -> Self:
+        """Decompose the covariance, summed in float64; each component's largest entry is positive."""
+        mean, rows = _mean(tiles)
+        dimension = _dimension(argument, len(mean), rows)
+        covariance = np.zeros((len(mean), len(mean)))
+        for X in tiles():
+            centred = X.astype(np.float64) - mean
+            covariance += centred.T @ centred
+        components = np.linalg.eigh(covariance / rows)[1][:, ::-1][:, :dimension]
+        largest = np.abs(components).argmax(axis=0)
+        components *= np.sign(components[largest, np.arange(dimension)])
+        return cls(mean.astype(np.float32), np.ascontiguousarray(components, dtype=np.float32))
+
+    def apply(self, X: Any) -> Any:
+        """Give coordinates along the components, shape (r, d')."""
+        return (X - self.mean) @ self.components
+
+
+@dataclass(frozen=True, eq=False)
+class Bias:
+    """A constant feature 1 at the end, so that the classifier need not pass through the origin."""
+
+    name: ClassVar[str] = "bias"
+    keeps_sparse: ClassVar[bool] = True
+
+    @classmethod
+    def fit(cls, tiles: Tiles, argument: str | None) -> Self:  # noqa: ARG003 - nothing to fit
+        """Nothing to fit."""
+        _no_argument(cls.name, argument)
+        return cls()
+
+    def apply(self, X: Any) -> Any:
+        """Give rows with one more column."""
+        ones = np.ones((X.shape[0], 1), dtype=np.float32)
+        if sparse.issparse(X):
+            parts: Any = [X, sparse.csr_matrix(ones)]
+            return sparse.csr_matrix(sparse.hstack(parts, format="csr"))
+        return np.hstack([X, ones])
+
+
+TRANSFORMS: Mapping[str, type[Any]] = {kind.name: kind for kind in (L2Normalize, Standardize, PCA, Bias)}
+
+
+@dataclass(frozen=True, eq=False)
+class Transforms:
+    """Fitted transforms, applied one after the other; `names` are as they were asked for."""
+
+    names: tuple[str, ...]
+    steps: tuple[Any, ...]
+
+    @classmethod
+    def fit(cls, names: Sequence[str], tiles: Tiles, *, is_sparse: bool = False) -> Transforms:
+        """Fit each on the training rows as the ones before leave them."""
+        kinds = parse_transforms(names, is_sparse=is_sparse)
+        steps: list[Any] = []
+        for kind, argument in kinds:
+            so_far = cls((), tuple(steps))
+            steps.append(kind.fit(lambda so_far=so_far: map(so_far.apply, tiles()), argument))
+        return cls(tuple(names), tuple(steps))
+
+    def apply(self, X: Any) -> Any:
+        """Transform rows (r, d), dense or CSR, to float32 rows (r, d')."""
+        rows = X.astype(np.float32, copy=False)
+        for step in self.steps:
+            rows = step.apply(rows)
+        return rows
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Give the fitted arrays, named transform.<place>.<array>."""
+        return {
+            f"transform.{place}.{field.name}": getattr(step, field.name)
+            for place, step in enumerate(self.steps)
+            for field in fields(step)
+        }
+
+    def record(self) -> tuple[dict[str, Any], ...]:
+        """Give plain values for a model's record, one dictionary a transform."""
+        return tuple({"name": name} for name in self.names)
+
+    @classmethod
+    def from_arrays(cls, names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -> Transforms:
+        """Make the transforms again from their names and `arrays`, which may hold others too."""
+        steps = [
+            kind(**{field.name: arrays[f"transform.{place}.{field.name}"] for field in fields(kind)})
+            for place, (kind, _) in enumerate(parse_transforms(names))
+        ]
+        return cls(tuple(names), tuple(steps))
+
+    @classmethod
+    def from_record(
+        cls, record: Sequence[Mapping[str, Any]], arrays: Mapping[str, NDArray[Any]]
+    ) -> Transforms:
+        """Make the transforms of a model's record again."""
+        return cls.from_arrays([str(entry["name"]) for entry in record], arrays)
+
+
+def parse_transforms(
+    names: Sequence[str], *, is_sparse: bool = False
+) -> tuple[tuple[type[Any], str | None], ...]:
+    """Find the classes and arguments of names such as "pca:256"; `ConfigError` for what there is not."""
+    found = []
+    for name in names:
+        head, _, argument = name.partition(":")
+        if head not in TRANSFORMS:
+            raise ConfigError(f"there is no transform {name!r}: take some of {', '.join(TRANSFORMS)}")
+        if is_sparse and not TRANSFORMS[head].keeps_sparse:
+            kept = ", ".join(kind.name for kind in TRANSFORMS.values() if kind.keeps_sparse)
+            raise ConfigError(f"the transform {head} would make sparse features dense: take some of {kept}")
+        found.append((TRANSFORMS[head], argument or None))
+    return tuple(found)
+
+
+def _mean(tiles: Tiles) -> tuple[NDArray[np.float64], int]:
+    total: Any = 0.0
+    rows = 0
+    for X in tiles():
+        total = total + X.sum(axis=0, dtype=np.float64)
+        rows += X.shape[0]
+    return np.asarray(total / max(rows, 1), dtype=np.float64), rows
+
+
+def _inverse(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """1 / values, and 0 where a value is 0."""
+    return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0.0)
+
+
+def _dimension(argument: str | None, d: int, rows: int) -> int:
+    try:
+        dimension = int(argument or "")
+    except ValueError:
+        raise ConfigError(f"pca needs a number of components, as in pca:64, not {argument!r}") from None
+    if not 1 <= dimension <= min(d, rows):
+        raise ConfigError(
+            f"pca:{dimension} is not between 1 and {min(d, rows)}, the features or rows there are"
+        )
+    return dimension
+
+
+def _no_argument(name: str, argument: str | None) -> None:
+    if argument is not None:
+        raise ConfigError(
+            f"the transform {name} takes no argument, so write {name} instead of {name}:{argument}"
+        )
