@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from storage.errors import FormatError
 
-_CHUNK_BYTES = 2 << 20
-_SHARD_BYTES = 32 << 20
+_CHUNK_BYTES = 1 << 20
+_SHARD_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, order=True)
@@ -49,24 +49,19 @@ class ChunkPlan:
 
     @classmethod
     def choose(cls, n_rows: int, d: int, itemsize: int, max_shard_rows: int | None = None) -> ChunkPlan:
-        """Plan for `n_rows` rows of `d` numbers of `itemsize` bytes: chunks near 2 MiB, shards near 32 MiB.
+        """Plan for `n_rows` rows of `d` numbers of `itemsize` bytes: chunks near 1 MiB, shards near 16 MiB.
 
         `max_shard_rows` bounds a unit of work, where making a row costs far more than storing it.
         """
-        row_bytes = max(1, d * itemsize)
-        limit = max(1, n_rows)
+        row_bytes, rows = max(1, d * itemsize), max(1, n_rows)
+        largest = rows if max_shard_rows is None else max_shard_rows
+        if largest < 1:
+            raise FormatError(f"a shard holds at least one row, not {largest}")
+        chunk = min(rows, largest, _power_of_two(_CHUNK_BYTES // row_bytes))
+        chunks = min(-(-rows // chunk), max(1, _SHARD_BYTES // (chunk * row_bytes)))
         if max_shard_rows is not None:
-            if max_shard_rows < 1:
-                raise FormatError(f"a shard holds at least one row, not {max_shard_rows}")
-            limit = min(limit, max_shard_rows)
-        chunk = min(limit, _power_of_two(_CHUNK_BYTES // row_bytes))
-        shards = min(max(1, _SHARD_BYTES // (chunk * row_bytes)), limit // chunk)
-        if (
-            max_shard_rows is None
-            and chunk * shards < limit <= chunk * (shards + 1) <= _SHARD_BYTES // row_bytes
-        ):
-            shards += 1
-        return cls(n_rows, chunk, chunk * shards)
+            chunks = min(chunks, max_shard_rows // chunk)
+        return cls(n_rows, chunk, chunk * chunks)
 
     @property
     def units(self) -> int:

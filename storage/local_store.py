@@ -37,7 +37,7 @@ class LocalStore(Store):
     def __init__(self, root: Path, *, create: bool = False) -> None:
         self.url = str(root)
         with self._translated(""):
-            if create:
+            if create and not root.exists():
                 root.mkdir(parents=True, exist_ok=True)
             if not root.exists():
                 raise NotFoundError(f"there is no store at {root}")

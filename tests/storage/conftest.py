@@ -1,0 +1,58 @@
+"""Stores to test on: a folder, memory, and S3 as moto serves it on the loopback."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.stores import Store, open_store
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def local_store(tmp_path: Path) -> Store:
+    return open_store(tmp_path / "store", create=True)
+
+
+@pytest.fixture
+def memory_store() -> Iterator[Store]:
+    store = open_store(f"memory://test-{next(_numbers)}")
+    yield store
+    for path in store.walk():
+        store.delete(path)
+
+
+@pytest.fixture(scope="session")
+def s3_bucket() -> Iterator[str]:
+    """An empty bucket behind moto's server; the credentials are those moto takes, which is any."""
+    server_module = pytest.importorskip("moto.server", reason="moto[server] is not installed")
+    fsspec = pytest.importorskip("fsspec")
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTTESTTEST")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "secret-that-must-not-appear")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        fsspec.filesystem("s3", use_listings_cache=False).mkdir("bucket")
+        yield "bucket"
+    server.stop()
+
+
+@pytest.fixture
+def s3_store(s3_bucket: str) -> Store:
+    return open_store(f"s3://{s3_bucket}/test-{next(_numbers)}")
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def any_store(request: pytest.FixtureRequest) -> Store:
+    store: Store = request.getfixturevalue(f"{request.param}_store")
+    return store

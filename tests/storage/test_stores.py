@@ -1,0 +1,243 @@
+"""Stores: the contract on three kinds, and what is particular to each."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.errors import (
+    AccessError,
+    ConflictError,
+    MissingExtraError,
+    NotFoundError,
+    UnsafePathError,
+    UnsupportedURLError,
+)
+from storage.local_store import PARTIAL
+from storage.object_store import ObjectStore
+from storage.stores import Store, open_store, split_url
+from storage.urls import masked, parse_url
+from tests.contracts.store_contract import StoreContract
+
+
+class TestLocalStore(StoreContract):
+    @pytest.fixture
+    def store(self, local_store: Store) -> Store:
+        return local_store
+
+
+class TestMemoryStore(StoreContract):
+    @pytest.fixture
+    def store(self, memory_store: Store) -> Store:
+        return memory_store
+
+
+class TestS3Store(StoreContract):
+    @pytest.fixture
+    def store(self, s3_store: Store) -> Store:
+        return s3_store
+
+
+@pytest.mark.parametrize(
+    ("url", "scheme", "root"),
+    [
+        ("/data/store", "file", "/data/store"),
+        ("file:///data/my%20store", "file", "/data/my store"),
+        ("memory://a/b/", "memory", "a/b"),
+        ("s3://bucket/some//prefix", "s3", "bucket/some/prefix"),
+        ("S3://bucket", "s3", "bucket"),
+        ("gs://bucket/x", "gs", "bucket/x"),
+    ],
+)
+def test_urls_that_name_stores(url: str, scheme: str, root: str) -> None:
+    address = parse_url(url)
+    assert (address.scheme, address.root) == (scheme, root)
+    assert parse_url(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "http://host/store", "s3://", "s3://bucket/../other", "file://host/x", "hdfs://a/b", "memory://"],
+)
+def test_urls_that_do_not(url: str) -> None:
+    with pytest.raises(UnsupportedURLError):
+        open_store(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://AKIA:s3cr3t@bucket/x", "gs://bucket/x?token=s3cr3t", "http://user:s3cr3t@host/x?key=s3cr3t"]
+)
+def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(UnsupportedURLError) as caught:
+        open_store(url)
+    assert "s3cr3t" not in str(caught.value)
+    assert "s3cr3t" not in masked(url)
+
+
+def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = open_store("here", create=True)
+    assert store.url == str(tmp_path / "here")
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="there is no store at"):
+        open_store(tmp_path / "absent")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UnsupportedURLError, match="a store is a folder"):
+        open_store(tmp_path / "file", create=True)
+
+
+def test_a_symbolic_link_out_of_the_store_is_not_followed(local_store: Store, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("x")
+    root = Path(local_store.url)
+    (root / "link").symlink_to(tmp_path / "outside")
+    (root / "file").symlink_to(tmp_path / "outside" / "secret")
+    (root / "inside").mkdir()
+    (root / "fine").symlink_to(root / "inside")
+    for path in ("link/secret", "file"):
+        for act in (local_store.read_bytes, local_store.size, lambda p: local_store.write_bytes(p, b"y")):
+            with pytest.raises(UnsafePathError, match="leaves the store"):
+                act(path)
+    assert (tmp_path / "outside" / "secret").read_text() == "x"
+    local_store.write_bytes("fine/x", b"1")
+    assert local_store.read_bytes("inside/x") == b"1"
+
+
+def test_a_store_reached_through_a_link_is_itself(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "alias").symlink_to(tmp_path / "real")
+    store = open_store(tmp_path / "alias")
+    store.write_bytes("a/b", b"x")
+    assert store.read_bytes("a/b") == b"x"
+    assert store.walk() == ["a/b"]
+
+
+def test_no_file_in_the_making_stays_behind(local_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(AccessError, match="a/b"):
+        local_store.write_bytes("a/b", b"x" * 100)
+    assert not any(path.endswith(PARTIAL) for path in local_store.walk())
+    assert not local_store.exists("a/b")
+
+
+def test_a_file_in_the_place_of_a_folder(local_store: Store) -> None:
+    local_store.write_bytes("a", b"x")
+    with pytest.raises(AccessError, match="a/b"):
+        local_store.write_bytes("a/b", b"y")
+    with pytest.raises(AccessError, match="a/b"):
+        local_store.read_bytes("a/b")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_store_that_may_not_be_read(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "x").write_text("x")
+    (tmp_path / "closed").chmod(0)
+    with pytest.raises(AccessError, match="Permission denied"):
+        open_store(tmp_path / "closed").read_bytes("x")
+
+
+def test_free_bytes(local_store: Store, memory_store: Store) -> None:
+    assert (local_store.free_bytes() or 0) > 0
+    assert memory_store.free_bytes() is None
+
+
+def test_split_url() -> None:
+    assert split_url("/data/store/models/m0001", "models") == ("/data/store", "m0001")
+    assert split_url("s3://b/p/models/m0001/", "models") == ("s3://b/p", "m0001")
+    for wrong in ("/data/store/m0001", "models/m0001", "/data/runs/r0001"):
+        with pytest.raises(UnsupportedURLError, match="<store>/models/<name>"):
+            split_url(wrong, "models")
+
+
+def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'topline\[s3\]'"):
+        open_store("s3://bucket/store")
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'topline\[gcs\]'"):
+        open_store("gs://bucket/store")
+
+
+def test_nothing_is_imported_before_it_is_needed() -> None:
+    code = (
+        "import sys, storage.features, storage.models, storage.checkpoints, storage.verification\n"
+        "loaded = {'fsspec', 's3fs', 'gcsfs', 'zarr', 'dask', 'prefect'} & set(sys.modules)\n"
+        "assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_bucket_that_is_not_there(s3_bucket: str) -> None:
+    store = open_store("s3://no-such-bucket/store")
+    with pytest.raises(NotFoundError, match="s3://no-such-bucket/store/a"):
+        store.read_bytes("a")
+
+
+def test_an_object_store_out_of_reach_says_so_without_secrets(
+    s3_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import botocore.exceptions
+
+    assert isinstance(s3_store, ObjectStore)
+
+    class Driver:
+        def cat_file(self, *_: object, **__: object) -> bytes:
+            raise botocore.exceptions.EndpointConnectionError(
+                endpoint_url="http://secret-that-must-not-appear/"
+            )
+
+    monkeypatch.setattr(ObjectStore, "_fs", Driver())
+    with pytest.raises(AccessError, match="EndpointConnectionError") as caught:
+        s3_store.read_bytes("a")
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_a_conditional_write_under_way_elsewhere_is_tried_again(
+    s3_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+
+    import storage.object_store as module
+
+    class Busy:
+        def __init__(self, busy_for: int) -> None:
+            self.left, self.kept = busy_for, b""
+
+        def pipe_file(self, _: str, data: bytes, mode: str) -> None:
+            self.left -= 1
+            if self.left >= 0:
+                raise OSError(errno.EBUSY, "ConditionalRequestConflict")
+            self.kept = data
+
+    monkeypatch.setattr(module, "_CONFLICT_PAUSE", 0.0)
+    patient = Busy(3)
+    monkeypatch.setattr(ObjectStore, "_fs", patient)
+    assert s3_store.put_if_absent("a", b"data")
+    assert patient.kept == b"data"
+    monkeypatch.setattr(ObjectStore, "_fs", Busy(10**6))
+    with pytest.raises(ConflictError, match="somebody else"):
+        s3_store.put_if_absent("a", b"data")
+
+
+def _read_in_child(store: Store, path: str) -> bytes:
+    return store.read_bytes(path)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_an_object_store_is_read_from_another_process(s3_store: Store, method: str) -> None:
+    s3_store.write_bytes("a", b"from the parent")
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.apply(_read_in_child, (s3_store, "a")) == b"from the parent"
