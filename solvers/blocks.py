@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from solvers import kernels, projections
+from solvers import kernels, projections, ranking
 from solvers.block_stats import BlockStats
 from solvers.duals import BlockDuals
 from solvers.errors import NonFiniteError, StateLostError
@@ -130,7 +130,7 @@ class Block:
         W = np.ascontiguousarray(order.W, dtype=self._dtype)
         scratch = _Scratch(self._tile_rows, self.problem.m, len(self._rho), self._dtype)
         product = np.zeros((self.problem.m, self.problem.d))
-        sums = np.zeros(kernels.N_SUMS)
+        sums = np.zeros(ranking.N_SUMS)
         alpha_sq = 0.0
         for tile in self._tiles(self._dtype):
             scores = scratch.scores_of(tile.X, W)
@@ -142,12 +142,12 @@ class Block:
                 ranked, counts = self._duals.ranked[tile.rows], self._duals.counts[tile.rows]
                 if self.problem.smoothing > 0:
                     kernels.lift_scores(scores, A, self.problem.smoothing)
-            kernels.rank_rows(
+            ranking.rank_rows(
                 scores, tile.y, self._rho, self._hinge_first, self._margins, ranked, counts, sums
             )
             if self._duals is not None:
                 self._duals.found(tile.number, order.round)
-                sums[kernels.ALPHA_U] += kernels.alpha_dot_u(A, tile.y, self._rho, ranked, counts)
+                sums[ranking.ALPHA_U] += kernels.alpha_dot_u(A, tile.y, self._rho, ranked, counts)
                 alpha_sq += kernels.sum_of_squares(A)
             clock.kernel()
             self._accumulate(tile, ranked, counts, product)
@@ -155,13 +155,13 @@ class Block:
         return BlockStats(
             rows=self.stop - self.start,
             product=np.ascontiguousarray(product.T),
-            b_u=float(sums[kernels.B_U]),
-            alpha_u=float(sums[kernels.ALPHA_U]),
-            u_sq=float(sums[kernels.U_SQ]),
+            b_u=float(sums[ranking.B_U]),
+            alpha_u=float(sums[ranking.ALPHA_U]),
+            u_sq=float(sums[ranking.U_SQ]),
             alpha_sq=alpha_sq,
-            loss=float(sums[kernels.LOSS]),
-            lifted_loss=float(sums[kernels.LOSS]),
-            active=int(sums[kernels.ACTIVE]),
+            loss=float(sums[ranking.LOSS]),
+            lifted_loss=float(sums[ranking.LOSS]),
+            active=int(sums[ranking.ACTIVE]),
             seconds_products=clock.products,
             seconds_kernels=clock.kernels,
         )
@@ -171,7 +171,7 @@ class Block:
         W = np.ascontiguousarray(order.W, dtype=np.float64)
         scratch = _Scratch(self._tile_rows, self.problem.m, len(self._rho), _FLOAT64)
         smoothing = self.problem.smoothing
-        lifted = np.zeros(kernels.N_SUMS)
+        lifted = np.zeros(ranking.N_SUMS)
         envelope = alpha_sq = 0.0
         for tile in self._tiles(_FLOAT64):
             scores = scratch.scores_of(tile.X, W)
@@ -187,17 +187,17 @@ class Block:
                 alpha_sq += kernels.sum_of_squares(A)
                 if smoothing > 0:
                     kernels.lift_scores(scores, A, smoothing)
-            kernels.rank_rows(
+            ranking.rank_rows(
                 scores, tile.y, self._rho, self._hinge_first, self._margins, ranked, counts, lifted
             )
             clock.kernel()
-        loss = float(lifted[kernels.LOSS])
+        loss = float(lifted[ranking.LOSS])
         return BlockStats(
             rows=self.stop - self.start,
             alpha_sq=alpha_sq,
             loss=envelope if smoothing > 0 else loss,
             lifted_loss=loss,
-            active=int(lifted[kernels.ACTIVE]),
+            active=int(lifted[ranking.ACTIVE]),
             seconds_products=clock.products,
             seconds_kernels=clock.kernels,
         )

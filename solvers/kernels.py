@@ -1,8 +1,6 @@
-"""Per-row work of a round, compiled: ranking, accumulation of X^T U, and the update of A.
+"""Per-row work with the vertex of a round, compiled: the product X^T U, and the update of A.
 
-A vertex row u_i is never stored as numbers.  It is `ranked[i, :counts[i]]`, the classes of the largest a_j in
-order: the class at place j has u = -rho_j, the own class has minus the sum of the others, and its own place, if it
-has one, counts for nothing.  So U has at most len(rho) + 1 non-zeros a row (Tajima et al., eq. 2.19).
+U comes as `ranked` and `counts` of `solvers.ranking`.
 """
 
 from __future__ import annotations
@@ -14,102 +12,8 @@ from numba import njit
 
 #: Columns of X that are accumulated at once: a class's sums stay in the first-level cache.
 COLUMN_STRIP = 1024
-#: From this many ranks on, sorting all classes is faster than inserting into a short list.
-SORT_FROM = 48
-
-#: Positions in the array of sums that `rank_rows` adds to.
-LOSS, B_U, U_SQ, ALPHA_U, ACTIVE = range(5)
-N_SUMS = 5
 
 _FLAGS: dict[str, Any] = {"nogil": True, "cache": True, "fastmath": {"contract"}, "error_model": "numpy"}
-
-
-@njit(**_FLAGS)
-def _insert_largest(a: Any, values: Any, classes: Any) -> None:
-    """Put the len(values) largest of a in decreasing order; ties keep the lower class first."""
-    size = len(values)
-    for j in range(size):
-        place = j
-        while place > 0 and a[j] > values[place - 1]:
-            values[place] = values[place - 1]
-            classes[place] = classes[place - 1]
-            place -= 1
-        values[place] = a[j]
-        classes[place] = j
-    least = values[size - 1]
-    for j in range(size, len(a)):
-        if a[j] > least:
-            place = size - 1
-            while place > 0 and a[j] > values[place - 1]:
-                values[place] = values[place - 1]
-                classes[place] = classes[place - 1]
-                place -= 1
-            values[place] = a[j]
-            classes[place] = j
-            least = values[size - 1]
-
-
-@njit(**_FLAGS)
-def _sort_largest(a: Any, values: Any, classes: Any) -> None:
-    """Do what `_insert_largest` does, by a stable sort of all classes."""
-    order = np.argsort(-a, kind="mergesort")
-    for place in range(len(values)):
-        classes[place] = order[place]
-        values[place] = a[order[place]]
-
-
-@njit(**_FLAGS)
-def rank_rows(
-    scores: Any, y: Any, rho: Any, hinge_first: bool, margins: Any, ranked: Any, counts: Any, sums: Any
-) -> None:
-    """Find u_i for every row of scores (b, m) and add the row's scalars to `sums`.
-
-    `margins` is (m, m) or (0, 0) for 1 - e_y.  Writes `ranked` (b, L) and `counts` (b,).  Adds sum Phi, sum
-    b(u_i), sum |u_i|^2 and the number of rows with u_i != 0.
-    """
-    m = scores.shape[1]
-    size = len(rho)
-    a = np.empty(m)
-    values = np.empty(size)
-    for i in range(scores.shape[0]):
-        own = y[i]
-        own_score = np.float64(scores[i, own])
-        if margins.shape[0] > 0:
-            for j in range(m):
-                a[j] = margins[own, j] + (np.float64(scores[i, j]) - own_score)
-        else:
-            for j in range(m):
-                a[j] = 1.0 + (np.float64(scores[i, j]) - own_score)
-            a[own] = 0.0
-        if size < SORT_FROM:
-            _insert_largest(a, values, ranked[i])
-        else:
-            _sort_largest(a, values, ranked[i])
-        loss = 0.0
-        count = size
-        if hinge_first:
-            count = 0
-            while count < size and values[count] > 0.0:
-                loss += rho[count] * values[count]
-                count += 1
-        else:
-            for j in range(size):
-                loss += rho[j] * values[j]
-            if loss <= 0.0:
-                loss = 0.0
-                count = 0
-        counts[i] = count
-        sums[LOSS] += loss
-        others = 0.0
-        for j in range(count):
-            c = ranked[i, j]
-            if c != own:
-                others += rho[j]
-                sums[U_SQ] += rho[j] * rho[j]
-                sums[B_U] += rho[j] * (margins[own, c] if margins.shape[0] > 0 else 1.0)
-        if others > 0.0:
-            sums[U_SQ] += others * others
-            sums[ACTIVE] += 1.0
 
 
 @njit(**_FLAGS)
@@ -147,32 +51,54 @@ def _group_by_class(y: Any, rho: Any, ranked: Any, counts: Any, m: int) -> tuple
 
 
 @njit(**_FLAGS)
+def _add_four(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
+    """Add four weighted rows of X, from column `low` on, to target, which is loaded and stored only once."""
+    v0, v1, v2, v3 = values[0], values[1], values[2], values[3]
+    high = low + len(target)
+    x0, x1 = X[rows[0], low:high], X[rows[1], low:high]
+    x2, x3 = X[rows[2], low:high], X[rows[3], low:high]
+    for f in range(len(target)):
+        target[f] += (v0 * x0[f] + v1 * x1[f]) + (v2 * x2[f] + v3 * x3[f])
+
+
+@njit(**_FLAGS)
+def _add_two(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
+    """Add two weighted rows of X, from column `low` on, to target."""
+    v0, v1 = values[0], values[1]
+    x0, x1 = X[rows[0], low : low + len(target)], X[rows[1], low : low + len(target)]
+    for f in range(len(target)):
+        target[f] += v0 * x0[f] + v1 * x1[f]
+
+
+@njit(**_FLAGS)
+def _add_one(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
+    """Add one weighted row of X, from column `low` on, to target."""
+    v0, x0 = values[0], X[rows[0], low : low + len(target)]
+    for f in range(len(target)):
+        target[f] += v0 * x0[f]
+
+
+@njit(**_FLAGS)
 def accumulate_dense(X: Any, y: Any, rho: Any, ranked: Any, counts: Any, product: Any) -> None:
     """Add X^T U to `product` (m, d) float64, for the rows X (b, d).
 
-    Entries are taken class by class and column strip by column strip: the sums of a class stay in cache
-    while its rows pass by, four at a time, so that each sum is loaded and stored once for four rows.
+    Entries are taken class by class and column strip by column strip, so that the sums of a class stay in the
+    first-level cache while its rows pass by.
     """
     m, d = product.shape
     first, rows, values = _group_by_class(y, rho, ranked, counts, m)
     for low in range(0, d, COLUMN_STRIP):
-        high = min(low + COLUMN_STRIP, d)
         for c in range(m):
-            target = product[c, low:high]
+            target = product[c, low : low + COLUMN_STRIP]
             e = first[c]
             while e + 4 <= first[c + 1]:
-                v0, v1, v2, v3 = values[e], values[e + 1], values[e + 2], values[e + 3]
-                x0, x1 = X[rows[e], low:high], X[rows[e + 1], low:high]
-                x2, x3 = X[rows[e + 2], low:high], X[rows[e + 3], low:high]
-                for f in range(high - low):
-                    target[f] += (v0 * x0[f] + v1 * x1[f]) + (v2 * x2[f] + v3 * x3[f])
+                _add_four(target, X, low, rows[e : e + 4], values[e : e + 4])
                 e += 4
-            while e < first[c + 1]:
-                v0 = values[e]
-                x0 = X[rows[e], low:high]
-                for f in range(high - low):
-                    target[f] += v0 * x0[f]
-                e += 1
+            if e + 2 <= first[c + 1]:
+                _add_two(target, X, low, rows[e : e + 2], values[e : e + 2])
+                e += 2
+            if e < first[c + 1]:
+                _add_one(target, X, low, rows[e : e + 1], values[e : e + 1])
 
 
 @njit(**_FLAGS)

@@ -18,8 +18,8 @@ from solvers.typing import FloatArray
 #: Rows as they are computed with: a C-contiguous float array or a CSR matrix.
 Rows: TypeAlias = Any
 
-#: A tile of features should stay in a core's cache between the two products that use it.
-_TILE_BYTES = 1 << 21
+#: A tile of features and its scores stay in a core's second-level cache between the two products that use it.
+_TILE_BYTES = 5 << 18
 _MIN_TILE_ROWS = 64
 _MAX_TILE_ROWS = 4096
 #: Bytes read at once from a source that is stored in chunks.
@@ -136,7 +136,7 @@ def _slab_rows(X: RowSource, rows: int) -> int:
     chunks: tuple[int, ...] | None = getattr(X, "chunks", None)
     if not chunks:
         return rows
-    row_bytes = max(int(X.shape[1]) * np.dtype(X.dtype).itemsize, 1)
+    row_bytes: int = max(int(X.shape[1]) * np.dtype(X.dtype).itemsize, 1)
     fitting = max(_SLAB_BYTES // row_bytes, 1)
     whole = math.lcm(rows, int(chunks[0]))
     unit: int = whole if whole <= 4 * fitting else rows

@@ -1,0 +1,179 @@
+"""Ranking of classes: for every row of scores, the vertex u_i and its scalars, compiled.
+
+A vertex row is never stored as numbers.  It is `ranked[i, :counts[i]]`, the classes of the largest a_j in order:
+the class at place j has u = -rho_j, the own class minus the sum of the others, and its own place, if it has one,
+counts for nothing.  So U has at most len(rho) + 1 non-zeros a row (Tajima et al., eq. 2.19).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+#: Running maxima of `_largest_by_lanes`: as many float32 as fit a wide register.
+LANES = 16
+#: From this many ranks on, sorting all classes is faster than inserting into a short list.
+SORT_FROM = 48
+
+#: Positions in the array of sums that `rank_rows` adds to; ALPHA_U is left to who holds A.
+LOSS, B_U, U_SQ, ALPHA_U, ACTIVE = range(5)
+N_SUMS = 5
+
+_FLAGS: dict[str, Any] = {"nogil": True, "cache": True, "fastmath": {"contract"}, "error_model": "numpy"}
+
+
+@njit(**_FLAGS)
+def _insert(key: Any, label: Any, keys: Any, labels: Any, filled: int) -> None:
+    """Put a key behind those that are not smaller, in a list whose first `filled` places are taken."""
+    place = min(filled, len(keys) - 1)
+    while place > 0 and key > keys[place - 1]:
+        keys[place] = keys[place - 1]
+        labels[place] = labels[place - 1]
+        place -= 1
+    keys[place] = key
+    labels[place] = label
+
+
+@njit(**_FLAGS)
+def _largest_by_insertion(row: Any, keys: Any, labels: Any) -> None:
+    """Put the len(keys) largest of a row in decreasing order; ties keep the lower class first."""
+    for j in range(len(keys)):
+        _insert(row[j], j, keys, labels, j)
+    for j in range(len(keys), len(row)):
+        if not row[j] <= keys[-1]:
+            _insert(row[j], j, keys, labels, len(keys))
+
+
+@njit(**_FLAGS)
+def _collect(row: Any, bound: float, low: int, high: int, candidates: Any, found: int) -> int:
+    """Append the classes low..high-1 whose key reaches the bound; give the new number of candidates."""
+    for j in range(low, high):
+        candidates[found] = j
+        found += row[j] >= bound
+    return found
+
+
+@njit(**_FLAGS)
+def _lower_bound(row: Any, keys: Any, lanes: Any) -> None:
+    """Put the len(keys) largest of LANES running maxima of the row into keys, in decreasing order."""
+    for lane in range(LANES):
+        lanes[lane] = row[lane]
+    for low in range(LANES, len(row) - LANES + 1, LANES):
+        for lane in range(LANES):
+            # Numba's max minds NaN and is not vectorised.
+            key = row[low + lane]
+            lanes[lane] = key if key > lanes[lane] else lanes[lane]  # noqa: FURB136
+    keys[:] = -np.inf
+    for lane in range(LANES):
+        key = np.float64(lanes[lane])
+        for place in range(len(keys)):
+            listed = keys[place]
+            higher = key > listed
+            keys[place] = key if higher else listed
+            key = listed if higher else key
+
+
+@njit(**_FLAGS)
+def _largest_by_lanes(row: Any, keys: Any, labels: Any, lanes: Any, candidates: Any) -> None:
+    """Do the same for few keys out of a long row, with hardly a branch that depends on the data.
+
+    The len(keys)-th largest of LANES running maxima bounds the sought keys from below; few others pass it.
+    """
+    _lower_bound(row, keys, lanes)
+    # In the precision of the row, which is the one it came from: comparisons then need no conversion.
+    lanes[0] = keys[-1]
+    bound = lanes[0]
+    found = 0
+    whole = len(row) - len(row) % LANES
+    for low in range(0, whole, LANES):
+        passing = 0
+        for lane in range(LANES):
+            passing += row[low + lane] >= bound
+        if passing > 0:
+            found = _collect(row, bound, low, low + LANES, candidates, found)
+    found = _collect(row, bound, whole, len(row), candidates, found)
+    keys[:] = -np.inf
+    labels[:] = 0
+    for e in range(found):
+        label = candidates[e]
+        key = np.float64(row[label])
+        for place in range(len(keys)):
+            listed, listed_label = keys[place], labels[place]
+            higher = key > listed
+            keys[place] = key if higher else listed
+            labels[place] = label if higher else listed_label
+            key = listed if higher else key
+            label = listed_label if higher else label
+
+
+@njit(**_FLAGS)
+def _largest_by_sort(row: Any, keys: Any, labels: Any) -> None:
+    """Do the same for many keys, by a stable sort."""
+    order = np.argsort(-row, kind="mergesort")
+    for place in range(len(keys)):
+        labels[place] = order[place]
+        keys[place] = row[order[place]]
+
+
+@njit(**_FLAGS)
+def _loss_of_row(keys: Any, labels: Any, own: Any, own_score: float, margin: float, rho: Any) -> float:
+    """Give sum_j rho_j a_[j] of the listed classes, a_j = margin + key - own score; a_[j] stay in keys."""
+    total = 0.0
+    for j in range(len(rho)):
+        a = 0.0 if labels[j] == own else margin + (keys[j] - own_score)
+        keys[j] = a
+        total += rho[j] * a
+    return total
+
+
+@njit(**_FLAGS)
+def rank_rows(
+    scores: Any, y: Any, rho: Any, hinge_first: bool, margins: Any, ranked: Any, counts: Any, sums: Any
+) -> None:
+    """Find u_i for every row of scores (b, m) and add the row's scalars to `sums`; overwrites the scores.
+
+    `margins` is (m, m) or (0, 0) for 1 - e_y.  Writes `ranked` (b, L) and `counts` (b,).  Adds sum Phi, sum
+    b(u_i), sum |u_i|^2 and the number of rows with u_i != 0.
+    """
+    m = scores.shape[1]
+    size = len(rho)
+    keys = np.empty(size)
+    lanes = np.empty(LANES, dtype=scores.dtype)
+    candidates = np.empty(m + 1, dtype=np.int32)
+    uniform = margins.shape[0] == 0
+    for i in range(scores.shape[0]):
+        row, labels, own = scores[i], ranked[i], y[i]
+        own_score = np.float64(row[own])
+        # The order of the a_j is that of scores plus margins; the common margin 1 is taken off the own class.
+        if uniform:
+            row[own] -= 1.0
+        else:
+            for j in range(m):
+                row[j] += margins[own, j]
+        if size >= SORT_FROM:
+            _largest_by_sort(row, keys, labels)
+        elif size > LANES or m < 2 * LANES:
+            _largest_by_insertion(row, keys, labels)
+        else:
+            _largest_by_lanes(row, keys, labels, lanes, candidates)
+        loss = _loss_of_row(keys, labels, own, own_score, 1.0 if uniform else 0.0, rho)
+        count = size
+        if hinge_first:
+            count, loss = 0, 0.0 * loss
+            while count < size and keys[count] > 0.0:
+                loss += rho[count] * keys[count]
+                count += 1
+        elif loss <= 0.0:
+            count, loss = 0, 0.0
+        counts[i] = count
+        sums[LOSS] += loss
+        others = 0.0
+        for j in range(count):
+            if labels[j] != own:
+                others += rho[j]
+                sums[U_SQ] += rho[j] * rho[j]
+                sums[B_U] += rho[j] * (1.0 if uniform else margins[own, labels[j]])
+        sums[U_SQ] += others * others
+        sums[ACTIVE] += others > 0.0
