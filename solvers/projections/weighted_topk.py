@@ -17,10 +17,10 @@ import numpy as np
 
 from solvers.projections.isotonic import block_base, block_value, pool_blocks
 from solvers.projections.ordering import largest_other, mass_threshold, sorted_candidates
+from solvers.projections.scale import MAX_EVALUATIONS, next_scale
 from solvers.typing import Float64Array, Int64Array
 
 _EPS = float(np.finfo(np.float64).eps)
-_MAX_EVALUATIONS = 100
 
 
 @nb.njit(cache=True, nogil=True)
@@ -64,7 +64,7 @@ def wtopk_column(
     limit = _largest_scale(top, c, total - rho[0])
     theta = mass_threshold(b, m, y, c * limit, rho, work[3])
     n = sorted_candidates(b, m, y, theta, values, index, work[3], index_work[2])
-    if _loss_of_sorted(values, n, rho) <= 0.0:
+    if loss_of_sorted(values, n, rho) <= 0.0:
         return 0.0, 0, True
     at = n
     index[n] = y
@@ -72,22 +72,13 @@ def wtopk_column(
     low = 0.0
     high = np.inf
     blocks = 0
-    for _ in range(_MAX_EVALUATIONS):
+    for _ in range(MAX_EVALUATIONS):
         at = _place_own_class(values, index, n + 1, at, c * t * total)
         blocks = pool_blocks(values, n + 1, rho, c * t, start, deviation, mass)
         h, slope, scale = _derivative(values, blocks, at, c, t, total, start, deviation, mass)
-        if abs(h) <= 8.0 * _EPS * scale or (h > 0.0 and t == 1.0):
+        t, low, high, moved = next_scale(t, h, slope, 8.0 * _EPS * scale, low, high, 1.0)
+        if not moved:
             break
-        if h > 0.0:
-            low = t
-        else:
-            high = t
-        newton = min(t - h / slope, 1.0) if slope < 0.0 else -1.0
-        if not low < newton < high:
-            newton = 0.5 * (low + min(high, 1.0))
-            if not low < newton < high:
-                break
-        t = newton
     support, vertex = _write(values, index, y, blocks, c, t, start, deviation, mass, out)
     return t, support, vertex and t == 1.0
 
@@ -101,7 +92,7 @@ def _largest_scale(top: float, c: float, rest: float) -> float:
 
 
 @nb.njit(cache=True, nogil=True)
-def _loss_of_sorted(values: Float64Array, n: int, rho: Float64Array) -> float:
+def loss_of_sorted(values: Float64Array, n: int, rho: Float64Array) -> float:
     """Give H(0) = sum_j rho_j a_[j] for the sorted values with the own class's 0 in its place."""
     total = 0.0
     i = 0

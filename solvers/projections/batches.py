@@ -1,0 +1,160 @@
+"""Column updates and envelopes of many examples at once, with checked arguments."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from solvers.errors import InvalidProblemError, NonFiniteError
+from solvers.losses import LossForm
+from solvers.projections.columns import column_kind, column_update_two, margins_or_empty
+from solvers.projections.workspace import column_workspace
+from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+
+
+@nb.njit(cache=True, nogil=True)
+def _update_rows(
+    kind: int,
+    q: Float64Array,
+    y: Int64Array,
+    c: Float64Array,
+    c_own: Float64Array,
+    rho: Float64Array,
+    margins: Float64Array,
+    alpha: Float64Array,
+) -> None:
+    work, index_work = column_workspace(q.shape[1])
+    for i in range(q.shape[0]):
+        column_update_two(kind, q[i], y[i], c[i], c_own[i], rho, margins, alpha[i], work, index_work, -1.0)
+
+
+@nb.njit(cache=True, nogil=True)
+def _envelope_rows(
+    kind: int,
+    scores: Float64Array,
+    y: Int64Array,
+    gamma: float,
+    gamma_own: float,
+    rho: Float64Array,
+    margins: Float64Array,
+    out: Float64Array,
+) -> None:
+    m = scores.shape[1]
+    work, index_work = column_workspace(m)
+    alpha = np.empty(m)
+    for i in range(scores.shape[0]):
+        own = y[i]
+        column_update_two(kind, scores[i], own, gamma, gamma_own, rho, margins, alpha, work, index_work, -1.0)
+        b = work[5]
+        value = -0.5 * gamma_own * alpha[own] ** 2
+        for j in range(m):
+            if j != own:
+                value -= alpha[j] * (b[j] + 0.5 * gamma * alpha[j])
+        out[i] = value
+
+
+def column_updates(
+    form: LossForm,
+    q: FloatArray,
+    y: IntArray,
+    c: float | Float64Array,
+    *,
+    c_own: float | Float64Array | None = None,
+    own_in_sort: bool = True,
+) -> Float64Array:
+    """Give the dual rows that maximise the restricted dual of each example.
+
+    Parameters
+    ----------
+    form : the loss for m classes.
+    q : (b, m) scores without each example's own contribution.
+    y : (b,) own classes.
+    c : curvature, one number or (b,); 0 gives a maximising vertex.
+    c_own : curvature of alpha_y, at most c; None for c itself (the Moreau envelope).
+    own_in_sort : whether the own class takes part in the sort, see `column_kind`.
+
+    Returns
+    -------
+    (b, m) float64 alpha with alpha_j <= 0 for j != y, rows that sum to zero, inside the domain of the
+    conjugate.
+
+    Raises
+    ------
+    InvalidProblemError for shapes or labels that do not fit, NonFiniteError for NaN or infinity.
+    """
+    scores, labels = _checked_rows(form, q, y)
+    curvature = _checked_curvature(c, len(labels))
+    own = curvature if c_own is None else _checked_curvature(c_own, len(labels))
+    if (own > curvature).any():
+        raise InvalidProblemError("the curvature of the own class exceeds that of the others; it must not")
+    alpha = np.empty_like(scores)
+    kind = column_kind(form, own_in_sort=own_in_sort)
+    _update_rows(kind, scores, labels, curvature, own, form.rho, margins_or_empty(form), alpha)
+    return alpha
+
+
+def envelope_losses(
+    form: LossForm,
+    scores: FloatArray,
+    y: IntArray,
+    gamma: float,
+    *,
+    smooth_own: bool = True,
+    own_in_sort: bool = True,
+) -> Float64Array:
+    """Give the smoothed loss Phi_gamma(s_i) of each example.
+
+    Parameters
+    ----------
+    form : the loss for m classes.
+    scores : (b, m).
+    y : (b,) own classes.
+    gamma : smoothing >= 0; 0 gives the loss itself.
+    smooth_own : True for the Moreau envelope over all m coordinates (Tajima et al., eq. 2.21; Hirohashi and
+    Kato,
+        eq. 31), False for the envelope over the others only (Lapin's thesis, prop. 6.2): erratum h1.
+    own_in_sort : whether the own class takes part in the sort, see `column_kind`.
+
+    Returns
+    -------
+    (b,) float64, <b, x> - (gamma/2)(|x|^2 + S^2) at the maximising x, without S^2 if not smooth_own.
+
+    Raises
+    ------
+    InvalidProblemError for shapes, labels or gamma that do not fit, NonFiniteError for NaN or infinity.
+    """
+    rows, labels = _checked_rows(form, scores, y)
+    if not (np.isfinite(gamma) and gamma >= 0):
+        raise InvalidProblemError(f"smoothing is {gamma:g}; give a finite number that is not negative")
+    out = np.empty(len(labels))
+    kind = column_kind(form, own_in_sort=own_in_sort)
+    own = float(gamma) if smooth_own else 0.0
+    _envelope_rows(kind, rows, labels, float(gamma), own, form.rho, margins_or_empty(form), out)
+    return out
+
+
+def _checked_curvature(c: float | Float64Array, rows: int) -> Float64Array:
+    """Give the curvature of each row, refusing what is negative or not finite."""
+    curvature = np.ascontiguousarray(np.broadcast_to(np.asarray(c, dtype=np.float64), (rows,)))
+    if not np.isfinite(curvature).all():
+        raise NonFiniteError("the curvature c holds NaN or infinity; the features or lambda are out of range")
+    if (curvature < 0).any():
+        raise InvalidProblemError(f"the curvature c is {curvature.min():g}; it must not be negative")
+    return curvature
+
+
+def _checked_rows(form: LossForm, q: FloatArray, y: IntArray) -> tuple[Float64Array, Int64Array]:
+    """Give scores and labels as the kernels read them; a kernel does not check its indices."""
+    scores = np.ascontiguousarray(q, dtype=np.float64)
+    labels = np.ascontiguousarray(y, dtype=np.int64)
+    if scores.ndim != 2 or scores.shape[1] != form.m or labels.shape != (scores.shape[0],):
+        raise InvalidProblemError(
+            f"scores {scores.shape} and labels {labels.shape} do not fit {form.m} classes"
+        )
+    if len(labels) and (labels.min() < 0 or labels.max() >= form.m):
+        raise InvalidProblemError(
+            f"labels lie in {labels.min()}..{labels.max()}; give labels in 0..{form.m - 1}"
+        )
+    if not np.isfinite(scores).all():
+        raise NonFiniteError("the scores hold NaN or infinity; the features or the weights are out of range")
+    return scores, labels
