@@ -1,7 +1,73 @@
-"""Options of all commands in one place, and the TOML file that can hold them."""
+"""Options of all commands in one place, and the TOML file that can hold them.
+
+The file has one section per kind of option ([train], [cluster], ...), the same for every command; a command
+reads the sections it has a use for.  Flags win over the file, the file over the defaults, and a section or key
+that nobody knows is an error.  Paths are relative to where the command runs.
+"""
 
 from __future__ import annotations
 
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from pipeline.errors import ConfigError
 from pipeline.train_config import ClusterConfig, EvaluateConfig, TrainConfig
 
-__all__ = ["ClusterConfig", "EvaluateConfig", "TrainConfig"]
+__all__ = ["SECTIONS", "ClusterConfig", "EvaluateConfig", "TrainConfig", "build", "load_sections"]
+
+SECTIONS: Mapping[str, type[BaseModel]] = {
+    "train": TrainConfig,
+    "cluster": ClusterConfig,
+    "evaluate": EvaluateConfig,
+}
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+def load_sections(path: Path) -> dict[str, dict[str, Any]]:
+    """Read a TOML file of options, by section; `ConfigError` names what is wrong with it."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the configuration {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration {path} is not TOML: {error}") from error
+    for section, values in content.items():
+        if section not in SECTIONS:
+            raise ConfigError(f"{path} has an unknown section [{section}]: {_near(section, SECTIONS)}")
+        if not isinstance(values, dict):
+            raise ConfigError(f"{path}: {section} must be a section, written as [{section}]")
+        known = SECTIONS[section].model_fields
+        for key in values:
+            if key not in known:
+                raise ConfigError(f"{path} has an unknown key {key} in [{section}]: {_near(key, known)}")
+    return content
+
+
+def build(model: type[Config], values: Mapping[str, Any], *, origin: str = "") -> Config:
+    """Check values and make the options of them; `ConfigError` says in one sentence what does not fit.
+
+    `origin` names where the values came from, for the sentence.
+    """
+    try:
+        return model(**values)
+    except ValidationError as error:
+        raise ConfigError(origin + "; ".join(_sentence(dict(part)) for part in error.errors())) from error
+
+
+def _sentence(part: Mapping[str, Any]) -> str:
+    message = str(part["msg"]).removeprefix("Value error, ")
+    name = "--" + str(part["loc"][0]).replace("_", "-") if part["loc"] else ""
+    if not name:
+        return message
+    return f"{name} {part['input']!r} is not usable: {message[:1].lower()}{message[1:]}"
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ def write_report(model_url: str, path: Path | None = None) -> str:
     is replaced in one step.
     """
     stored = StoredModel.open(model_url)
-    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     page = render(gather(stored, read_image, created)).encode()
     if path is not None:
         path = path.absolute()

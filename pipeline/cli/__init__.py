@@ -1,7 +1,7 @@
-"""The `topline` command."""
+"""The `topline` command: options, progress, results and errors around the pipeline's functions."""
 
 from __future__ import annotations
 
+from pipeline.cli.entry import main
 
-def main() -> None:
-    """Run the command line."""
+__all__ = ["main"]

@@ -1,0 +1,57 @@
+"""All commands of `topline`, with an example each."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from pipeline.cli import checks, models, training
+from pipeline.cli.command import add_command
+
+app = typer.Typer(
+    name="topline",
+    help="Certified top-k classifiers, from a folder of images to a model with a duality gap.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+models_app = typer.Typer(name="models", help="The models of a store.")
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Show the version and exit")] = False,
+) -> None:
+    if show_version:
+        typer.echo(f"topline {version('topline')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
+
+
+add_command(
+    app,
+    training.train,
+    name="train",
+    sections=("train", "cluster"),
+    flow=True,
+    example="topline train --store topline-run --loss topk_hinge --k 5 --C 1.0",
+)
+add_command(app, training.certify, name="certify", example="topline certify topline-run/models/m0001")
+add_command(
+    app,
+    training.evaluate,
+    name="evaluate",
+    sections=("evaluate",),
+    flow=True,
+    example="topline evaluate topline-run/models/m0001 --split test",
+)
+add_command(models_app, models.list_, name="list", example="topline models list --store topline-run")
+add_command(models_app, models.show, name="show", example="topline models show topline-run/models/m0001")
+app.add_typer(models_app)
+add_command(app, checks.fsck, name="fsck", example="topline fsck topline-run")
+add_command(app, checks.doctor, name="doctor", example="topline doctor --schedule")

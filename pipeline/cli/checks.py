@@ -1,0 +1,57 @@
+"""`topline fsck` and `doctor`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pipeline.cli.command import Call, Outcome
+from pipeline.cli.exits import FAILURE, SUCCESS
+
+
+def fsck(
+    call: Call,  # noqa: ARG001 - one shape for all
+    store: Annotated[str, typer.Argument(metavar="URL", help="Store to verify")],
+    quick: Annotated[bool, typer.Option("--quick", help="Sizes only, without reading every byte")] = False,
+) -> Outcome:
+    """Verify a store: files, checksums, shapes, labels, runs and models whose data is gone."""
+    from storage.errors import NotFoundError
+    from storage.stores import open_store
+    from storage.verification import verify_store
+
+    opened = open_store(store)
+    if not opened.list():
+        raise NotFoundError(f"{store} is empty, so there is nothing to verify: check the path")
+    findings = verify_store(opened, deep=not quick)
+    serious = [finding for finding in findings if not finding.harmless]
+    lines = [f"{'leftover' if finding.harmless else 'DAMAGE'}  {finding}" for finding in findings]
+    lines.append(
+        f"{store}: {len(serious)} faults, {len(findings) - len(serious)} harmless leftovers"
+        if findings
+        else f"{store}: everything is in order"
+    )
+    payload = {"store": store, "ok": not serious, "findings": [finding.to_json() for finding in findings]}
+    return Outcome(payload, lines, code=FAILURE if serious else SUCCESS)
+
+
+def doctor(
+    call: Call,  # noqa: ARG001 - one shape for all
+    schedule: Annotated[
+        bool, typer.Option("--schedule", help="Also wait for a schedule of a Prefect server to fire (minutes)")
+    ] = False,
+) -> Outcome:
+    """Prove the installation: versions, threads, a model trained, a store written and read, a cluster."""
+    from pipeline.doctor import run_checks
+
+    checks = run_checks(schedule=schedule)
+    width = max((len(check.name) for check in checks), default=0)
+    lines = []
+    for check in checks:
+        lines.append(f"{'ok  ' if check.ok else 'FAIL'}  {check.name:<{width}}  {check.detail} ({check.seconds:.1f} s)")
+        if not check.ok:
+            lines.append(f"      {'':<{width}}  mend: {check.mend}")
+    failed = [check for check in checks if not check.ok]
+    lines.append(f"{len(failed)} of {len(checks)} checks failed" if failed else "everything works")
+    payload = {"ok": not failed, "checks": [check.to_dict() for check in checks]}
+    return Outcome(payload, lines, code=FAILURE if failed else SUCCESS)

@@ -1,0 +1,159 @@
+"""What every command shares: options checked before work starts, a progress display, one result at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json as jsonlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+from pydantic import BaseModel
+
+from pipeline.cli.exits import SUCCESS
+from pipeline.cli.options import CONFIG, FLOW, JSON, flags, given, own_parameters, with_signature
+from pipeline.config import SECTIONS, build, load_sections
+from pipeline.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from pipeline.progress import Progress
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended: the object for --json, the lines for a person, warnings, the exit code."""
+
+    payload: Mapping[str, Any]
+    lines: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    code: int = SUCCESS
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a command: its options by section, which of them somebody chose, and the progress display."""
+
+    configs: Mapping[str, BaseModel]
+    chosen: frozenset[tuple[str, str]]
+    progress: Progress
+    flow: bool = False
+    json: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def config(self, model: type[Config]) -> Config:
+        """Give the options of a class."""
+        return next(config for config in self.configs.values() if isinstance(config, model))
+
+    def chose(self, section: str, *names: str) -> bool:
+        """Whether a flag or the file gave any of these options."""
+        return any((section, name) in self.chosen for name in names)
+
+    def run(self, name: str, function: Callable[..., Any], /, **parameters: Any) -> Any:
+        """Run a pipeline function, as the Prefect flow `name` where that was asked for."""
+        if self.flow:
+            return flow_runner()(name, parameters, self.progress)
+        return function(**parameters, progress=self.progress)
+
+
+Handler = Callable[..., Outcome]
+
+
+def add_command(
+    app: typer.Typer,
+    handler: Handler,
+    *,
+    name: str,
+    example: str,
+    sections: Sequence[str] = (),
+    hidden: frozenset[str] = frozenset(),
+    flow: bool = False,
+) -> None:
+    """Add `handler(call, ...)` to `app`, with the flags of `sections` and those that it declares itself.
+
+    A flag sets its option in every section that has one of that name; `hidden` names get no flag.
+    """
+    models = [SECTIONS[section] for section in sections]
+    own = own_parameters(handler)
+    shared = [*([CONFIG] if sections else []), *([FLOW] if flow else []), JSON]
+
+    def command(**values: Any) -> None:
+        own_values = {parameter.name: values.pop(parameter.name) for parameter in own}
+        json, as_flow = bool(values.pop("json")), bool(values.pop("flow", False))
+        file = values.pop("config", None)
+        configs, chosen = resolve(sections, file, given(values))
+        with _display() as progress, contextlib.redirect_stdout(sys.stderr):
+            call = Call(configs, chosen, progress, as_flow or (flow and _server_is_configured()), json)
+            outcome = handler(call, **own_values)
+        finish(outcome, json=json)
+
+    command.__doc__ = handler.__doc__
+    app.command(name=name, epilog=f"Example: {example}")(
+        with_signature(command, [*own, *flags(models, hidden), *shared])
+    )
+
+
+def resolve(
+    sections: Sequence[str], file: Path | None, flag_values: Mapping[str, Any]
+) -> tuple[dict[str, BaseModel], frozenset[tuple[str, str]]]:
+    """Merge defaults, file and flags into the options of each section, and tell which were chosen."""
+    content = load_sections(file) if file is not None else {}
+    configs: dict[str, BaseModel] = {}
+    chosen: set[tuple[str, str]] = set()
+    for section in sections:
+        model = SECTIONS[section]
+        values = dict(content.get(section, {}))
+        from_file = f"{file} [{section}]: " if values else ""
+        values.update({name: value for name, value in flag_values.items() if name in model.model_fields})
+        configs[section] = build(model, values, origin=from_file)
+        chosen.update((section, name) for name in values)
+    return configs, frozenset(chosen)
+
+
+def finish(outcome: Outcome, *, json: bool) -> None:
+    """Write the result to standard output, warnings to standard error, and leave with the exit code."""
+    for warning in outcome.warnings:
+        sys.stderr.write(f"warning: {warning}\n")
+    if json:
+        sys.stdout.write(jsonlib.dumps(plain(outcome.payload), ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in outcome.lines))
+    if outcome.code:
+        raise typer.Exit(outcome.code)
+
+
+def plain(value: Any) -> Any:
+    """Give values that JSON has: no NaN, no infinity, paths as text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    if isinstance(value, float) and value - value != 0.0:
+        return None
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def flow_runner() -> Callable[[str, Mapping[str, Any], Progress | None], Any]:
+    """Find the function that runs a pipeline function as a Prefect flow."""
+    for entry in entry_points(group="topline.runners", name="prefect"):
+        runner: Callable[[str, Mapping[str, Any], Progress | None], Any] = entry.load()
+        return runner
+    raise MissingExtraError("--flow needs topline as it is installed: run python -m pip install . again")
+
+
+def _server_is_configured() -> bool:
+    return bool(os.environ.get("PREFECT_API_URL"))
+
+
+def _display() -> contextlib.AbstractContextManager[Progress]:
+    from pipeline.cli.display import show_progress
+
+    return show_progress()

@@ -1,0 +1,145 @@
+"""Progress on standard error: a live bar where a person watches, a line a stage where it goes to a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as RichProgress
+
+from pipeline.progress import Progress
+
+# A line a stage is enough for a log; a stage that takes longer than this says how far it is.
+LOG_SECONDS = 30.0
+
+
+class LineDisplay:
+    """One line when a stage begins, one every half a minute, one when it ends."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._stage = ""
+        self._unit = ""
+        self._total: int | None = None
+        self._done = 0
+        self._begun = self._said = time.monotonic()
+        self._facts: Mapping[str, Any] = {}
+
+    def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
+        """Begin a stage; ends the one before."""
+        self.end()
+        self._stage, self._total, self._unit, self._done = stage, total, unit, 0
+        self._facts = {}
+        self._begun = self._said = time.monotonic()
+
+    def advance(self, amount: int = 1) -> None:
+        """Count units."""
+        self._done += amount
+        if time.monotonic() - self._said >= LOG_SECONDS:
+            self._say("")
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Remember the facts of the moment."""
+        self._facts = facts
+
+    def end(self) -> None:
+        """End the stage that has begun, if any."""
+        if self._stage:
+            self._say("done")
+        self._stage = ""
+
+    def _say(self, word: str) -> None:
+        self._said = time.monotonic()
+        amount = "" if not self._done else f" {self._done:,}"
+        of = f"/{self._total:,}" if self._total and not word else ""
+        unit = f" {self._unit}" if self._done and self._unit else ""
+        parts = [f"{self._stage}:{amount}{of}{unit}", fact_text(self._facts), word]
+        text = ", ".join(part for part in parts if part).replace(":,", ":")
+        self._stream.write(f"{text} ({self._said - self._begun:.1f} s)\n")
+        self._stream.flush()
+
+
+class BarDisplay:
+    """A live bar with speed, time left and the latest gap; finished stages stay as lines above it."""
+
+    def __init__(self, bars: RichProgress) -> None:
+        self._bars = bars
+        self._task: TaskID | None = None
+        self._begun = 0.0
+
+    def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
+        """Begin a stage; ends the one before."""
+        self.end()
+        self._begun = time.monotonic()
+        self._task = self._bars.add_task(stage, total=total, unit=unit, facts="", speed="")
+
+    def advance(self, amount: int = 1) -> None:
+        """Count units."""
+        if self._task is None:
+            return
+        self._bars.update(self._task, advance=amount)
+        task = self._bars.tasks[-1]
+        seconds = time.monotonic() - self._begun
+        unit = task.fields["unit"]
+        if unit and seconds > 0.5:
+            self._bars.update(self._task, speed=f"{task.completed / seconds:,.0f} {unit}/s")
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Show the facts of the moment."""
+        if self._task is not None:
+            self._bars.update(self._task, facts=fact_text(facts))
+
+    def end(self) -> None:
+        """End the stage that has begun, if any: its bar stands still, full or where it stopped short."""
+        if self._task is not None:
+            task = self._bars.tasks[-1]
+            self._bars.update(self._task, total=task.completed or 1, completed=task.completed or 1)
+            self._bars.stop_task(self._task)
+        self._task = None
+
+
+def fact_text(facts: Mapping[str, Any]) -> str:
+    """Give the facts worth a place beside a bar, shortly."""
+    if "relative_gap" in facts:
+        gap = facts["relative_gap"]
+        return f"relative gap {gap:.2e}" if isinstance(gap, float) else ""
+    return ", ".join(f"{name} {value}" for name, value in facts.items() if isinstance(value, (int, str)))
+
+
+@contextmanager
+def show_progress() -> Iterator[Progress]:
+    """Give a display on standard error that fits whoever reads it."""
+    if not sys.stderr.isatty():
+        lines = LineDisplay(sys.stderr)
+        yield lines
+        lines.end()
+        return
+    columns = (
+        SpinnerColumn(finished_text="[green]✓[/]"),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=28),
+        MofNCompleteColumn(),
+        TextColumn("[dim]{task.fields[unit]}[/]"),
+        TimeElapsedColumn(),
+        TextColumn("[dim]left[/]"),
+        TimeRemainingColumn(),
+        TextColumn("[cyan]{task.fields[speed]}[/]"),
+        TextColumn("[magenta]{task.fields[facts]}[/]"),
+    )
+    with RichProgress(*columns, console=Console(stderr=True)) as bars:
+        display = BarDisplay(bars)
+        yield display
+        display.end()

@@ -1,0 +1,66 @@
+"""Where the `topline` command starts and ends: arguments in, exit code out, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from typer.exceptions import Abort, TyperException
+
+from pipeline.cli.app import app
+from pipeline.cli.exits import BAD_INPUT, FAILURE, INTERRUPTED, exit_code, is_expected, sentence
+
+DEBUG = "TOPLINE_DEBUG"
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit; TOPLINE_DEBUG=1 shows the traceback of an error."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    _log_to_stderr()
+    try:
+        code = app(words, prog_name="topline", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has gone (`topline ... | head`); there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = FAILURE
+    except Abort:
+        code = INTERRUPTED
+    except TyperException as error:
+        code = _fail(words, "UsageError", error.format_message(), BAD_INPUT)
+    except BaseException as error:
+        if os.environ.get(DEBUG) or isinstance(error, SystemExit):
+            raise
+        code = _explain(words, error)
+    sys.exit(int(code or 0))
+
+
+def _explain(words: Sequence[str], error: BaseException) -> int:
+    if is_expected(error):
+        return _fail(words, type(error).__name__, sentence(error), exit_code(error))
+    message = (
+        f"a fault in topline: {type(error).__name__}: {sentence(error)}"
+        f" (run again with {DEBUG}=1 to see where, and report it)"
+    )
+    return _fail(words, type(error).__name__, message, FAILURE)
+
+
+def _fail(words: Sequence[str], kind: str, message: str, code: int) -> int:
+    message = " ".join(message.split())
+    sys.stderr.write(f"error: {message}\n")
+    if "--json" in words:
+        found: dict[str, Any] = {"error": {"kind": kind, "message": message, "exit_code": code}}
+        sys.stdout.write(json.dumps(found) + "\n")
+    return code
+
+
+def _log_to_stderr() -> None:
+    """Send warnings to standard error; libraries that are chatty on the way down are told to be quiet."""
+    level = logging.DEBUG if os.environ.get(DEBUG) else logging.WARNING
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s: %(message)s")
+    for name in ("distributed", "tornado", "asyncio", "bokeh"):
+        logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,0 +1,55 @@
+"""Exit codes, and the one sentence that stands for an error."""
+
+from __future__ import annotations
+
+import errno
+
+from pipeline.errors import InterruptedRunError, PipelineError
+from solvers.errors import NonFiniteError, SolverError
+from storage.errors import StorageError
+
+SUCCESS = 0
+FAILURE = 1
+BAD_INPUT = 2
+SHORT_OF_TOLERANCE = 3
+RESUMABLE = 75
+INTERRUPTED = 130
+
+#: What is raised on purpose, with a sentence for the person at the keyboard.
+OURS = (PipelineError, StorageError, SolverError)
+
+
+def exit_code(error: BaseException) -> int:
+    """Give the exit code of an error: whose fault it is, and whether the same command may succeed later."""
+    if isinstance(error, InterruptedRunError):
+        return RESUMABLE
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, OURS) and isinstance(
+        error, (ValueError, FileNotFoundError, ImportError, NonFiniteError)
+    ):
+        return BAD_INPUT
+    return FAILURE
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether an error has a sentence of its own; anything else is a fault in Topline."""
+    return isinstance(error, (*OURS, KeyboardInterrupt, MemoryError)) or _disk_is_full(error)
+
+
+def sentence(error: BaseException) -> str:
+    """Give the error in one line."""
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped by Ctrl-C; everything that was stored before is still readable"
+    if isinstance(error, MemoryError) and not isinstance(error, OURS):
+        return "memory ran out: use more --workers with a --memory-limit, or a smaller --cache-bytes"
+    if _disk_is_full(error) and not isinstance(error, OURS):
+        place = f" at {error.filename}" if isinstance(error, OSError) and error.filename else ""
+        return f"no room is left on the disk{place}: make room and run the same command again"
+    # OSError's own text starts with the number; what was raised on purpose has its sentence in args.
+    text = str(error.args[0]) if isinstance(error, OSError) and len(error.args) == 1 else str(error)
+    return " ".join(text.split()) or type(error).__name__
+
+
+def _disk_is_full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -1,0 +1,105 @@
+"""Flags made from the option classes: every field is a flag, with the field's own description as its help.
+
+A flag that was not given is None, so that the configuration file and then the class's default hold.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+CONFIG = inspect.Parameter(
+    "config",
+    KEYWORD,
+    default=None,
+    annotation=Annotated[Path | None, typer.Option(help="TOML file of options; flags win over it")],
+)
+JSON = inspect.Parameter(
+    "json",
+    KEYWORD,
+    default=False,
+    annotation=Annotated[bool, typer.Option("--json", help="One JSON object on standard output")],
+)
+FLOW = inspect.Parameter(
+    "flow",
+    KEYWORD,
+    default=False,
+    annotation=Annotated[bool, typer.Option("--flow", help="Run as a Prefect flow")],
+)
+
+
+def flags(models: Iterable[type[BaseModel]], hidden: frozenset[str]) -> list[inspect.Parameter]:
+    """Make one flag per field of the option classes, without those in `hidden`; the first of a name counts."""
+    made: dict[str, inspect.Parameter] = {}
+    for model in models:
+        for name, field in model.model_fields.items():
+            if name not in made and name not in hidden:
+                made[name] = _flag(name, field, model.__name__.removesuffix("Config"))
+    return list(made.values())
+
+
+def given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the flags that were given."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def with_signature(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
+    """Give `function` the signature that typer reads its options from."""
+    ordered = sorted(parameters, key=lambda parameter: parameter.kind)
+    function.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in ordered}
+    return function
+
+
+def _flag(name: str, field: FieldInfo, group: str) -> inspect.Parameter:
+    word = name.replace("_", "-")
+    kind = flag_type(field.annotation)
+    spelling = f"--{word}/--no-{word}" if kind is bool else f"--{word}"
+    default = _default(field)
+    words = f"{field.description} (default {default})" if default else field.description
+    option = typer.Option(spelling, help=words, show_default=False, rich_help_panel=f"{group} options")
+    return inspect.Parameter(name, KEYWORD, default=None, annotation=Annotated[kind | None, option])
+
+
+def flag_type(annotation: Any) -> Any:
+    """Type that the command line reads for a field: a plain one, or text that the option class takes apart."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return flag_type(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        kinds = {flag_type(part) for part in get_args(annotation) if part is not type(None)}
+        return kinds.pop() if len(kinds) == 1 else str
+    if origin is Literal:
+        return str
+    if annotation in (int, float, bool, Path):
+        return annotation
+    return str
+
+
+def _default(field: FieldInfo) -> str:
+    default = field.get_default(call_default_factory=True) if not field.is_required() else None
+    if default is None or default is PydanticUndefined or default == ():
+        return ""
+    if isinstance(default, tuple):
+        return ",".join(map(str, default))
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def own_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Parameters that a command declares itself, after the first, which is its call."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    declared = list(inspect.signature(function).parameters.values())[1:]
+    return [parameter.replace(annotation=hints[parameter.name]) for parameter in declared]

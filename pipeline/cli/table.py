@@ -1,0 +1,26 @@
+"""Tables and numbers in plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lay out rows under their heads, columns as wide as their widest entry."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = [head, tuple("-" * width for width in widths), *rows]
+    return [
+        "  ".join(f"{entry:<{width}}" for entry, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+
+
+def facts(pairs: Mapping[str, str]) -> list[str]:
+    """Lay out names and values, one pair a line."""
+    width = max(map(len, pairs), default=0)
+    return [f"  {name:<{width}}  {value}" for name, value in pairs.items()]
+
+
+def accuracies(topk: Mapping[int, float]) -> str:
+    """Top-k accuracies in one line."""
+    return "   ".join(f"top-{k} {share:.1%}" for k, share in topk.items())

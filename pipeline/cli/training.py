@@ -1,0 +1,131 @@
+"""`topline train`, `certify` and `evaluate`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.cli.command import Call, Outcome
+from pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
+from pipeline.cli.models import ModelArgument, find_model
+from pipeline.cli.table import accuracies, facts, table
+from pipeline.config import ClusterConfig, EvaluateConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from pipeline.certification import Certificate
+    from pipeline.evaluation import Evaluation
+    from pipeline.training import TrainResult
+
+
+def train(call: Call) -> Outcome:
+    """Train a classifier on a stored dataset, publish and certify it; an interrupted run can be resumed."""
+    from pipeline.training import train as run_training
+
+    config = call.config(TrainConfig)
+    result: TrainResult = call.run(
+        "train", run_training, config=config, cluster=call.config(ClusterConfig)
+    )
+    code, warnings = judge(result, call, config.tol)
+    lines = [
+        *facts(training_facts(result)),
+        "",
+        f"  next: topline evaluate {result.model}",
+        f"        topline export {result.model} --format onnx --output model.onnx",
+    ]
+    return Outcome(result.to_dict(), lines, warnings, code)
+
+
+def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
+    """Give the exit code of a training run and what must be said about it.
+
+    Stopping at a budget that somebody chose is what was asked for; at the default one it is not.
+    """
+    if result.solved:
+        return SUCCESS, []
+    short = f"the relative gap is {result.relative_gap:.2e}, above the tolerance {tol:g}"
+    why = f"stopped after {result.passes} passes ({result.status})"
+    if call.chose("train", "max_passes", "time_limit"):
+        return SUCCESS, [f"{why}: {short}"]
+    return SHORT_OF_TOLERANCE, [
+        f"{why}: {short}; go on with topline train --store STORE --resume {result.run} --max-passes"
+        f" {10 * result.passes}, or accept a larger --tol"
+    ]
+
+
+def training_facts(result: TrainResult) -> dict[str, str]:
+    """Give what a person wants to know of a training run."""
+    shown = {
+        "model": result.model,
+        "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}",
+        "training": f"{result.status} after {result.passes:,} passes, {result.seconds:.1f} s",
+        "primal": f"{result.primal:.8g}",
+        "dual": f"{result.dual:.8g}",
+        "relative gap": f"{result.relative_gap:.2e} ({result.gap_kind})",
+    }
+    if result.certificate is not None:
+        shown["certificate"] = certificate_text(result.certificate)
+    return shown
+
+
+def certificate_text(certificate: Certificate) -> str:
+    """Give the verdict of a certificate in a line."""
+    verdict = "certified" if certificate.certified else "NOT certified"
+    return (
+        f"{verdict}: relative gap {certificate.relative_gap:.2e} recomputed from {certificate.rests_on},"
+        f" tolerance {certificate.tol:g}"
+    )
+
+
+def certify(call: Call, model: ModelArgument) -> Outcome:
+    """Recompute primal, dual and gap of a model in float64 from what is stored, and record them."""
+    from pipeline.certification import certify as recompute
+
+    found = recompute(find_model(model), call.progress)
+    lines = facts(
+        {
+            "model": found.model,
+            "primal": f"{found.primal:.10g}",
+            "dual": f"{found.dual:.10g}",
+            "gap": f"{found.gap:.3e} ({found.gap_kind})",
+            "relative gap": f"{found.relative_gap:.3e}",
+            "certificate": certificate_text(found),
+            "agrees": "training recorded the same" if found.agrees else "training recorded other values",
+        }
+    )
+    warnings = [] if found.certified else [f"{found.model} is not certified"]
+    return Outcome(found.to_dict(), lines, warnings, SUCCESS if found.certified else SHORT_OF_TOLERANCE)
+
+
+def evaluate(
+    call: Call,
+    model: ModelArgument,
+    worst: Annotated[int, typer.Option("--worst", min=0, help="Classes to list, the worst first")] = 5,
+) -> Outcome:
+    """Top-k accuracies of a model on held-out rows, ties counted against it."""
+    from pipeline.evaluation import evaluate as measure
+
+    config = call.config(EvaluateConfig)
+    found: Evaluation = call.run(
+        "evaluate",
+        measure,
+        model_url=find_model(model),
+        split=config.split,
+        confused=config.confused,
+    )
+    lines = [f"{found.rows:,} {found.split} rows of {found.dataset}", "", f"  {accuracies(found.topk)}"]
+    lines += [f"  always {found.majority_class}: {found.majority_baseline:.1%}", ""]
+    lines += _worst(found, worst)
+    return Outcome(found.to_dict(), lines)
+
+
+def _worst(found: Evaluation, most: int) -> list[str]:
+    from pipeline.mistakes import ranked_worst
+
+    parts = ranked_worst(found.per_class)[:most]
+    if not parts:
+        return []
+    ks = list(found.topk)
+    head: list[str] = ["class", "rows", *(f"top-{k}" for k in ks)]
+    rows: list[Any] = [[part.name, str(part.rows), *(f"{part.topk[k]:.1%}" for k in ks)] for part in parts]
+    return table(head, rows)
