@@ -16,7 +16,7 @@ import datetime as dt
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,9 @@ from numpy.typing import NDArray
 from pipeline.certificate_math import RankedLoss
 from pipeline.errors import CertificateMismatchError
 from pipeline.partition import TrainingRows
+from pipeline.progress import Progress
 from pipeline.stored_model import StoredModel
 from storage.models import ModelRecord, update_record
-
-if TYPE_CHECKING:
-    from pipeline.progress import Progress
 
 # Rows that are multiplied in float64 at once.
 TILE_ROWS = 4096
@@ -140,6 +138,10 @@ def _tiles(
 ) -> Iterator[tuple[Any, NDArray[Any], NDArray[Any] | None]]:
     """All training rows in float64 with their labels and dual variables, a few thousand at a time."""
     labels = rows.labels()
+    if progress is not None:
+        progress.begin("certify", len(rows), "rows")
+    if progress is not None:
+        progress.begin("certify", len(rows), "rows")
     for first, last, unit in rows.tiles():
         for start in range(first, last, TILE_ROWS):
             stop = min(last, start + TILE_ROWS)

@@ -6,20 +6,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.interrupts import StopFlag
+from pipeline.progress import Progress
 from solvers.executor import Executor
 from solvers.state import IterationRecord, SolverState
 from storage.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
 from storage.history import HistoryWriter
 from storage.stores import Store
-
-if TYPE_CHECKING:
-    from pipeline.progress import Progress
 
 HISTORY_SECONDS = 0.5
 
@@ -62,9 +60,11 @@ class RunRecorder:
         """Note one round; whether to go on."""
         self.latest = state
         now = time.monotonic()
-        self.note(record.to_dict())
+        facts = record.to_dict()
+        self.note(facts)
         if self._progress is not None:
             self._progress.advance(1)
+            self._progress.note(facts)
             self._progress.note(record.to_dict())
         if now - self._saved >= self._seconds:
             self.save(state)

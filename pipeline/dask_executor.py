@@ -82,6 +82,11 @@ class DaskExecutor:
         return max(1, len(self._owned))
 
     @property
+    def blocks(self) -> int:
+        """Number of blocks of the bound problem."""
+        return len(self._spans)
+
+    @property
     def epoch(self) -> int:
         """How often blocks were placed; more than 1 after a loss."""
         return self._epoch

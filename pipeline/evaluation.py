@@ -6,19 +6,17 @@ import datetime as dt
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import InputError
 from pipeline.partition import TrainingRows
+from pipeline.progress import Progress
 from pipeline.stored_model import StoredModel
 from storage.models import update_record
 from storage.schema import SPLITS
-
-if TYPE_CHECKING:
-    from pipeline.progress import Progress
 
 REPORTED_K = (1, 2, 3, 5, 10)
 
@@ -148,8 +146,12 @@ def _ranks(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rank of the own class, and the best of the other classes, for every row; one pass, unit by unit."""
     labels = rows.labels()
+    if progress is not None:
+        progress.begin("evaluate", len(rows), "rows")
     ranks = np.empty(len(rows), dtype=np.int64)
     firsts = np.empty(len(rows), dtype=np.int64)
+    if progress is not None:
+        progress.begin("evaluate", len(rows), "rows")
     for start, stop, X in rows.tiles():
         scores = np.asarray(X @ W)
         y = labels[start:stop]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from dask.system import CPU_COUNT
@@ -24,6 +24,7 @@ from pipeline.dask_executor import DaskExecutor
 from pipeline.errors import ClusterError, InterruptedRunError
 from pipeline.interrupts import stop_on_signals
 from pipeline.partition import CachedRows, TrainingRows
+from pipeline.progress import Progress
 from pipeline.train_config import ClusterConfig, TrainConfig
 from pipeline.training_plan import TrainingPlan, plan_training
 from solvers.api import solve
@@ -34,9 +35,6 @@ from solvers.stopping import Status
 from storage.checkpoints import Checkpoint
 from storage.models import save_model
 from storage.runs import finish_run
-
-if TYPE_CHECKING:
-    from pipeline.progress import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +91,8 @@ def train(
         progress.begin("train", unit="rounds")
     with stop_on_signals() as flag, _open_executor(plan, cluster, client) as (executor, rows):
         recorder = RunRecorder(plan.place, executor, flag, plan.config.checkpoint_seconds, progress)
+        if progress is not None:
+            progress.begin("train", plan.config.max_passes, "passes")
         with recorder:
             result = _solve(plan, executor, rows, recorder)
         if result.status is Status.INTERRUPTED:

@@ -30,6 +30,7 @@ from storage.stores import Store, open_store
 logger = logging.getLogger(__name__)
 
 DEFAULT_K = 5
+DUAL_METHODS = frozenset({"dual_ascent"})
 # Dual variables are stored with the model by default while they take no more than this.
 STORED_DUALS_BYTES = 256 << 20
 
@@ -74,8 +75,8 @@ class TrainingPlan:
 
     @property
     def keep_duals(self) -> bool:
-        """Whether the blocks hold dual variables; with smoothing they need them."""
-        return self.stores_duals or self.config.smoothing > 0
+        """Whether the blocks hold dual variables; smoothing and the dual methods need them."""
+        return self.stores_duals or self.config.smoothing > 0 or self.config.method in DUAL_METHODS
 
     @property
     def how_to_resume(self) -> str:

@@ -1,0 +1,119 @@
+"""The certificate's own losses, domains and envelopes against brute force."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog, minimize
+
+from pipeline.certificate_math import RankedLoss
+from pipeline.errors import InputError
+
+M = 4
+RHO = [0.5, 0.3, 0.1]
+LOSSES: list[dict[str, Any]] = [
+    {"name": "max_hinge"},
+    {"name": "structured_hinge", "margins": [[0, 1, 2, 0.5], [1, 0, 1, 3], [0.2, 1, 0, 1], [2, 2, 1, 0]]},
+    {"name": "topk_hinge", "k": 2},
+    {"name": "topk_hinge", "k": 4},
+    {"name": "usunier_hinge", "k": 3},
+    {"name": "weighted_topk_hinge", "rho": RHO},
+    {"name": "weighted_usunier_hinge", "rho": RHO},
+]
+IDS = ["-".join(str(v) for key, v in loss.items() if key != "margins") for loss in LOSSES]
+
+
+def vertices(loss: RankedLoss) -> np.ndarray[Any, Any]:
+    """All x over the m - 1 others: rho in every order, and on the Usunier side any part of it."""
+    found = {(0.0,) * (M - 1)}
+    for order in itertools.permutations(range(M)):
+        placed = loss.rho[list(order)]
+        for kept in itertools.product((0, 1), repeat=M) if loss.hinge_per_rank else [(1,) * M]:
+            found.add(tuple((placed * kept)[1:]))
+    return np.array(sorted(found))
+
+
+def as_alpha(x: np.ndarray[Any, Any], y: int) -> np.ndarray[Any, Any]:
+    return np.insert(-x, y, x.sum())
+
+
+@pytest.mark.parametrize("record", LOSSES, ids=IDS)
+def test_the_loss_is_the_maximum_over_the_vertices(record: dict[str, Any]) -> None:
+    loss = RankedLoss.from_record(record, M)
+    rng = np.random.default_rng(1)
+    scores, y = rng.normal(size=(200, M)), rng.integers(0, M, size=200)
+    corners = vertices(loss)
+    for i in range(len(y)):
+        b = np.delete(loss.shifted(scores[i : i + 1], y[i : i + 1])[0], y[i])
+        assert loss.values(scores[i : i + 1], y[i : i + 1])[0] == pytest.approx(
+            (corners @ b).max(), abs=1e-12
+        )
+
+
+@pytest.mark.parametrize("record", LOSSES, ids=IDS)
+def test_the_domain_is_the_hull_of_the_vertices(record: dict[str, Any]) -> None:
+    """Points of the hull have no violation; random points have one exactly if an LP finds them outside."""
+    loss = RankedLoss.from_record(record, M)
+    rng = np.random.default_rng(2)
+    corners = vertices(loss)
+    inside = rng.dirichlet(np.full(len(corners), 0.3), size=50) @ corners
+    for x in inside:
+        y = int(rng.integers(M))
+        assert loss.violation(as_alpha(x, y)[None], np.array([y])) <= 1e-12
+    outcomes = set()
+    for x in np.abs(rng.normal(size=(200, M - 1))) * 0.35:
+        equal = np.vstack([corners.T, np.ones(len(corners))])
+        feasible = linprog(np.zeros(len(corners)), A_eq=equal, b_eq=[*x, 1.0]).status == 0
+        assert (loss.violation(as_alpha(x, 0)[None], np.array([0])) <= 1e-9) == feasible
+        outcomes.add(feasible)
+    assert False in outcomes
+
+
+@pytest.mark.parametrize("record", LOSSES, ids=IDS)
+@pytest.mark.parametrize("gamma", [0.05, 1.0, 20.0])
+def test_the_envelope_is_the_penalised_maximum(record: dict[str, Any], gamma: float) -> None:
+    """Against a general solver over the weights of the vertices."""
+    loss = RankedLoss.from_record(record, M)
+    rng = np.random.default_rng(3)
+    scores, y = rng.normal(size=(12, M)), rng.integers(0, M, size=12)
+    corners = vertices(loss)
+    values = loss.envelope(scores, y, gamma)
+    for i in range(len(y)):
+        b = np.delete(loss.shifted(scores[i : i + 1], y[i : i + 1])[0], y[i])
+
+        def negative(w: np.ndarray[Any, Any], b: np.ndarray[Any, Any] = b) -> float:
+            x = w @ corners
+            return float(0.5 * gamma * (x @ x + x.sum() ** 2) - b @ x)
+
+        best = minimize(
+            negative,
+            np.full(len(corners), 1.0 / len(corners)),
+            bounds=[(0.0, 1.0)] * len(corners),
+            constraints={"type": "eq", "fun": lambda w: w.sum() - 1.0},
+            method="SLSQP",
+            options={"ftol": 1e-13, "maxiter": 500},
+        )
+        # Any feasible point bounds the maximum from below; SLSQP stops within about 1e-6 of it.
+        assert values[i] >= -best.fun - 1e-9
+        assert values[i] == pytest.approx(-best.fun, abs=2e-5)
+
+
+def test_a_row_that_does_not_sum_to_zero_is_a_violation() -> None:
+    loss = RankedLoss.from_record({"name": "topk_hinge", "k": 2}, M)
+    alpha = as_alpha(np.array([0.2, 0.2, 0.1]), 1)
+    alpha[1] += 0.25
+    assert loss.violation(alpha[None], np.array([1])) == pytest.approx(0.25)
+
+
+def test_linear_term_is_minus_margins_times_alpha() -> None:
+    loss = RankedLoss.from_record(LOSSES[1], M)
+    alpha = as_alpha(np.array([0.25, 0.5, 0.0]), 0)[None]
+    assert loss.linear(alpha, np.array([0]))[0] == pytest.approx(0.25 * 1 + 0.5 * 2)
+
+
+def test_an_unknown_loss_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match="softmax"):
+        RankedLoss.from_record({"name": "softmax"}, M)

@@ -1,0 +1,134 @@
+"""Training rows: the right rows, whole units, each chunk decoded once a pass, whatever is cached."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import issparse
+
+from pipeline.partition import CachedRows, TrainingRows
+from pipeline.transforms import Transforms
+from storage.chunking import ChunkPlan
+from storage.features import Dataset
+from tests.pipeline.small_data import small_dataset
+
+# 700 rows in shards of 64 are 11 units of one shard; in shards of 256 they are 3, so runs of chunks of 16.
+PLANS = {"many shards": ChunkPlan(700, 16, 64), "few shards": ChunkPlan(700, 16, 256)}
+
+
+def dense(rows: Any) -> np.ndarray[Any, Any]:
+    return rows.toarray() if issparse(rows) else np.asarray(rows)
+
+
+def expected(dataset: Dataset, split: int = 0) -> np.ndarray[Any, Any]:
+    everything = dense(dataset.rows(0, dataset.info.n_rows)).astype(np.float32)
+    return everything[dataset.split() == split]
+
+
+@pytest.fixture(
+    params=[(name, layout) for name in PLANS for layout in ("float32", "float16", "csr")], ids=str
+)
+def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Dataset:
+    name, layout = request.param
+    if layout == "csr":
+        return small_dataset(tmp_path, plan=PLANS[name], sparse=True)
+    return small_dataset(tmp_path, plan=PLANS[name], dtype=layout)
+
+
+@pytest.mark.parametrize("budget", [0, 9_000, 1 << 30])
+def test_any_slice_gives_the_rows_of_the_split_in_order(dataset: Dataset, budget: int) -> None:
+    rows = CachedRows(TrainingRows(dataset), budget)
+    truth = expected(dataset)
+    assert rows.shape == truth.shape
+    for start, stop in [(0, len(truth)), (0, 0), (3, 4), (40, 200), (len(truth) - 1, len(truth)), (17, 18)]:
+        assert np.array_equal(dense(rows[start:stop]), truth[start:stop])
+        assert rows[start:stop].dtype == np.float32
+
+
+def test_rows_travel_and_read_the_same(dataset: Dataset) -> None:
+    rows = TrainingRows(dataset, "test", Transforms.fit(("l2", "bias"), list))
+    copy = pickle.loads(pickle.dumps(rows))
+    assert np.array_equal(dense(copy[0 : len(copy)]), dense(rows[0 : len(rows)]))
+    assert rows.shape[1] == dataset.info.d + 1
+
+
+def read_spans(rows: TrainingRows, monkeypatch: pytest.MonkeyPatch, tile: int) -> list[tuple[int, int]]:
+    """Spans that a pass in tiles asks the dataset for."""
+    spans: list[tuple[int, int]] = []
+    original = Dataset.rows
+
+    def counted(self: Dataset, start: int, stop: int) -> Any:
+        spans.append((start, stop))
+        return original(self, start, stop)
+
+    monkeypatch.setattr(Dataset, "rows", counted)
+    for start in range(0, len(rows), tile):
+        rows[start : start + tile]
+    monkeypatch.undo()
+    return spans
+
+
+@pytest.mark.parametrize("tile", [7, 32, 1000])
+def test_a_pass_decodes_no_chunk_twice(dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
+    spans = read_spans(TrainingRows(dataset), monkeypatch, tile)
+    chunks = [c for start, stop in spans for c in range(start // 16, -(-stop // 16))]
+    assert len(chunks) == len(set(chunks))
+
+
+def test_what_fits_the_budget_is_read_once(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = CachedRows(TrainingRows(dataset), 1 << 30)
+    assert read_spans(rows, monkeypatch, 50)
+    assert read_spans(rows, monkeypatch, 50) == []
+
+
+def test_the_budget_holds_and_the_rest_is_streamed(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = CachedRows(TrainingRows(dataset), 9_000)
+    first, second = read_spans(rows, monkeypatch, 50), read_spans(rows, monkeypatch, 50)
+    assert 0 < rows.cached_bytes <= 9_000
+    assert 0 < len(second) < len(first)
+
+
+def test_float16_is_kept_as_stored_where_only_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = small_dataset(tmp_path, dtype="float16")
+    stored = dataset.info.counts["train"] * dataset.info.d * 2
+    rows = CachedRows(TrainingRows(dataset), stored)
+    read_spans(rows, monkeypatch, 50)
+    assert rows.keeps_stored
+    assert rows.cached_bytes == stored
+    assert read_spans(rows, monkeypatch, 50) == []
+    assert np.array_equal(rows[0 : len(rows)], expected(dataset))
+
+
+def test_a_cache_counts_and_keeps_only_its_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = small_dataset(tmp_path)
+    whole = TrainingRows(dataset)
+    cuts = whole.block_bounds()
+    rows = CachedRows(whole, 1 << 30, cuts[2], cuts[4])
+    rows[cuts[2] : cuts[4]]
+    assert rows.cached_bytes == (cuts[4] - cuts[2]) * dataset.info.d * 4
+    wider = CachedRows(whole, 1 << 30)
+    wider.adopt(rows)
+    assert wider.cached_bytes == rows.cached_bytes
+
+
+def test_blocks_are_whole_units_and_cover_every_row(dataset: Dataset) -> None:
+    rows = TrainingRows(dataset)
+    cuts = rows.block_bounds()
+    assert cuts[0] == 0
+    assert cuts[-1] == len(rows)
+    assert all(a < b for a, b in itertools.pairwise(cuts))
+    assert len(cuts) > 8
+    starts = {rows.unit_span(unit)[0] for unit in range(rows.units)}
+    assert set(cuts[:-1]) <= starts
+
+
+def test_cached_rows_do_not_travel(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="send the TrainingRows"):
+        pickle.dumps(CachedRows(TrainingRows(small_dataset(tmp_path)), 0))
