@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from markupsafe import Markup, escape
@@ -66,7 +67,7 @@ def thin(x: NDArray[np.float64], y: NDArray[np.float64], most: int = MOST_POINTS
         return list(range(count))
     edges = np.linspace(0, count, max(2, (most - 2) // 2) + 1).astype(int)
     kept = {0, count - 1}
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in pairwise(edges.tolist()):
         stretch = y[start:stop]
         kept.update((int(start + stretch.argmin()), int(start + stretch.argmax())))
     return sorted(kept)
@@ -80,7 +81,7 @@ def line_chart(
     log: bool = False,
     target: tuple[str, float] | None = None,
 ) -> Markup:
-    """Draw lines over one pair of axes; `target` is a named horizontal line, `log` the scale of the values."""
+    """Draw lines over one pair of axes; `target` is a named horizontal line, `log` a scale of the values."""
     shown = [line for line in lines if len(line.x)]
     if not shown:
         return Markup('<p class="empty">No rounds were recorded.</p>')
@@ -197,43 +198,22 @@ def _number(value: float) -> str:
 
 
 def _axes(x_axis: Scale, y_axis: Scale, x_label: str, y_label: str) -> Markup:
-    parts = []
-    for value in y_axis.ticks():
-        parts.append(
-            Markup(
-                '<line class="grid" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
-                '<text class="tick" x="{3}" y="{4}" text-anchor="end">{5}</text>'
-            ).format(
-                LEFT,
-                WIDTH - RIGHT,
-                f"{y_axis(value):.1f}",
-                LEFT - 8,
-                f"{y_axis(value) + 4:.1f}",
-                _number(value),
-            )
-        )
-    for value in x_axis.ticks():
-        parts.append(
-            Markup('<text class="tick" x="{0}" y="{1}" text-anchor="middle">{2}</text>').format(
-                f"{x_axis(value):.1f}", HEIGHT - BOTTOM + 16, _number(value)
-            )
-        )
-    parts.append(
-        Markup(
-            '<line class="axis" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
-            '<text class="note" x="{3}" y="{4}" text-anchor="middle">{5}</text>'
-            '<text class="note" transform="translate(12 {6}) rotate(-90)" text-anchor="middle">{7}</text>'
-        ).format(
-            LEFT,
-            WIDTH - RIGHT,
-            HEIGHT - BOTTOM,
-            (LEFT + WIDTH - RIGHT) / 2,
-            HEIGHT - 6,
-            x_label,
-            (TOP + HEIGHT - BOTTOM) / 2,
-            y_label,
-        )
+    grid = Markup(
+        '<line class="grid" x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}"/>'
+        '<text class="tick" x="{3}" y="{4:.1f}" text-anchor="end">{5}</text>'
     )
+    tick = Markup('<text class="tick" x="{0:.1f}" y="{1}" text-anchor="middle">{2}</text>')
+    frame = Markup(
+        '<line class="axis" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
+        '<text class="note" x="{3}" y="{4}" text-anchor="middle">{5}</text>'
+        '<text class="note" transform="translate(12 {6}) rotate(-90)" text-anchor="middle">{7}</text>'
+    )
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    heights = [(y_axis(value), value) for value in y_axis.ticks()]
+    parts = [grid.format(LEFT, right, y, LEFT - 8, y + 4, _number(value)) for y, value in heights]
+    parts += [tick.format(x_axis(value), bottom + 16, _number(value)) for value in x_axis.ticks()]
+    middle = ((LEFT + right) / 2, (TOP + bottom) / 2)
+    parts.append(frame.format(LEFT, right, bottom, middle[0], HEIGHT - 6, x_label, middle[1], y_label))
     return Markup("").join(parts)
 
 

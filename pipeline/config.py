@@ -1,8 +1,8 @@
 """Options of all commands in one place, and the TOML file that can hold them.
 
 The file has one section per kind of option ([train], [cluster], ...), the same for every command; a command
-reads the sections it has a use for.  Flags win over the file, the file over the defaults, and a section or key
-that nobody knows is an error.  Paths are relative to where the command runs.
+reads the sections it has a use for.  Flags win over the file, the file over the defaults, and a section or
+key that nobody knows is an error.  Paths are relative to where the command runs.
 """
 
 from __future__ import annotations

@@ -40,7 +40,9 @@ def test_imports_point_one_way() -> None:
 
 
 def test_users_are_never_answered_by_an_assert() -> None:
-    found = [where(path, node) for path, tree in trees() for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    found = [
+        where(path, node) for path, tree in trees() for node in ast.walk(tree) if isinstance(node, ast.Assert)
+    ]
     assert not found
 
 
@@ -104,18 +106,24 @@ def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def test_wheel_lists_every_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     listed = set(project["tool"]["setuptools"]["packages"])
-    present = {".".join(path.parent.relative_to(ROOT).parts) for path in MODULES if path.name == "__init__.py"}
+    present = {
+        ".".join(path.parent.relative_to(ROOT).parts) for path in MODULES if path.name == "__init__.py"
+    }
     assert listed == present
 
 
 def test_extras_of_the_cloud_stores_agree_with_the_tests() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
     assert set(extras["s3"]) <= set(extras["test"])
 
 
 @pytest.mark.parametrize("block", [1, 2])
 def test_readme_begins_with_two_commands_of_one_line(block: int) -> None:
-    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    blocks = re.findall(
+        r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     command = blocks[block - 1].strip()
     assert "\n" not in command
     assert ("topline run" in command) == (block == 1)

@@ -38,7 +38,8 @@ def fsck(
 def doctor(
     call: Call,  # noqa: ARG001 - one shape for all
     schedule: Annotated[
-        bool, typer.Option("--schedule", help="Also wait for a schedule of a Prefect server to fire (minutes)")
+        bool,
+        typer.Option("--schedule", help="Also wait for a schedule of a Prefect server to fire (minutes)"),
     ] = False,
 ) -> Outcome:
     """Prove the installation: versions, threads, a model trained, a store written and read, a cluster."""
@@ -48,7 +49,9 @@ def doctor(
     width = max((len(check.name) for check in checks), default=0)
     lines = []
     for check in checks:
-        lines.append(f"{'ok  ' if check.ok else 'FAIL'}  {check.name:<{width}}  {check.detail} ({check.seconds:.1f} s)")
+        lines.append(
+            f"{'ok  ' if check.ok else 'FAIL'}  {check.name:<{width}}  {check.detail} ({check.seconds:.1f} s)"
+        )
         if not check.ok:
             lines.append(f"      {'':<{width}}  mend: {check.mend}")
     failed = [check for check in checks if not check.ok]

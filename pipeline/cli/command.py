@@ -1,4 +1,4 @@
-"""What every command shares: options checked before work starts, a progress display, one result at the end."""
+"""What every command shares: options checked before work, a progress display, one result at the end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a command: its options by section, which of them somebody chose, and the progress display."""
+    """One call of a command: options by section, which of them somebody chose, the progress display."""
 
     configs: Mapping[str, BaseModel]
     chosen: frozenset[tuple[str, str]]

@@ -40,7 +40,7 @@ FLOW = inspect.Parameter(
 
 
 def flags(models: Iterable[type[BaseModel]], hidden: frozenset[str]) -> list[inspect.Parameter]:
-    """Make one flag per field of the option classes, without those in `hidden`; the first of a name counts."""
+    """Make a flag of each field of the option classes but those in `hidden`; the first of a name counts."""
     made: dict[str, inspect.Parameter] = {}
     for model in models:
         for name, field in model.model_fields.items():
@@ -73,7 +73,7 @@ def _flag(name: str, field: FieldInfo, group: str) -> inspect.Parameter:
 
 
 def flag_type(annotation: Any) -> Any:
-    """Type that the command line reads for a field: a plain one, or text that the option class takes apart."""
+    """Type that the command line reads for a field: a plain one, or text for the option class."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return flag_type(get_args(annotation)[0])

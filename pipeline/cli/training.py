@@ -23,9 +23,7 @@ def train(call: Call) -> Outcome:
     from pipeline.training import train as run_training
 
     config = call.config(TrainConfig)
-    result: TrainResult = call.run(
-        "train", run_training, config=config, cluster=call.config(ClusterConfig)
-    )
+    result: TrainResult = call.run("train", run_training, config=config, cluster=call.config(ClusterConfig))
     code, warnings = judge(result, call, config.tol)
     lines = [
         *facts(training_facts(result)),
@@ -47,10 +45,8 @@ def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
     why = f"stopped after {result.passes} passes ({result.status})"
     if call.chose("train", "max_passes", "time_limit"):
         return SUCCESS, [f"{why}: {short}"]
-    return SHORT_OF_TOLERANCE, [
-        f"{why}: {short}; go on with topline train --store STORE --resume {result.run} --max-passes"
-        f" {10 * result.passes}, or accept a larger --tol"
-    ]
+    mend = f"--resume {result.run} --max-passes {10 * result.passes} goes on, a larger --tol accepts it"
+    return SHORT_OF_TOLERANCE, [f"{why}: {short}; {mend}"]
 
 
 def training_facts(result: TrainResult) -> dict[str, str]:

@@ -24,8 +24,15 @@ def hand_made_history(rounds: int) -> list[dict[str, Any]]:
         gap = 0.6 / (1 + t) ** 1.4
         records.append(
             {
-                "round": t, "passes": t + 1, "seconds": 0.02 * (t + 1), "primal": 0.31 + gap, "dual": 0.31,
-                "gap": gap, "relative_gap": gap / (0.31 + gap), "gap_kind": "true", "step": 2 / (t + 2),
+                "round": t,
+                "passes": t + 1,
+                "seconds": 0.02 * (t + 1),
+                "primal": 0.31 + gap,
+                "dual": 0.31,
+                "gap": gap,
+                "relative_gap": gap / (0.31 + gap),
+                "gap_kind": "true",
+                "step": 2 / (t + 2),
                 "active": 0.3 + 0.7 / (1 + t),
             }
         )
@@ -66,8 +73,9 @@ def hand_made_report() -> ReportData:
         )
     ]  # fmt: skip
     return ReportData(
-        record=record, history=hand_made_history(120), counts={"train": 1257, "val": 0, "test": 360, "rejected": 2},
-        worst=worst, rejected=[Rejected("bad/<b>.jpg", "cut short"), Rejected("x.png", "zero bytes")],
+        record=record, history=hand_made_history(120), worst=worst,
+        counts={"train": 1257, "val": 0, "test": 360, "rejected": 2},
+        rejected=[Rejected("bad/<b>.jpg", "cut short"), Rejected("x.png", "zero bytes")],
         rejected_total=2, duplicates=3, created="2026-01-01T00:00:00+00:00",
     )  # fmt: skip
 
