@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from typer.exceptions import Abort, TyperException
 
 from pipeline.cli.app import app
-from pipeline.cli.exits import BAD_INPUT, FAILURE, INTERRUPTED, exit_code, is_expected, sentence
+from pipeline.cli.exits import BAD_INPUT, FAILURE, exit_code, is_expected, sentence
 
 DEBUG = "TOPLINE_DEBUG"
 
@@ -29,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = FAILURE
     except Abort:
-        code = INTERRUPTED
+        # What typer makes of Ctrl-C.
+        code = _explain(words, KeyboardInterrupt())
     except TyperException as error:
         code = _fail(words, "UsageError", error.format_message(), BAD_INPUT)
     except BaseException as error:

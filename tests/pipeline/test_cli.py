@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.cli import main
+from pipeline.cli.app import app
+from pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
+from pipeline.config import SECTIONS
+from tests.pipeline.small_data import small_dataset
+
+TOPLINE = Path(sys.executable).with_name("topline")
+
+
+class Ran:
+    """What one command did."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> dict[str, Any]:
+        found = json.loads(self.out)
+        assert isinstance(found, dict)
+        return found
+
+
+@pytest.fixture
+def topline(capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*words: str) -> Ran:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        seen = capsys.readouterr()
+        return Ran(int(ended.value.code or 0), seen.out, seen.err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("cli") / "store"
+    small_dataset(folder)
+    return str(folder)
+
+
+def commands() -> list[tuple[str, ...]]:
+    found = [(command.name,) for command in app.registered_commands]
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        found += [("models", command.name) for command in group.typer_instance.registered_commands]
+    return found  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_every_command_has_help_with_an_example_and_json(topline: Any, command: tuple[str, ...]) -> None:
+    ran = topline(*command, "--help")
+    assert ran.code == 0
+    assert f"Example: topline {' '.join(command)}" in " ".join(ran.out.split())
+    assert "--json" in ran.out
+
+
+def test_no_command_at_all_shows_the_help(topline: Any) -> None:
+    ran = topline()
+    assert ran.code == 2
+    assert "certify" in ran.out
+
+
+def test_train_prints_one_json_object_with_the_promised_fields(topline: Any, store: str) -> None:
+    ran = topline("train", "--store", store, "--k", "2", "--workers", "0", "--tol", "0.05", "--json")
+    assert ran.code == 0, ran.err
+    promised = {
+        "model",
+        "primal",
+        "dual",
+        "gap",
+        "relative_gap",
+        "status",
+        "passes",
+        "seconds",
+        "n",
+        "d",
+        "m",
+    }
+    assert promised <= ran.json.keys()
+    assert ran.json["status"] == "solved"
+    assert 0 <= ran.json["relative_gap"] <= 0.05
+    assert ran.json["certificate"]["certified"] is True
+    assert len(ran.out.strip().splitlines()) == 1
+
+
+def test_models_can_be_certified_evaluated_listed_and_shown(topline: Any, store: str) -> None:
+    model = topline("train", "--store", store, "--k", "2", "--workers", "0", "--tol", "0.1", "--json").json[
+        "model"
+    ]
+    assert topline("certify", model, "--json").json["certified"] is True
+    # A store stands for its newest model.
+    evaluation = topline("evaluate", store, "--json").json
+    assert evaluation["topk"]["5"] == 1.0
+    assert 0 < evaluation["topk"]["1"] <= evaluation["topk"]["2"]
+    listed = topline("models", "list", "--store", store, "--json").json["models"]
+    assert listed[-1]["id"] == Path(model).name
+    assert listed[-1]["accuracy"] == evaluation["topk"]
+    assert topline("models", "show", model, "--json").json["id"] == Path(model).name
+    assert "yes" in topline("models", "list", "--store", store).out
+
+
+def test_stopping_at_a_chosen_budget_is_a_success_and_at_the_default_one_is_not(
+    topline: Any, store: str, tmp_path: Path
+) -> None:
+    short = ("train", "--store", store, "--k", "2", "--workers", "0", "--no-certify", "--tol", "1e-9")
+    chosen = topline(*short, "--max-passes", "3", "--json")
+    assert chosen.code == 0
+    assert chosen.json["status"] == "max_passes"
+    assert "above the tolerance" in chosen.err
+    default = topline(*short, "--json")
+    assert default.code == SHORT_OF_TOLERANCE
+    assert default.json["passes"] >= 1000
+    assert "--resume" in default.err
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(topline: Any, store: str, tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(f'[train]\nstore = "{store}"\nk = 3\ntol = 0.2\nC = 0.5\n[cluster]\nworkers = 0\n')
+    model = topline("train", "--config", str(file), "--k", "2", "--json").json["model"]
+    config = topline("models", "show", model, "--json").json["config"]
+    assert (config["k"], config["C"], config["method"]) == (2, 0.5, "fw")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[train]\nkk = 3\n", "unknown key kk in [train]: did you mean k?"),
+        ("[trian]\nk = 3\n", "unknown section [trian]: did you mean train?"),
+        ("k = \n", "is not TOML"),
+        ("train = 3\n", "must be a section"),
+        ("[train]\nC = -1.0\n", "--C -1.0 is not usable"),
+    ],
+)
+def test_mistakes_in_the_file_are_named(topline: Any, tmp_path: Path, text: str, expected: str) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(text)
+    ran = topline("train", "--config", str(file))
+    assert ran.code == BAD_INPUT
+    assert expected in ran.err
+    assert str(file) in ran.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "--k", "many"),
+        ("train", "--colour", "red"),
+        ("train", "--C", "-1"),
+        ("train", "--store", "{missing}"),
+        ("train", "--store", "{store}", "--k", "99"),
+        ("train", "--store", "{store}", "--loss", "hinge"),
+        ("train", "--store", "{store}", "--dataset", "d0099-00000000"),
+        ("train", "--store", "{store}", "--loss", "max_hinge", "--k", "3"),
+        ("train", "--store", "{store}", "--method", "newton"),
+        ("train", "--store", "ftp://somewhere/x"),
+        ("certify", "{store}/models/m0099"),
+        ("certify", "{missing}"),
+        ("evaluate",),
+        ("evaluate", "{store}/models/m0099", "--split", "training"),
+        ("fsck", "{missing}"),
+        ("traim",),
+    ],
+    ids=" ".join,
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    topline: Any, store: str, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    filled = [word.format(store=store, missing=tmp_path / "nothing") for word in words]
+    ran = topline(*filled)
+    assert ran.code == BAD_INPUT, ran.err
+    lines = [line for line in ran.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert "Traceback" not in ran.err
+    again = topline(*filled, "--json")
+    assert again.code == BAD_INPUT
+    assert again.json["error"]["message"] == lines[0].removeprefix("error: ")
+
+
+def test_fsck_finds_damage(topline: Any, tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path / "store")
+    assert topline("fsck", tmp_path / "store").code == 0
+    shard = max((tmp_path / "store").rglob("c/*/0"), key=lambda path: path.stat().st_size)
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 3] ^= 1
+    shard.write_bytes(bytes(data))
+    ran = topline("fsck", tmp_path / "store", "--json")
+    assert ran.code == 1
+    assert ran.json["ok"] is False
+    assert any(dataset.info.folder in finding["path"] for finding in ran.json["findings"])
+
+
+def test_every_option_says_what_it_is() -> None:
+    for section, model in SECTIONS.items():
+        for name, field in model.model_fields.items():
+            assert field.description, f"{section}.{name}"
+
+
+def test_faults_show_their_place_only_when_asked(
+    topline: Any, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("nothing to divide")
+
+    monkeypatch.setattr("pipeline.certification.certify", broken)
+    ran = topline("certify", f"{store}/models/m0001")
+    assert ran.code == 1
+    assert "a fault in topline: ZeroDivisionError" in ran.err
+    assert "Traceback" not in ran.err
+    monkeypatch.setenv("TOPLINE_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["certify", f"{store}/models/m0001"])
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (OSError(28, "No space left on device", "/data/x"), 1, "no room is left on the disk at /data/x"),
+        (MemoryError(), 1, "memory ran out"),
+        (KeyboardInterrupt(), 130, "stopped by Ctrl-C"),
+    ],
+)
+def test_the_machine_s_own_limits_are_sentences_too(
+    topline: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, words: str
+) -> None:
+    def limited(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("pipeline.certification.certify", limited)
+    ran = topline("certify", "anywhere/models/m0001")
+    assert ran.code == code
+    assert words in ran.err
+
+
+def test_help_comes_within_a_moment() -> None:
+    # The bound is for slow machines; what it guards against is a heavy import (Dask, Zarr, Numba: 2 s and more).
+    seconds = []
+    for _ in range(2):
+        begun = time.perf_counter()
+        done = subprocess.run([TOPLINE, "--help"], capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - begun)
+    assert "certify" in done.stdout
+    assert min(seconds) < 3.0
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom pipeline.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'dask', 'distributed', 'zarr', 'numba', 'pyarrow', 'prefect', 'sklearn', 'numpy'}\n"
+        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error(store: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{TOPLINE} models list --store {store} | true"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    assert "Traceback" not in done.stderr
