@@ -9,10 +9,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from typer.exceptions import Abort, TyperException
+from typer.exceptions import TyperException
 
 from pipeline.cli.app import app
-from pipeline.cli.exits import BAD_INPUT, FAILURE, exit_code, is_expected, sentence
+from pipeline.cli.exits import BAD_INPUT, FAILURE, INTERRUPTED, exit_code, is_expected, sentence
 
 DEBUG = "TOPLINE_DEBUG"
 
@@ -23,14 +23,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     _log_to_stderr()
     try:
         code = app(words, prog_name="topline", standalone_mode=False)
+        if code == INTERRUPTED:
+            # What typer makes of Ctrl-C, which still needs its sentence.
+            code = _explain(words, KeyboardInterrupt())
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read our output has gone (`topline ... | head`); there is nobody left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = FAILURE
-    except Abort:
-        # What typer makes of Ctrl-C.
-        code = _explain(words, KeyboardInterrupt())
     except TyperException as error:
         code = _fail(words, "UsageError", error.format_message(), BAD_INPUT)
     except BaseException as error:

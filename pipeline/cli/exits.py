@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 
 from pipeline.errors import InterruptedRunError, PipelineError
-from solvers.errors import NonFiniteError, SolverError
-from storage.errors import StorageError
 
 SUCCESS = 0
 FAILURE = 1
@@ -15,8 +13,13 @@ SHORT_OF_TOLERANCE = 3
 RESUMABLE = 75
 INTERRUPTED = 130
 
-#: What is raised on purpose, with a sentence for the person at the keyboard.
-OURS = (PipelineError, StorageError, SolverError)
+
+def _ours() -> tuple[type[Exception], ...]:
+    """Give what is raised on purpose, with a sentence; imported late, for the solvers bring Numba with them."""
+    from solvers.errors import SolverError
+    from storage.errors import StorageError
+
+    return PipelineError, StorageError, SolverError
 
 
 def exit_code(error: BaseException) -> int:
@@ -25,25 +28,23 @@ def exit_code(error: BaseException) -> int:
         return RESUMABLE
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
-    if isinstance(error, OURS) and isinstance(
-        error, (ValueError, FileNotFoundError, ImportError, NonFiniteError)
-    ):
+    if isinstance(error, _ours()) and isinstance(error, (ValueError, FileNotFoundError, ImportError)):
         return BAD_INPUT
     return FAILURE
 
 
 def is_expected(error: BaseException) -> bool:
     """Whether an error has a sentence of its own; anything else is a fault in Topline."""
-    return isinstance(error, (*OURS, KeyboardInterrupt, MemoryError)) or _disk_is_full(error)
+    return isinstance(error, (*_ours(), KeyboardInterrupt, MemoryError)) or _disk_is_full(error)
 
 
 def sentence(error: BaseException) -> str:
     """Give the error in one line."""
     if isinstance(error, KeyboardInterrupt):
         return "stopped by Ctrl-C; everything that was stored before is still readable"
-    if isinstance(error, MemoryError) and not isinstance(error, OURS):
+    if isinstance(error, MemoryError) and not isinstance(error, _ours()):
         return "memory ran out: use more --workers with a --memory-limit, or a smaller --cache-bytes"
-    if _disk_is_full(error) and not isinstance(error, OURS):
+    if _disk_is_full(error) and not isinstance(error, _ours()):
         place = f" at {error.filename}" if isinstance(error, OSError) and error.filename else ""
         return f"no room is left on the disk{place}: make room and run the same command again"
     # OSError's own text starts with the number; what was raised on purpose has its sentence in args.
