@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import checks, models, training
+from pipeline.cli import checks, models, sharing, training
 from pipeline.cli.command import add_command
 
 app = typer.Typer(
@@ -49,6 +49,12 @@ add_command(
     sections=("evaluate",),
     flow=True,
     example="topline evaluate topline-run/models/m0001 --split test",
+)
+add_command(
+    app,
+    sharing.export,
+    name="export",
+    example="topline export topline-run/models/m0001 --format onnx --output model.onnx",
 )
 add_command(models_app, models.list_, name="list", example="topline models list --store topline-run")
 add_command(models_app, models.show, name="show", example="topline models show topline-run/models/m0001")

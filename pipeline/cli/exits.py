@@ -15,7 +15,7 @@ INTERRUPTED = 130
 
 
 def _ours() -> tuple[type[Exception], ...]:
-    """Give what is raised on purpose, with a sentence; imported late, for the solvers bring Numba with them."""
+    """Give what is raised on purpose; imported late, for the solvers bring Numba with them."""
     from solvers.errors import SolverError
     from storage.errors import StorageError
 

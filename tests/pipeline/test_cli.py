@@ -77,7 +77,7 @@ def test_train_prints_one_json_object_with_the_promised_fields(topline: Any, sto
     ran = topline("train", "--store", store, "--k", "2", "--workers", "0", "--tol", "0.05", "--json")
     assert ran.code == 0, ran.err
     promised = (
-        "model primal dual gap relative_gap status passes seconds n d m gap_kind run dataset certificate"
+        "model primal dual gap relative_gap status passes seconds n d m run dataset certificate"
     )
     assert set(promised.split()) <= ran.json.keys()
     assert ran.json["status"] == "solved"
