@@ -80,7 +80,8 @@ def build_onnx(
     """Give the serialised graph.
 
     Input `features` (rows, d) float32; outputs `scores` (rows, m), `top_scores` and `top_classes`
-    (rows, top_k).  `metadata` is stored with it, as JSON texts.  `InputError` for a transform without an ONNX form.
+    (rows, top_k).  `metadata` is stored with it, as JSON texts.  Raises `InputError` for a transform without
+    an ONNX form.
     """
     graph = _Graph("features")
     for step in transforms.steps:

@@ -67,6 +67,7 @@ class _Held:
     blocks: dict[int, Block]
     rows: RowSource
     touched: float = field(default_factory=time.monotonic)
+    calls: int = 0
 
 
 # Workers of an in-process cluster share this module, hence the worker's address in the key.
@@ -91,7 +92,6 @@ class ShippedRows:
 
 def place(placement: Placement) -> None:
     """Make the blocks of `placement`, with A = 0; features that are cached from before are kept."""
-    _sweep()
     key = (_here(), placement.run)
     with _registry_lock:
         held = _registry.get(key)
@@ -113,29 +113,29 @@ def place(placement: Placement) -> None:
     }
     with _registry_lock:
         _registry[key] = _Held(placement, blocks, rows)
-    _watch_lease(placement.lease)
+    _sweep()
 
 
 def run_order(run: str, epoch: int, order: Order) -> list[tuple[Node, BlockStats]]:
     """Run `order` on the blocks of this worker and give their sums, merged as far as they reach."""
-    held = _find(run, epoch)
-    merger = TreeMerger(held.placement.blocks)
-    blocks = [held.blocks[span.index] for span in held.placement.spans]
-    with _blas_threads.one():
+    with _using(run, epoch) as held, _blas_threads.one():
+        merger = TreeMerger(held.placement.blocks)
+        blocks = [held.blocks[span.index] for span in held.placement.spans]
         for block, stats in zip(blocks, _on_threads(blocks, order), strict=True):
             merger.add(leaf(block.index), stats)
-    held.touched = time.monotonic()
-    return merger.parts()
+        return merger.parts()
 
 
 def read_duals(run: str, epoch: int, block: int, commit: Commit | None) -> NDArray[Any]:
     """Rows of A of one block, after applying `commit` where that has not been done."""
-    return np.asarray(_find(run, epoch).blocks[block].duals(commit))
+    with _using(run, epoch) as held:
+        return np.asarray(held.blocks[block].duals(commit))
 
 
 def write_duals(run: str, epoch: int, block: int, start: int, rows: NDArray[Any]) -> None:
     """Replace rows start.. of A, all within one block."""
-    _find(run, epoch).blocks[block].load_duals(start, rows)
+    with _using(run, epoch) as held:
+        held.blocks[block].load_duals(start, rows)
 
 
 def release(run: str) -> None:
@@ -161,14 +161,21 @@ def _on_threads(blocks: list[Block], order: Order) -> Iterator[BlockStats]:
         yield from pool.map(lambda block: block.run(order), blocks)
 
 
-def _find(run: str, epoch: int) -> _Held:
+@contextmanager
+def _using(run: str, epoch: int) -> Iterator[_Held]:
+    """Give what is held of a run, which no lease ends meanwhile; `StateLostError` for another epoch."""
     with _registry_lock:
         held = _registry.get((_here(), run))
-    if held is None or held.placement.epoch != epoch:
-        found = "nothing" if held is None else f"epoch {held.placement.epoch}"
-        raise StateLostError(f"worker {_here()} holds {found} of run {run}, not epoch {epoch}")
-    held.touched = time.monotonic()
-    return held
+        if held is None or held.placement.epoch != epoch:
+            found = "nothing" if held is None else f"epoch {held.placement.epoch}"
+            raise StateLostError(f"worker {_here()} holds {found} of run {run}, not epoch {epoch}")
+        held.calls += 1
+    try:
+        yield held
+    finally:
+        with _registry_lock:
+            held.calls -= 1
+            held.touched = time.monotonic()
 
 
 def _cached(placement: Placement, before: _Held | None) -> RowSource:
@@ -185,35 +192,30 @@ def _here() -> str:
     return str(get_worker().address)
 
 
+def _ends(held: _Held, now: float) -> float:
+    """When the lease of a run is over at the earliest."""
+    return (now if held.calls else held.touched) + held.placement.lease
+
+
 def _sweep() -> None:
-    """Drop the runs of this process whose lease is over."""
+    """Drop the runs of this process whose lease is over, and look again when the next one's is."""
+    global _watcher
     now = time.monotonic()
     with _registry_lock:
         for key, held in list(_registry.items()):
-            if now - held.touched > held.placement.lease:
+            if held.calls == 0 and now - held.touched > held.placement.lease:
                 logger.warning(
-                    "run %s was not touched for %.0f s: its blocks are dropped", key[1], now - held.touched
+                    "nobody asked for run %s for %.0f s: it is dropped", key[1], now - held.touched
                 )
                 del _registry[key]
-
-
-def _watch_lease(lease: float) -> None:
-    """Sweep every `lease` seconds for as long as there is anything to sweep; one timer a process."""
-    global _watcher
-    with _registry_lock:
-        if _watcher is not None or not _registry:
-            return
-        _watcher = threading.Timer(lease, _lease_is_over, args=(lease,))
-        _watcher.daemon = True
-        _watcher.start()
-
-
-def _lease_is_over(lease: float) -> None:
-    global _watcher
-    _sweep()
-    with _registry_lock:
-        _watcher = None
-    _watch_lease(lease)
+        if _watcher is not None:
+            _watcher.cancel()
+            _watcher = None
+        if _registry:
+            wait = max(0.1, min(_ends(held, now) for held in _registry.values()) - now)
+            _watcher = threading.Timer(wait, _sweep)
+            _watcher.daemon = True
+            _watcher.start()
 
 
 class _BlasThreads:

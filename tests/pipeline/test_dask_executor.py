@@ -1,0 +1,236 @@
+"""Blocks on Dask workers: the same numbers as in process, whoever computes and whoever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from pipeline import worker_blocks
+from pipeline.cluster import open_cluster
+from pipeline.dask_calls import Call, WorkerCalls, WorkersLost
+from pipeline.dask_executor import DaskExecutor, deal
+from pipeline.errors import ClusterError
+from pipeline.partition import TrainingRows
+from pipeline.train_config import ClusterConfig
+from pipeline.worker_blocks import Span
+from solvers.api import solve
+from solvers.errors import StateLostError
+from solvers.executor import Executor, SerialExecutor, ThreadExecutor
+from solvers.losses import TopKHinge
+from solvers.state import IterationRecord, SolveResult, SolverState
+from storage.errors import IntegrityError
+from tests.pipeline.small_data import make_features, small_dataset
+
+N, D, M = 300, 10, 5
+X, Y = make_features(N, D, M)
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Client]:
+    with open_cluster(ClusterConfig(workers=2), data_bytes=0) as client:
+        assert client is not None
+        yield client
+
+
+def run(
+    executor: Executor, *, smoothing: float = 0.0, callbacks: Any = (), rows: Any = X, y: Any = Y
+) -> SolveResult:
+    return solve(
+        rows,
+        y,
+        TopKHinge(2),
+        lam=1.0 / len(y),
+        smoothing=smoothing,
+        method="fw",
+        tol=1e-12,
+        max_passes=25,
+        executor=executor,
+        callbacks=callbacks,
+        m=M,
+    )
+
+
+class KillOnce:
+    """Callback that kills the worker of the first blocks in one round."""
+
+    def __init__(self, client: Client, at_round: int, number: int = signal.SIGKILL) -> None:
+        self.client, self.at_round, self.number = client, at_round, number
+        self.killed: int | None = None
+
+    def __call__(self, record: IterationRecord, _state: SolverState) -> None:
+        if record.round == self.at_round and self.killed is None:
+            pids = self.client.run(os.getpid)
+            self.killed = pids[min(pids)]
+            os.kill(self.killed, self.number)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+@pytest.mark.parametrize("blocks", [1, 2, 7])
+def test_workers_give_bitwise_what_one_process_gives(threads: Client, blocks: int, smoothing: float) -> None:
+    serial = run(SerialExecutor(blocks=blocks), smoothing=smoothing)
+    with DaskExecutor(threads, blocks=blocks) as executor:
+        spread = run(executor, smoothing=smoothing)
+        assert len(executor.owners) == min(2, blocks)
+    with_threads = run(ThreadExecutor(2, blocks=blocks), smoothing=smoothing)
+    assert np.array_equal(spread.W, serial.W)
+    assert np.array_equal(with_threads.W, serial.W)
+    assert (spread.primal, spread.dual) == (serial.primal, serial.dual)
+
+
+def test_the_number_of_blocks_changes_only_rounding(threads: Client) -> None:
+    results = [run(SerialExecutor(blocks=1))]
+    for blocks in (2, 7, N):
+        with DaskExecutor(threads, blocks=blocks) as executor:
+            results.append(run(executor))
+    for other in results[1:]:
+        assert other.primal == pytest.approx(results[0].primal, rel=1e-6)
+        assert other.dual == pytest.approx(results[0].dual, rel=1e-6)
+
+
+def test_stored_rows_are_read_by_the_workers(threads: Client, tmp_path: Path) -> None:
+    rows = TrainingRows(small_dataset(tmp_path, n=500, d=D, m=M))
+    in_memory = np.array(rows[0 : len(rows)])
+    expected = run(SerialExecutor(bounds=rows.block_bounds()), rows=in_memory, y=rows.labels())
+    for budget in (0, 5_000, 1 << 30):
+        with DaskExecutor(threads, cache_bytes=budget) as executor:
+            assert np.array_equal(run(executor, rows=rows, y=rows.labels()).W, expected.W)
+
+
+def test_a_missing_chunk_is_the_storage_error_that_names_rows(threads: Client, tmp_path: Path) -> None:
+    rows = TrainingRows(small_dataset(tmp_path, n=500, d=D, m=M))
+    shards = sorted(path for path in (tmp_path / "datasets").rglob("features*/c/**/*") if path.is_file())
+    shards[3].unlink()
+    with DaskExecutor(threads) as executor, pytest.raises(IntegrityError, match="rows"):
+        run(executor, rows=rows, y=rows.labels())
+
+
+def test_duals_come_back_and_go_in(threads: Client) -> None:
+    serial = run(SerialExecutor(blocks=7), smoothing=0.5)
+    with DaskExecutor(threads, blocks=7) as executor:
+        result = run(executor, smoothing=0.5)
+        parts = list(executor.duals(result.state.commit))
+        assert [start for start, _, _ in parts] == sorted(start for start, _, _ in parts)
+        A = np.concatenate([rows for _, _, rows in parts])
+        assert serial.A is not None
+        assert np.array_equal(A, serial.A)
+        executor.load_duals([(0, 100, 0 * A[:100]), (100, N, A[100:])])
+        again = np.concatenate([rows for _, _, rows in executor.duals()])
+        assert not again[:100].any()
+        assert np.array_equal(again[100:], A[100:])
+        with pytest.raises(StateLostError, match="end at row 100"):
+            executor.load_duals([(0, 100, A[:100])])
+
+
+def test_close_leaves_nothing_on_the_workers(threads: Client) -> None:
+    with DaskExecutor(threads, blocks=4) as executor:
+        run(executor)
+        assert sum(sum(held.values()) for held in threads.run(_held).values()) == 4
+    assert not any(threads.run(_held).values())
+
+
+def _held(dask_worker: Any) -> dict[str, int]:
+    """Runs outside of tasks, where `get_worker` needs help."""
+    held = worker_blocks._registry
+    return {run: len(kept.blocks) for (address, run), kept in held.items() if address == dask_worker.address}
+
+
+def test_an_abandoned_run_goes_when_its_lease_is_over(threads: Client) -> None:
+    executor = DaskExecutor(threads, blocks=4, lease=0.3)
+    run(executor)
+    deadline = time.monotonic() + 10
+    while any(threads.run(_held).values()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(threads.run(_held).values())
+
+
+def test_a_call_of_an_old_epoch_is_refused(threads: Client) -> None:
+    with DaskExecutor(threads, blocks=4) as executor:
+        run(executor)
+        owner = next(iter(executor.owners))
+        stale = Call(owner, worker_blocks.read_duals, (executor._run, executor.epoch - 1, 0, None))
+        with pytest.raises(WorkersLost, match="not epoch 0"):
+            WorkerCalls(threads, silence=60).run([stale])
+
+
+def test_a_call_to_a_worker_that_is_not_there_ends(threads: Client) -> None:
+    began = time.monotonic()
+    with pytest.raises(WorkersLost, match="is gone"):
+        WorkerCalls(threads, silence=60).run([Call("inproc://127.0.0.1/1/99", os.getpid, ())])
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.cluster
+def test_a_killed_worker_changes_nothing() -> None:
+    """SIGKILL in mid-run, with and without a survivor: the same W, bit for bit."""
+    expected = run(SerialExecutor(blocks=7))
+    for workers in (2, 1):
+        with open_cluster(ClusterConfig(workers=workers)) as client:
+            assert client is not None
+            executor = DaskExecutor(client, blocks=7)
+            kill = KillOnce(client, at_round=6)
+            result = run(executor, callbacks=(kill,))
+            assert kill.killed is not None
+            assert executor.epoch > 1
+            assert np.array_equal(result.W, expected.W)
+            executor.close()
+
+
+@pytest.mark.cluster
+def test_a_killed_worker_that_held_duals_is_said_and_not_hidden() -> None:
+    with open_cluster(ClusterConfig(workers=2)) as client:
+        assert client is not None
+        executor = DaskExecutor(client, blocks=7)
+        with pytest.raises(StateLostError, match="go on from the last checkpoint"):
+            run(executor, smoothing=0.5, callbacks=(KillOnce(client, at_round=6),))
+        assert np.array_equal(run(executor, smoothing=0.5).W, run(SerialExecutor(blocks=7), smoothing=0.5).W)
+
+
+@pytest.mark.cluster
+def test_a_frozen_worker_loses_its_blocks() -> None:
+    """SIGSTOP: the scheduler notices nothing for a minute, the executor after `silence` seconds."""
+    expected = run(SerialExecutor(blocks=7))
+    with open_cluster(ClusterConfig(workers=2)) as client:
+        assert client is not None
+        executor = DaskExecutor(client, blocks=7, silence=2.0)
+        kill = KillOnce(client, at_round=6, number=signal.SIGSTOP)
+        thaw = threading.Timer(25.0, lambda: kill.killed and os.kill(kill.killed, signal.SIGCONT))
+        thaw.start()
+        try:
+            result = run(executor, callbacks=(kill,))
+        finally:
+            thaw.cancel()
+            if kill.killed is not None:
+                os.kill(kill.killed, signal.SIGCONT)
+        assert executor.epoch > 1
+        assert len(executor.owners) == 1
+        assert np.array_equal(result.W, expected.W)
+        executor.close()
+
+
+@pytest.mark.cluster
+def test_without_workers_the_wait_ends() -> None:
+    with open_cluster(ClusterConfig(workers=1)) as client:
+        assert client is not None
+        client.cluster.scale(0)
+        while client.scheduler_info()["workers"]:
+            time.sleep(0.1)
+        executor = DaskExecutor(client, blocks=7, worker_wait=1.0)
+        with pytest.raises(ClusterError, match="no worker for 1 s"):
+            run(executor)
+
+
+def test_blocks_are_dealt_by_threads() -> None:
+    spans = tuple(Span(i, 10 * i, 10 * (i + 1)) for i in range(12))
+    shares = deal(spans, {"a": 1, "b": 1, "c": 2})
+    assert [len(owned) for owned in shares.values()] == [3, 3, 6]
+    assert [span.index for owned in shares.values() for span in owned] == list(range(12))
+    assert deal(spans[:1], {"a": 1, "b": 1}) in ({"a": spans[:1]}, {"b": spans[:1]})
