@@ -136,7 +136,9 @@ def test_readme_lists_the_commands_that_exist() -> None:
     there = {command.name for command in app.registered_commands}
     for group in app.registered_groups:
         assert group.typer_instance is not None
-        there |= {f"{group.typer_instance.info.name} {c.name}" for c in group.typer_instance.registered_commands}
+        there |= {
+            f"{group.typer_instance.info.name} {c.name}" for c in group.typer_instance.registered_commands
+        }
     text = (ROOT / "README.md").read_text(encoding="utf-8").split("## Commands and exit codes")[1]
     listed = set(re.findall(r"`([^`]+)`", text.split("|", 1)[0]))
     assert listed == there

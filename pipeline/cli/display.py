@@ -56,19 +56,17 @@ class LineDisplay:
         self._facts = facts
 
     def end(self) -> None:
-        """End the stage that has begun, if any."""
-        if self._stage:
+        """End the stage that has begun, if any; one that was only announced has nothing to say."""
+        if self._stage and (self._done or time.monotonic() - self._begun >= 1.0):
             self._say("done")
         self._stage = ""
 
     def _say(self, word: str) -> None:
         self._said = time.monotonic()
-        amount = "" if not self._done else f" {self._done:,}"
-        of = f"/{self._total:,}" if self._total and not word else ""
-        unit = f" {self._unit}" if self._done and self._unit else ""
-        parts = [f"{self._stage}:{amount}{of}{unit}", fact_text(self._facts), word]
-        text = ", ".join(part for part in parts if part).replace(":,", ":")
-        self._stream.write(f"{text} ({self._said - self._begun:.1f} s)\n")
+        total = f"/{self._total:,}" if self._total and not word else ""
+        counted = f"{self._done:,}{total} {self._unit}".rstrip() if self._done else ""
+        text = ", ".join(part for part in (counted, fact_text(self._facts), word) if part)
+        self._stream.write(f"{self._stage}: {text or 'working'} ({self._said - self._begun:.1f} s)\n")
         self._stream.flush()
 
 

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress as RichProgress
+from rich.progress import TextColumn
+
+from pipeline.cli import display
+from pipeline.cli.display import BarDisplay, LineDisplay, fact_text
+
+
+def test_a_log_gets_a_line_a_stage() -> None:
+    stream = io.StringIO()
+    lines = LineDisplay(stream)
+    lines.begin("extract", 300, "images")
+    lines.advance(200)
+    lines.advance(100)
+    lines.begin("train", 1000, "passes")
+    lines.advance()
+    lines.note({"relative_gap": 0.000873, "primal": 1.0})
+    lines.end()
+    lines.end()
+    first, second = stream.getvalue().splitlines()
+    assert first.startswith("extract: 300 images, done (")
+    assert second.startswith("train: 1 passes, relative gap 8.73e-04, done (")
+
+
+def test_long_stages_say_how_far_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "LOG_SECONDS", 0.0)
+    stream = io.StringIO()
+    lines = LineDisplay(stream)
+    lines.begin("extract", 300, "images")
+    lines.advance(7)
+    assert stream.getvalue().startswith("extract: 7/300 images (")
+
+
+def test_stages_that_were_only_announced_stay_silent() -> None:
+    stream = io.StringIO()
+    lines = LineDisplay(stream)
+    lines.begin("train", unit="rounds")
+    lines.begin("train", 1000, "passes")
+    lines.end()
+    assert stream.getvalue() == ""
+
+
+def test_bars_end_where_the_work_ended() -> None:
+    with RichProgress(TextColumn("{task.description}"), console=Console(file=io.StringIO())) as bars:
+        shown = BarDisplay(bars)
+        shown.advance()
+        shown.begin("train", 1000, "passes")
+        shown.advance(40)
+        shown.note({"relative_gap": 5e-4})
+        shown.begin("certify", 10, "rows")
+        shown.end()
+        trained, certified = bars.tasks
+    assert (trained.completed, trained.total, trained.finished) == (40, 40, True)
+    assert trained.fields["facts"] == "relative gap 5.00e-04"
+    assert certified.finished
+
+
+def test_facts_are_short() -> None:
+    assert fact_text({"relative_gap": None}) == ""
+    assert fact_text({"rejected": 3, "speed": 1.5}) == "rejected 3"
