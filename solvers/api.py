@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -102,8 +103,10 @@ def solve(
             executor = _default_executor(problem)
             stack.callback(executor.close)
         executor.bind(problem, rows, labels, keep_duals=duals_kept)
-        if duals is not None:
+        if state is not None and duals is not None:
             executor.load_duals(duals)
+            # They come with the step that the state was waiting to see applied.
+            state = replace(state, commit=None)
         run = iterate(problem, executor, chosen, criteria, state, callbacks, duals_kept=duals_kept)
         A = _collected_duals(executor, run.state) if duals_kept and executor.in_process else None
     return _result(problem, run, A)

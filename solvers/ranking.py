@@ -1,8 +1,8 @@
 """Ranking of classes: for every row of scores, the vertex u_i and its scalars, compiled.
 
-A vertex row is never stored as numbers.  It is `ranked[i, :counts[i]]`, the classes of the largest a_j in order:
-the class at place j has u = -rho_j, the own class minus the sum of the others, and its own place, if it has one,
-counts for nothing.  So U has at most len(rho) + 1 non-zeros a row (Tajima et al., eq. 2.19).
+A vertex row is never stored as numbers.  It is `ranked[i, :counts[i]]`, the classes of the largest a_j in
+order: the class at place j has u = -rho_j, the own class minus the sum of the others, and its own place, if
+it has one, counts for nothing.  So U has at most len(rho) + 1 non-zeros a row (Tajima et al., eq. 2.19).
 """
 
 from __future__ import annotations
@@ -99,9 +99,11 @@ def _largest_by_lanes(row: Any, keys: Any, labels: Any, lanes: Any, candidates: 
     for e in range(found):
         label = candidates[e]
         key = np.float64(row[label])
+        higher = False
         for place in range(len(keys)):
             listed, listed_label = keys[place], labels[place]
-            higher = key > listed
+            # What has been pushed out of its place goes before its equals, for it came before them.
+            higher = higher | (key > listed)
             keys[place] = key if higher else listed
             labels[place] = label if higher else listed_label
             key = listed if higher else key
@@ -158,6 +160,7 @@ def rank_rows(
             _largest_by_insertion(row, keys, labels)
         else:
             _largest_by_lanes(row, keys, labels, lanes, candidates)
+        lost = np.isnan(own_score) or not keys[size - 1] > -np.inf
         loss = _loss_of_row(keys, labels, own, own_score, 1.0 if uniform else 0.0, rho)
         count = size
         if hinge_first:
@@ -168,7 +171,7 @@ def rank_rows(
         elif loss <= 0.0:
             count, loss = 0, 0.0
         counts[i] = count
-        sums[LOSS] += loss
+        sums[LOSS] += np.nan if lost else loss
         others = 0.0
         for j in range(count):
             if labels[j] != own:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -81,7 +82,9 @@ class ExactStep:
     projects: ClassVar[bool] = False
 
     def step(self, _round: int, direction: Direction, /) -> float:
-        """Give the maximiser; the end of the segment where the dual is linear along it."""
+        """Give the maximiser; 1 where the dual is linear along the segment, NaN after an overflow."""
+        if not (math.isfinite(direction.slope) and math.isfinite(direction.curvature)):
+            return math.nan
         if direction.slope <= 0:
             return 0.0
         if direction.slope >= direction.curvature:

@@ -1,0 +1,147 @@
+"""What every executor must do; a test class inherits this and provides the fixture `executor`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from solvers import (
+    Commit,
+    EvaluateOrder,
+    Executor,
+    OracleOrder,
+    Problem,
+    RebuildOrder,
+    SerialExecutor,
+    StateLostError,
+    TopKHinge,
+    solve,
+)
+from tests.solvers.problems import M, examples
+
+BOUNDS = (0, 1, 17, 40, 41, 75)
+SUMS = ("rows", "b_u", "alpha_u", "u_sq", "alpha_sq", "loss", "lifted_loss", "active")
+
+
+class ExecutorContract:
+    """Inherit it and define a fixture `executor`, cut at the rows BOUNDS."""
+
+    @pytest.fixture
+    def executor(self) -> Iterator[Executor]:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def serial(self) -> Iterator[Executor]:
+        with SerialExecutor(bounds=BOUNDS) as executor:
+            yield executor
+
+    def data(self, dtype=np.float32):
+        X, y = examples(n=BOUNDS[-1])
+        return X.astype(dtype), y.astype(np.int32)
+
+    def problem(self, smoothing=0.5):
+        X, _ = self.data()
+        return Problem(TopKHinge(2), *X.shape, M, 0.05, smoothing)
+
+    def bound(self, executor: Executor, *, smoothing=0.5, keep_duals=True) -> Executor:
+        executor.bind(self.problem(smoothing), *self.data(), keep_duals=keep_duals)
+        return executor
+
+    def weights(self, seed=0):
+        return np.random.default_rng(seed).standard_normal((self.problem().d, M))
+
+    def orders(self):
+        """Two rounds, a measurement and a rebuild."""
+        first, second = Commit(0, 1.0), Commit(1, 0.25, 0.5)
+        return [
+            OracleOrder(0, self.weights(0)),
+            OracleOrder(1, self.weights(1), first),
+            EvaluateOrder(self.weights(2), second),
+            RebuildOrder(second),
+        ]
+
+    def assert_same(self, left, right) -> None:
+        """Bitwise, for both add along the same tree."""
+        for name in SUMS:
+            assert getattr(left, name) == getattr(right, name), name
+        assert (left.product is None) == (right.product is None)
+        if left.product is not None:
+            np.testing.assert_array_equal(left.product, right.product)
+
+    def all_duals(self, executor: Executor, commit=None):
+        parts = [(start, stop, rows.copy()) for start, stop, rows in executor.duals(commit)]
+        assert [start for start, _, _ in parts] == [0, *[stop for _, stop, _ in parts[:-1]]]
+        return np.concatenate([rows for _, _, rows in parts])
+
+    def test_it_is_an_executor(self, executor: Executor) -> None:
+        assert isinstance(executor, Executor)
+        assert executor.workers >= 1
+
+    def test_sums_are_bitwise_those_of_one_process(self, executor: Executor, serial: Executor) -> None:
+        self.bound(executor)
+        self.bound(serial)
+        for order in self.orders():
+            self.assert_same(executor.run(order), serial.run(order))
+        np.testing.assert_array_equal(self.all_duals(executor), self.all_duals(serial))
+
+    def test_an_order_that_comes_twice_changes_nothing(self, executor: Executor, serial: Executor) -> None:
+        self.bound(executor)
+        self.bound(serial)
+        for order in self.orders():
+            expected = serial.run(order)
+            executor.run(order)
+            self.assert_same(executor.run(order), expected)
+
+    def test_duals_come_with_the_last_step(self, executor: Executor) -> None:
+        """A after the commits is rebuilt into the same sums, and applying the commit again does nothing."""
+        self.bound(executor)
+        for order in self.orders()[:2]:
+            executor.run(order)
+        commit = Commit(1, 0.25, 0.5)
+        A = self.all_duals(executor, commit)
+        np.testing.assert_array_equal(self.all_duals(executor, commit), A)
+        assert A.dtype == np.float32
+        X, _ = self.data()
+        stats = executor.run(RebuildOrder(commit))
+        np.testing.assert_allclose(stats.product, X.astype(np.float64).T @ A, rtol=1e-12, atol=1e-12)
+
+    def test_loaded_duals_are_used(self, executor: Executor) -> None:
+        self.bound(executor)
+        A = np.random.default_rng(4).standard_normal((BOUNDS[-1], M)).astype(np.float32)
+        executor.load_duals([(0, 20, A[:20]), (20, 75, A[20:])])
+        np.testing.assert_array_equal(self.all_duals(executor), A)
+        assert executor.run(RebuildOrder()).alpha_sq == pytest.approx(np.sum(A.astype(np.float64) ** 2))
+
+    def test_duals_with_a_hole_are_refused(self, executor: Executor) -> None:
+        self.bound(executor)
+        A = np.zeros((BOUNDS[-1], M), dtype=np.float32)
+        with pytest.raises(StateLostError, match="row 10"):
+            executor.load_duals([(0, 10, A[:10]), (11, 75, A[11:])])
+        with pytest.raises(StateLostError, match="row 10"):
+            executor.load_duals([(0, 10, A[:10])])
+
+    def test_a_commit_of_an_unseen_round_is_refused(self, executor: Executor) -> None:
+        self.bound(executor)
+        executor.run(OracleOrder(0, self.weights()))
+        with pytest.raises(StateLostError, match="round 7"):
+            executor.run(OracleOrder(8, self.weights(), Commit(7, 0.5)))
+
+    def test_binding_again_starts_from_zero(self, executor: Executor) -> None:
+        self.bound(executor)
+        for order in self.orders():
+            executor.run(order)
+        self.bound(executor)
+        assert not self.all_duals(executor).any()
+
+    @pytest.mark.parametrize("smoothing", [0.0, 0.5])
+    def test_a_run_is_bitwise_that_of_one_process(self, executor, serial, smoothing) -> None:
+        X, y = self.data()
+        options = {"method": "fw", "tol": 1e-9, "max_passes": 15, "m": M}
+        results = [
+            solve(X, y, TopKHinge(2), 0.05, smoothing, executor=e, **options) for e in (executor, serial)
+        ]
+        np.testing.assert_array_equal(results[0].W, results[1].W)
+        assert results[0].primal == results[1].primal
+        assert results[0].dual == results[1].dual

@@ -1,0 +1,49 @@
+"""Small problems that the tests of the solvers share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solvers import (
+    MaxHinge,
+    StructuredHinge,
+    TopKHinge,
+    UsunierHinge,
+    WeightedTopKHinge,
+    WeightedUsunierHinge,
+    exponential,
+    linear,
+)
+
+M = 5
+
+
+def random_margins(m=M, seed=7):
+    """Margins in [0, 3] with a zero diagonal: far from the usual 1 - e_y."""
+    margins = np.random.default_rng(seed).uniform(0.0, 3.0, (m, m))
+    np.fill_diagonal(margins, 0.0)
+    return margins
+
+
+LOSSES = [
+    MaxHinge(),
+    StructuredHinge(random_margins()),
+    TopKHinge(3),
+    UsunierHinge(2),
+    WeightedTopKHinge(linear(4)),
+    WeightedUsunierHinge(exponential(3)),
+]
+
+
+def loss_name(loss):
+    """Name a parametrised case."""
+    return loss.name
+
+
+def examples(n=60, d=4, m=M, seed=0, spread=1.0):
+    """Overlapping clouds: every loss stays active, no class is missing."""
+    random = np.random.default_rng(seed)
+    y = np.arange(n) % m
+    random.shuffle(y)
+    centres = random.standard_normal((m, d))
+    return centres[y] + spread * random.standard_normal((n, d)), y

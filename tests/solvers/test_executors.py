@@ -1,0 +1,170 @@
+"""The executors of this process, and what they have in common with any other: cuts, trees, orders."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from solvers import (
+    Block,
+    BlockStats,
+    Commit,
+    Executor,
+    InvalidProblemError,
+    MaxHinge,
+    NonFiniteError,
+    OracleOrder,
+    Problem,
+    SerialExecutor,
+    StateLostError,
+    ThreadExecutor,
+    TopKHinge,
+    TreeMerger,
+    block_bounds,
+    leaf,
+    solve,
+    tree_merge,
+    tree_total,
+)
+from tests.contracts.executor_contract import BOUNDS, ExecutorContract
+from tests.solvers.problems import M, examples
+
+
+class TestSerialExecutor(ExecutorContract):
+    @pytest.fixture
+    def executor(self) -> Iterator[Executor]:
+        with SerialExecutor(bounds=BOUNDS) as executor:
+            yield executor
+
+
+class TestThreadExecutor(ExecutorContract):
+    @pytest.fixture
+    def executor(self) -> Iterator[Executor]:
+        with ThreadExecutor(3, bounds=BOUNDS) as executor:
+            yield executor
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+@pytest.mark.parametrize("method", ["fw", "fw_open_loop", "projected_gradient"])
+def test_the_objective_does_not_depend_on_the_blocks(method, smoothing, dtype) -> None:
+    """1, 2, 7 and n blocks: float32 scores may differ in the last bit, so a vertex may at a tie."""
+    X, y = examples(n=90, d=6)
+    X = X.astype(dtype)
+    options = {"method": method, "tol": 1e-9, "max_passes": 30, "m": M}
+    whole = solve(X, y, TopKHinge(2), 0.05, smoothing, executor=SerialExecutor(), **options)
+    for blocks in (2, 7, 90):
+        cut = solve(X, y, TopKHinge(2), 0.05, smoothing, executor=SerialExecutor(blocks=blocks), **options)
+        assert cut.passes == whole.passes
+        assert cut.primal == pytest.approx(whole.primal, rel=1e-6)
+        assert cut.dual == pytest.approx(whole.dual, rel=1e-6)
+
+
+def test_the_number_of_threads_changes_nothing() -> None:
+    X, y = examples(n=90)
+    results = []
+    for workers in (1, 2, 5):
+        with ThreadExecutor(workers) as executor:
+            results.append(
+                solve(X, y, TopKHinge(2), 0.05, method="fw", max_passes=10, m=M, executor=executor)
+            )
+    for other in results[1:]:
+        np.testing.assert_array_equal(other.W, results[0].W)
+
+
+def test_after_an_error_no_thread_goes_on() -> None:
+    """Whoever catches an error reads duals that nobody changes any more."""
+    X, y = examples(n=64)
+    X[5] = np.nan
+    with ThreadExecutor(2, blocks=64) as executor:
+        executor.bind(Problem(MaxHinge(), *X.shape, M, 0.1), X, y, keep_duals=True)
+        with pytest.raises(NonFiniteError):
+            executor.run(OracleOrder(0, np.zeros((X.shape[1], M))))
+        executor.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("topline-block")]
+
+
+def test_rows_are_cut_as_asked() -> None:
+    assert block_bounds(10, 3) == (0, 3, 6, 10)
+    assert block_bounds(4, bounds=[0, 1, 4]) == (0, 1, 4)
+    for wrong in ([0, 4, 4], [1, 4], [0, 3], [0], [0, 3, 2, 4]):
+        with pytest.raises(InvalidProblemError, match="block bounds must rise from 0 to 4"):
+            block_bounds(4, bounds=wrong)
+    for blocks in (0, 11):
+        with pytest.raises(InvalidProblemError, match=f"cannot be cut into {blocks} blocks"):
+            block_bounds(10, blocks)
+    with pytest.raises(InvalidProblemError, match="workers is 0"):
+        ThreadExecutor(0)
+
+
+def numbers(blocks):
+    """Stats whose floating-point sum depends on the order of addition."""
+    draw = np.random.default_rng(blocks)
+    return [
+        BlockStats(rows=1, loss=float(10.0 ** draw.integers(-12, 12)), product=draw.standard_normal((2, 3)))
+        for _ in range(blocks)
+    ]
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 5, 8, 13, 31])
+def test_the_tree_adds_the_same_bits_in_every_order_and_on_every_worker(blocks) -> None:
+    stats = numbers(blocks)
+    leaves = [(leaf(i), part) for i, part in enumerate(stats)]
+    expected = tree_total(leaves, blocks)
+    assert expected.rows == blocks
+    assert expected.loss == pytest.approx(sum(part.loss for part in stats), rel=1e-12)
+    shuffler = random.Random(0)
+    for workers in (1, 2, 3, 7):
+        shuffler.shuffle(leaves)
+        parts = [part for w in range(workers) for part in tree_merge(leaves[w::workers], blocks)]
+        total = tree_total(parts, blocks)
+        assert total.loss == expected.loss
+        np.testing.assert_array_equal(total.product, expected.product)
+
+
+def test_an_aligned_run_of_blocks_becomes_one_part() -> None:
+    stats = numbers(16)
+    parts = tree_merge([(leaf(i), stats[i]) for i in range(4, 8)], 16)
+    assert [node for node, _ in parts] == [(2, 1)]
+
+
+def test_a_missing_block_is_noticed() -> None:
+    stats = numbers(6)
+    with pytest.raises(StateLostError, match="6 blocks is not complete"):
+        tree_total([(leaf(i), stats[i]) for i in range(5)], 6)
+
+
+def test_a_run_in_order_holds_few_parts() -> None:
+    merger, stats, most = TreeMerger(64), numbers(64), 0
+    for i in range(64):
+        merger.add(leaf(i), stats[i])
+        most = max(most, len(merger.parts()))
+    assert most <= 7
+
+
+def test_zero_is_neutral() -> None:
+    part = numbers(1)[0]
+    for total in (part.merge(BlockStats.zero()), BlockStats.zero().merge(part)):
+        assert total.loss == part.loss
+        np.testing.assert_array_equal(total.product, part.product)
+
+
+def test_a_block_names_the_rows_of_the_whole_problem() -> None:
+    X, y = examples(n=40)
+    X[[7, 23], 1] = np.inf
+    block = Block(2, 100, 140, X, y, Problem(MaxHinge(), 500, 4, M, 0.1), keep_duals=False)
+    with pytest.raises(NonFiniteError, match="rows 107, 123 hold NaN or infinity"):
+        block.run(OracleOrder(0, np.zeros((4, M))))
+
+
+def test_a_block_without_duals_says_so() -> None:
+    X, y = examples(n=40)
+    block = Block(0, 0, 40, X, y, Problem(MaxHinge(), 40, 4, M, 0.1), keep_duals=False)
+    with pytest.raises(StateLostError, match="keeps no dual variables"):
+        block.duals(Commit(0, 1.0))
+    with pytest.raises(StateLostError, match="keeps no dual variables"):
+        block.load_duals(0, np.zeros((40, M)))

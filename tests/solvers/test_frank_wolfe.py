@@ -1,0 +1,260 @@
+"""Frank-Wolfe: every number it reports, against evaluations that share nothing with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from solvers import (
+    METHODS,
+    MaxHinge,
+    OracleOrder,
+    Problem,
+    SerialExecutor,
+    Status,
+    StructuredHinge,
+    TopKHinge,
+    UsunierHinge,
+    WeightedTopKHinge,
+    linear,
+    solve,
+)
+from tests.reference import losses as reference
+from tests.reference.training_qp import optimum
+from tests.solvers.problems import LOSSES, M, examples, loss_name, random_margins
+
+LAM_N = [0.1, 1.0, 100.0]
+SMOOTHING = [0.0, 0.5]
+
+
+def run(X, y, loss, lam_n, smoothing=0.0, **options):
+    options = {"method": "fw", "tol": 1e-9, "max_passes": 40, "m": M, **options}
+    return solve(X, y, loss, lam_n / len(y), smoothing, **options)
+
+
+def trajectory(X, y, loss, lam_n, smoothing, rounds=12, **options):
+    """Give (record, A after the round) for some rounds."""
+    seen = []
+    with SerialExecutor() as executor:
+
+        def keep(record, state):
+            seen.append(
+                (record, np.concatenate([rows.copy() for _, _, rows in executor.duals(state.commit)]))
+            )
+
+        run(
+            X, y, loss, lam_n, smoothing,
+            max_passes=rounds, executor=executor, callbacks=[keep], keep_duals=True, **options,
+        )  # fmt: skip
+    return seen
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=loss_name)
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+@pytest.mark.parametrize("lam_n", LAM_N)
+class TestEveryLossSmoothingAndRegulariser:
+    def test_reported_values_are_those_of_the_returned_W_and_A(self, loss, smoothing, lam_n) -> None:
+        for dtype in (np.float64, np.float32):
+            X, y = examples()
+            X = X.astype(dtype)
+            result = run(X, y, loss, lam_n, smoothing, keep_duals=True)
+            lam = lam_n / len(y)
+            primal = reference.primal(X, y, loss, lam, smoothing, result.W)
+            dual = reference.dual(X, y, loss, lam, smoothing, result.A)
+            assert result.primal == pytest.approx(primal, rel=1e-9)
+            assert result.dual == pytest.approx(dual, rel=1e-9)
+            assert result.gap == pytest.approx(primal - dual, rel=1e-6, abs=1e-9 * primal)
+            assert result.gap_kind == "true"
+            assert result.gap <= result.lifted_gap + 1e-9 * primal
+            np.testing.assert_allclose(result.W, reference.weights_of(X, lam, result.A), rtol=1e-9, atol=1e-9)
+
+    def test_the_optimum_lies_between_dual_and_primal(self, loss, smoothing, lam_n) -> None:
+        X, y = examples(n=20, d=3)
+        result = run(X, y, loss, lam_n, smoothing, max_passes=300, tol=1e-4)
+        best = optimum(X, y, loss, lam_n / len(y), smoothing, M)
+        rounding = 1e-6 * best + 1e-8  # what the interior point solver leaves open
+        assert result.dual - rounding <= best <= result.primal + rounding
+        assert result.relative_gap < 0.3
+
+    def test_the_dual_never_falls_and_the_two_gaps_agree(self, loss, smoothing, lam_n) -> None:
+        """Frank-Wolfe gap <grad D, U - A> and lifted duality gap come from different reductions."""
+        X, y = examples()
+        rounds = trajectory(X, y, loss, lam_n, smoothing)
+        duals = [record.dual for record, _ in rounds]
+        assert (np.diff(duals) >= -1e-14 * max(duals)).all()
+        lam, n = lam_n / len(y), len(y)
+        for (record, _), (_, A) in zip(rounds[1:], rounds[:-1], strict=True):
+            S = X @ reference.weights_of(X, lam, A) + smoothing * A
+            slope = 0.0
+            for s, a, label in zip(S, A, y, strict=True):
+                gradient = -reference.margins_of(loss, label, M) - s
+                slope += (reference.vertex(loss, s, label) - a) @ gradient / n
+            assert record.gap == pytest.approx(slope, rel=1e-9, abs=1e-12)
+            assert record.gap_kind == ("lifted" if smoothing > 0 else "true")
+
+    def test_the_step_maximises_the_dual_on_the_segment(self, loss, smoothing, lam_n) -> None:
+        """D along the segment is a parabola; three values fix it, wherever lam n lies."""
+        X, y = examples()
+        rounds = trajectory(X, y, loss, lam_n, smoothing)
+        lam = lam_n / len(y)
+        for (record, _), (_, A) in zip(rounds[1:], rounds[:-1], strict=True):
+            S = X @ reference.weights_of(X, lam, A) + smoothing * A
+            U = np.array([reference.vertex(loss, s, label) for s, label in zip(S, y, strict=True)])
+            at = [reference.dual(X, y, loss, lam, smoothing, A + g * (U - A)) for g in (0.0, 0.5, 1.0)]
+            slope = -3.0 * at[0] + 4.0 * at[1] - at[2]
+            curvature = -4.0 * (at[0] - 2.0 * at[1] + at[2])
+            best = min(max(slope / curvature, 0.0), 1.0)
+            assert record.step == pytest.approx(best, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+def test_the_gap_closes(smoothing) -> None:
+    X, y = examples(n=300, d=8)
+    result = run(X, y, TopKHinge(2), 300.0, smoothing, tol=1e-3, max_passes=3000)
+    assert result.status is Status.SOLVED
+    assert 0 <= result.relative_gap <= 1e-3
+
+
+def test_the_sign_of_the_smoothing_term_is_that_of_the_gradient() -> None:
+    """n dD/dalpha_i = -delta - s_i - gamma alpha_i; with the other sign the first rounds would lower D."""
+    X, y = examples(n=200, m=5)
+    rounds = trajectory(X, y, TopKHinge(2), 1.0, 1.0, rounds=200)
+    duals = np.array([record.dual for record, _ in rounds])
+    assert (np.diff(duals) >= 0).all()
+    assert rounds[-1][0].gap < 0.1 * rounds[1][0].gap
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+def test_class_margins_close_the_gap(smoothing) -> None:
+    """Margins in [0, 3]: with 1 - e_y in their place the gap would stay open for ever."""
+    X, y = examples(n=80)
+    loss = StructuredHinge(random_margins())
+    result = run(X, y, loss, 10.0, smoothing, max_passes=3000, tol=1e-2, keep_duals=True)
+    assert result.status is Status.SOLVED
+    assert result.dual == pytest.approx(reference.dual(X, y, loss, 10.0 / 80, smoothing, result.A), rel=1e-9)
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+def test_the_state_without_duals_is_the_state_with_them(smoothing) -> None:
+    X, y = examples()
+    kept = run(X, y, WeightedTopKHinge(linear(3)), 0.5, smoothing, keep_duals=True)
+    bare = run(X, y, WeightedTopKHinge(linear(3)), 0.5, smoothing)
+    assert kept.dual == pytest.approx(bare.dual, rel=1e-12)
+    assert kept.primal == pytest.approx(bare.primal, rel=1e-12)
+    assert (bare.A is None) == (smoothing == 0)
+
+
+def test_full_batch_pegasos_is_the_step_one_over_t() -> None:
+    """W - grad P / (lam t), then the ball, is what projected_gradient does."""
+    X, y = examples()
+    n, lam, loss = len(y), 0.02, UsunierHinge(2)
+    W = np.zeros((X.shape[1], M))
+    radius_sq = np.mean([reference.sorted_loss(loss, np.zeros(M), label) for label in y]) / lam
+    projected = 0
+    for t in range(1, 31):
+        U = np.array([reference.vertex(loss, s, label) for s, label in zip(X @ W, y, strict=True)])
+        W = W - (lam * W - X.T @ U / n) / (lam * t)
+        if np.sum(W**2) > radius_sq:
+            projected += 1
+            W *= np.sqrt(radius_sq / np.sum(W**2))
+    result = solve(X, y, loss, lam, method="projected_gradient", tol=1e-12, max_passes=30, m=M)
+    np.testing.assert_allclose(result.W, W, rtol=1e-12, atol=1e-12)
+    assert projected > 0
+
+
+@pytest.mark.parametrize("method", ["fw_open_loop", "projected_gradient"])
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+def test_schedules_stay_feasible_and_close_the_gap(method, smoothing) -> None:
+    X, y = examples(n=200)
+    few = run(X, y, TopKHinge(2), 200.0, smoothing, method=method, max_passes=10)
+    many = run(X, y, TopKHinge(2), 200.0, smoothing, method=method, max_passes=1000)
+    assert 0 <= many.gap < 0.2 * few.gap
+    assert [record.step for record in few.history[:3]] == pytest.approx(
+        [1.0, 2 / 3, 0.5] if method == "fw_open_loop" else [1.0, 0.5, 1 / 3]
+    )
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+def test_sparse_features_give_the_dense_answer(smoothing) -> None:
+    X, y = examples(n=120, d=12)
+    X[np.random.default_rng(1).random(X.shape) < 0.7] = 0.0
+    dense = run(X, y, TopKHinge(3), 5.0, smoothing)
+    for csr in (sparse.csr_matrix(X), sparse.csr_array(X)):
+        thin = run(csr, y, TopKHinge(3), 5.0, smoothing, executor=SerialExecutor(blocks=3))
+        assert thin.primal == pytest.approx(dense.primal, rel=1e-12)
+        assert thin.dual == pytest.approx(dense.dual, rel=1e-12)
+    np.testing.assert_allclose(thin.decision_function(csr), dense.decision_function(X), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.uint8, np.int64, np.bool_])
+def test_other_number_types_are_read_as_they_are(dtype) -> None:
+    X, y = examples(n=40)
+    X = np.round(4 * np.abs(X)).astype(dtype)
+    assert run(X, y, MaxHinge(), 10.0).primal == pytest.approx(
+        run(X.astype(np.float64), y, MaxHinge(), 10.0).primal, rel=1e-5
+    )
+
+
+def test_a_constant_problem_is_solved_at_zero() -> None:
+    """Features of zeros: W = 0 is optimal and nothing can move."""
+    X, y = np.zeros((10, 3)), np.arange(10) % 2
+    result = solve(X, y, MaxHinge(), 0.1, method="fw", max_passes=5)
+    assert result.status is Status.SOLVED
+    assert result.primal == result.dual == 1.0
+
+
+def test_a_loose_budget_says_so() -> None:
+    X, y = examples()
+    assert run(X, y, MaxHinge(), 1.0, max_passes=3).status is Status.MAX_PASSES
+    assert run(X, y, MaxHinge(), 1.0, max_passes=10**6, time_limit=1e-9).status is Status.TIME_LIMIT
+    stopped = run(X, y, MaxHinge(), 1.0, callbacks=[lambda record, _: record.round < 4])
+    assert stopped.status is Status.INTERRUPTED
+    assert stopped.passes == 5
+
+
+def test_numbers_that_overflow_end_the_run() -> None:
+    X, y = examples()
+    result = solve(1e200 * X, y, MaxHinge(), 1.0, method="fw", max_passes=5)
+    assert result.status is Status.NONFINITE
+
+
+def test_rounding_ends_a_run_that_asks_for_too_much() -> None:
+    X, y = np.eye(2), np.array([0, 1])
+    result = solve(X, y, MaxHinge(), 1.0, method="fw", tol=1e-300, max_passes=500)
+    assert result.status in {Status.NO_PROGRESS, Status.SOLVED}
+    assert result.relative_gap < 1e-12
+
+
+def test_keyboard_interrupt_is_not_swallowed() -> None:
+    X, y = examples()
+
+    def press(record, state):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(X, y, MaxHinge(), 1.0, callbacks=[press])
+
+
+def test_a_block_sums_what_its_rows_are_worth() -> None:
+    """One OracleOrder, every field of BlockStats against the reference."""
+    X, y = examples()
+    loss, lam = TopKHinge(2), 0.05
+    problem = Problem(loss, *X.shape, M, lam)
+    W = np.random.default_rng(3).standard_normal((X.shape[1], M))
+    with SerialExecutor(blocks=4) as executor:
+        executor.bind(problem, X, y.astype(np.int32), keep_duals=False)
+        stats = executor.run(OracleOrder(round=0, W=W))
+    U = np.array([reference.vertex(loss, s, label) for s, label in zip(X @ W, y, strict=True)])
+    np.testing.assert_allclose(stats.product, X.T @ U, atol=1e-12)
+    assert stats.rows == len(y)
+    assert stats.b_u == pytest.approx(sum(U[np.arange(len(y)), y]))
+    assert stats.u_sq == pytest.approx(np.sum(U**2))
+    assert stats.loss == pytest.approx(
+        sum(reference.sorted_loss(loss, s, label) for s, label in zip(X @ W, y, strict=True))
+    )
+    assert stats.active == np.count_nonzero(np.abs(U).sum(axis=1))
+
+
+def test_every_method_has_a_name() -> None:
+    assert {"fw", "fw_open_loop", "projected_gradient"} <= set(METHODS)

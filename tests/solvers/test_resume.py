@@ -1,0 +1,88 @@
+"""A run that was cut off and goes on is, bit for bit, the run that was not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from solvers import (
+    InvalidProblemError,
+    SerialExecutor,
+    SolverState,
+    StateLostError,
+    Status,
+    TopKHinge,
+    UnsupportedCombinationError,
+    iteration,
+    solve,
+)
+from tests.solvers.problems import M, examples
+
+
+def run(X, y, smoothing, method="fw", **options):
+    options = {"tol": 1e-9, "max_passes": 24, "m": M, **options}
+    return solve(X, y, TopKHinge(2), 0.05, smoothing, method, executor=SerialExecutor(blocks=3), **options)
+
+
+@pytest.mark.parametrize("method", ["fw", "fw_open_loop", "projected_gradient"])
+@pytest.mark.parametrize(("smoothing", "keep_duals"), [(0.0, False), (0.0, True), (0.5, True)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_checkpoint_leads_to_the_same_answer(dtype, smoothing, keep_duals, method, monkeypatch) -> None:
+    monkeypatch.setattr(iteration, "REBUILD_EVERY", 10)  # once before the cut and once after
+    X, y = examples()
+    X = X.astype(dtype)
+    whole = run(X, y, smoothing, method, keep_duals=keep_duals)
+    first = run(
+        X, y, smoothing, method, keep_duals=keep_duals, callbacks=[lambda record, _: record.round < 12]
+    )
+    assert first.status is Status.INTERRUPTED
+    duals = [(0, 20, first.A[:20]), (20, len(y), first.A[20:])] if keep_duals else None
+    rest = run(X, y, smoothing, method, keep_duals=keep_duals, state=first.state, duals=duals)
+    np.testing.assert_array_equal(rest.W, whole.W)
+    assert (rest.primal, rest.dual, rest.b, rest.passes) == (whole.primal, whole.dual, whole.b, whole.passes)
+    if keep_duals:
+        np.testing.assert_array_equal(rest.A, whole.A)
+    assert [r.dual for r in first.history + rest.history] == [r.dual for r in whole.history]
+
+
+def test_a_checkpoint_taken_while_running_is_the_state_of_that_round() -> None:
+    """What a callback stores goes on like the run itself, also after the run has gone further."""
+    X, y = examples()
+    stored = {}
+    with SerialExecutor(blocks=3) as executor:
+
+        def store(record, state):
+            if record.round == 7:
+                parts = [(a, b, rows.copy()) for a, b, rows in executor.duals(state.commit)]
+                stored.update(state=state, duals=parts)
+
+        options = {"method": "fw", "tol": 1e-9, "max_passes": 24, "m": M, "executor": executor}
+        whole = solve(X, y, TopKHinge(2), 0.05, 0.5, callbacks=[store], **options)
+        rest = solve(X, y, TopKHinge(2), 0.05, 0.5, **stored, **options)
+    np.testing.assert_array_equal(rest.W, whole.W)
+    assert len(rest.history) == 24 - 8
+
+
+def test_rebuilding_W_from_A_wipes_what_drifted(monkeypatch) -> None:
+    X, y = examples()
+    monkeypatch.setattr(iteration, "REBUILD_EVERY", 5)
+    often = run(X, y, 0.5)
+    monkeypatch.setattr(iteration, "REBUILD_EVERY", 10**9)
+    never = run(X, y, 0.5)
+    assert often.dual == pytest.approx(never.dual, rel=1e-12)
+
+
+def test_state_and_duals_belong_together() -> None:
+    X, y = examples()
+    state, A = (lambda r: (r.state, r.A))(run(X, y, 0.5))
+    with pytest.raises(StateLostError, match="state of round 24 is given without its duals"):
+        run(X, y, 0.5, state=state)
+    with pytest.raises(InvalidProblemError, match="without their state"):
+        run(X, y, 0.5, duals=[(0, len(y), A)])
+    with pytest.raises(UnsupportedCombinationError, match="keep_duals=True"):
+        run(X, y, 0.0, duals=[(0, len(y), A)], state=state)
+    with pytest.raises(StateLostError, match=r"shape \(20, 2\) do not fit"):
+        run(X, y, 0.5, state=state, duals=[(0, len(y), A[:, :2])])
+    narrow = SolverState(round=1, W=np.zeros((2, 2)))
+    with pytest.raises(InvalidProblemError, match=r"weights of shape \(2, 2\)"):
+        run(X, y, 0.0, state=narrow)

@@ -1,0 +1,85 @@
+"""How features are read: tiles at fixed row numbers, whole chunks, any source with row slices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from solvers import MaxHinge, SerialExecutor, solve
+from solvers.rows import RowRange, compute_dtype, count_tiles, iterate_tiles, nonfinite_rows, tile_rows
+from tests.solvers.problems import examples
+
+
+class Chunked:
+    """A source stored in chunks that counts what is decoded."""
+
+    def __init__(self, values, chunk):
+        self._values = values
+        self.shape, self.dtype = values.shape, values.dtype
+        self.chunks = (chunk, values.shape[1])
+        self.decoded = 0
+
+    def __getitem__(self, rows):
+        start, stop, _ = rows.indices(self.shape[0])
+        self.decoded += (stop - 1) // self.chunks[0] - start // self.chunks[0] + 1
+        return self._values[rows]
+
+
+def test_tiles_end_at_multiples_of_their_size_whatever_the_block() -> None:
+    X = np.arange(40.0)[:, None]
+    edges = [(13 + start, 13 + stop) for start, stop, _ in iterate_tiles(RowRange(X, 13, 35), 13, 8)]
+    assert edges == [(13, 16), (16, 24), (24, 32), (32, 35)]
+    assert count_tiles(22, 13, 8) == len(edges)
+    read = np.concatenate([rows for _, _, rows in iterate_tiles(RowRange(X, 13, 35), 13, 8)])
+    np.testing.assert_array_equal(read, X[13:35])
+
+
+@pytest.mark.parametrize("chunk", [8, 12, 64, 100])
+def test_chunks_are_decoded_about_once(chunk) -> None:
+    values = np.random.default_rng(0).standard_normal((300, 5))
+    source = Chunked(values, chunk)
+    tiles = list(iterate_tiles(source, 0, 16))
+    np.testing.assert_array_equal(np.concatenate([rows for _, _, rows in tiles]), values)
+    assert len(tiles) == count_tiles(300, 0, 16)
+    assert source.decoded == -(-300 // chunk)
+
+
+def test_a_source_in_chunks_gives_the_answer_of_the_array() -> None:
+    X, y = examples(n=90)
+    options = {"method": "fw", "max_passes": 5, "executor": SerialExecutor(bounds=[0, 30, 90])}
+    np.testing.assert_array_equal(
+        solve(Chunked(X, 20), y, MaxHinge(), 0.1, **options).W, solve(X, y, MaxHinge(), 0.1, **options).W
+    )
+
+
+def test_a_memory_map_is_read_in_place(tmp_path) -> None:
+    X, y = examples(n=50)
+    stored = np.memmap(tmp_path / "X", dtype=np.float32, mode="w+", shape=X.shape)
+    stored[:] = X
+    result = solve(stored, y, MaxHinge(), 0.1, method="fw", max_passes=5)
+    np.testing.assert_array_equal(
+        result.W, solve(X.astype(np.float32), y, MaxHinge(), 0.1, method="fw", max_passes=5).W
+    )
+
+
+@pytest.mark.parametrize(
+    ("stored", "computed"),
+    [("f2", "f4"), ("f4", "f4"), ("f8", "f8"), ("u1", "f4"), ("i2", "f4"), ("i4", "f8"), ("?", "f4")],
+)
+def test_products_are_exact_enough_for_what_is_stored(stored, computed) -> None:
+    assert compute_dtype(np.dtype(stored)) == np.dtype(computed)
+
+
+def test_tiles_fit_the_cache() -> None:
+    assert tile_rows(1024, 100, 4) == 256
+    assert tile_rows(10**6, 100, 8) == 64
+    assert tile_rows(1, 2, 4) == 4096
+
+
+def test_bad_rows_are_found_in_every_form() -> None:
+    X = np.ones((6, 3))
+    X[2, 1], X[5, 0] = np.nan, np.inf
+    np.testing.assert_array_equal(nonfinite_rows(X), [2, 5])
+    np.testing.assert_array_equal(nonfinite_rows(sparse.csr_matrix(X)), [2, 5])
+    assert nonfinite_rows(np.full((4, 4), 1e308)).size == 0
