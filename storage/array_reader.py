@@ -84,7 +84,7 @@ class ArrayReader:
             else:
                 self._read_part(unit, path, Span(span.start - whole.start, span.stop - whole.start), out)
         except NotFoundError:
-            raise self._broken(unit, "is missing", span) from None
+            raise self._broken(unit, "is missing", whole) from None
 
     def _read_whole(self, unit: int, path: str, out: NDArray[Any]) -> None:
         layout, span = self.spec.layout, self.spec.plan.bounds(unit)
@@ -97,11 +97,11 @@ class ArrayReader:
         for number, first, last in chunks_between(0, span.rows, layout):
             offset, length = (int(value) for value in index[number])
             chunk = data[offset : offset + length] if offset < len(data) else data[:0]
-            self._decode(unit, chunk, out[first:last], Span(span.start + first, span.start + last))
+            self._decode(unit, number, chunk, out[first:last])
 
     def _read_part(self, unit: int, path: str, wanted: Span, out: NDArray[Any]) -> None:
         """Read only the chunks that the wanted rows, counted from the shard's first, lie in: one request."""
-        layout, base = self.spec.layout, self.spec.plan.bounds(unit).start
+        layout = self.spec.layout
         index = self._index(unit, path)
         numbers = [number for number, _, _ in chunks_between(wanted.start, wanted.stop, layout)]
         low = int(index[numbers[0], 0])
@@ -112,12 +112,11 @@ class ArrayReader:
             offset, length = int(index[number, 0]) - low, int(index[number, 1])
             target = out[first - wanted.start : last - wanted.start]
             skip = first - number * layout.rows
-            rows = Span(base + first, base + last)
             if skip == 0:
-                self._decode(unit, data[offset : offset + length], target, rows)
+                self._decode(unit, number, data[offset : offset + length], target)
             else:
                 held = np.empty((skip + len(target), *layout.row_shape), dtype=layout.dtype)
-                self._decode(unit, data[offset : offset + length], held, rows)
+                self._decode(unit, number, data[offset : offset + length], held)
                 target[...] = held[skip:]
 
     def _index(self, unit: int, path: str) -> NDArray[np.uint64]:
@@ -145,11 +144,13 @@ class ArrayReader:
                 self._sizes_checked.add(unit)
         return self.files.by_path[path].size
 
-    def _decode(self, unit: int, chunk: NDArray[np.uint8], out: NDArray[Any], rows: Span) -> None:
+    def _decode(self, unit: int, number: int, chunk: NDArray[np.uint8], out: NDArray[Any]) -> None:
         try:
             decode_chunk(chunk, out, self.spec.layout)
         except DamagedError as error:
-            raise self._broken(unit, str(error), rows) from None
+            whole, size = self.spec.plan.bounds(unit), self.spec.layout.rows
+            start = whole.start + number * size
+            raise self._broken(unit, str(error), Span(start, min(start + size, whole.stop))) from None
 
     def _subject(self, unit: int) -> str:
         return f"{self.title}: shard {unit if self._unit is None else self._unit}"
@@ -160,7 +161,7 @@ class ArrayReader:
 
 
 def read_strings(files: FileSet, path: str, title: str) -> list[str]:
-    """Strings that `write_strings` wrote, every file's digest checked."""
+    """Strings that `packed_strings` packed, every file's digest checked."""
     data = read_checked(files, join(path, "data"), title).tobytes()
     offsets = read_checked(files, join(path, "offsets"), title).tolist()
     return [data[a:b].decode() for a, b in itertools.pairwise(offsets)]

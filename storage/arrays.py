@@ -1,9 +1,9 @@
-"""Arrays of a Zarr group, cut along the rows: written in whole shards, read with everything checked."""
+"""Arrays of a Zarr group, cut along the rows: their metadata, and the files that they become."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from storage.chunking import ChunkPlan
 from storage.errors import FormatError
-from storage.files import FileEntry, put_file
+from storage.files import FileEntry, PackedFile, put_file
 from storage.shards import ZSTD_LEVEL, ChunkLayout, encode_shard
 from storage.stores import Store
 from storage.urls import join
@@ -113,46 +113,50 @@ class ArraySpec:
         return join("c", str(unit), *("0" for _ in self.row_shape))
 
 
-def write_metadata(store: Store, folder: str, path: str, spec: ArraySpec) -> FileEntry:
-    """Write the zarr.json of the array at `path` in `folder`."""
-    return put_file(store, folder, join(path, "zarr.json"), spec.metadata())
+def packed_metadata(path: str, spec: ArraySpec) -> PackedFile:
+    """The zarr.json of the array at `path`."""
+    return PackedFile(join(path, "zarr.json"), spec.metadata())
 
 
-def write_group(store: Store, folder: str, path: str, attributes: Mapping[str, Any]) -> FileEntry:
-    """Write the zarr.json of a group."""
+def packed_group(path: str, attributes: Mapping[str, Any]) -> PackedFile:
+    """The zarr.json of the group at `path`."""
     record = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
-    return put_file(
-        store, folder, join(path, "zarr.json"), json.dumps(record, indent=1, sort_keys=True).encode()
-    )
+    return PackedFile(join(path, "zarr.json"), json.dumps(record, indent=1, sort_keys=True).encode())
 
 
-def write_shard(
-    store: Store, folder: str, path: str, spec: ArraySpec, unit: int, rows: NDArray[Any]
-) -> FileEntry:
-    """Write all rows of one shard of the array at `path`; `FormatError` if they are not exactly its rows."""
+def packed_shard(path: str, spec: ArraySpec, unit: int, rows: NDArray[Any]) -> PackedFile:
+    """One shard of the array at `path`; `FormatError` if `rows` are not exactly its rows."""
     span = spec.plan.bounds(unit)
     if rows.shape != (span.rows, *spec.row_shape):
         raise FormatError(
             f"unit {unit} ({span}) takes an array of shape {(span.rows, *spec.row_shape)}, not {rows.shape}"
         )
     data = encode_shard(rows, spec.layout, spec.fill)
-    return put_file(store, folder, join(path, spec.shard_path(unit)), data, rows=(span.start, span.stop))
+    return PackedFile(join(path, spec.shard_path(unit)), data, (span.start, span.stop))
 
 
-def write_array(
-    store: Store, folder: str, path: str, array: NDArray[Any], attributes: Mapping[str, Any] | None = None
-) -> list[FileEntry]:
-    """Write a whole array.  One without dimensions is stored with one element and remembers its shape."""
-    extra = dict(attributes or {})
+def packed_array(path: str, array: NDArray[Any]) -> Iterator[PackedFile]:
+    """All files of an array.  One without dimensions is stored with one element and remembers its shape."""
+    spec = ArraySpec.of(np.atleast_1d(array))
     if array.ndim == 0:
-        array, extra = array.reshape(1), {**extra, "dimensions": 0}
-    base = ArraySpec.of(array)
-    spec = ArraySpec(base.plan, base.row_shape, base.dtype, extra)
-    spans = [(unit, spec.plan.bounds(unit)) for unit in range(spec.plan.units if array.size else 0)]
-    entries = [
-        write_shard(store, folder, path, spec, unit, array[span.start : span.stop]) for unit, span in spans
-    ]
-    return [*entries, write_metadata(store, folder, path, spec)]
+        spec = replace(spec, attributes={"dimensions": 0})
+    rows = array.reshape(spec.shape)
+    for unit in range(spec.plan.units if array.size else 0):
+        span = spec.plan.bounds(unit)
+        yield packed_shard(path, spec, unit, rows[span.start : span.stop])
+    yield packed_metadata(path, spec)
+
+
+def packed_strings(path: str, strings: Sequence[str], attributes: Mapping[str, Any]) -> Iterator[PackedFile]:
+    """Strings as a group of two arrays: `data`, their UTF-8 bytes, and `offsets`, len(strings) + 1 of them.
+
+    Zarr 3 has no settled string type, and these two are read by anything.
+    """
+    encoded = [text.encode() for text in strings]
+    offsets = np.cumsum([0, *(len(text) for text in encoded)], dtype=np.int64)
+    yield from packed_array(join(path, "data"), np.frombuffer(b"".join(encoded), dtype=np.uint8))
+    yield from packed_array(join(path, "offsets"), offsets)
+    yield packed_group(path, attributes)
 
 
 def write_row_blocks(
@@ -186,7 +190,7 @@ def write_row_blocks(
             spec = replace(ArraySpec.of(last), plan=replace(ArraySpec.of(last).plan, n_rows=0))
         spec, entry = _append_shard(store, folder, path, spec, last)
         entries.append(entry)
-    return [*entries, write_metadata(store, folder, path, spec)], spec.plan.n_rows
+    return [*entries, put_file(store, folder, packed_metadata(path, spec))], spec.plan.n_rows
 
 
 def _open_ended(rows: NDArray[Any]) -> ArraySpec:
@@ -202,21 +206,4 @@ def _append_shard(
     """Write the next shard; the specification then has its rows too."""
     unit = spec.plan.units
     longer = replace(spec, plan=replace(spec.plan, n_rows=spec.plan.n_rows + len(rows)))
-    return longer, write_shard(store, folder, path, longer, unit, rows)
-
-
-def write_strings(
-    store: Store, folder: str, path: str, strings: Sequence[str], attributes: Mapping[str, Any]
-) -> list[FileEntry]:
-    """Write strings as a group of two arrays: `data`, their UTF-8 bytes, and `offsets`, len(strings) + 1.
-
-    Zarr 3 has no settled string type, and these two are read by anything.
-    """
-    encoded = [text.encode() for text in strings]
-    offsets = np.cumsum([0, *(len(text) for text in encoded)], dtype=np.int64)
-    data = np.frombuffer(b"".join(encoded), dtype=np.uint8)
-    return [
-        *write_array(store, folder, join(path, "data"), data),
-        *write_array(store, folder, join(path, "offsets"), offsets),
-        write_group(store, folder, path, attributes),
-    ]
+    return longer, put_file(store, folder, packed_shard(path, longer, unit, rows))

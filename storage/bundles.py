@@ -10,9 +10,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from storage.array_reader import ArrayReader, read_checked
-from storage.arrays import write_array, write_group, write_row_blocks
+from storage.arrays import packed_array, packed_group, write_row_blocks
 from storage.errors import FormatError, NotFoundError
-from storage.files import FileEntry, FileSet
+from storage.files import FileEntry, FileSet, put_file, put_files
 from storage.schema import encoding
 from storage.stores import Store
 from storage.urls import join
@@ -35,12 +35,13 @@ def write_bundle(
     for name in arrays:
         if not _NAME.match(name) or name == DUALS:
             raise FormatError(f"an array is not named {name!r}; use letters, digits, '_', '-' and '.'")
-    entries = [entry for name in sorted(arrays) for entry in write_array(store, folder, name, arrays[name])]
+    packed = (file for name in sorted(arrays) for file in packed_array(name, arrays[name]))
+    entries = put_files(store, folder, packed)
     rows = 0
     if duals is not None:
         written, rows = write_row_blocks(store, folder, DUALS, duals)
         entries += written
-    return [*entries, write_group(store, folder, "", encoding(kind))], rows
+    return [*entries, put_file(store, folder, packed_group("", encoding(kind)))], rows
 
 
 class Bundle:

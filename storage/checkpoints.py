@@ -28,7 +28,7 @@ _RECORD = re.compile(r"^(\d{8})\.json$")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was found whole: `arrays` are read and checked, duals are read when asked for.
+    """A checkpoint of which every digest was checked; duals are read again when they are asked for.
 
     `skipped` names newer checkpoints that were found damaged and passed over.
     """
@@ -97,10 +97,10 @@ def latest_checkpoint(
     for round_number in reversed(checkpoint_rounds(store, run_id)):
         try:
             record, files = read_checkpoint_record(store, run_id, round_number)
+            for path in files.by_path:
+                files.read(path)
             bundle = Bundle(files)
             arrays = {name: bundle.array(name) for name in bundle.names}
-            for path, entry in files.by_path.items():
-                files.check_size(path, subject=f"{files.owner}: {entry.path}")
         except (IntegrityError, NotFoundError) as error:
             skipped.append(str(error))
             continue

@@ -1,4 +1,4 @@
-"""Datasets: how they are read.  Writing is in `storage.writers`, and both are offered from here."""
+"""Datasets: how they are read.  Writing is in `storage.writers`; both are offered from here."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from scipy.sparse import csr_matrix
 from storage.array_reader import ArrayReader, read_checked, read_strings
 from storage.arrays import ArraySpec
 from storage.chunking import ChunkPlan, Span
+from storage.csr_writer import CsrDatasetWriter
 from storage.dataset_info import DatasetInfo, dataset_log, find_by_key, info_of_commit, list_datasets
 from storage.errors import FormatError, NotFoundError
 from storage.files import FileSet, load_entries
@@ -33,7 +34,7 @@ from storage.schema import (
 )
 from storage.stores import Store, open_store
 from storage.urls import join
-from storage.writers import CsrDatasetWriter, DatasetWriter
+from storage.writers import DatasetWriter
 
 __all__ = ["CsrDatasetWriter", "Dataset", "DatasetInfo", "DatasetWriter", "find_by_key", "list_datasets"]
 

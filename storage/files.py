@@ -39,12 +39,29 @@ class FileEntry:
             raise FormatError(f"{record!r} does not describe a file") from error
 
 
-def put_file(
-    store: Store, folder: str, path: str, data: bytes, rows: tuple[int, int] | None = None
-) -> FileEntry:
-    """Write `data` to `path` in `folder` and return its entry."""
-    store.write_bytes(join(folder, path), data)
-    return FileEntry(path, len(data), digest_bytes(data), rows)
+@dataclass(frozen=True)
+class PackedFile:
+    """A file that is ready to be stored: `path` from its folder, its bytes, and the rows in it."""
+
+    path: str
+    data: bytes
+    rows: tuple[int, int] | None = None
+
+    @cached_property
+    def entry(self) -> FileEntry:
+        """Its entry in the list of files."""
+        return FileEntry(self.path, len(self.data), digest_bytes(self.data), self.rows)
+
+
+def put_file(store: Store, folder: str, file: PackedFile) -> FileEntry:
+    """Write a file to `folder` and return its entry."""
+    store.write_bytes(join(folder, file.path), file.data)
+    return file.entry
+
+
+def put_files(store: Store, folder: str, files: Iterable[PackedFile]) -> list[FileEntry]:
+    """Write files to `folder`, one after the other, and return their entries."""
+    return [put_file(store, folder, file) for file in files]
 
 
 def dump_entries(entries: Iterable[FileEntry]) -> bytes:

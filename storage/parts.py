@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from storage.errors import FormatError, IntegrityError, NotFoundError
-from storage.files import FileEntry, put_file
+from storage.files import FileEntry, PackedFile, put_file
 from storage.fingerprint import digest_bytes
 from storage.manifest import dump_manifest, load_manifest
 from storage.schema import PARTS, part_path
@@ -34,7 +34,7 @@ def write_part(
     """Write the part file, which marks `unit` as done."""
     files = json.dumps([entry.to_json() for entry in entries])
     extra = {"unit": str(unit), "files": files, "nonzeros": str(nonzeros)}
-    put_file(store, folder, part_path(unit), dump_manifest(table, extra))
+    put_file(store, folder, PackedFile(part_path(unit), dump_manifest(table, extra)))
 
 
 def read_part(store: Store, folder: str, unit: int) -> Part:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,19 +11,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from storage.arrays import ArraySpec, write_array, write_group, write_metadata, write_shard, write_strings
+from storage.arrays import (
+    ArraySpec,
+    packed_array,
+    packed_group,
+    packed_metadata,
+    packed_shard,
+    packed_strings,
+)
 from storage.assignments import check_assignments, check_class_names, check_rejected, split_counts
 from storage.chunking import ChunkPlan
 from storage.dataset_info import DatasetInfo, dataset_folder, dataset_log, find_by_key, info_of_commit
 from storage.errors import FormatError, IncompleteError, MismatchError
-from storage.files import FileEntry, dump_entries, put_file
+from storage.files import PackedFile, dump_entries, put_files
 from storage.fingerprint import canonical_json, digest_bytes, seal, unseal
 from storage.manifest import conform, dump_manifest, with_assignments
 from storage.parts import Part, finished_part, part_units, write_part
+from storage.records import now
 from storage.schema import (
     CLASS_NAMES,
-    CSR_ARRAYS,
-    CSR_ENCODING,
     DATASET_ENCODING,
     FEATURES,
     FILES_LIST,
@@ -36,13 +41,12 @@ from storage.schema import (
     STAGING,
     STAGING_ENCODING,
     STRINGS_ENCODING,
-    csr_unit_path,
     encoding,
     feature_dtype,
     part_path,
 )
 from storage.stores import Store
-from storage.units import csr_unit, dense_unit
+from storage.units import dense_unit
 from storage.urls import join
 
 _NAMED_UNITS = 5
@@ -118,11 +122,15 @@ class DatasetWriter:
         rejected = np.flatnonzero(pc.equal(table["status"], "rejected").to_numpy())
         if self._nonzero_rows(arrays, rejected):
             raise FormatError(f"a rejected row of the unit of {span} has features other than 0")
-        if self._is_committed():
+        packed = list(self._packed_unit(unit, arrays))
+        entries = tuple(file.entry for file in packed)
+        earlier = finished_part(self.store, self.folder, unit)
+        if self._is_committed() or (earlier and earlier.entries == entries and earlier.table.equals(table)):
             return
-        # A unit that is written anew must not look finished while its files are being replaced.
+        # A unit that changes must not look finished while its files are being replaced.
         self.store.delete(join(self.folder, part_path(unit)))
-        write_part(self.store, self.folder, unit, table, self._store_unit(unit, arrays), arrays[-1].size)
+        put_files(self.store, self.folder, packed)
+        write_part(self.store, self.folder, unit, table, entries, arrays[-1].size)
 
     def commit(
         self,
@@ -148,8 +156,8 @@ class DatasetWriter:
             raise FormatError(f"the manifest has {table.num_rows} rows, and the dataset {self.plan.n_rows}")
         check_rejected(table, s)
         entries = [entry for part in parts for entry in (*part.entries, part.entry)]
-        entries += self._store_feature_metadata()
-        entries += self._store_rows(y, s, names, with_assignments(table, y, s, names))
+        packed = self._packed_rest(y, s, names, with_assignments(table, y, s, names))
+        entries += put_files(self.store, self.folder, packed)
         listing = dump_entries(entries)
         self.store.write_bytes(join(self.folder, FILES_LIST), listing)
         nonzeros = sum(part.nonzeros for part in parts) if self.layout == "csr" else None
@@ -205,17 +213,18 @@ class DatasetWriter:
             )
         return [part for part in found if part is not None]
 
-    def _store_rows(
+    def _packed_rest(
         self, y: NDArray[np.int32], s: NDArray[np.int8], names: Sequence[str], table: pa.Table
-    ) -> Iterator[FileEntry]:
-        """Write what there is besides the features."""
-        store, folder, strings = self.store, self.folder, encoding(STRINGS_ENCODING)
-        yield from write_array(store, folder, LABELS, y)
-        yield from write_array(store, folder, SPLIT, s)
-        yield from write_strings(store, folder, SAMPLE_IDS, table["sample_id"].to_pylist(), strings)
-        yield from write_strings(store, folder, CLASS_NAMES, names, strings)
-        yield write_group(store, folder, GROUP, encoding(DATASET_ENCODING))
-        yield put_file(store, folder, MANIFEST, dump_manifest(table))
+    ) -> Iterator[PackedFile]:
+        """What there is besides the units."""
+        strings = encoding(STRINGS_ENCODING)
+        yield self._packed_metadata()
+        yield from packed_array(LABELS, y)
+        yield from packed_array(SPLIT, s)
+        yield from packed_strings(SAMPLE_IDS, table["sample_id"].to_pylist(), strings)
+        yield from packed_strings(CLASS_NAMES, names, strings)
+        yield packed_group(GROUP, encoding(DATASET_ENCODING))
+        yield PackedFile(MANIFEST, dump_manifest(table))
 
     def _publish(
         self, names: tuple[str, ...], counts: Mapping[str, int], digest: str, nonzeros: int | None
@@ -235,7 +244,7 @@ class DatasetWriter:
             shard_rows=self.plan.shard_rows,
             counts=counts,
             features=dict(self.attributes),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            created=now(),
             digest=digest,
             folder=self.folder,
             nonzeros=nonzeros,
@@ -254,40 +263,8 @@ class DatasetWriter:
     def _nonzero_rows(self, arrays: tuple[NDArray[Any], ...], rows: NDArray[Any]) -> bool:
         return bool(arrays[0][rows].any())
 
-    def _store_unit(self, unit: int, arrays: tuple[NDArray[Any], ...]) -> list[FileEntry]:
-        return [write_shard(self.store, self.folder, FEATURES, self._spec, unit, arrays[0])]
+    def _packed_unit(self, unit: int, arrays: tuple[NDArray[Any], ...]) -> Iterator[PackedFile]:
+        yield packed_shard(FEATURES, self._spec, unit, arrays[0])
 
-    def _store_feature_metadata(self) -> list[FileEntry]:
-        return [write_metadata(self.store, self.folder, FEATURES, self._spec)]
-
-
-class CsrDatasetWriter(DatasetWriter):
-    """Writer of one sparse dataset; `X` of a unit is a SciPy sparse matrix of finite numbers.
-
-    Every unit is a Zarr group of its own with the arrays indptr (int64, from 0), indices (int32) and data,
-    so that units can be written in any order, again, and by different processes.  A plan from
-    `ChunkPlan.choose` wants the mean number of stored entries a row in the place of d.
-    """
-
-    layout: ClassVar[str] = "csr"
-
-    def _checked(self, unit: int, X: Any) -> tuple[NDArray[Any], ...]:
-        return csr_unit(X, self.plan.bounds(unit), self.d, self.dtype)
-
-    def _nonzero_rows(self, arrays: tuple[NDArray[Any], ...], rows: NDArray[Any]) -> bool:
-        return bool(np.diff(arrays[0])[rows].any())
-
-    def _store_unit(self, unit: int, arrays: tuple[NDArray[Any], ...]) -> list[FileEntry]:
-        path, span = csr_unit_path(unit), self.plan.bounds(unit)
-        entries = [
-            entry
-            for name, array in zip(CSR_ARRAYS, arrays, strict=True)
-            for entry in write_array(self.store, self.folder, join(path, name), array)
-        ]
-        attributes = {**encoding(CSR_ENCODING), "shape": [span.rows, self.d]}
-        entries.append(write_group(self.store, self.folder, path, attributes))
-        return [replace(entry, rows=(span.start, span.stop)) for entry in entries]
-
-    def _store_feature_metadata(self) -> list[FileEntry]:
-        attributes = {**encoding(CSR_ENCODING), "shape": [self.plan.n_rows, self.d], "units": self.plan.units}
-        return [write_group(self.store, self.folder, FEATURES, attributes)]
+    def _packed_metadata(self) -> PackedFile:
+        return packed_metadata(FEATURES, self._spec)

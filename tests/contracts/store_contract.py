@@ -144,9 +144,10 @@ class StoreContract:
         import numpy as np
         import zarr
 
-        from storage.arrays import write_array
+        from storage.arrays import packed_array
+        from storage.files import put_files
 
         values = np.arange(12, dtype=np.float32).reshape(4, 3)
-        write_array(store, "group", "values", values)
+        put_files(store, "group", packed_array("values", values))
         array = zarr.open_array(store.zarr_store("group/values"), mode="r")
         np.testing.assert_array_equal(array[:], values)

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from storage.array_reader import ArrayReader, read_checked, read_strings
 from storage.arrays import (
     ArraySpec,
-    write_array,
-    write_metadata,
+    packed_array,
+    packed_metadata,
+    packed_shard,
+    packed_strings,
     write_row_blocks,
-    write_shard,
-    write_strings,
 )
 from storage.chunking import ChunkPlan
 from storage.errors import FormatError, IntegrityError
-from storage.files import FileEntry, FileSet
+from storage.files import FileEntry, FileSet, put_files
 from storage.shards import ChunkLayout, DamagedError, decode_chunk, decode_index, encode_shard
 from storage.stores import Store, open_store
 
@@ -45,18 +45,9 @@ def files(store: Store, entries: list[FileEntry]) -> FileSet:
 
 def written(store: Store, array: NDArray[Any], chunk: int, per_shard: int) -> list[FileEntry]:
     spec = ArraySpec(ChunkPlan(len(array), chunk, chunk * per_shard), array.shape[1:], array.dtype)
-    shards = [
-        write_shard(
-            store,
-            "folder",
-            "a",
-            spec,
-            unit,
-            array[spec.plan.bounds(unit).start : spec.plan.bounds(unit).stop],
-        )
-        for unit in range(spec.plan.units)
-    ]
-    return [*shards, write_metadata(store, "folder", "a", spec)]
+    spans = [(unit, spec.plan.bounds(unit)) for unit in range(spec.plan.units)]
+    shards = [packed_shard("a", spec, unit, array[span.start : span.stop]) for unit, span in spans]
+    return put_files(store, "folder", [*shards, packed_metadata("a", spec)])
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -90,7 +81,7 @@ def test_any_rows_of_any_array_come_back(
 def test_what_zarr_writes_with_our_metadata_is_read(local_store: Store, dtype: str) -> None:
     array = np.arange(70).reshape(14, 5).astype(dtype)
     spec = ArraySpec(ChunkPlan(14, 2, 6), (5,), array.dtype)
-    write_metadata(local_store, "folder", "a", spec)
+    put_files(local_store, "folder", [packed_metadata("a", spec)])
     theirs = zarr.open_array(local_store.zarr_store("folder/a", read_only=False), mode="r+")
     theirs[:] = array
     entries = [
@@ -129,7 +120,7 @@ def test_never_written_floats_are_nan(dtype: str) -> None:
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (5, 0), (1,), (3, 2, 2)])
 def test_shapes_at_the_edge(local_store: Store, shape: tuple[int, ...]) -> None:
     array = np.ones(shape, np.float64)
-    entries = write_array(local_store, "folder", "a", array)
+    entries = put_files(local_store, "folder", packed_array("a", array))
     read = read_checked(files(local_store, entries), "a", "array a")
     assert read.shape == shape
     np.testing.assert_array_equal(read, array)
@@ -138,18 +129,18 @@ def test_shapes_at_the_edge(local_store: Store, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("dtype", ["object", "U3", "complex128", "datetime64[s]", "longdouble"])
 def test_types_that_are_not_stored(local_store: Store, dtype: str) -> None:
     with pytest.raises(FormatError, match="not stored"):
-        write_array(local_store, "folder", "a", np.zeros(3).astype(dtype))
+        put_files(local_store, "folder", packed_array("a", np.zeros(3).astype(dtype)))
 
 
 def test_foreign_byte_order_is_read_as_the_same_numbers(local_store: Store) -> None:
     array = np.arange(5, dtype=">f4")
-    entries = write_array(local_store, "folder", "a", array)
+    entries = put_files(local_store, "folder", packed_array("a", array))
     np.testing.assert_array_equal(read_checked(files(local_store, entries), "a", "a"), array)
 
 
 def test_strings_of_any_script(local_store: Store) -> None:
     strings = ["", "plain", "Käfer", "日本語", "🐜", "a\nb", "ﷺ", ""]
-    entries = write_strings(local_store, "folder", "s", strings, {"encoding-type": "test"})
+    entries = put_files(local_store, "folder", packed_strings("s", strings, {"encoding-type": "test"}))
     assert read_strings(files(local_store, entries), "s", "strings") == strings
     group = zarr.open_group(local_store.zarr_store("folder/s"), mode="r")
     raw, offsets = bytes(np.asarray(group["data"][:])), np.asarray(group["offsets"][:])

@@ -1,0 +1,142 @@
+"""The commit log under racing writers: distinct numbers, no gap, none lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from storage.commits import CommitLog
+from storage.errors import IntegrityError, NotFoundError
+from storage.features import Dataset, DatasetInfo, list_datasets
+from storage.stores import Store, open_store
+from tests.storage.samples import dense, write_dataset
+
+WRITERS, EACH = 4, 25
+
+
+def test_records_are_numbered(any_store: Store) -> None:
+    log = CommitLog(any_store, "things")
+    with pytest.raises(NotFoundError, match="no things yet"):
+        log.latest()
+    assert [log.append({"n": n}) for n in range(3)] == [1, 2, 3]
+    assert log.numbers() == [1, 2, 3]
+    assert [record["n"] for record in log.records()] == [0, 1, 2]
+    assert log.latest()["n"] == 2
+    assert CommitLog(any_store, "others").records() == []
+
+
+def test_what_is_unique_is_there_once(any_store: Store) -> None:
+    log = CommitLog(any_store, "things")
+    assert log.append({"key": "a"}, unique="key") == 1
+    assert log.append({"key": "b"}, unique="key") == 2
+    assert log.append({"key": "a", "more": 1}, unique="key") == 1
+    assert len(log.records()) == 2
+
+
+def test_a_missing_record_is_noticed(local_store: Store) -> None:
+    log = CommitLog(local_store, "things")
+    for n in range(3):
+        log.append({"n": n})
+    local_store.delete("commits/things/00000002.json")
+    with pytest.raises(IntegrityError, match=r"00000002\.json is missing"):
+        log.append({"n": 9})
+
+
+def test_a_record_in_the_place_of_another_is_noticed(local_store: Store) -> None:
+    log = CommitLog(local_store, "things")
+    for n in range(2):
+        log.append({"n": n})
+    local_store.write_bytes(
+        "commits/things/00000002.json", local_store.read_bytes("commits/things/00000001.json")
+    )
+    with pytest.raises(IntegrityError, match="it is the record of number 1"):
+        log.records()
+
+
+def test_a_write_whose_answer_was_lost_counts_once(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine = type(local_store).put_if_absent
+
+    def lossy(self: Any, path: str, data: bytes) -> bool:
+        # The first try stores the record, but the network loses the answer, and the driver's own second
+        # try finds the name taken.
+        genuine(self, path, data)
+        return genuine(self, path, data)
+
+    monkeypatch.setattr(type(local_store), "put_if_absent", lossy)
+    log = CommitLog(local_store, "things")
+    assert [log.append({"n": n}) for n in range(3)] == [1, 2, 3]
+
+
+def _append_many(url: str, writer: int) -> list[int]:
+    log = CommitLog(open_store(url), "race")
+    return [log.append({"writer": writer, "n": n}) for n in range(EACH)]
+
+
+def _check_race(store: Store, acknowledged: list[list[int]]) -> None:
+    numbers = [number for one in acknowledged for number in one]
+    assert sorted(numbers) == list(range(1, len(numbers) + 1)), "distinct, and without a gap"
+    records = {
+        record["seq"]: (record["writer"], record["n"]) for record in CommitLog(store, "race").records()
+    }
+    for writer, one in enumerate(acknowledged):
+        assert [records[number] for number in one] == [(writer, n) for n in range(len(one))]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_racing_processes_lose_nothing(local_store: Store, method: str) -> None:
+    with multiprocessing.get_context(method).Pool(WRITERS) as pool:
+        acknowledged = pool.starmap(_append_many, [(local_store.url, writer) for writer in range(WRITERS)])
+    assert sum(len(one) for one in acknowledged) == WRITERS * EACH
+    _check_race(local_store, acknowledged)
+
+
+@pytest.mark.parametrize("kind", ["memory", "s3"])
+def test_racing_threads_lose_nothing(request: pytest.FixtureRequest, kind: str) -> None:
+    store: Store = request.getfixturevalue(f"{kind}_store")
+
+    def append_few(writer: int) -> list[int]:
+        log = CommitLog(store, "race")
+        return [log.append({"writer": writer, "n": n}) for n in range(3)]
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        _check_race(store, list(pool.map(append_few, range(WRITERS))))
+
+
+def _write_dataset(url: str, key: str) -> DatasetInfo:
+    return write_dataset(open_store(url), dense(60, 4), key=key)
+
+
+def test_racing_datasets_are_all_there(local_store: Store) -> None:
+    keys = [f"key-{n}" for n in range(6)]
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        infos = pool.starmap(_write_dataset, [(local_store.url, key) for key in keys])
+    assert {info.seq for info in infos} == {1, 2, 3, 4, 5, 6}
+    assert {info.key for info in list_datasets(local_store)} == set(keys)
+    for info in infos:
+        assert Dataset.open(local_store, info.id).verify(deep=True) == []
+
+
+def test_racing_writers_of_one_key_get_one_dataset(local_store: Store) -> None:
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        infos = pool.starmap(_write_dataset, [(local_store.url, "same")] * 6)
+    assert len(set(map(repr, infos))) == 1
+    assert list_datasets(local_store) == [infos[0]]
+    assert Dataset.open(local_store).verify(deep=True) == []
+
+
+def test_racing_revisions_build_on_each_other(local_store: Store) -> None:
+    log = CommitLog(local_store, "counter")
+    log.append({"total": 0})
+
+    def add(_: int) -> None:
+        log.revise(lambda latest, _: {**latest, "total": latest["total"] + 1})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(40)))
+    assert log.latest()["total"] == 40
+    assert log.latest()["seq"] == 41

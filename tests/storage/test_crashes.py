@@ -1,0 +1,176 @@
+"""Killed writers and full disks: nothing half-written is ever seen, and the work goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.chunking import ChunkPlan
+from storage.errors import DiskFullError
+from storage.features import Dataset, list_datasets
+from storage.local_store import PARTIAL
+from storage.stores import Store, open_store
+from storage.verification import sweep, verify_store
+from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAN = ChunkPlan(n_rows=64 * 60, chunk_rows=32, shard_rows=64)
+D = 500
+
+_WRITER = """
+import sys
+from storage.stores import open_store
+from tests.storage.samples import begin, dense, write_units
+from tests.storage.test_crashes import D, PLAN
+X = dense(PLAN.n_rows, D)
+print("writing", flush=True)
+writer = begin(open_store(sys.argv[1]), X, PLAN)
+while True:
+    write_units(writer, X)
+"""
+
+_ONE_SENTENCE = """
+import sys
+import numpy as np
+from storage.chunking import ChunkPlan
+from storage.errors import StorageError
+from storage.stores import open_store
+from tests.storage.samples import write_dataset
+exec(sys.argv[2])
+X = np.random.default_rng(0).standard_normal((4096, 512)).astype(np.float32)
+try:
+    write_dataset(open_store(sys.argv[1]), X, ChunkPlan(4096, 128, 512), key="too large")
+except StorageError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
+
+
+def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-X", "dev", "-c", code, *args],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_writer_killed_in_mid_write(local_store: Store) -> None:
+    X = dense(PLAN.n_rows, D)
+    rng = np.random.default_rng(3)
+    seen = []
+    for _ in range(5):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", _WRITER, local_store.url], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "writing\n"
+        time.sleep(float(rng.uniform(0.02, 0.3)))
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        assert list_datasets(local_store) == []
+        done = begin(local_store, X, PLAN).done_units()
+        seen.append(len(done))
+    assert max(seen) > 0, "the writers were killed while they wrote"
+    resumed = begin(local_store, X, PLAN)
+    write_units(resumed, X, sorted(set(range(PLAN.units)) - resumed.done_units()))
+    resumed.commit(*assignments(PLAN.n_rows), CLASSES)
+    np.testing.assert_array_equal(Dataset.open(local_store).rows(0, PLAN.n_rows), X)
+    assert all(finding.kind == "partial" for finding in verify_store(local_store))
+    sweep(local_store)
+    assert verify_store(local_store) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MB, where the system lets us mount one."""
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if mount is None or umount is None:
+        pytest.skip("there is no mount command")
+    mounted = subprocess.run(
+        [mount, "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system may be mounted here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run([umount, str(folder)], check=True)
+
+
+def test_a_full_disk_is_one_sentence_and_nothing_is_torn(small_disk: Path) -> None:
+    store = open_store(small_disk / "store", create=True)
+    X = dense(101, 6)
+    before = write_dataset(store, X, ChunkPlan(101, 8, 32))
+    outcome = run_python(_ONE_SENTENCE, store.url, "")
+    assert outcome.returncode == 1
+    assert outcome.stdout == ""
+    lines = outcome.stderr.splitlines()
+    assert len(lines) == 1, outcome.stderr
+    assert lines[0].startswith("DiskFullError: no room is left to write ")
+    assert "free some space" in lines[0]
+    assert list_datasets(store) == [before]
+    assert not any(path.endswith(PARTIAL) for path in store.walk())
+    assert Dataset.open(store).verify(deep=True) == []
+    np.testing.assert_array_equal(Dataset.open(store).rows(0, 101), X)
+    assert {finding.kind for finding in verify_store(store)} == {"staging"}
+
+
+def test_a_limit_on_file_sizes_is_a_full_disk(local_store: Store) -> None:
+    before = write_dataset(local_store, dense(101, 6), ChunkPlan(101, 8, 32))
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))"
+    outcome = run_python(_ONE_SENTENCE, local_store.url, limit)
+    assert outcome.returncode == 1
+    assert len(outcome.stderr.splitlines()) == 1, outcome.stderr
+    assert outcome.stderr.startswith("DiskFullError: no room is left to write ")
+    assert list_datasets(local_store) == [before]
+    assert not any(path.endswith(PARTIAL) for path in local_store.walk())
+
+
+def test_a_full_disk_in_the_history_leaves_whole_lines(small_disk: Path) -> None:
+    from storage.history import HistoryWriter, read_history
+
+    store = open_store(small_disk / "store", create=True)
+    writer = HistoryWriter(store, "r0001")
+    record = {"text": "x" * 100_000}
+    written: list[int] = []
+
+    def append_until_full() -> None:
+        for number in range(100):
+            writer.append(record)
+            written.append(number)
+
+    with pytest.raises(DiskFullError, match=r"history\.jsonl"):
+        append_until_full()
+    assert 0 < len(written) < 100
+    assert read_history(store, "r0001") == [record] * len(written)
+    writer.close()
+
+
+def test_a_model_or_checkpoint_that_finds_no_room_leaves_none(small_disk: Path) -> None:
+    from storage.checkpoints import latest_checkpoint, save_checkpoint
+    from storage.models import list_models, save_model
+    from tests.storage.test_models import record
+
+    store = open_store(small_disk / "store", create=True)
+    small, large = np.ones(10), np.random.default_rng(0).standard_normal(10**6)
+    save_checkpoint(store, "r0001", 1, {"W": small}, None, {})
+    with pytest.raises(DiskFullError):
+        save_checkpoint(store, "r0001", 2, {"W": large}, None, {})
+    with pytest.raises(DiskFullError):
+        save_model(store, record(), {"W": large})
+    kept = latest_checkpoint(store, "r0001")
+    assert kept is not None
+    assert kept.round == 1
+    assert list_models(store) == []
+    assert (store.free_bytes() or 0) > 3_000_000, "what did not fit was removed again"

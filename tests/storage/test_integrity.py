@@ -1,0 +1,212 @@
+"""Whatever happens to a stored file, reading it is an error that names the rows, never wrong numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storage.chunking import ChunkPlan
+from storage.errors import IntegrityError
+from storage.features import Dataset, DatasetInfo, list_datasets
+from storage.stores import Store
+from tests.storage.samples import dense, sparse, write_dataset
+
+PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
+
+Damage = Callable[[Store, str], None]
+
+
+def lose(store: Store, path: str) -> None:
+    store.delete(path)
+
+
+def empty(store: Store, path: str) -> None:
+    store.write_bytes(path, b"")
+
+
+def halve(store: Store, path: str) -> None:
+    data = store.read_bytes(path)
+    store.write_bytes(path, data[: len(data) // 2])
+
+
+def lengthen(store: Store, path: str) -> None:
+    store.write_bytes(path, store.read_bytes(path) + b"\0")
+
+
+def flip_first(store: Store, path: str) -> None:
+    flip(store, path, 3)
+
+
+def flip_index(store: Store, path: str) -> None:
+    flip(store, path, 8 * store.size(path) - 100)
+
+
+def flip(store: Store, path: str, bit: int) -> None:
+    data = bytearray(store.read_bytes(path))
+    data[bit // 8] ^= 1 << bit % 8
+    store.write_bytes(path, bytes(data))
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "missing": (lose, "is missing"),
+    "zero length": (empty, "is empty, and"),
+    "cut short": (halve, r"has \d+ bytes, and"),
+    "longer": (lengthen, r"has \d+ bytes, and"),
+    "flipped bit": (flip_first, "is damaged"),
+    "flipped bit in the index": (flip_index, "has a damaged index"),
+}
+"""Zarr 3.1.6 alone reads the first two as fill values, without a word."""
+
+OPERATIONS: dict[str, Callable[[Dataset], Any]] = {
+    "whole shard": lambda dataset: dataset.rows(32, 64),
+    "all shards": lambda dataset: dataset.rows(0, 101),
+    "first chunk": lambda dataset: dataset.rows(32, 40),
+    "part of a chunk": lambda dataset: dataset.rows(33, 35),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_a_damaged_shard_is_named_with_its_rows(
+    request: pytest.FixtureRequest, kind: str, damage: str, operation: str
+) -> None:
+    store: Store = request.getfixturevalue(f"{kind}_store")
+    info = write_dataset(store, dense(101, 6), PLAN)
+    act, words = DAMAGES[damage]
+    act(store, f"{info.folder}/arrays/features/c/1/0")
+    dataset = Dataset.open(store)
+    with pytest.raises(IntegrityError, match=words) as caught:
+        OPERATIONS[operation](dataset)
+    message = str(caught.value)
+    assert message.startswith(f"features of dataset {info.id}: shard 1 ")
+    assert f"run `topline fsck {store.url}`" in message
+    named = re.search(r"\(rows (\d+)-(\d+)\)", message)
+    assert named is not None
+    first, last = (int(number) for number in named.groups())
+    assert (first, last) == ((32, 39) if damage == "flipped bit" else (32, 63)), (
+        "a whole shard, or a whole chunk"
+    )
+    np.testing.assert_array_equal(dataset.rows(64, 101), dense(101, 6)[64:])
+
+
+def test_the_message_in_full(local_store: Store) -> None:
+    info = write_dataset(local_store, dense(101, 6), PLAN)
+    lose(local_store, f"{info.folder}/arrays/features/c/3/0")
+    with pytest.raises(IntegrityError) as caught:
+        Dataset.open(local_store).rows(0, 101)
+    assert str(caught.value) == (
+        f"features of dataset {info.id}: shard 3 is missing (rows 96-100);"
+        f" run `topline fsck {local_store.url}`"
+    )
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_an_object_of_s3_that_is_lost_or_empty(s3_store: Store, operation: str) -> None:
+    info = write_dataset(s3_store, dense(101, 6), PLAN)
+    for act, words in (DAMAGES["zero length"], DAMAGES["missing"]):
+        act(s3_store, f"{info.folder}/arrays/features/c/1/0")
+        with pytest.raises(IntegrityError, match=words):
+            OPERATIONS[operation](Dataset.open(s3_store))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("array", ["indptr", "indices", "data"])
+def test_a_damaged_sparse_unit_is_named_with_its_rows(
+    local_store: Store, array: str, damage: str, operation: str
+) -> None:
+    info = write_dataset(local_store, sparse(101, 6), PLAN)
+    act, words = DAMAGES[damage]
+    act(local_store, f"{info.folder}/arrays/features/00001/{array}/c/0")
+    with pytest.raises(IntegrityError, match=words) as caught:
+        OPERATIONS[operation](Dataset.open(local_store))
+    assert f"features of dataset {info.id}: shard 1 " in str(caught.value)
+    assert "(rows 32-63)" in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    ("path", "read"),
+    [
+        ("arrays/labels/c/0", Dataset.labels),
+        ("arrays/split/c/0", Dataset.split),
+        ("arrays/sample_ids/data/c/0", Dataset.sample_ids),
+        ("arrays/sample_ids/offsets/c/0", Dataset.sample_ids),
+        ("arrays/class_names/data/c/0", Dataset.stored_class_names),
+        ("arrays/labels/zarr.json", Dataset.labels),
+        ("manifest.parquet", Dataset.manifest),
+    ],
+)
+def test_everything_else_of_a_dataset(
+    local_store: Store, damage: str, path: str, read: Callable[[Dataset], Any]
+) -> None:
+    info = write_dataset(local_store, dense(101, 6), PLAN)
+    dataset = Dataset.open(local_store)
+    DAMAGES[damage][0](local_store, f"{info.folder}/{path}")
+    with pytest.raises(IntegrityError, match=f"dataset {info.id}"):
+        read(dataset)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_list_of_files_and_the_commit_record(local_store: Store, damage: str) -> None:
+    info = write_dataset(local_store, dense(101, 6), PLAN, key="one")
+    other = write_dataset(local_store, dense(101, 6), PLAN, key="two")
+    DAMAGES[damage][0](local_store, f"{info.folder}/files.json")
+    with pytest.raises(IntegrityError, match=rf"files\.json of dataset {info.id}"):
+        Dataset.open(local_store, info.id)
+    assert Dataset.open(local_store, other.id).verify(deep=True) == []
+    act = DAMAGES[damage][0]
+    if act is not lengthen:  # a NUL after a JSON record is refused by the parser all the same
+        act(local_store, "commits/datasets/00000001.json")
+        with pytest.raises(IntegrityError, match=r"commits/datasets/00000001\.json"):
+            list_datasets(local_store)
+
+
+def test_any_flipped_bit_of_any_file_is_an_error_or_harmless(local_store: Store) -> None:
+    X = dense(40, 3)
+    info = write_dataset(local_store, X, ChunkPlan(40, 8, 16))
+    rng = np.random.default_rng(7)
+    root = Path(local_store.url)
+    for path in local_store.walk():
+        place = root / path
+        original = place.read_bytes()
+        for bit in rng.integers(0, 8 * len(original), 12):
+            flip(local_store, path, int(bit))
+            try:
+                dataset = Dataset.open(local_store)
+                everything = dataset.rows(0, 40), dataset.labels(), dataset.sample_ids(), dataset.manifest()
+            except IntegrityError:
+                pass
+            else:
+                assert np.array_equal(everything[0], X)
+                assert dataset.info == info
+                if path.endswith((".parquet", ".json")) and "staging" not in path and "commits" not in path:
+                    assert dataset.verify(deep=True), f"a deep check must notice bit {bit} of {path}"
+        place.write_bytes(original)
+    assert Dataset.open(local_store).verify(deep=True) == []
+
+
+def test_a_dataset_that_is_damaged_while_it_is_open(local_store: Store) -> None:
+    info = write_dataset(local_store, dense(101, 6), PLAN)
+    dataset = Dataset.open(local_store)
+    dataset.rows(0, 101)
+    dataset.rows(33, 35)
+    lose(local_store, f"{info.folder}/arrays/features/c/1/0")
+    for operation in OPERATIONS.values():
+        with pytest.raises(IntegrityError, match=r"shard 1 is missing \(rows 32-63\)"):
+            operation(dataset)
+
+
+def test_a_shard_that_is_a_link_out_of_the_store_is_not_read(local_store: Store, tmp_path: Path) -> None:
+    info: DatasetInfo = write_dataset(local_store, dense(101, 6), PLAN)
+    shard = Path(local_store.url) / info.folder / "arrays/features/c/1/0"
+    shard.replace(tmp_path / "elsewhere")
+    shard.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="leaves the store"):
+        Dataset.open(local_store).rows(0, 101)

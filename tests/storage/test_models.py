@@ -1,0 +1,196 @@
+"""Models: published in one step, revised without losing anything, checked when read."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storage.errors import FormatError, IncompleteError, IntegrityError, NotFoundError, UnsupportedURLError
+from storage.models import (
+    ModelRecord,
+    list_models,
+    load_model,
+    model_revisions,
+    save_model,
+    unfinished_models,
+    update_record,
+)
+from storage.stores import Store, open_store
+from tests.storage.test_integrity import flip_first
+
+A = np.random.default_rng(0).standard_normal((100, 3))
+ARRAYS = {"W": np.arange(12.0).reshape(4, 3), "b": np.ones(3, np.float32), "transform.mean": np.zeros(4)}
+
+
+def record(**changes: Any) -> ModelRecord:
+    values: dict[str, Any] = {
+        "dataset": "d0001-0123abcd",
+        "dataset_digest": "0" * 64,
+        "config": {"k": 5},
+        "loss": {"name": "topk_hinge", "k": 2},
+        "lam": 1e-4,
+        "C": 100.0,
+        "smoothing": 0.0,
+        "method": "fw",
+        "n": 100,
+        "d": 4,
+        "m": 3,
+        "class_names": ("ant", "bee", "Käfer"),
+        "features": {"backbone": "hog", "cells": 8},
+        "transforms": ({"name": "l2"}, {"name": "bias"}),
+    }
+    return ModelRecord(**{**values, **changes})
+
+
+def blocks(*cuts: int) -> Any:
+    return ((a, b, A[a:b]) for a, b in itertools.pairwise(cuts))
+
+
+def test_a_model_comes_back(any_store: Store) -> None:
+    url = save_model(any_store, record(), ARRAYS, blocks(0, 30, 31, 100))
+    assert url == f"{any_store.url}/models/m0001"
+    model = load_model(url)
+    assert model.url == url
+    assert model.arrays == ("W", "b", "transform.mean")
+    for name, array in ARRAYS.items():
+        assert model.array(name).dtype == array.dtype
+        np.testing.assert_array_equal(model.array(name), array)
+    assert model.has_duals
+    np.testing.assert_array_equal(model.duals(0, 100), A)
+    np.testing.assert_array_equal(model.duals(29, 33), A[29:33])
+    assert (model.record.id, model.record.revision, model.record.stage) == ("m0001", 1, "candidate")
+    assert model.record.class_names == ("ant", "bee", "Käfer")
+    assert model.record.transforms == ({"name": "l2"}, {"name": "bias"})
+    assert ModelRecord.from_json(model.record.to_json()) == model.record
+
+
+def test_a_model_without_duals(local_store: Store) -> None:
+    model = load_model(save_model(local_store, record(), ARRAYS))
+    assert not model.has_duals
+    with pytest.raises(NotFoundError, match="without dual variables"):
+        model.duals(0, 1)
+    with pytest.raises(NotFoundError, match="no array 'V'; it has W, b"):
+        model.array("V")
+
+
+def test_models_are_numbered_and_listed(any_store: Store) -> None:
+    assert list_models(any_store) == []
+    urls = [save_model(any_store, record(method=f"method-{n}"), ARRAYS) for n in range(3)]
+    assert [url.rpartition("/")[2] for url in urls] == ["m0001", "m0002", "m0003"]
+    assert [model.method for model in list_models(any_store)] == ["method-0", "method-1", "method-2"]
+
+
+def _save(url: str, n: int) -> str:
+    return save_model(open_store(url), record(method=str(n)), ARRAYS)
+
+
+def test_racing_writers_get_models_of_their_own(local_store: Store) -> None:
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        urls = pool.starmap(_save, [(local_store.url, n) for n in range(9)])
+    assert len(set(urls)) == 9
+    assert [load_model(url).record.method for url in urls] == [str(n) for n in range(9)]
+
+
+def test_revisions_keep_the_arrays_and_each_other(any_store: Store) -> None:
+    url = save_model(any_store, record(), ARRAYS)
+    files_before = [path for path in any_store.walk("models") if "/arrays/" in path]
+    assert update_record(url, certificate={"gap": np.float64(0.5), "bound": float("inf")}).revision == 2
+    assert update_record(url, evaluation={"top1": 0.9}, stage="champion").revision == 3
+    latest = load_model(url).record
+    assert latest.certificate == {"gap": 0.5, "bound": None}
+    assert latest.evaluation == {"top1": 0.9}
+    assert latest.stage == "champion"
+    assert [model.stage for model in model_revisions(url)] == ["candidate", "candidate", "champion"]
+    assert list_models(any_store) == [latest]
+    assert [path for path in any_store.walk("models") if "/arrays/" in path] == files_before
+    np.testing.assert_array_equal(load_model(url).array("W"), ARRAYS["W"])
+
+
+def test_racing_revisions_are_all_kept(local_store: Store) -> None:
+    url = save_model(local_store, record(), ARRAYS)
+    changes = [
+        {"certificate": {"gap": 1}},
+        {"evaluation": {"top1": 1}},
+        {"stage": "archived"},
+        {"result": {"x": 1}},
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda change: update_record(url, **change), changes))
+    latest = load_model(url).record
+    assert latest.revision == 5
+    assert (latest.certificate, latest.evaluation) == ({"gap": 1}, {"top1": 1})
+    assert (latest.stage, latest.result) == ("archived", {"x": 1})
+
+
+@pytest.mark.parametrize("changes", [{"lam": 1.0}, {"stage": "best"}, {"nonsense": 1}])
+def test_what_is_trained_does_not_change(local_store: Store, changes: dict[str, Any]) -> None:
+    url = save_model(local_store, record(), ARRAYS)
+    with pytest.raises(FormatError):
+        update_record(url, **changes)
+    assert load_model(url).record.revision == 1
+
+
+def test_models_that_are_not_there(local_store: Store) -> None:
+    save_model(local_store, record(), ARRAYS)
+    with pytest.raises(NotFoundError, match="no model m0007; it has m0001"):
+        load_model(f"{local_store.url}/models/m0007")
+    with pytest.raises(NotFoundError, match="there is no store"):
+        load_model(f"{local_store.url}-other/models/m0001")
+    with pytest.raises(UnsupportedURLError, match="<store>/models/<name>"):
+        load_model(local_store.url)
+
+
+def test_a_model_whose_writer_was_stopped(local_store: Store) -> None:
+    def stopped() -> Any:
+        yield 0, 30, A[:30]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        save_model(local_store, record(), ARRAYS, stopped())
+    assert list_models(local_store) == []
+    assert unfinished_models(local_store) == ["m0001"]
+    with pytest.raises(IncompleteError, match="m0001 was begun and never finished"):
+        load_model(f"{local_store.url}/models/m0001")
+    assert save_model(local_store, record(), ARRAYS).endswith("m0002")
+
+
+@pytest.mark.parametrize("cuts", [(0, 30), (0, 30, 99)])
+def test_duals_must_be_of_all_examples(local_store: Store, cuts: tuple[int, ...]) -> None:
+    with pytest.raises(FormatError, match="100 examples"):
+        save_model(local_store, record(), ARRAYS, blocks(*cuts))
+    assert list_models(local_store) == []
+    assert [path for path in local_store.walk("models") if "/arrays/" in path] == []
+
+
+@pytest.mark.parametrize("name", ["duals", "../W", "a/b", "", ".hidden"])
+def test_names_that_arrays_do_not_have(local_store: Store, name: str) -> None:
+    with pytest.raises(FormatError, match="not named"):
+        save_model(local_store, record(), {name: ARRAYS["W"]})
+
+
+def test_a_damaged_model_is_named(local_store: Store) -> None:
+    url = save_model(local_store, record(), ARRAYS, blocks(0, 100))
+    flip_first(local_store, "models/m0001/arrays/W/c/0/0")
+    flip_first(local_store, "models/m0001/arrays/duals/c/0/0")
+    model = load_model(url)
+    with pytest.raises(IntegrityError, match="W of model m0001: shard 0 is damaged"):
+        model.array("W")
+    with pytest.raises(IntegrityError, match=r"duals of model m0001: shard 0 is damaged.*\(rows 0-99\)"):
+        model.duals(0, 100)
+    np.testing.assert_array_equal(model.array("b"), ARRAYS["b"])
+    flip_first(local_store, "models/m0001/00000001.json")
+    with pytest.raises(IntegrityError, match=r"models/m0001/00000001\.json"):
+        load_model(url)
+
+
+def test_a_model_travels_by_its_url(local_store: Store) -> None:
+    model = load_model(save_model(local_store, record(), ARRAYS, blocks(0, 100)))
+    copy = pickle.loads(pickle.dumps(model))
+    assert copy.record == model.record
+    np.testing.assert_array_equal(copy.duals(3, 9), A[3:9])

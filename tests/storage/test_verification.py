@@ -1,0 +1,201 @@
+"""fsck: everything that is wrong in a store, once, with the rows and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.checkpoints import save_checkpoint
+from storage.chunking import ChunkPlan
+from storage.features import Dataset, DatasetInfo
+from storage.findings import Finding
+from storage.history import HistoryWriter, history_path
+from storage.local_store import PARTIAL
+from storage.models import save_model
+from storage.numbered import reserve
+from storage.runs import create_run
+from storage.stores import Store
+from storage.verification import sweep, verify_store
+from tests.storage.samples import begin, dense, sparse, write_dataset, write_units
+from tests.storage.test_integrity import empty, flip_first, halve, lose
+from tests.storage.test_models import ARRAYS, record
+
+PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
+
+
+def fill(store: Store) -> tuple[DatasetInfo, DatasetInfo]:
+    """Two datasets, a model and a run with a history and two checkpoints."""
+    first = write_dataset(store, dense(101, 6), PLAN, key="dense")
+    second = write_dataset(store, sparse(101, 6), PLAN, key="sparse")
+    save_model(store, record(dataset=first.id, dataset_digest=first.digest), ARRAYS)
+    run_id = create_run(store, {}, dataset=second.id)
+    with HistoryWriter(store, run_id) as history:
+        history.append({"round": 0})
+        history.append({"round": 1})
+    for number in (1, 2):
+        save_checkpoint(store, run_id, number, {"W": np.ones(3)}, None, {})
+    return first, second
+
+
+def only(findings: list[Finding]) -> Finding:
+    (finding,) = findings
+    return finding
+
+
+def test_a_sound_store_has_no_findings(any_store: Store) -> None:
+    fill(any_store)
+    assert verify_store(any_store, deep=True) == []
+    assert verify_store(any_store, deep=False) == []
+
+
+def test_an_empty_store_has_none(any_store: Store) -> None:
+    assert verify_store(any_store) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind", "shallow"),
+    [
+        (lose, "missing", True),
+        (empty, "wrong-size", True),
+        (halve, "wrong-size", True),
+        (flip_first, "wrong-digest", False),
+    ],
+)
+@pytest.mark.parametrize(
+    ("place", "rows"), [("arrays/features/c/1/0", (32, 64)), ("parts/00002.parquet", None)]
+)
+def test_a_damaged_file_of_a_dataset(
+    local_store: Store, damage: object, kind: str, shallow: bool, place: str, rows: tuple[int, int] | None
+) -> None:
+    first, _ = fill(local_store)
+    damage(local_store, f"{first.folder}/{place}")  # type: ignore[operator]
+    finding = only(verify_store(local_store))
+    assert (finding.kind, finding.path, finding.rows) == (kind, f"{first.folder}/{place}", rows)
+    assert first.id in finding.what
+    assert not finding.harmless
+    assert finding.mend
+    assert bool(verify_store(local_store, deep=False)) == shallow
+    assert finding.to_json()["kind"] == kind
+    if rows:
+        assert "(rows 32-63)" in str(finding)
+
+
+@pytest.mark.parametrize("name", ["indptr", "indices", "data"])
+def test_a_damaged_sparse_unit(local_store: Store, name: str) -> None:
+    _, second = fill(local_store)
+    flip_first(local_store, f"{second.folder}/arrays/features/00001/{name}/c/0")
+    assert only(verify_store(local_store)).rows == (32, 64)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("commits/datasets/00000002.json", "dataset"),
+        ("models/m0001/00000001.json", "model"),
+        ("models/m0001/arrays/W/c/0/0", "wrong-digest"),
+        ("runs/r0001/run.json", "run"),
+        ("runs/r0001/checkpoints/00000001.json", "checkpoint"),
+    ],
+)
+def test_damage_anywhere_else(local_store: Store, path: str, kind: str) -> None:
+    fill(local_store)
+    flip_first(local_store, path)
+    found = verify_store(local_store)
+    assert kind in {finding.kind for finding in found}
+    assert any(path.startswith(finding.path) or finding.path.startswith(path) for finding in found)
+
+
+def test_a_damaged_line_of_a_history(local_store: Store) -> None:
+    fill(local_store)
+    local_store.write_bytes(
+        history_path("r0001"), b"nonsense\n" + local_store.read_bytes(history_path("r0001"))
+    )
+    finding = only(verify_store(local_store))
+    assert finding.kind == "history"
+    assert "line 1" in finding.what
+
+
+def test_a_lost_commit_record(local_store: Store) -> None:
+    fill(local_store)
+    lose(local_store, "commits/datasets/00000001.json")
+    found = verify_store(local_store)
+    assert found[0].kind == "commit-log"
+    assert "00000001.json is missing" in found[0].what
+
+
+def test_models_and_runs_whose_dataset_is_gone(local_store: Store) -> None:
+    save_model(local_store, record(dataset="d0007-gone"), ARRAYS)
+    create_run(local_store, {}, dataset="d0008-gone")
+    found = verify_store(local_store)
+    assert [(finding.kind, finding.path) for finding in found] == [
+        ("dataset-gone", "models/m0001"),
+        ("dataset-gone", "runs/r0001"),
+    ]
+    assert "d0007-gone is gone" in found[0].what
+
+
+def test_leftovers_are_reported_as_harmless_and_last(local_store: Store) -> None:
+    first, _ = fill(local_store)
+    root = Path(local_store.url)
+    write_units(begin(local_store, dense(101, 6), PLAN, key="half"), dense(101, 6), [0, 2])
+    reserve(local_store, "models", "m")
+    (root / first.folder / f"arrays/features/c/1/0.abc{PARTIAL}").write_bytes(b"torn")
+    (root / first.folder / "notes.txt").write_text("mine")
+    flip_first(local_store, f"{first.folder}/arrays/labels/c/0")
+    found = verify_store(local_store)
+    assert [finding.harmless for finding in found] == [False, True, True, True, True]
+    assert {finding.kind for finding in found[1:]} == {"staging", "partial", "foreign-file"}
+    assert sweep(local_store) == [f"{first.folder}/arrays/features/c/1/0.abc{PARTIAL}"]
+    assert "partial" not in {finding.kind for finding in verify_store(local_store)}
+
+
+def test_values_that_break_the_rules_though_every_digest_fits(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import storage.writers as writers
+
+    def careless(labels: object, split: object, *_: object) -> tuple[object, object]:
+        return np.asarray(labels, np.int32), np.asarray(split, np.int8)
+
+    X = dense(101, 6)
+    writer = begin(local_store, X, PLAN)
+    write_units(writer, X)
+    labels = np.zeros(101, np.int32)
+    with monkeypatch.context() as patch:
+        patch.setattr(writers, "check_assignments", careless)
+        patch.setattr(writers, "with_assignments", lambda table, *_: table)
+        labels[17] = 99
+        writer.commit(labels, np.zeros(101, np.int8), ("a", "b"))
+    finding = only(verify_store(local_store))
+    assert finding.kind == "values"
+    assert "99 in row 17 is a label out of range" in finding.what
+    assert Dataset.open(local_store).verify(deep=False) == []
+
+
+def test_a_manifest_that_disagrees_though_every_digest_fits(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import storage.writers as writers
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writers, "with_assignments", lambda table, *_: table)
+        write_dataset(local_store, dense(101, 6), PLAN)
+    finding = only(verify_store(local_store))
+    assert finding.kind == "manifest"
+    assert finding.path.endswith("manifest.parquet")
+
+
+def test_nan_that_came_in_though_every_digest_fits(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import storage.writers as writers
+
+    X = dense(101, 6)
+    X[70, 1] = np.nan
+    with monkeypatch.context() as patch:
+        patch.setattr(writers, "dense_unit", lambda X, *_: np.ascontiguousarray(X))
+        write_dataset(local_store, X, PLAN)
+    finding = only(verify_store(local_store))
+    assert (finding.kind, finding.rows) == ("non-finite", (64, 96))
