@@ -10,6 +10,14 @@ from solvers.projections.columns import (
     margins_or_empty,
     violations,
 )
+from solvers.projections.entropy_batches import entropy_losses, entropy_updates
+from solvers.projections.euclidean import (
+    project_bipartite_simplex,
+    project_knapsack,
+    project_topk_cone,
+    project_topk_simplex_alpha,
+    project_topk_simplex_beta,
+)
 from solvers.projections.workspace import column_workspace
 
 __all__ = [
@@ -18,7 +26,14 @@ __all__ = [
     "column_update_two",
     "column_updates",
     "column_workspace",
+    "entropy_losses",
+    "entropy_updates",
     "envelope_losses",
     "margins_or_empty",
+    "project_bipartite_simplex",
+    "project_knapsack",
+    "project_topk_cone",
+    "project_topk_simplex_alpha",
+    "project_topk_simplex_beta",
     "violations",
 ]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from solvers.errors import InvalidProblemError, NonFiniteError
+from solvers.errors import InvalidProblemError
 from solvers.losses import LossForm
+from solvers.projections.checks import checked_curvature, checked_rows, checked_smoothing
 from solvers.projections.columns import column_kind, column_update_two, margins_or_empty
 from solvers.projections.workspace import column_workspace
 from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _update_rows(
     kind: int,
     q: Float64Array,
@@ -28,7 +29,7 @@ def _update_rows(
         column_update_two(kind, q[i], y[i], c[i], c_own[i], rho, margins, alpha[i], work, index_work, -1.0)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _envelope_rows(
     kind: int,
     scores: Float64Array,
@@ -82,9 +83,9 @@ def column_updates(
     ------
     InvalidProblemError for shapes or labels that do not fit, NonFiniteError for NaN or infinity.
     """
-    scores, labels = _checked_rows(form, q, y)
-    curvature = _checked_curvature(c, len(labels))
-    own = curvature if c_own is None else _checked_curvature(c_own, len(labels))
+    scores, labels = checked_rows(form.m, q, y)
+    curvature = checked_curvature(c, len(labels))
+    own = curvature if c_own is None else checked_curvature(c_own, len(labels))
     if (own > curvature).any():
         raise InvalidProblemError("the curvature of the own class exceeds that of the others; it must not")
     alpha = np.empty_like(scores)
@@ -123,38 +124,10 @@ def envelope_losses(
     ------
     InvalidProblemError for shapes, labels or gamma that do not fit, NonFiniteError for NaN or infinity.
     """
-    rows, labels = _checked_rows(form, scores, y)
-    if not (np.isfinite(gamma) and gamma >= 0):
-        raise InvalidProblemError(f"smoothing is {gamma:g}; give a finite number that is not negative")
+    rows, labels = checked_rows(form.m, scores, y)
+    gamma = checked_smoothing(gamma)
     out = np.empty(len(labels))
     kind = column_kind(form, own_in_sort=own_in_sort)
-    own = float(gamma) if smooth_own else 0.0
-    _envelope_rows(kind, rows, labels, float(gamma), own, form.rho, margins_or_empty(form), out)
+    own = gamma if smooth_own else 0.0
+    _envelope_rows(kind, rows, labels, gamma, own, form.rho, margins_or_empty(form), out)
     return out
-
-
-def _checked_curvature(c: float | Float64Array, rows: int) -> Float64Array:
-    """Give the curvature of each row, refusing what is negative or not finite."""
-    curvature = np.ascontiguousarray(np.broadcast_to(np.asarray(c, dtype=np.float64), (rows,)))
-    if not np.isfinite(curvature).all():
-        raise NonFiniteError("the curvature c holds NaN or infinity; the features or lambda are out of range")
-    if (curvature < 0).any():
-        raise InvalidProblemError(f"the curvature c is {curvature.min():g}; it must not be negative")
-    return curvature
-
-
-def _checked_rows(form: LossForm, q: FloatArray, y: IntArray) -> tuple[Float64Array, Int64Array]:
-    """Give scores and labels as the kernels read them; a kernel does not check its indices."""
-    scores = np.ascontiguousarray(q, dtype=np.float64)
-    labels = np.ascontiguousarray(y, dtype=np.int64)
-    if scores.ndim != 2 or scores.shape[1] != form.m or labels.shape != (scores.shape[0],):
-        raise InvalidProblemError(
-            f"scores {scores.shape} and labels {labels.shape} do not fit {form.m} classes"
-        )
-    if len(labels) and (labels.min() < 0 or labels.max() >= form.m):
-        raise InvalidProblemError(
-            f"labels lie in {labels.min()}..{labels.max()}; give labels in 0..{form.m - 1}"
-        )
-    if not np.isfinite(scores).all():
-        raise NonFiniteError("the scores hold NaN or infinity; the features or the weights are out of range")
-    return scores, labels

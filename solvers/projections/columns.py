@@ -51,7 +51,7 @@ def margins_or_empty(form: LossForm) -> Float64Array:
     return _NO_MARGINS if form.margins is None else np.ascontiguousarray(form.margins, dtype=np.float64)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def violations(q: FloatArray, y: int, margins: Float64Array, out: Float64Array) -> None:
     """Write b_j = delta_j + q_j - q_y to out (m,); `margins` is (m, m), or empty for 1 - e_y."""
     own = q[y]
@@ -64,7 +64,7 @@ def violations(q: FloatArray, y: int, margins: Float64Array, out: Float64Array) 
     out[y] = 0.0
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def column_update(
     kind: int,
     q: FloatArray,
@@ -99,7 +99,7 @@ def column_update(
     return column_update_two(kind, q, y, c, c, rho, margins, out, work, index_work, guess)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def column_update_two(
     kind: int,
     q: FloatArray,

@@ -15,7 +15,7 @@ import numba as nb
 from solvers.typing import Float64Array, Int64Array
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def pool_blocks(
     b: Float64Array,
     n: int,
@@ -61,7 +61,7 @@ def pool_blocks(
     return blocks
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def block_value(
     b: Float64Array, k: int, ct: float, start: Int64Array, deviation: Float64Array, mass: Float64Array
 ) -> float:
@@ -70,7 +70,7 @@ def block_value(
     return value
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def block_base(
     k: int, t: float, c: float, start: Int64Array, deviation: Float64Array, mass: Float64Array
 ) -> float:

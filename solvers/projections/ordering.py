@@ -19,7 +19,7 @@ _RUN = 12
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def sort_decreasing(
     values: Float64Array, index: Int64Array, n: int, spare: Float64Array, spare_index: Int64Array
 ) -> None:
@@ -45,7 +45,7 @@ def sort_decreasing(
         width *= 2
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _merge(
     values: Float64Array,
     index: Int64Array,
@@ -77,7 +77,7 @@ def _merge(
         at += 1
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def largest_values(b: Float64Array, m: int, count: int, skip: int, out: Float64Array) -> None:
     """Write the `count` largest of b[:m], without b[skip], to out[:count] in decreasing order.
 
@@ -89,7 +89,7 @@ def largest_values(b: Float64Array, m: int, count: int, skip: int, out: Float64A
             if j != skip:
                 out[n] = b[j]
                 n += 1
-        _select(out, n, count)
+        select_largest(out, n, count)
         out[:count].sort()
         for i in range(count // 2):
             out[i], out[count - 1 - i] = out[count - 1 - i], out[i]
@@ -109,8 +109,8 @@ def largest_values(b: Float64Array, m: int, count: int, skip: int, out: Float64A
             smallest = out[last]
 
 
-@nb.njit(cache=True, nogil=True)
-def _select(values: Float64Array, n: int, count: int) -> None:
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def select_largest(values: Float64Array, n: int, count: int) -> None:
     """Move the `count` largest of values[:n] to the front (Hoare's selection, middle of three as pivot)."""
     low = 0
     high = n - 1
@@ -142,7 +142,7 @@ def _select(values: Float64Array, n: int, count: int) -> None:
             return
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def mass_threshold(
     b: Float64Array, m: int, y: int, c: float, rho: Float64Array, spare: Float64Array
 ) -> float:
@@ -168,7 +168,7 @@ def mass_threshold(
     return theta - 2.0 * _EPS * abs(theta)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def sorted_candidates(
     b: Float64Array,
     m: int,
@@ -190,7 +190,7 @@ def sorted_candidates(
     return n
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def largest_other(b: Float64Array, m: int, y: int) -> tuple[float, int]:
     """Give the largest b_j over j != y and its j (the first of equals; -1 if none compares)."""
     top = -np.inf

@@ -9,7 +9,7 @@ import numpy as np
 MAX_EVALUATIONS = 100
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def next_scale(
     t: float, h: float, slope: float, tolerance: float, low: float, high: float, limit: float
 ) -> tuple[float, float, float, bool]:

@@ -23,7 +23,7 @@ from solvers.typing import Float64Array, Int64Array
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def scaled_permutahedron(
     b: Float64Array,
     skip: int,
@@ -104,7 +104,7 @@ def scaled_permutahedron(
     return t, support, apart
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def wtopk_others_column(
     b: Float64Array,
     y: int,

@@ -19,7 +19,7 @@ from solvers.typing import Float64Array, Int64Array
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def simplex_column(
     b: Float64Array,
     y: int,
@@ -69,7 +69,7 @@ def simplex_column(
     return _spread(drop, index, n, y, top, c, c_own, radius, out)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _spread(
     drop: Float64Array,
     index: Int64Array,

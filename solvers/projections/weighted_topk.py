@@ -23,7 +23,7 @@ from solvers.typing import Float64Array, Int64Array
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def wtopk_column(
     b: Float64Array,
     y: int,
@@ -83,7 +83,7 @@ def wtopk_column(
     return t, support, vertex and t == 1.0
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _largest_scale(top: float, c: float, rest: float) -> float:
     """Bound t, rest = R - rho_1: S >= t rest, and c S^2 <= <b, x> <= top S where no smaller x is better."""
     if c * rest <= top:
@@ -91,7 +91,7 @@ def _largest_scale(top: float, c: float, rest: float) -> float:
     return min(1.0, top / (c * rest) * (1.0 + 4.0 * _EPS))
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def loss_of_sorted(values: Float64Array, n: int, rho: Float64Array) -> float:
     """Give H(0) = sum_j rho_j a_[j] for the sorted values with the own class's 0 in its place."""
     total = 0.0
@@ -106,7 +106,7 @@ def loss_of_sorted(values: Float64Array, n: int, rho: Float64Array) -> float:
     return total
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _place_own_class(values: Float64Array, index: Int64Array, n: int, at: int, value: float) -> int:
     """Move the own class, which stands at `at` among n sorted values, to where `value` belongs."""
     own = index[at]
@@ -123,7 +123,7 @@ def _place_own_class(values: Float64Array, index: Int64Array, n: int, at: int, v
     return at
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _derivative(
     b: Float64Array,
     blocks: int,
@@ -162,7 +162,7 @@ def _derivative(
     return h, -c * curvature, scale
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _write(
     values: Float64Array,
     index: Int64Array,

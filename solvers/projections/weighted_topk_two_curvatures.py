@@ -29,7 +29,7 @@ Blocks: TypeAlias = tuple[Float64Array, Float64Array, Int64Array]
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def wtopk_two_curvatures_column(
     b: Float64Array,
     y: int,
@@ -89,7 +89,7 @@ def wtopk_two_curvatures_column(
     return t, support, apart
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _own_level(
     b: Float64Array,
     n: int,
@@ -144,7 +144,7 @@ def _own_level(
             fixed += gained
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _value(b: Float64Array, k: int, blocks: int, i: int, ct: float, part: Blocks) -> float:
     """Give the value of block k, or b_i where the blocks are over."""
     value: float = b[i]
@@ -153,7 +153,7 @@ def _value(b: Float64Array, k: int, blocks: int, i: int, ct: float, part: Blocks
     return value
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _next_block(k: int, blocks: int, i: int, part: Blocks) -> tuple[int, int, float]:
     """Give where block k ends, k + 1 and its mass; classes behind the last block stand alone without mass."""
     if k < blocks:
@@ -161,7 +161,7 @@ def _next_block(k: int, blocks: int, i: int, part: Blocks) -> tuple[int, int, fl
     return i + 1, k, 0.0
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _derivative(
     b: Float64Array,
     c: float,
@@ -195,7 +195,7 @@ def _derivative(
     return h, -c * curvature, scale
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _write_part(
     values: Float64Array,
     index: Int64Array,

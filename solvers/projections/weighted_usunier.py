@@ -20,7 +20,7 @@ from solvers.typing import Float64Array, Int64Array
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def wusunier_column(
     b: Float64Array,
     y: int,
@@ -79,7 +79,7 @@ def wusunier_column(
     return s, support, vertex
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _bounds(
     values: Float64Array,
     n: int,
@@ -106,7 +106,7 @@ def _bounds(
     return count
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _threshold(
     values: Float64Array, bound: Float64Array, level: Float64Array, n: int, c_own: float, ratio: float
 ) -> tuple[float, int, int]:

@@ -12,7 +12,7 @@ FLOAT_ROWS = 6
 INDEX_ROWS = 4
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def column_workspace(m: int) -> tuple[Float64Array, Int64Array]:
     """Give the two buffers that every column kernel for m classes needs.
 

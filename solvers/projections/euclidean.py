@@ -1,0 +1,119 @@
+"""Projections of one vector on the sets of the top-k family, with checked arguments.
+
+Every function minimises (1/2)|x - b|^2 + (bias/2) (sum x)^2 over its set; bias = 0 is the Euclidean
+projection.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from solvers.errors import InvalidProblemError, NonFiniteError
+from solvers.projections.bipartite import bipartite_simplex
+from solvers.projections.knapsack import capped_knapsack, equality_knapsack
+from solvers.projections.scaled_permutahedron import scaled_permutahedron
+from solvers.projections.workspace import column_workspace
+from solvers.rank_weights import flat
+from solvers.typing import Float64Array
+
+
+def project_topk_cone(b: ArrayLike, k: int, bias: float = 0.0) -> Float64Array:
+    """Project on the top-k cone {0 <= x_j <= (sum x) / k} (Lapin's thesis, section 5.4.2).
+
+    b is (d,), 1 <= k <= d, bias >= 0.  Gives x (d,); raises InvalidProblemError or NonFiniteError.
+    """
+    return _scaled(b, k, bias, np.inf)
+
+
+def project_topk_simplex_alpha(b: ArrayLike, k: int, radius: float = 1.0, bias: float = 0.0) -> Float64Array:
+    """Project on {0 <= x_j <= (sum x) / k, sum x <= radius} (Lapin's thesis, definition 5.2, section 5.4.3).
+
+    b is (d,), 1 <= k <= d, radius > 0, bias >= 0.  Gives x (d,); raises InvalidProblemError or
+    NonFiniteError.
+    """
+    return _scaled(b, k, bias, _positive(radius, "radius"))
+
+
+def project_topk_simplex_beta(b: ArrayLike, k: int, radius: float = 1.0, bias: float = 0.0) -> Float64Array:
+    """Project on {0 <= x_j <= radius / k, sum x <= radius} (Lapin's thesis, section 5.4.4).
+
+    b is (d,), k >= 1, radius > 0, bias >= 0.  Gives x (d,); raises InvalidProblemError or NonFiniteError.
+    """
+    values = _vector(b, "b")
+    if k < 1:
+        raise InvalidProblemError(f"k is {k}; give a whole number of at least 1")
+    radius = _positive(radius, "radius")
+    out = np.empty_like(values)
+    index = np.empty(len(values), dtype=np.int64)
+    capped_knapsack(values, _bias(bias), radius, radius / k, out, np.empty_like(values), index)
+    return out
+
+
+def project_knapsack(a: ArrayLike, total: float, lower: float, upper: float) -> Float64Array:
+    """Project on {sum x = total, lower <= x_j <= upper}, the continuous quadratic knapsack.
+
+    a is (d,).  Gives x (d,); raises InvalidProblemError where the set is empty, NonFiniteError for NaN or
+    infinity.
+    """
+    values = _vector(a, "a")
+    if not np.isfinite([total, lower, upper]).all():
+        raise NonFiniteError("total, lower or upper is not a finite number")
+    d = len(values)
+    # One rounding of the product must not make an empty set of total = d * upper.
+    slack = 4.0 * np.finfo(np.float64).eps * abs(total)
+    if lower > upper or not d * lower - slack <= total <= d * upper + slack:
+        raise InvalidProblemError(
+            f"no {d} numbers between {lower:g} and {upper:g} sum to {total:g}; widen the bounds"
+        )
+    out = np.empty_like(values)
+    index = np.empty(d, dtype=np.int64)
+    equality_knapsack(values, float(total), float(lower), float(upper), out, np.empty(d), index)
+    return out
+
+
+def project_bipartite_simplex(
+    b: ArrayLike, d: ArrayLike, radius: float = 1.0
+) -> tuple[Float64Array, Float64Array]:
+    """Project (b, d) on {x, z >= 0, sum x = sum z <= radius} (Lapin's thesis, eq. 6.24 and prop. 6.19).
+
+    Gives x like b and z like d; raises InvalidProblemError or NonFiniteError.
+    """
+    left, right = _vector(b, "b"), _vector(d, "d")
+    x, z = np.empty_like(left), np.empty_like(right)
+    index_x, index_z = np.empty(len(left), dtype=np.int64), np.empty(len(right), dtype=np.int64)
+    scratch = np.empty(max(len(left), len(right)))
+    bipartite_simplex(left, right, _positive(radius, "radius"), x, z, scratch, index_x, index_z)
+    return x, z
+
+
+def _scaled(b: ArrayLike, k: int, bias: float, t_max: float) -> Float64Array:
+    """Project on the scaled permutahedron of flat(k), whose scale is the sum of x."""
+    values = _vector(b, "b")
+    if not 1 <= k <= len(values):
+        raise InvalidProblemError(f"k is {k}; with {len(values)} coordinates it must lie in 1..{len(values)}")
+    out = np.empty_like(values)
+    work, index_work = column_workspace(len(values))
+    scaled_permutahedron(values, -1, 1.0, _bias(bias), flat(k), t_max, out, work, index_work, -1.0)
+    return out
+
+
+def _vector(b: ArrayLike, name: str) -> Float64Array:
+    values = np.ascontiguousarray(b, dtype=np.float64)
+    if values.ndim != 1 or values.size == 0:
+        raise InvalidProblemError(f"{name} has the shape {values.shape}; give a vector")
+    if not np.isfinite(values).all():
+        raise NonFiniteError(f"{name} holds NaN or infinity; give finite numbers")
+    return values
+
+
+def _positive(value: float, name: str) -> float:
+    if not (np.isfinite(value) and value > 0):
+        raise InvalidProblemError(f"{name} is {value:g}; give a finite number above 0")
+    return float(value)
+
+
+def _bias(value: float) -> float:
+    if not (np.isfinite(value) and value >= 0):
+        raise InvalidProblemError(f"bias is {value:g}; give a finite number that is not negative")
+    return float(value)
