@@ -54,7 +54,6 @@ class RunRecorder:
         self._waiting: list[dict[str, Any]] = []
         self._flushed = self._saved = time.monotonic()
         self.latest: SolverState | None = None
-        self.saved_round: int | None = None
 
     def __call__(self, record: IterationRecord, state: SolverState) -> bool:
         """Note one round; whether to go on."""
@@ -65,7 +64,6 @@ class RunRecorder:
         if self._progress is not None:
             self._progress.advance(1)
             self._progress.note(facts)
-            self._progress.note(record.to_dict())
         if now - self._saved >= self._seconds:
             self.save(state)
         return not self._flag
@@ -84,7 +82,6 @@ class RunRecorder:
         duals = self._executor.duals(state.commit) if self._place.keep_duals else None
         save_state(self._place, state, duals)
         self._saved = time.monotonic()
-        self.saved_round = state.round
 
     def close(self) -> None:
         """Write what is waiting."""

@@ -1,0 +1,252 @@
+"""Training from a stored dataset to a published model, its resumption and its refusals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.certification import certify
+from pipeline.errors import InputError, InterruptedRunError
+from pipeline.train_config import ClusterConfig, TrainConfig
+from pipeline.training import train
+from solvers.errors import InvalidProblemError
+from storage.errors import IntegrityError, MismatchError, NotFoundError
+from storage.history import read_history
+from storage.models import load_model
+from storage.runs import list_runs, read_run
+from storage.stores import open_store
+from tests.pipeline.small_data import make_features, small_dataset, write_dataset
+
+HERE = ClusterConfig(workers=0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    small_dataset(tmp_path / "store", n=400)
+    return tmp_path / "store"
+
+
+def config(folder: Path, **options: Any) -> TrainConfig:
+    return TrainConfig(
+        store=str(folder), **{"tol": 2e-2, "k": 2, "max_passes": 3000, "method": "fw", **options}
+    )
+
+
+def test_a_run_leaves_a_certified_model_and_its_whole_history(folder: Path) -> None:
+    result = train(config(folder), HERE)
+    printed = result.to_dict()
+    for key in (
+        "model",
+        "primal",
+        "dual",
+        "gap",
+        "relative_gap",
+        "status",
+        "passes",
+        "seconds",
+        "n",
+        "d",
+        "m",
+    ):
+        assert printed[key] is not None
+    assert result.solved
+    assert result.relative_gap <= 2e-2
+    assert result.certificate is not None
+    assert result.certificate.certified
+    model = load_model(result.model)
+    assert model.array("W").shape == (13, 5)  # 12 features and the bias
+    assert model.record.certificate == result.certificate.to_dict()
+    history = read_history(open_store(folder), result.run)
+    assert [record["round"] for record in history] == list(range(result.passes))
+    assert history[-1]["relative_gap"] <= 2e-2
+    outcome = read_run(open_store(folder), result.run).outcome
+    assert outcome is not None
+    assert outcome["model"] == result.model
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+def test_threads_and_workers_train_the_same_model(folder: Path, smoothing: float) -> None:
+    W = [
+        load_model(train(config(folder, smoothing=smoothing), cluster).model).array("W")
+        for cluster in (HERE, ClusterConfig(workers=1), ClusterConfig(workers=2))
+    ]
+    assert np.array_equal(W[0], W[1])
+    assert np.array_equal(W[0], W[2])
+
+
+@pytest.mark.parametrize("options", [{}, {"smoothing": 0.5}, {"keep_duals": False}], ids=str)
+def test_a_run_that_ran_out_of_passes_goes_on_to_the_same_answer(
+    folder: Path, options: dict[str, Any]
+) -> None:
+    whole = train(config(folder, tol=1e-9, max_passes=30, transforms="standardize,l2,bias", **options), HERE)
+    first = train(config(folder, tol=1e-9, max_passes=11, transforms="standardize,l2,bias", **options), HERE)
+    assert first.status == "max_passes"
+    second = train(TrainConfig(store=str(folder), resume=first.run, max_passes=30), HERE)
+    assert second.run == first.run
+    assert second.passes == whole.passes
+    assert np.array_equal(load_model(second.model).array("W"), load_model(whole.model).array("W"))
+
+
+def test_a_run_does_not_go_on_as_another(folder: Path) -> None:
+    first = train(config(folder, max_passes=5, tol=1e-9), HERE)
+    with pytest.raises(MismatchError, match=r"C was 1\.0, now 3\.0.*k was 2, now 3"):
+        train(TrainConfig(store=str(folder), resume=first.run, C=3.0, k=3), HERE)
+    with pytest.raises(NotFoundError, match="r0099"):
+        train(TrainConfig(store=str(folder), resume="r0099"), HERE)
+
+
+def test_dual_variables_are_stored_where_they_are_asked_for(folder: Path) -> None:
+    kept, left = (train(config(folder, keep_duals=keep), HERE) for keep in (True, False))
+    assert load_model(kept.model).has_duals
+    assert not load_model(left.model).has_duals
+    assert kept.certificate is not None
+    assert left.certificate is not None
+    assert kept.certificate.rests_on == "A"
+    assert left.certificate.rests_on == "W and b"
+    assert left.certificate.certified
+
+
+def test_sparse_features_train_as_their_dense_copies_do(tmp_path: Path) -> None:
+    sparse = small_dataset(tmp_path / "sparse", n=300, sparse=True)
+    dense = open_store(tmp_path / "dense", create=True)
+    X = sparse.rows(0, 300).toarray()
+    write_dataset(dense, X, sparse.labels(), sparse.split(), m=5)
+    results = [train(config(tmp_path / name), HERE) for name in ("sparse", "dense")]
+    assert results[0].primal == pytest.approx(results[1].primal, rel=1e-4)
+    assert all(result.certificate is not None and result.certificate.certified for result in results)
+
+
+def test_k_bends_to_few_classes_only_where_it_was_not_chosen(tmp_path: Path) -> None:
+    small_dataset(tmp_path / "store", n=200, m=3)
+    result = train(TrainConfig(store=str(tmp_path / "store"), tol=0.1, max_passes=2000), HERE)
+    assert load_model(result.model).record.loss == {"name": "topk_hinge", "k": 3}
+    with pytest.raises(InvalidProblemError, match="k <= 3"):
+        train(config(tmp_path / "store", k=4), HERE)
+    assert len(list_runs(open_store(tmp_path / "store"))) == 1
+
+
+def test_data_that_make_no_problem_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    X, labels = make_features(60, 4, 3)
+    store = open_store(tmp_path / "store", create=True)
+    held_out = np.full(60, 2, dtype=np.int8)
+    write_dataset(store, X, labels, held_out, key="a", m=3)
+    with pytest.raises(InputError, match="no training rows"):
+        train(config(tmp_path / "store"), HERE)
+    write_dataset(store, X, np.zeros(60, dtype=np.int32), held_out * 0, key="b", m=3)
+    with pytest.raises(InputError, match="at least 2"):
+        train(config(tmp_path / "store"), HERE)
+    write_dataset(store, X, np.minimum(labels, 1), held_out * 0, key="c", m=3)
+    train(config(tmp_path / "store", tol=0.2), HERE)
+    assert "class 2" in caplog.text
+    with pytest.raises(NotFoundError):
+        train(config(tmp_path / "elsewhere"), HERE)
+
+
+def test_a_missing_chunk_stops_training_with_its_rows(folder: Path) -> None:
+    shards = sorted(path for path in (folder / "datasets").rglob("features*/c/**/*") if path.is_file())
+    shards[2].unlink()
+    with pytest.raises(IntegrityError, match="rows"):
+        train(config(folder), HERE)
+
+
+def test_history_costs_little_beside_the_rounds(folder: Path) -> None:
+    """500 rounds of well under a millisecond each: what is not solving stays within a second."""
+    began = time.perf_counter()
+    result = train(config(folder, tol=1e-9, max_passes=500, certify=False), HERE)
+    assert time.perf_counter() - began - result.seconds < 2.0
+    assert len(read_history(open_store(folder), result.run)) == 500
+
+
+SCRIPT = """
+import sys
+from pipeline.train_config import ClusterConfig, TrainConfig
+from pipeline.training import train
+from pipeline.errors import InterruptedRunError
+if __name__ == "__main__":
+    config = TrainConfig(store=sys.argv[1], tol=1e-9, k=2, max_passes=100_000, method="fw", smoothing=0.5)
+    try:
+        train(config, ClusterConfig(workers=int(sys.argv[2])))
+    except InterruptedRunError as error:
+        print(error)
+        sys.exit(75)
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGINT, 2)])
+def test_a_signal_leaves_a_run_that_goes_on(tmp_path: Path, number: int, workers: int) -> None:
+    """The signal goes to the whole group, as a terminal sends it; the run then ends as an undisturbed one."""
+    small_dataset(tmp_path / "store", n=400)
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "store"), str(workers)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    store = open_store(tmp_path / "store")
+    deadline = time.monotonic() + 60
+    while not (list_runs(store) and len(read_history(store, "r0001")) > 20):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 75, errors
+    assert "--resume r0001" in output
+    assert errors == ""
+    done = max(record["round"] for record in read_history(store, "r0001")) + 1
+    resumed = train(TrainConfig(store=store.url, resume="r0001", max_passes=done + 10), HERE)
+    whole = train(config(tmp_path / "store", tol=1e-9, max_passes=done + 10, smoothing=0.5), HERE)
+    assert np.array_equal(load_model(resumed.model).array("W"), load_model(whole.model).array("W"))
+
+
+@pytest.mark.cluster
+def test_duals_lost_with_a_worker_come_from_the_checkpoint(folder: Path) -> None:
+    """With smoothing the run rolls back to its last checkpoint and ends as if nothing had happened."""
+    from pipeline.cluster import open_cluster
+
+    class KillInRound12:
+        def __init__(self, client: Any) -> None:
+            self.client, self.done = client, False
+
+        def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
+            pass
+
+        def advance(self, amount: int = 1) -> None:
+            pass
+
+        def note(self, facts: Any) -> None:
+            if facts.get("round") == 12 and not self.done:
+                self.done = True
+                pids = self.client.run(os.getpid)
+                os.kill(pids[min(pids)], signal.SIGKILL)
+
+    options = config(folder, smoothing=0.5, tol=1e-9, max_passes=20, checkpoint_seconds=0.05)
+    undisturbed = train(options, HERE)
+    with open_cluster(ClusterConfig(workers=2)) as client:
+        assert client is not None
+        result = train(options, progress=KillInRound12(client), client=client)
+    assert np.array_equal(load_model(result.model).array("W"), load_model(undisturbed.model).array("W"))
+    events = [record for record in read_history(open_store(folder), result.run) if "event" in record]
+    assert [event["event"] for event in events] == ["rollback"]
+    certificate = certify(result.model)
+    assert certificate.valid
+
+
+def test_an_interrupted_run_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.interrupts.StopFlag.__bool__", lambda _self: True)
+    with pytest.raises(
+        InterruptedRunError, match=r"after 1 passes; continue with: topline train .*--resume r0001"
+    ):
+        train(config(folder), HERE)
