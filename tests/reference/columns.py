@@ -88,15 +88,63 @@ def twin(form, b, y, c):
     return wusunier_twin(b, y, c, c, form.rho)
 
 
-def support_value(form, a):
-    """Give the loss of sorted violations a (a_y = 0 included): the support function of the domain."""
+def others_twin(b, y, c, c_own, rho):
+    """Projection on conv({0} u P(rho)) of the other classes only (mathematics 3a, end), c > 0."""
+    p = np.delete(b, y) / c
+    order = np.argsort(-p, kind="stable")
+    weights = padded(rho, len(p))
+
+    def fit(t):
+        return isotonic(p[order] - t * weights)
+
+    def slope(t):
+        return weights @ fit(t) - c_own / c * weights.sum() ** 2 * t
+
+    t = 0.0
+    if slope(0.0) > 0:
+        t = 1.0 if slope(1.0) >= 0 else bisect(slope, 0.0, 1.0)
+    x = np.empty(len(p))
+    x[order] = p[order] - fit(t)
+    return alpha_row(np.insert(x, y, 0.0), y)
+
+
+def two_curvatures_twin(b, y, c, c_own, rho):
+    """Weighted top-k with curvature c_own of S^2 (mathematics 3a, "for c_y != c"), c > 0."""
+    p = np.delete(b, y) / c
+    order = np.argsort(-p, kind="stable")
+    weights = padded(rho, len(p) + 1)
+
+    def fit(t):
+        above = isotonic(p[order] - t * weights[:-1])
+        below = isotonic(p[order] - t * weights[1:])
+
+        def values(s):
+            return np.maximum(above, np.minimum(c_own / c * s, below))
+
+        s = bisect(lambda s: (p[order] - values(s)).sum() - s, 0.0, weights.sum())
+        v = values(s)
+        own = c_own / c * s
+        return v, np.sort(np.append(v, own))[::-1] @ weights - weights.sum() * own
+
+    t = 0.0
+    if fit(0.0)[1] > 0:
+        t = 1.0 if fit(1.0)[1] >= 0 else bisect(lambda s: fit(s)[1], 0.0, 1.0)
+    x = np.empty(len(p))
+    x[order] = p[order] - fit(t)[0]
+    return alpha_row(np.insert(x, y, 0.0), y)
+
+
+def support_value(form, a, y, own_in_sort=True):
+    """Give the loss of violations a (a_y = 0): the support function of the domain."""
+    if not own_in_sort:
+        a = np.delete(a, y)
     top = np.sort(a)[::-1][: len(form.rho)]
     if form.aggregate is Aggregate.SUM_THEN_HINGE:
         return max(0.0, float(form.rho @ top))
     return float(form.rho @ np.maximum(top, 0.0))
 
 
-def infeasibility(form, alpha, y):
+def infeasibility(form, alpha, y, own_in_sort=True):
     """Give by how much alpha leaves the domain of the conjugate (errata f6), at most 0 inside."""
     x = np.sort(-np.delete(alpha, y))[::-1]
     rho = padded(form.rho, form.m)
@@ -105,15 +153,18 @@ def infeasibility(form, alpha, y):
     worst = max(-x.min(), abs(alpha.sum()))
     if form.aggregate is Aggregate.HINGE_THEN_SUM or len(form.rho) == 1:
         return max(worst, (sums - caps).max())
+    if not own_in_sort:
+        t = sums[-1] / caps[-1]
+        return max(worst, t - 1.0, (sums - t * caps).max())
     t = max(0.0, (sums / caps).max())
     smallest = np.cumsum(x[::-1])
     return max(worst, t - 1.0, (t * np.cumsum(rho[::-1])[:-1] - smallest).max())
 
 
-def optimality_gap(form, b, alpha, y, c):
+def optimality_gap(form, b, alpha, y, c, c_own=None, own_in_sort=True):
     """Give max over the domain of <gradient, u - x>, an upper bound of what the update falls short."""
     x = -alpha
     x[y] = 0.0
-    gradient = b - c * x - c * x.sum()
+    gradient = b - c * x - (c if c_own is None else c_own) * x.sum()
     gradient[y] = 0.0
-    return support_value(form, gradient) - gradient @ x
+    return support_value(form, gradient, y, own_in_sort) - gradient @ x

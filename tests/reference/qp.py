@@ -11,15 +11,29 @@ import numpy as np
 from scipy import sparse
 
 
-def minimise_qp(P, q, G, h, A=None, b=None):
-    """Minimise x'Px/2 + q'x subject to Gx <= h and Ax = b; gives x."""
-    q = np.asarray(q, dtype=float)
+def minimise_qp(P, q, G, h, A=None, b=None, entropies=()):
+    """Minimise x'Px/2 + q'x + sum of x_j log x_j over j in entropies, subject to Gx <= h and Ax = b; gives x.
+
+    Each entropy is one exponential cone: (-u, x, 1) with x e^(-u / x) <= 1 says u >= x log x.
+    """
+    n = len(q)
+    extra = len(entropies)
+    q = np.concatenate([np.asarray(q, dtype=float), np.ones(extra)])
+    P = sparse.block_diag([P, sparse.csc_matrix((extra, extra))]) if extra else P
+    G = np.hstack([G, np.zeros((len(G), extra))])
+    A = A if A is None else np.hstack([A, np.zeros((len(A), extra))])
     rows = [] if A is None else [sparse.csc_matrix(A)]
     right = [] if A is None else [np.asarray(b, dtype=float)]
     cones = [] if A is None else [clarabel.ZeroConeT(rows[0].shape[0])]
     rows.append(sparse.csc_matrix(G))
     right.append(np.asarray(h, dtype=float))
     cones.append(clarabel.NonnegativeConeT(rows[-1].shape[0]))
+    for place, j in enumerate(entropies):
+        cone = np.zeros((3, n + extra))
+        cone[0, n + place], cone[1, j] = 1.0, -1.0
+        rows.append(sparse.csc_matrix(cone))
+        right.append(np.array([0.0, 0.0, 1.0]))
+        cones.append(clarabel.ExponentialConeT())
     settings = clarabel.DefaultSettings()
     settings.verbose = False
     settings.max_iter = 500
@@ -35,7 +49,7 @@ def minimise_qp(P, q, G, h, A=None, b=None):
     ).solve()
     if solution.status not in (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved):
         raise ArithmeticError(f"the reference solver ended with {solution.status}")
-    return np.array(solution.x)
+    return np.array(solution.x)[:n]
 
 
 def dual_domain(form, m):
@@ -73,22 +87,23 @@ def dual_domain(form, m):
     return np.vstack([*G, bound]), np.concatenate([*h, [1.0, 0.0]]), np.vstack(A), size
 
 
-def column_qp(form, q, y, c, c_own=None):
+def column_qp(form, q, y, c, c_own=None, own_in_sort=True):
     """Solve one column problem; gives the row alpha (m,) and the value of the restricted dual."""
     m = len(q)
     c_own = c if c_own is None else c_own
-    delta = form.margin_rows(np.array([y]))[0]
-    b = delta + q - q[y]
-    G, h, A, size = dual_domain(form, m)
-    others = np.arange(m) != y
+    b = form.margin_rows(np.array([y]))[0] + q - q[y]
+    places = np.arange(m) if own_in_sort else np.delete(np.arange(m), y)
+    p = len(places)
+    G, h, A, size = dual_domain(form, p)
+    others = (places != y).astype(float)
     P = np.zeros((size, size))
-    P[:m, :m] = c_own * np.outer(others, others) + c * np.diag(others.astype(float))
+    P[:p, :p] = c_own * np.outer(others, others) + c * np.diag(others)
     linear = np.zeros(size)
-    linear[:m] = -b * others
+    linear[:p] = -b[places] * others
     z = minimise_qp(P, linear, G, h, A, np.zeros(len(A)))
-    x = z[:m] * others
-    alpha = -x
-    alpha[y] = x.sum()
+    alpha = np.zeros(m)
+    alpha[places] = -z[:p] * others
+    alpha[y] = -alpha.sum()
     return alpha, column_value(b, alpha, y, c, c_own)
 
 

@@ -188,7 +188,7 @@ def test_envelope_value_gradient_and_limit(name):
             step[i, j] = eps
             up, down = (envelope_losses(form, scores + s * step, y, gamma)[i] for s in (1, -1))
             assert (up - down) / (2 * eps) == pytest.approx(-alpha[i, j], abs=1e-5)
-    plain = [support_value(form, violations_of(form, scores[i], y[i])) for i in range(8)]
+    plain = [support_value(form, violations_of(form, scores[i], y[i]), y[i]) for i in range(8)]
     np.testing.assert_allclose(envelope_losses(form, scores, y, 0.0), plain, atol=1e-13)
     assert (values <= np.array(plain) + 1e-13).all()
 

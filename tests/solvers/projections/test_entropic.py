@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.special import logsumexp, wrightomega
+
+from solvers.errors import InvalidProblemError, NonFiniteError
+from solvers.projections import column_workspace, entropy_losses, entropy_updates
+from solvers.projections.entropic import entropic_column
+from solvers.projections.lambert import entropic_weight, lambert_exp
+from tests.reference.qp import minimise_qp
+
+
+def update(q, y, c, k):
+    return entropy_updates(q[None], np.array([y]), c, k)[0]
+
+
+def entropic_conic(q, y, c, k):
+    """Solve the column problem with exponential cones: variables x (others) and p = 1 - s."""
+    b = np.delete(q - q[y], y)
+    d = len(b)
+    P = np.zeros((d + 1, d + 1))
+    P[:d, :d] = c * (np.eye(d) + np.ones((d, d)))
+    G = np.vstack([-np.eye(d + 1), np.hstack([np.eye(d) - np.ones((d, d)) / k, np.zeros((d, 1))])])
+    z = minimise_qp(
+        P, np.append(-b, 0.0), G, np.zeros(len(G)), np.ones((1, d + 1)), [1.0], entropies=range(d + 1)
+    )
+    return np.insert(-z[:d], y, z[:d].sum())
+
+
+def entropic_twin(q, y, c, k):
+    """The thesis's way: one scalar equation for each number of capped classes, the consistent one wins."""
+    b = np.delete(q - q[y], y)
+    order = np.argsort(-b)
+    best, best_value = None, np.inf
+
+    def weight(u):
+        return wrightomega(u + np.log(c)) / c if c > 0 else np.exp(u)
+
+    for capped in range(k):
+        top, rest = b[order[:capped]], b[order[capped:]]
+
+        def masses(t, capped=capped, top=top, rest=rest):
+            free = weight(rest - t)
+            s = free.sum() * k / (k - capped)
+            shift = sum(top - t - c * s / k - np.log(s / k)) / k
+            return free, s, weight(c - t - shift)
+
+        low, high = b.min() - c - 50, b.max() + c + 50
+        t = brentq(lambda t: np.log(sum(masses(t)[1:])), low, high, xtol=1e-14, rtol=1e-15)
+        free, s, _ = masses(t)
+        x = np.empty(len(b))
+        x[order[:capped]] = s / k
+        x[order[capped:]] = free
+        if x.max() > s / k * (1 + 1e-9) and k > 1:
+            continue
+        s = min(s, 1 - 1e-16)
+        value = c / 2 * (x @ x + s * s) - b @ x + x @ np.log(x) + (1 - s) * np.log(1 - s)
+        if value < best_value:
+            best, best_value = x, value
+    return np.insert(-best, y, best.sum())
+
+
+@pytest.mark.parametrize(("m", "k"), [(2, 1), (5, 1), (3, 2), (6, 2), (6, 5), (9, 4)])
+def test_agrees_with_a_general_conic_solver_and_with_the_twin(m, k):
+    rng = np.random.default_rng([m, k])
+    for c in (0.0, 0.1, 1.0, 8.0):
+        for trial in range(3):
+            q, y = 2 * rng.standard_normal(m), int(rng.integers(m))
+            if trial == 0:
+                q = np.round(q)
+            alpha = update(q, y, c, k)
+            np.testing.assert_allclose(alpha, entropic_conic(q, y, c, k), atol=2e-4)
+            np.testing.assert_allclose(alpha, entropic_twin(q, y, c, k), atol=1e-10)
+
+
+def test_optimal_and_feasible_at_every_scale():
+    rng = np.random.default_rng(1)
+    checked = 0
+    for _ in range(4000):
+        m = int(rng.integers(2, 30))
+        k, y = int(rng.integers(1, m)), int(rng.integers(m))
+        c = rng.choice([0.0, 1e-9, 1e-3, 1.0, 1e3, 1e9]) * rng.random()
+        b = rng.standard_normal(m) * rng.choice([1e-9, 0.1, 1.0, 10.0, 1e3, 1e9])
+        if rng.random() < 0.3:
+            b = np.round(b)
+        alpha = np.empty(m)
+        _, p = entropic_column(b, y, c, k, alpha, column_workspace(m)[0], np.nan)
+        x, s = -np.delete(alpha, y), alpha[y]
+        assert x.min() >= 0
+        assert max(s - 1, x.max() - s / k, abs(s + p - 1)) <= 1e-14
+        if min(x.min(), p) < 1e-290:
+            continue  # the gradient is not a number that doubles hold
+        checked += 1
+        gradient = np.delete(b, y) - c * x - c * s - np.log(x) + np.log(p)
+        gap = max(0.0, np.sort(gradient)[::-1][:k].mean()) - gradient @ x
+        assert gap <= 1e-13 * (1 + np.abs(b).max() + c)
+    assert checked > 2000
+
+
+def test_a_guess_changes_nothing():
+    rng = np.random.default_rng(2)
+    work, _ = column_workspace(12)
+    for k in (1, 4, 11):
+        b = 3 * rng.standard_normal(12)
+        cold, warm = np.empty(12), np.empty(12)
+        t, _ = entropic_column(b, 5, 0.7, k, cold, work, np.nan)
+        for guess in (t, t + 0.1, 1e9):
+            entropic_column(b, 5, 0.7, k, warm, work, guess)
+            np.testing.assert_allclose(warm, cold, atol=1e-14)
+
+
+def test_softmax_loss_and_gradient():
+    rng = np.random.default_rng(3)
+    for scale in (0.1, 3.0, 100.0, 1e6):
+        scores, y = scale * rng.standard_normal((10, 7)), rng.integers(7, size=10)
+        own = scores[np.arange(10), y]
+        expected = logsumexp(scores, axis=1) - own
+        np.testing.assert_allclose(entropy_losses(scores, y), expected, rtol=1e-12, atol=1e-13)
+        alpha = entropy_updates(scores, y, 0.0)
+        probabilities = np.exp(scores - logsumexp(scores, axis=1)[:, None])
+        others = np.arange(7)[None] != y[:, None]
+        np.testing.assert_allclose(-alpha[others], probabilities[others], rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("gamma", [0.0, 0.5])
+def test_loss_has_alpha_as_its_gradient(k, gamma):
+    rng = np.random.default_rng(4)
+    scores, y, eps = rng.standard_normal((6, 6)), rng.integers(6, size=6), 1e-5
+    alpha = entropy_updates(scores, y, gamma, k)
+    for j in range(6):
+        step = np.zeros((6, 6))
+        step[:, j] = eps
+        up, down = (entropy_losses(scores + s * step, y, gamma, k) for s in (1, -1))
+        np.testing.assert_allclose((up - down) / (2 * eps), -alpha[:, j], atol=1e-6)
+
+
+def test_lambert_of_exp():
+    z = np.concatenate([np.linspace(-700, 60, 40001), 10.0 ** np.linspace(1, 12, 200)])
+    got = np.array([lambert_exp(v) for v in z])
+    np.testing.assert_allclose(got, wrightomega(z), rtol=1e-14)
+    assert lambert_exp(-800.0) == 0.0
+    assert lambert_exp(1.0) == pytest.approx(1.0, abs=1e-16)
+
+
+@pytest.mark.parametrize("c", [0.0, 1e-300, 1e-9, 1.0, 1e9])
+def test_entropic_weight_solves_its_equation(c):
+    for u in (-600.0, -30.0, -1.0, 0.0, 3.0, 300.0):
+        x = entropic_weight(u, c, np.log(c) if c else 0.0)
+        assert c * x + np.log(x) == pytest.approx(u, rel=1e-13, abs=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("q", "y", "k", "error", "words"),
+    [
+        (np.zeros((1, 4)), [0], 4, InvalidProblemError, r"k is 4; with 4 classes it must lie in 1\.\.3"),
+        (np.zeros((1, 4)), [0], 0, InvalidProblemError, "k is 0"),
+        (np.zeros((1, 4)), [4], 1, InvalidProblemError, "labels lie in 4"),
+        (np.full((1, 4), np.nan), [0], 1, NonFiniteError, "scores hold NaN"),
+    ],
+)
+def test_refuses(q, y, k, error, words):
+    with pytest.raises(error, match=words):
+        entropy_updates(q, np.array(y), 1.0, k)

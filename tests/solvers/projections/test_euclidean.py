@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from solvers.errors import InvalidProblemError, NonFiniteError
+from solvers.projections import (
+    project_bipartite_simplex,
+    project_knapsack,
+    project_topk_cone,
+    project_topk_simplex_alpha,
+    project_topk_simplex_beta,
+)
+from tests.reference.columns import bisect
+from tests.reference.qp import minimise_qp
+
+SCALES = 10.0 ** np.array([-9, -5, 0, 0, 0, 5, 9])
+
+
+def vector(rng, d, scale=1.0):
+    b = rng.standard_normal(d)
+    if rng.random() < 0.3:
+        b = np.round(b)  # ties
+    if rng.random() < 0.2:
+        b += rng.choice([-2.0, 2.0])
+    return b * scale
+
+
+def set_of(kind, d, k, radius):
+    """Give the set as G x <= h."""
+    eye, one = np.eye(d), np.ones((d, d))
+    G, h = [-eye], [np.zeros(d)]
+    if kind in ("cone", "alpha"):
+        G.append(eye - one / k)
+        h.append(np.zeros(d))
+    if kind == "beta":
+        G.append(eye)
+        h.append(np.full(d, radius / k))
+    if kind in ("alpha", "beta"):
+        G.append(np.ones((1, d)))
+        h.append(np.array([radius]))
+    return np.vstack(G), np.concatenate(h)
+
+
+def project(kind, b, k, radius, bias):
+    if kind == "cone":
+        return project_topk_cone(b, k, bias)
+    if kind == "alpha":
+        return project_topk_simplex_alpha(b, k, radius, bias)
+    return project_topk_simplex_beta(b, k, radius, bias)
+
+
+@pytest.mark.parametrize("kind", ["cone", "alpha", "beta"])
+@pytest.mark.parametrize("bias", [0.0, 0.8])
+def test_topk_sets_agree_with_a_general_qp_solver(kind, bias):
+    rng = np.random.default_rng(3)
+    for d, k in [(1, 1), (2, 1), (2, 2), (5, 2), (5, 5), (9, 3), (9, 8)]:
+        for radius in (0.4, 3.0):
+            b = vector(rng, d)
+            G, h = set_of(kind, d, k, radius)
+            expected = minimise_qp(np.eye(d) + bias * np.ones((d, d)), -b, G, h)
+            np.testing.assert_allclose(project(kind, b, k, radius, bias), expected, atol=2e-5)
+
+
+def linear_maximum(kind, g, k, radius):
+    """Give the maximum of <g, u> over the set; for the cone 0, or infinity where it has no maximum."""
+    top = np.sort(g)[::-1][:k]
+    if kind == "beta":
+        return radius / k * np.maximum(top, 0).sum()
+    return radius * max(0.0, top.mean())
+
+
+@pytest.mark.parametrize("kind", ["alpha", "beta"])
+def test_topk_simplices_are_optimal_and_feasible_at_every_scale(kind):
+    rng = np.random.default_rng(4)
+    for _ in range(2000):
+        d = int(rng.integers(1, 30))
+        k, radius, bias = int(rng.integers(1, d + 1)), rng.choice(SCALES), rng.choice([0.0, 0.1, 1.0, 50.0])
+        b = vector(rng, d, rng.choice(SCALES))
+        x = project(kind, b, k, radius, bias)
+        cap = x.sum() / k if kind == "alpha" else radius / k
+        assert max(-x.min(), x.sum() - radius, x.max() - cap) <= 1e-14 * radius
+        g = b - x - bias * x.sum()
+        gap = linear_maximum(kind, g, k, radius) - g @ x
+        assert gap <= 1e-14 * radius * (np.abs(b).max() + (1 + bias) * radius)
+
+
+def test_cone_satisfies_its_optimality_conditions_at_every_scale():
+    """Moreau: <b - x, x> = 0 and b - x in the polar cone, whose members have a non-positive top-k sum."""
+    rng = np.random.default_rng(5)
+    for _ in range(2000):
+        d, scale = int(rng.integers(1, 30)), rng.choice(SCALES)
+        k, bias = int(rng.integers(1, d + 1)), rng.choice([0.0, 0.1, 1.0, 50.0])
+        b = vector(rng, d, scale)
+        x = project_topk_cone(b, k, bias)
+        g = b - x - bias * x.sum()
+        size = 4 * scale * (1 + bias)
+        assert max(-x.min(), x.max() - x.sum() / k) <= 1e-14 * size
+        assert abs(g @ x) <= 1e-13 * d * size**2
+        assert np.sort(g)[::-1][:k].mean() <= 1e-13 * size
+
+
+def test_topk_cone_of_one_coordinate_block_is_known():
+    """k = d: the cone is the ray of equal coordinates, the projection the positive part of the mean."""
+    np.testing.assert_allclose(project_topk_cone([3.0, -1.0, 1.0], 3), [1.0, 1.0, 1.0], rtol=1e-15)
+    np.testing.assert_array_equal(project_topk_cone([-3.0, -1.0, 1.0], 3), np.zeros(3))
+
+
+def test_one_is_the_probability_simplex_and_its_interior_stays():
+    np.testing.assert_allclose(project_topk_simplex_alpha([0.2, 0.3, 0.1], 1), [0.2, 0.3, 0.1], rtol=1e-15)
+    np.testing.assert_allclose(project_topk_simplex_beta([1.2, 1.0, -5.0], 1), [0.6, 0.4, 0.0], atol=1e-15)
+
+
+def knapsack_twin(a, total, lower, upper):
+    span = upper - lower
+    t = bisect(
+        lambda s: np.clip(a - s, lower, upper).sum() - total, a.min() - upper - span, a.max() - lower + span
+    )
+    return np.clip(a - t, lower, upper)
+
+
+def test_knapsack_agrees_with_qp_and_twin():
+    rng = np.random.default_rng(6)
+    for d in (1, 2, 6, 11):
+        for _ in range(10):
+            a, lower = vector(rng, d), rng.standard_normal()
+            upper = lower + rng.random()
+            total = d * (lower + rng.random() * (upper - lower))
+            x = project_knapsack(a, total, lower, upper)
+            np.testing.assert_allclose(x, knapsack_twin(a, total, lower, upper), atol=1e-12)
+            box = np.vstack([np.eye(d), -np.eye(d)])
+            bounds = np.concatenate([np.full(d, upper), np.full(d, -lower)])
+            expected = minimise_qp(np.eye(d), -a, box, bounds, np.ones((1, d)), [total])
+            np.testing.assert_allclose(x, expected, atol=2e-5)
+
+
+def test_knapsack_at_every_scale():
+    rng = np.random.default_rng(7)
+    for _ in range(2000):
+        d, scale = int(rng.integers(1, 30)), rng.choice(SCALES)
+        a = vector(rng, d, rng.choice(SCALES))
+        lower = rng.standard_normal() * scale
+        upper = lower + rng.random() * scale
+        total = d * (lower + (upper - lower) * rng.choice([0.0, 1.0, rng.random()]))
+        x = project_knapsack(a, total, lower, upper)
+        size = d * max(abs(lower), abs(upper))
+        assert abs(x.sum() - total) <= 1e-14 * size
+        assert x.min() >= lower
+        assert x.max() <= upper
+        # The best vertex: fill from the largest gradient down.
+        g = a - x
+        u = np.full(d, lower)
+        for j in np.argsort(-g):
+            u[j] += min(upper - lower, max(0.0, total - u.sum()))
+        assert g @ u - g @ x <= 1e-13 * size * (np.abs(a).max() + size)
+
+
+def bipartite_twin(b, d, radius):
+    def excess(t):
+        return np.maximum(0, b - t).sum() - np.maximum(0, d + t).sum()
+
+    t = bisect(excess, min(b.min(), -d.max()) - 1, max(b.max(), -d.min()) + 1)
+    x, z = np.maximum(0, b - t), np.maximum(0, d + t)
+    if x.sum() <= radius:
+        return x, z
+    return knapsack_twin(b, radius, 0.0, radius), knapsack_twin(d, radius, 0.0, radius)
+
+
+def test_bipartite_agrees_with_qp_and_twin():
+    rng = np.random.default_rng(8)
+    capped = 0
+    for p, q in [(1, 1), (1, 5), (4, 3), (8, 8)]:
+        for _ in range(12):
+            b, d, radius = vector(rng, p), vector(rng, q), rng.choice([0.2, 1.0, 20.0])
+            x, z = project_bipartite_simplex(b, d, radius)
+            for got, expected in zip((x, z), bipartite_twin(b, d, radius), strict=True):
+                np.testing.assert_allclose(got, expected, atol=1e-12)
+            n = p + q
+            sums = np.concatenate([np.ones(p), np.zeros(q)])
+            G, h = np.vstack([-np.eye(n), sums]), np.append(np.zeros(n), radius)
+            equal = np.concatenate([np.ones(p), -np.ones(q)])[None]
+            expected = minimise_qp(np.eye(n), -np.concatenate([b, d]), G, h, equal, [0.0])
+            np.testing.assert_allclose(np.concatenate([x, z]), expected, atol=2e-5)
+            capped += x.sum() > 0.999 * radius
+    assert 5 < capped < 43  # both branches were met
+
+
+def test_bipartite_at_every_scale():
+    rng = np.random.default_rng(9)
+    for _ in range(2000):
+        radius, scale = rng.choice(SCALES), rng.choice(SCALES)
+        b, d = vector(rng, int(rng.integers(1, 20)), scale), vector(rng, int(rng.integers(1, 20)), scale)
+        x, z = project_bipartite_simplex(b, d, radius)
+        assert abs(x.sum() - z.sum()) <= 1e-14 * radius
+        assert x.sum() <= radius * (1 + 1e-14)
+        assert min(x.min(), z.min()) >= 0
+        left, right = b - x, d - z
+        gap = radius * max(0.0, left.max() + right.max()) - left @ x - right @ z
+        assert gap <= 1e-14 * radius * (max(np.abs(b).max(), np.abs(d).max()) + radius)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: project_topk_cone([1.0, 2.0], 3), InvalidProblemError, "k is 3"),
+        (lambda: project_topk_cone([1.0, 2.0], 0), InvalidProblemError, "k is 0"),
+        (lambda: project_topk_cone([1.0], 1, bias=-1.0), InvalidProblemError, "bias is -1"),
+        (lambda: project_topk_cone([np.nan], 1), NonFiniteError, "b holds"),
+        (lambda: project_topk_simplex_alpha([[1.0]], 1), InvalidProblemError, "give a vector"),
+        (lambda: project_topk_simplex_alpha([1.0], 1, radius=0.0), InvalidProblemError, "radius is 0"),
+        (lambda: project_topk_simplex_beta([], 1), InvalidProblemError, "give a vector"),
+        (lambda: project_topk_simplex_beta([1.0], 0), InvalidProblemError, "k is 0"),
+        (lambda: project_knapsack([1.0, 2.0], 3.0, 0.0, 1.0), InvalidProblemError, "sum to 3"),
+        (lambda: project_knapsack([1.0, 2.0], 1.0, 2.0, 1.0), InvalidProblemError, "widen the bounds"),
+        (lambda: project_knapsack([1.0], np.inf, 0.0, 1.0), NonFiniteError, "total, lower or upper"),
+        (lambda: project_bipartite_simplex([1.0], [np.inf]), NonFiniteError, "d holds"),
+    ],
+)
+def test_refuses(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
