@@ -22,9 +22,10 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 class HistoryWriter:
     """Appends to runs/<run>/history.jsonl; also a context manager that closes itself; threads may share it.
 
-    On a local disk a line is with the operating system when `append` returns and on the disk within
-    `interval` seconds of appending; on an object store the file is rewritten whole, at most every `interval`
-    seconds and on `close`.  Numbers that JSON cannot hold (NaN, infinities) are written as null.
+    On a local disk a line is with the operating system when `append` returns, so that it survives the
+    process, and on the disk with the first `append` after `interval` seconds, with `flush` or `close`.  On
+    an object store the file is rewritten whole, at the same moments.  Numbers that JSON cannot hold (NaN,
+    infinities) are written as null.
     """
 
     def __init__(self, store: Store, run_id: str, *, interval: float = 1.0) -> None:

@@ -141,7 +141,7 @@ class LocalStore(Store):
         target = self._locate(path)
         if target == self._root:
             raise UnsafePathError("a file needs a name inside the store")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folders(target.parent)
         partial = target.with_name(f"{target.name}.{uuid.uuid4().hex[:12]}{PARTIAL}")
         try:
             with partial.open("xb", buffering=0) as file:
@@ -181,6 +181,15 @@ def _read_up_to(descriptor: int, length: int) -> bytes:
         pieces.append(piece)
         length -= len(piece)
     return b"".join(pieces)
+
+
+def _make_folders(folder: Path) -> None:
+    """Make `folder` and those above it, each on the disk before anything is put into it."""
+    if folder.is_dir():
+        return
+    _make_folders(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -39,7 +39,10 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class ObjectStore(Store):
-    """A bucket and prefix (or a folder in memory).  One write is one object: it appears whole."""
+    """A bucket and prefix, or a folder in memory.  One write is one object: it appears whole.
+
+    What is in memory:// belongs to this process alone, and is gone with it.
+    """
 
     def __init__(self, address: StoreURL) -> None:
         self.url = str(address)

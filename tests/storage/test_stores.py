@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -130,6 +131,34 @@ def test_no_file_in_the_making_stays_behind(local_store: Store, monkeypatch: pyt
     assert not local_store.exists("a/b")
 
 
+def test_a_write_is_on_the_disk_before_it_is_seen(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    fsync, link, replace = os.fsync, os.link, Path.replace
+
+    def synced(descriptor: int) -> None:
+        events.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    def linked(source: Path, target: Path) -> None:
+        events.append("seen")
+        link(source, target)
+
+    def replaced(self: Path, target: Path) -> Path:
+        events.append("seen")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "link", linked)
+    monkeypatch.setattr(Path, "replace", replaced)
+    for write in (local_store.write_bytes, local_store.put_if_absent):
+        events.clear()
+        write(f"{write.__name__}/x", b"data")
+        assert events[-3:] == ["file", "seen", "folder"]
+        assert set(events[:-3]) <= {"folder"}, "new folders come first"
+
+
 def test_a_file_in_the_place_of_a_folder(local_store: Store) -> None:
     local_store.write_bytes("a", b"x")
     with pytest.raises(AccessError, match="a/b"):
@@ -176,6 +205,11 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
         "assert not loaded, loaded"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_googles_store_opens_without_a_network() -> None:
+    pytest.importorskip("gcsfs", reason="gcsfs is not installed")
+    assert open_store("gs://bucket/some/store/").url == "gs://bucket/some/store"
 
 
 def test_a_bucket_that_is_not_there(s3_bucket: str) -> None:

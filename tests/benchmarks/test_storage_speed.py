@@ -1,0 +1,13 @@
+"""The benchmark of the storage runs; what it measures is read by people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.benchmarks.storage_speed import measure
+
+
+def test_the_benchmark_runs(tmp_path: Path) -> None:
+    speeds = list(measure(str(tmp_path / "store"), rows=600, d=16, repeats=1))
+    assert [speed.dtype for speed in speeds] == ["float32", "float16"]
+    assert all(min(speed.write, speed.read, speed.read_tiles) > 0 for speed in speeds)
