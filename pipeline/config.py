@@ -16,14 +16,28 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from pipeline.errors import ConfigError
+from pipeline.ingest_config import ExtractConfig, ImportConfig, PredictConfig
 from pipeline.train_config import ClusterConfig, EvaluateConfig, TrainConfig
 
-__all__ = ["SECTIONS", "ClusterConfig", "EvaluateConfig", "TrainConfig", "build", "load_sections"]
+__all__ = [
+    "SECTIONS",
+    "ClusterConfig",
+    "EvaluateConfig",
+    "ExtractConfig",
+    "ImportConfig",
+    "PredictConfig",
+    "TrainConfig",
+    "build",
+    "load_sections",
+]
 
 SECTIONS: Mapping[str, type[BaseModel]] = {
+    "extract": ExtractConfig,
+    "import": ImportConfig,
     "train": TrainConfig,
     "cluster": ClusterConfig,
     "evaluate": EvaluateConfig,
+    "predict": PredictConfig,
 }
 
 Config = TypeVar("Config", bound=BaseModel)

@@ -15,6 +15,10 @@ class InputError(PipelineError, ValueError):
     """Images, tables or feature files that cannot be used as they are."""
 
 
+class ImageRejectedError(InputError):
+    """One image that cannot be used; the message is the reason, and the job goes on without it."""
+
+
 class RejectedShareError(InputError):
     """More images than allowed were unreadable."""
 

@@ -1,0 +1,121 @@
+"""What can be chosen about images, features and predictions; checked before any work starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from pipeline.train_config import NonEmpty
+
+
+class SplitConfig(BaseModel):
+    """How rows without a given split are divided into training and test rows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    test_share: float = Field(
+        default=0.2, ge=0.0, lt=1.0, description="Share of each class held out, where no split is given"
+    )
+    split_seed: int = Field(default=0, ge=0, description="Seed of the hold-out split")
+
+
+class ImageLimits(BaseModel):
+    """What an image may cost; anything above is rejected from its header, before its pixels are decoded."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_pixels: int = Field(default=64_000_000, ge=1, description="Pixels of an image at most")
+    max_bytes: int = Field(default=128 << 20, ge=1, description="Bytes of an image file at most")
+    max_side: int = Field(default=30_000, ge=1, description="Pixels of an image's longer side at most")
+
+    @property
+    def limits(self) -> ImageLimits:
+        """The limits alone."""
+        return ImageLimits(max_pixels=self.max_pixels, max_bytes=self.max_bytes, max_side=self.max_side)
+
+
+class BackboneConfig(BaseModel):
+    """The backbone, and what of its preprocessing is not as its file (FILE.json) or its author says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backbone: NonEmpty = Field(
+        default="hog", description="hog (or hog:size=96,cells=12), onnx:FILE or timm:NAME"
+    )
+    resize: int | None = Field(default=None, ge=1, description="Shorter side after resizing, in pixels")
+    crop: int | None = Field(default=None, ge=1, description="Side of the central square, in pixels")
+    mean: tuple[float, ...] | None = Field(default=None, description="Subtracted from R,G,B in 0..1")
+    std: tuple[float, ...] | None = Field(default=None, description="R,G,B are divided by it")
+    layout: Literal["NCHW", "NHWC"] | None = Field(default=None, description="Order of the network's input")
+    channels: Literal["RGB", "BGR"] | None = Field(default=None, description="Order of the colours")
+    interpolation: Literal["bilinear", "bicubic"] | None = Field(
+        default=None, description="How images are resized"
+    )
+    input_name: NonEmpty | None = Field(default=None, description="Input of the network that takes images")
+    output_name: NonEmpty | None = Field(
+        default=None, description="Output of the network that is the feature"
+    )
+    checkpoint: Path | None = Field(default=None, description="File with the weights of a timm model")
+
+    @field_validator("mean", "std", mode="before")
+    @classmethod
+    def _numbers(cls, value: object) -> object:
+        """Read "0.485,0.456,0.406" as three numbers."""
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(","))
+        return value
+
+    def preprocessing(self) -> dict[str, object]:
+        """Give what was chosen, by name."""
+        names = set(BackboneConfig.model_fields) - {"backbone", "checkpoint"}
+        chosen = {name: getattr(self, name) for name in BackboneConfig.model_fields if name in names}
+        return {name: value for name, value in chosen.items() if value is not None}
+
+
+class ExtractConfig(SplitConfig, ImageLimits, BackboneConfig):
+    """Images to features: where the images are, what becomes of bad ones, the split, the backbone."""
+
+    images: NonEmpty | None = Field(
+        default=None, description="Folder of classes, table (CSV, Parquet) or tar shards"
+    )
+    store: NonEmpty = Field(default="topline-store", description="Store that receives the dataset")
+    duplicates: Literal["drop", "keep"] = Field(
+        default="drop", description="What becomes of images with the same content as an earlier one"
+    )
+    max_bad_share: float = Field(
+        default=0.1, ge=0.0, le=1.0, description="Share of unreadable images that stops the job"
+    )
+    dtype: Literal["float32", "float16"] = Field(default="float32", description="Type of stored features")
+    batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")
+
+
+class ImportConfig(SplitConfig):
+    """Features that exist already: files, names of what is inside them, the split."""
+
+    features: NonEmpty | None = Field(
+        default=None, description="npy, npz, Parquet, LIBSVM text or HDF5 file, or a clip-retrieval folder"
+    )
+    labels: Path | None = Field(
+        default=None, description="Labels (npy, txt, csv), where the features' file has none"
+    )
+    split: Path | None = Field(default=None, description="train, val or test of each row (npy, txt, csv)")
+    class_names: Path | None = Field(default=None, description="Names of labels 0, 1, ..., one a line")
+    store: NonEmpty = Field(default="topline-store", description="Store that receives the dataset")
+    features_name: NonEmpty | None = Field(
+        default=None, description="Array or column of the features inside their file"
+    )
+    labels_name: NonEmpty | None = Field(default=None, description="Array or column of the labels")
+    layout: Literal["auto", "dense", "csr"] = Field(
+        default="auto", description="How features are stored; auto: sparse ones as CSR"
+    )
+    dtype: Literal["float32", "float16"] = Field(default="float32", description="Type of stored features")
+
+
+class PredictConfig(ImageLimits):
+    """New images for a trained model."""
+
+    images: NonEmpty | None = Field(default=None, description="Folder, image, table or tar shards")
+    top_k: int = Field(default=5, ge=1, description="Best classes to give for each image")
+    batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")
