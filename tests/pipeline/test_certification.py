@@ -1,0 +1,145 @@
+"""Certificates of stored models: right for sound ones, refused or invalid for altered ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.certification import certify
+from pipeline.errors import CertificateMismatchError, InputError
+from pipeline.train_config import ClusterConfig, TrainConfig
+from pipeline.training import train
+from storage.errors import IntegrityError
+from storage.features import Dataset
+from storage.models import Model, load_model, save_model
+from storage.stores import open_store
+from tests.pipeline.small_data import make_features, small_dataset, write_dataset
+
+HERE = ClusterConfig(workers=0)
+
+CASES: list[dict[str, Any]] = [
+    {"loss": "max_hinge"},
+    {"loss": "topk_hinge", "k": 2},
+    {"loss": "usunier_hinge", "k": 2},
+    {"loss": "weighted_topk_hinge", "k": 3, "weights": "exponential"},
+    {"loss": "weighted_usunier_hinge", "weights": (0.5, 0.25, 0.1)},
+]
+
+
+def trained(folder: Path, **options: Any) -> str:
+    config = TrainConfig(store=str(folder), **{"tol": 5e-2, "max_passes": 2000, "method": "fw", **options})
+    return train(config, HERE).model
+
+
+def altered(model: Model, *, A: Any = None, **arrays: Any) -> str:
+    """Publish a copy of a model with other arrays."""
+    kept = {name: model.array(name) for name in model.arrays}
+    duals = model.duals(0, model.record.n) if A is None else A
+    record = dataclasses.replace(model.record, certificate=None)
+    return save_model(model.store, record, {**kept, **arrays}, [(0, model.record.n, duals)])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certified") / "store"
+    small_dataset(folder, n=300)
+    return folder
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.4])
+@pytest.mark.parametrize("options", CASES, ids=lambda options: options["loss"])
+def test_sound_models_are_certified(folder: Path, options: dict[str, Any], smoothing: float) -> None:
+    certificate = certify(trained(folder, smoothing=smoothing, **options))
+    assert certificate.certified
+    assert certificate.valid
+    assert certificate.gap_kind == "true"
+    assert certificate.primal == pytest.approx(certificate.recorded_primal, rel=1e-9)
+    assert certificate.dual == pytest.approx(certificate.recorded_dual, rel=1e-9)
+    assert certificate.gap == pytest.approx(certificate.primal - certificate.dual)
+    assert certificate.w_difference is not None
+    assert certificate.w_difference < 1e-9
+    if smoothing > 0:
+        assert certificate.lifted_gap is not None
+        assert certificate.lifted_gap >= certificate.gap
+    else:
+        assert certificate.lifted_gap is None
+
+
+def test_general_margins_are_certified(folder: Path, tmp_path: Path) -> None:
+    margins = np.abs(np.subtract.outer(np.arange(5), np.arange(5))).astype(float)
+    np.savetxt(tmp_path / "margins.csv", margins, delimiter=",")
+    url = trained(folder, loss="structured_hinge", margins=tmp_path / "margins.csv")
+    assert certify(url).certified
+
+
+@pytest.mark.parametrize(("options", "rests_on"), [({}, "W and b"), ({"smoothing": 0.4}, "W, b and aa")])
+def test_without_duals_it_says_what_it_rests_on(folder: Path, options: dict[str, Any], rests_on: str) -> None:
+    certificate = certify(trained(folder, k=2, keep_duals=False, **options))
+    assert certificate.rests_on == rests_on
+    assert certificate.certified
+    assert certificate.infeasibility is None
+
+
+def test_the_gap_is_that_of_the_stored_arrays_and_not_of_the_record(folder: Path) -> None:
+    model = load_model(trained(folder, k=2))
+    worse = certify(altered(model, W=model.array("W") * 1.5))
+    assert not worse.valid
+    assert not worse.agrees
+    assert worse.w_difference == pytest.approx(1 / 3, rel=1e-6)
+    assert worse.gap > worse.recorded_primal - worse.recorded_dual
+
+
+def test_an_infeasible_row_invalidates(folder: Path) -> None:
+    model = load_model(trained(folder, k=2))
+    A = np.array(model.duals(0, model.record.n))
+    A[7] *= 3.0 / max(A[7].max(), 1e-9)
+    certificate = certify(altered(model, A=A))
+    assert certificate.infeasibility is not None
+    assert certificate.infeasibility > 1.0
+    assert not certificate.certified
+
+
+def test_a_dual_above_the_primal_is_an_error(folder: Path) -> None:
+    model = load_model(trained(folder, k=2, keep_duals=False))
+    kept = {name: model.array(name) for name in model.arrays}
+    url = save_model(model.store, model.record, {**kept, "dual_sums": np.array([5.0, 0.0])})
+    with pytest.raises(CertificateMismatchError, match="below zero"):
+        certify(url)
+
+
+def test_a_model_whose_dataset_is_gone_or_changed_is_refused(folder: Path) -> None:
+    model = load_model(trained(folder, k=2))
+    gone = dataclasses.replace(model.record, dataset="d0099-00000000")
+    with pytest.raises(InputError, match="d0099-00000000, which is not in"):
+        certify(save_model(model.store, gone, {"W": model.array("W")}))
+    other = dataclasses.replace(model.record, dataset_digest="0" * 64)
+    with pytest.raises(InputError, match=f"{model.record.dataset} with digest 000000000000"):
+        certify(save_model(model.store, other, {"W": model.array("W")}))
+
+
+def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
+    small_dataset(tmp_path, n=300)
+    url = trained(tmp_path, k=2)
+    shards = sorted(path for path in (tmp_path / "datasets").rglob("features*/c/**/*") if path.is_file())
+    data = bytearray(shards[1].read_bytes())
+    data[len(data) // 2] ^= 1
+    shards[1].write_bytes(bytes(data))
+    with pytest.raises(IntegrityError, match="rows"):
+        certify(url)
+
+
+def test_many_rows_are_certified_in_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path, create=True)
+    X, labels = make_features(300, 6, 4)
+    write_dataset(store, X, labels, np.zeros(300, dtype=np.int8))
+    assert Dataset.open(store).info.n_rows == 300
+    url = trained(tmp_path, k=2, smoothing=0.3)
+    whole = certify(url, store=False)
+    monkeypatch.setattr("pipeline.certification.TILE_ROWS", 7)
+    tiled = certify(url, store=False)
+    assert tiled.primal == pytest.approx(whole.primal, rel=1e-12)
+    assert tiled.dual == pytest.approx(whole.dual, rel=1e-12)

@@ -1,0 +1,126 @@
+"""Clusters: on loopback only, quiet, without traces in the environment; clear refusals."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import dask
+import psutil
+import pytest
+from distributed import Client, LocalCluster
+
+from pipeline.cluster import open_cluster
+from pipeline.errors import ClusterError, ConfigError
+from pipeline.train_config import ClusterConfig
+
+
+def listening() -> set[str]:
+    me = psutil.Process()
+    family = [me, *me.children(recursive=True)]
+    return {c.laddr.ip for process in family for c in process.net_connections() if c.status == "LISTEN"}
+
+
+def test_no_workers_is_no_cluster() -> None:
+    with open_cluster(ClusterConfig(workers=0)) as client:
+        assert client is None
+
+
+@pytest.mark.parametrize("data_bytes", [0, pytest.param(None, marks=pytest.mark.cluster)])
+def test_an_own_cluster_stays_on_loopback_and_leaves_nothing(
+    data_bytes: int | None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    before = set(psutil.Process().children(recursive=True))
+    with open_cluster(ClusterConfig(workers=2, memory_limit="1GiB"), data_bytes=data_bytes) as client:
+        assert client is not None
+        assert listening() == {"127.0.0.1"}
+        workers = client.scheduler_info()["workers"].values()
+        assert len(workers) == 2
+        assert all(worker["memory_limit"] == 2**30 for worker in workers)
+        pids = set(client.run(os.getpid).values())
+        assert (os.getpid() in pids) == (data_bytes == 0)
+        assert dask.config.get("distributed.scheduler.work-stealing") is False
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert "MKL_NUM_THREADS" not in os.environ
+    deadline = time.monotonic() + 10
+    while set(psutil.Process().children(recursive=True)) - before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    left = [
+        p
+        for p in set(psutil.Process().children(recursive=True)) - before
+        if "resource_tracker" not in str(p.cmdline())
+    ]
+    assert left == []
+    assert capfd.readouterr().err == ""
+
+
+def test_a_second_cluster_finds_another_port() -> None:
+    with (
+        open_cluster(ClusterConfig(workers=1), data_bytes=0) as one,
+        open_cluster(ClusterConfig(workers=1), data_bytes=0) as two,
+    ):
+        assert one is not None
+        assert two is not None
+        assert one.dashboard_link != two.dashboard_link
+
+
+def test_a_running_scheduler_is_used_and_left_running() -> None:
+    with LocalCluster(
+        n_workers=1,
+        processes=False,
+        protocol="tcp",
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        worker_dashboard_address="127.0.0.1:0",
+    ) as cluster:
+        address = cluster.scheduler_address
+        with open_cluster(ClusterConfig(scheduler=address)) as client:
+            assert client is not None
+            assert client.submit(os.getpid).result() == os.getpid()
+        with Client(address, set_as_default=False) as still:
+            assert len(still.scheduler_info()["workers"]) == 1
+
+
+def test_workers_with_other_packages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalCluster(
+        n_workers=1,
+        processes=False,
+        protocol="tcp",
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        worker_dashboard_address="127.0.0.1:0",
+    ) as cluster:
+        monkeypatch.setattr("pipeline.cluster.np.__version__", "1.26.4")
+        with (
+            pytest.raises(ClusterError, match=r"has numpy 2, here it is 1"),
+            open_cluster(ClusterConfig(scheduler=cluster.scheduler_address)),
+        ):
+            pass
+
+
+def test_a_scheduler_that_is_not_there_is_a_sentence() -> None:
+    began = time.monotonic()
+    with (
+        pytest.raises(ClusterError, match=r"no Dask scheduler answered at tcp://127\.0\.0\.1:9"),
+        open_cluster(ClusterConfig(scheduler="tcp://127.0.0.1:9", worker_wait=1.0)),
+    ):
+        pass
+    assert time.monotonic() - began < 15
+
+
+def test_a_scheduler_beyond_this_machine_without_tls_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        pytest.raises(ClusterError),
+        open_cluster(ClusterConfig(scheduler="tcp://192.0.2.77:8786", worker_wait=0.5)),
+    ):
+        pass
+    assert "without TLS" in caplog.text
+
+
+def test_a_memory_limit_that_is_no_size_is_refused() -> None:
+    with (
+        pytest.raises(ConfigError, match="'lots' is not a size"),
+        open_cluster(ClusterConfig(workers=1, memory_limit="lots"), data_bytes=0),
+    ):
+        pass
