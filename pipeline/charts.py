@@ -79,9 +79,13 @@ def line_chart(
     x_label: str,
     y_label: str,
     log: bool = False,
+    decades: int = MOST_DECADES,
     target: tuple[str, float] | None = None,
 ) -> Markup:
-    """Draw lines over one pair of axes; `target` is a named horizontal line, `log` a scale of the values."""
+    """Draw lines over one pair of axes, on a logarithmic scale of at most `decades` where `log` is set.
+
+    `target` is a named horizontal line.
+    """
     shown = [line for line in lines if len(line.x)]
     if not shown:
         return Markup('<p class="empty">No rounds were recorded.</p>')
@@ -89,7 +93,7 @@ def line_chart(
     if target is not None:
         values = np.append(values, target[1])
     x_axis = _x_scale(np.concatenate([line.x for line in shown]))
-    y_axis = _y_scale(values, log=log)
+    y_axis = _y_scale(values, log=log, decades=decades)
     parts = [_axes(x_axis, y_axis, x_label, y_label)]
     if target is not None:
         parts.append(_target(y_axis(target[1]), target[0]))
@@ -157,12 +161,12 @@ def _x_scale(values: NDArray[np.float64]) -> Scale:
     return Scale(low, high, LEFT, WIDTH - RIGHT)
 
 
-def _y_scale(values: NDArray[np.float64], *, log: bool) -> Scale:
+def _y_scale(values: NDArray[np.float64], *, log: bool, decades: int) -> Scale:
     low, high = float(values.min()), float(values.max())
     if log:
         high = max(high, low * 1.01)
         # A little air, and never so many decades that the interesting ones become thin.
-        low = max(low, high * 10.0**-MOST_DECADES)
+        low = max(low, high * 10.0**-decades)
         return Scale(low / 1.4, high * 1.4, HEIGHT - BOTTOM, TOP, log=True)
     if high <= low:
         low, high = low - 0.5 * abs(low) - 1e-9, high + 0.5 * abs(high) + 1e-9
@@ -220,7 +224,7 @@ def _axes(x_axis: Scale, y_axis: Scale, x_label: str, y_label: str) -> Markup:
 def _target(y: float, name: str) -> Markup:
     return Markup(
         '<line class="target" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
-        '<text class="note" x="{1}" y="{3}" text-anchor="end">{4}</text>'
+        '<text class="note" x="{0}" y="{3}">{4}</text>'
     ).format(LEFT, WIDTH - RIGHT, f"{y:.1f}", f"{y - 5:.1f}", name)
 
 

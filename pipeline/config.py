@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.errors import ConfigError
 from pipeline.ingest_config import ExtractConfig, ImportConfig, PredictConfig
+from pipeline.run_config import JobOptions, RunConfig
 from pipeline.train_config import ClusterConfig, EvaluateConfig, TrainConfig
 
 __all__ = [
@@ -25,13 +26,16 @@ __all__ = [
     "EvaluateConfig",
     "ExtractConfig",
     "ImportConfig",
+    "JobOptions",
     "PredictConfig",
+    "RunConfig",
     "TrainConfig",
     "build",
     "load_sections",
 ]
 
 SECTIONS: Mapping[str, type[BaseModel]] = {
+    "run": JobOptions,
     "extract": ExtractConfig,
     "import": ImportConfig,
     "train": TrainConfig,

@@ -71,7 +71,7 @@ class Evaluation:
         """Read what `to_dict` gave, from a model's record."""
 
         def shares(topk: Mapping[str, float]) -> dict[int, float]:
-            return {int(k): float(share) for k, share in topk.items()}
+            return {k: float(topk[str(k)]) for k in sorted(map(int, topk))}
 
         per_class = tuple(
             ClassAccuracy(part["name"], part["rows"], shares(part["topk"])) for part in values["per_class"]

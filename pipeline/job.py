@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.evaluation import Evaluation
-from pipeline.train_config import ClusterConfig
-from pipeline.training import TrainResult
+from pipeline.demo import write_digits
+from pipeline.evaluation import Evaluation, evaluate
+from pipeline.extraction import extract
+from pipeline.report import write_report
+from pipeline.run_config import RunConfig
+from pipeline.train_config import ClusterConfig, TrainConfig
+from pipeline.training import TrainResult, train
+from pipeline.training_plan import fingerprint, settled
+from storage.features import Dataset
+from storage.models import list_models
+from storage.runs import read_run
+from storage.stores import Store, open_store
+from storage.urls import join
 
 if TYPE_CHECKING:
     from distributed import Client
 
-    from pipeline.config import RunConfig
     from pipeline.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+DEMO_IMAGES = Path("topline-digits")
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """What the whole job made: the model, its accuracies on held-out rows and the path of the report."""
+    """What the whole job made: the model, its accuracies on held-out rows and the place of the report.
+
+    `reused` tells that the model was there already: the same data and options had been trained before.
+    """
 
     train: TrainResult
     evaluation: Evaluation | None
     report: str
     store: str
     images: str
-    rows: int
+    counts: dict[str, int]
     rejected: int
+    reused: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the object that `topline run --json` prints: that of `train`, and the accuracies and report."""
+        """Give the object that `topline run --json` prints: that of `train`, the accuracies, the report."""
         evaluation = self.evaluation
         return {
             **self.train.to_dict(),
@@ -38,8 +57,9 @@ class JobResult:
             "report": self.report,
             "store": self.store,
             "images": self.images,
-            "rows": self.rows,
+            "counts": self.counts,
             "rejected": self.rejected,
+            "reused": self.reused,
         }
 
 
@@ -49,5 +69,49 @@ def run(
     progress: Progress | None = None,
     client: Client | None = None,
 ) -> JobResult:
-    """Extract, train, certify, evaluate and report; steps whose result is stored already are not repeated."""
-    raise NotImplementedError
+    """Extract, train, certify, evaluate and report; what is stored already is not made again.
+
+    Without images it takes the digits that come with scikit-learn and writes them to topline-digits/.
+    Raises what the steps raise; everything that they had stored stays.
+    """
+    images = config.extract.images or str(write_digits(DEMO_IMAGES))
+    wanted = config.extract.model_copy(update={"images": images, "store": config.store})
+    extracted = extract(wanted, cluster, progress, client)
+    info = extracted.info
+    store = open_store(config.store)
+    choice = config.train.model_copy(update={"store": config.store, "dataset": info.id})
+    found = find_trained(choice, store, Dataset.open(store, info.id))
+    trained = found or train(choice, cluster, progress, client)
+    evaluation = None
+    if info.counts.get(config.evaluate.split, 0):
+        evaluation = evaluate(
+            trained.model, config.evaluate.split, progress, confused=config.evaluate.confused
+        )
+    else:
+        logger.warning("dataset %s has no %s rows: nothing was evaluated", info.id, config.evaluate.split)
+    if progress is not None:
+        progress.begin("report")
+    return JobResult(
+        train=trained,
+        evaluation=evaluation,
+        report=write_report(trained.model, config.report),
+        store=store.url,
+        images=images,
+        counts=dict(info.counts),
+        rejected=extracted.statuses.get("rejected", 0),
+        reused=found is not None,
+    )
+
+
+def find_trained(config: TrainConfig, store: Store, dataset: Dataset) -> TrainResult | None:
+    """Find the newest model that these options made of this dataset, if one reached the tolerance."""
+    same = fingerprint(settled(config, dataset), dataset)
+    for record in reversed(list_models(store)):
+        if record.dataset != dataset.info.id or record.run is None:
+            continue
+        if not record.result.get("relative_gap", 1.0) <= config.tol:
+            continue
+        made = read_run(store, record.run)
+        if made.outcome is not None and dict(made.fingerprint) == same:
+            return TrainResult.from_dict({**made.outcome, "model": join(store.url, "models", record.id)})
+    return None

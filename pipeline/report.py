@@ -5,13 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.charts import Series, bar_chart, line_chart
+from pipeline.evaluation import Evaluation
+from pipeline.originals import read_original
 from pipeline.report_data import ReportData, gather
 from pipeline.stored_model import StoredModel
 from storage.stores import open_store
@@ -28,7 +32,8 @@ def write_report(model_url: str, path: Path | None = None) -> str:
     """
     stored = StoredModel.open(model_url)
     created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    page = render(gather(stored, read_image, created)).encode()
+    root = Path(str(stored.model.record.features.get("images", "")))
+    page = render(gather(stored, partial(read_original, root), created)).encode()
     if path is not None:
         path = path.absolute()
         open_store(str(path.parent), create=True).write_bytes(path.name, page)
@@ -49,15 +54,16 @@ def render(data: ReportData) -> str:
     )
     environment.filters.update(number=number, percent=percent, duration=duration, count=count)
     record = data.record
+    evaluation = None if record.evaluation is None else Evaluation.from_dict(record.evaluation)
     return environment.get_template(TEMPLATE).render(
         data=data,
         record=record,
         result=record.result,
         certificate=record.certificate,
-        evaluation=record.evaluation,
+        evaluation=evaluation,
         verdict=verdict(record.certificate),
         charts=charts(data.history, _tolerance(record.config, record.certificate)),
-        accuracy_chart=accuracy_chart(record.evaluation),
+        accuracy_chart=accuracy_chart(evaluation),
         configuration=flat(record.config),
         features=flat(record.features),
     )
@@ -76,41 +82,45 @@ def verdict(certificate: Mapping[str, Any] | None) -> tuple[str, str]:
 
 def charts(history: Sequence[Mapping[str, Any]], tol: float | None) -> list[tuple[str, str, Markup]]:
     """Draw the history over rounds and over seconds, as (title, axis, chart)."""
-    axes = (("rounds", _column(history, "round")), ("seconds", _column(history, "seconds")))
-    drawn = []
-    for axis, x in axes:
-        gap = Series.of("relative gap", x, _column(history, "relative_gap"), positive=True)
-        target = None if tol is None else (f"tolerance {number(tol)}", tol)
-        drawn.append(
-            (
-                "Relative duality gap",
-                axis,
-                line_chart([gap], x_label=axis, y_label="relative gap", log=True, target=target),
-            )
-        )
-    for axis, x in axes:
-        lines = [
-            Series.of("primal", x, _column(history, "primal"), 2),
-            Series.of("dual", x, _column(history, "dual"), 1),
-        ]
-        drawn.append(
-            ("Primal and dual objective", axis, line_chart(lines, x_label=axis, y_label="objective"))
-        )
-    steps = Series.of("step", axes[0][1], _column(history, "step"), 3, positive=True)
-    active = Series.of("active share", axes[0][1], _column(history, "active"), 4)
-    drawn.append(("Step size", "rounds", line_chart([steps], x_label="rounds", y_label="step", log=True)))
-    drawn.append(
-        ("Share of active examples", "rounds", line_chart([active], x_label="rounds", y_label="share"))
-    )
-    return drawn
+    axes = {"rounds": _column(history, "round"), "seconds": _column(history, "seconds")}
+    gaps, steps = _column(history, "relative_gap"), _column(history, "step")
+    objectives = (_column(history, "primal"), _column(history, "dual"))
+    drawn = [("Relative duality gap", axis, gap_chart(axis, x, gaps, tol)) for axis, x in axes.items()]
+    drawn += [
+        ("Primal and dual objective", axis, objective_chart(axis, x, *objectives)) for axis, x in axes.items()
+    ]
+    step = Series.of("step", axes["rounds"], steps, 3, positive=True)
+    active = Series.of("active share", axes["rounds"], _column(history, "active"), 4)
+    return [
+        *drawn,
+        ("Step size", "rounds", line_chart([step], x_label="rounds", y_label="step", log=True)),
+        ("Share of active examples", "rounds", line_chart([active], x_label="rounds", y_label="share")),
+    ]
 
 
-def accuracy_chart(evaluation: Mapping[str, Any] | None) -> Markup:
+def gap_chart(axis: str, x: list[float], gaps: list[float], tol: float | None) -> Markup:
+    """Draw the gap of every round, and the smallest so far."""
+    best = np.fmin.accumulate(np.asarray(gaps, np.float64))
+    lines = [
+        Series.of("this round", x, gaps, 5, positive=True),
+        Series.of("best so far", x, best, 1, positive=True),
+    ]
+    target = None if tol is None else (f"tolerance {number(tol)}", tol)
+    return line_chart(lines, x_label=axis, y_label="relative gap", log=True, target=target)
+
+
+def objective_chart(axis: str, x: list[float], primal: list[float], dual: list[float]) -> Markup:
+    """Draw both objectives; the dual begins at 0, so a logarithmic scale leaves out its first rounds."""
+    lines = [Series.of("primal", x, primal, 2, positive=True), Series.of("dual", x, dual, 1, positive=True)]
+    return line_chart(lines, x_label=axis, y_label="objective", log=True, decades=2)
+
+
+def accuracy_chart(evaluation: Evaluation | None) -> Markup:
     """Draw the top-k accuracies against always answering the largest class."""
     if evaluation is None:
         return Markup("")
-    rows = [(f"top-{k}", float(share)) for k, share in evaluation["topk"].items()]
-    return bar_chart(rows, mark=("always the largest class", float(evaluation["majority_baseline"])))
+    rows = [(f"top-{k}", share) for k, share in evaluation.topk.items()]
+    return bar_chart(rows, mark=("always the largest class", evaluation.majority_baseline))
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,13 @@ class TrainResult:
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""
         return {**asdict(self), "certificate": self.certificate.to_dict() if self.certificate else None}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainResult:
+        """Read what `to_dict` gave, from a run's record, which may hold more."""
+        known = {field.name: values[field.name] for field in fields(cls)}
+        certificate = values["certificate"]
+        return cls(**{**known, "certificate": Certificate(**certificate) if certificate else None})
 
 
 def train(

@@ -121,7 +121,7 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     dataset = Dataset.open(store, config.dataset)
     raw = TrainingRows(dataset, "train")
     _check_labels(raw)
-    config = config.model_copy(update={"dataset": dataset.info.id, "k": _settled_k(config, dataset.info.m)})
+    config = settled(config, dataset)
     loss = _loss(config)
     loss.form(dataset.info.m)
     transforms = _transforms(config, store, raw)
@@ -140,6 +140,12 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
         run_id=run_id,
         resumes=config.resume is not None,
     )
+
+
+def settled(config: TrainConfig, dataset: Dataset) -> TrainConfig:
+    """Give the options with what the data decides filled in: the dataset's id, and k."""
+    k = _settled_k(config, dataset.info.m)
+    return config.model_copy(update={"dataset": dataset.info.id, "k": k})
 
 
 def fingerprint(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import checks, models, sharing, training
+from pipeline.cli import checks, data, models, run, sharing, training
 from pipeline.cli.command import add_command
 
 app = typer.Typer(
@@ -35,6 +35,30 @@ def _top(
 
 add_command(
     app,
+    run.run,
+    name="run",
+    sections=("run", "extract", "train", "cluster", "evaluate"),
+    hidden=frozenset({"dataset", "resume", "certify"}),
+    flow=True,
+    example="topline run --images photos --store photos-store --k 5",
+)
+add_command(
+    app,
+    data.extract,
+    name="extract",
+    sections=("extract", "cluster"),
+    flow=True,
+    example="topline extract --images photos --store photos-store --backbone hog",
+)
+add_command(
+    app,
+    data.import_,
+    name="import",
+    sections=("import",),
+    example="topline import --features embeddings.npy --labels labels.npy --store my-store",
+)
+add_command(
+    app,
     training.train,
     name="train",
     sections=("train", "cluster"),
@@ -49,6 +73,13 @@ add_command(
     sections=("evaluate",),
     flow=True,
     example="topline evaluate topline-run/models/m0001 --split test",
+)
+add_command(
+    app,
+    sharing.predict,
+    name="predict",
+    sections=("predict",),
+    example="topline predict topline-run/models/m0001 --images new-photos --top-k 5",
 )
 add_command(
     app,

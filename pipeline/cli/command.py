@@ -100,7 +100,9 @@ def add_command(
 
 
 def resolve(
-    sections: Sequence[str], file: Path | None, flag_values: Mapping[str, Any]
+    sections: Sequence[str],
+    file: Path | None,
+    flag_values: Mapping[str, Any],
 ) -> tuple[dict[str, BaseModel], frozenset[tuple[str, str]]]:
     """Merge defaults, file and flags into the options of each section, and tell which were chosen."""
     content = load_sections(file) if file is not None else {}

@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = FAILURE
     except TyperException as error:
-        code = _fail(words, "UsageError", error.format_message(), BAD_INPUT)
+        message = error.format_message().replace("Value error, ", "")
+        code = _fail(words, "UsageError", message, BAD_INPUT)
     except BaseException as error:
         if os.environ.get(DEBUG) or isinstance(error, SystemExit):
             raise

@@ -43,9 +43,12 @@ def flags(models: Iterable[type[BaseModel]], hidden: frozenset[str]) -> list[ins
     """Make a flag of each field of the option classes but those in `hidden`; the first of a name counts."""
     made: dict[str, inspect.Parameter] = {}
     for model in models:
-        for name, field in model.model_fields.items():
+        group = model.__name__.removesuffix("Config").removesuffix("Options")
+        # What a class declares itself is what it is about; what it inherits comes after.
+        names = sorted(model.model_fields, key=lambda name: name not in model.__annotations__)
+        for name in names:
             if name not in made and name not in hidden:
-                made[name] = _flag(name, field, model.__name__.removesuffix("Config"))
+                made[name] = _flag(name, model.model_fields[name], group)
     return list(made.values())
 
 

@@ -1,24 +1,47 @@
-"""`topline export`."""
+"""`topline predict` and `export`: what leaves a store."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pipeline.cli.command import Call, Outcome
 from pipeline.cli.models import ModelArgument, find_model
-from pipeline.cli.table import facts
+from pipeline.cli.table import facts, table
+from pipeline.config import PredictConfig
 
+if TYPE_CHECKING:
+    from pipeline.prediction import PredictResult
+
+ExportFormat = Literal["npz", "onnx", "safetensors"]
 SUFFIXES = {"npz": ".npz", "onnx": ".onnx", "safetensors": ".safetensors"}
+
+
+def predict(call: Call, model: ModelArgument) -> Outcome:
+    """Classify new images: the best classes of each, with their scores."""
+    from pipeline.prediction import predict as classify
+
+    found: PredictResult = classify(find_model(model), call.config(PredictConfig), call.progress)
+    rows = [
+        (
+            one.sample,
+            "  ".join(f"{label} ({score:.3f})" for label, score in zip(one.labels, one.scores, strict=True))
+            or f"{one.status}: {one.error}",
+        )
+        for one in found.predictions
+    ]
+    unreadable = sum(not one.labels for one in found.predictions)
+    warnings = [f"{unreadable} of {len(rows)} images could not be read"] if unreadable else []
+    return Outcome(found.to_dict(), table(("image", "best classes"), rows), warnings)
 
 
 def export(
     call: Call,  # noqa: ARG001 - one shape for all
     model: ModelArgument,
     format: Annotated[  # noqa: A002 - the word of the command line
-        str, typer.Option("--format", help="npz, onnx or safetensors")
+        ExportFormat, typer.Option("--format", help="Kind of file")
     ] = "npz",
     output: Annotated[
         Path | None, typer.Option("--output", help="File to write (default: the model's id)")
@@ -31,13 +54,13 @@ def export(
     from pipeline.publishing import export as write
 
     url = find_model(model)
-    path = output or Path(url.rpartition("/")[2] + SUFFIXES.get(format, ""))
-    found = write(url, path, format, top_k=top_k)  # type: ignore[arg-type] - refused there by name
+    path = output or Path(url.rpartition("/")[2] + SUFFIXES[format])
+    found = write(url, path, format, top_k=top_k)
     lines = facts(
         {
             "model": found.model,
             "file": f"{found.path} ({found.bytes:,} bytes, {found.format})",
-            "checked": f"scores of {found.rows_checked} rows, largest difference {found.largest_difference:.1e}",
+            "checked": f"{found.rows_checked} rows of scores, off by {found.largest_difference:.1e} at most",
         }
     )
     return Outcome(found.to_dict(), lines)

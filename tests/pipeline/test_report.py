@@ -97,7 +97,7 @@ def test_page_is_complete_in_itself() -> None:
 
 def test_page_shows_certificate_accuracy_mistakes_and_lineage() -> None:
     page = render(hand_made_report())
-    for expected in ("6.40e-04", "Certified", "81.0%", "99.0%", "own class ranked 2", "image not readable",
+    for expected in ("6.40e-04", "Certified", "81.0%", "99.0%", "own class: rank 2", "image not readable",
                      "gone: no such file", "cut short", "d0001-ab12", "backbone.name", "日本語"):  # fmt: skip
         assert expected in page
     assert page.count("<svg") == 7

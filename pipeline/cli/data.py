@@ -1,0 +1,58 @@
+"""`topline extract` and `import`: how data comes into a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pipeline.cli.command import Call, Outcome
+from pipeline.cli.table import facts
+from pipeline.config import ClusterConfig, ExtractConfig, ImportConfig
+
+if TYPE_CHECKING:
+    from pipeline.extraction import ExtractResult
+    from pipeline.importing import ImportResult
+
+REJECTED_SHOWN = 10
+
+
+def extract(call: Call) -> Outcome:
+    """Turn images into a dataset of features; an interrupted extraction goes on when it is called again."""
+    from pipeline.extraction import extract as run_extraction
+
+    result: ExtractResult = call.run(
+        "extract", run_extraction, config=call.config(ExtractConfig), cluster=call.config(ClusterConfig)
+    )
+    speed = "stored already" if result.reused else f"{result.images_per_second:,.0f} images/s"
+    lines = facts(
+        {
+            "dataset": f"{result.dataset} in {result.store} ({speed})",
+            "data": f"n {result.n:,}, d {result.d:,}, m {result.m:,}",
+            "rows": _counted(result.counts),
+            "images": _counted(result.statuses),
+        }
+    )
+    lines += [f"    rejected {path}: {reason}" for path, reason in result.rejected[:REJECTED_SHOWN]]
+    more = result.statuses.get("rejected", 0) - REJECTED_SHOWN
+    lines += [f"    and {more:,} more, each in the manifest"] if more > 0 else []
+    return Outcome(result.to_dict(), [*lines, "", f"  next: topline train --store {result.store}"])
+
+
+def import_(call: Call) -> Outcome:
+    """Store features that exist already: npy, npz, Parquet, LIBSVM text or HDF5."""
+    from pipeline.importing import import_features
+
+    result: ImportResult = import_features(call.config(ImportConfig), call.progress)
+    again = " (stored already)" if result.reused else ""
+    lines = facts(
+        {
+            "dataset": f"{result.dataset} in {result.store}{again}",
+            "data": f"n {result.n:,}, d {result.d:,}, m {result.m:,}, {result.layout}",
+            "rows": _counted(result.counts),
+        }
+    )
+    return Outcome(result.to_dict(), [*lines, "", f"  next: topline train --store {result.store}"])
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "none"

@@ -1,0 +1,56 @@
+"""`topline run`: the whole job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.cli.command import Call, Outcome
+from pipeline.cli.table import accuracies, facts
+from pipeline.cli.training import judge, training_facts
+from pipeline.config import ClusterConfig, EvaluateConfig, ExtractConfig, JobOptions, RunConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from pipeline.job import JobResult
+
+
+def run(call: Call) -> Outcome:
+    """Do the whole job, from images (or digits) to a certified and evaluated model and its report."""
+    from pipeline.job import run as run_job
+
+    options, images, training = call.config(JobOptions), call.config(ExtractConfig), call.config(TrainConfig)
+    store = options.store
+    if not call.chose("run", "store"):
+        # A file written for the single steps names the store in their sections.
+        store = images.store if call.chose("extract", "store") else store
+        store = training.store if call.chose("train", "store") else store
+    config = RunConfig(
+        store=store,
+        report=options.report,
+        extract=images,
+        train=training,
+        evaluate=call.config(EvaluateConfig),
+    )
+    result: JobResult = call.run("run", run_job, config=config, cluster=call.config(ClusterConfig))
+    code, warnings = judge(result.train, call, config.train.tol)
+    return Outcome(result.to_dict(), summary(result), warnings, code)
+
+
+def summary(result: JobResult) -> list[str]:
+    """Give what a person wants to see at the end."""
+    rows = ", ".join(f"{count:,} {split}" for split, count in result.counts.items() if count)
+    shown = {"images": f"{result.images} ({rows})", **training_facts(result.train)}
+    if result.rejected:
+        shown["rejected"] = f"{result.rejected:,} images, named with their reasons in the report"
+    if result.reused:
+        shown["training"] += " (made by an earlier run, not repeated)"
+    if result.evaluation is not None:
+        shown["accuracy"] = f"{accuracies(result.evaluation.topk)}   ({result.evaluation.split} images)"
+    shown["report"] = result.report
+    model = result.train.model
+    return [
+        *facts(shown),
+        "",
+        f"  next: topline predict {model} --images FOLDER",
+        f"        topline export {model} --format onnx --output model.onnx",
+        f"        topline models list --store {result.store}",
+    ]
