@@ -14,7 +14,7 @@ def optimum(X, y, loss, lam, smoothing=0.0, m=None):
 
     sum_j rho_j a_[j] is a sum over the steps of rho of (step) * (sum of the k largest), and the sum of the k
     largest of a is min over t of k t + sum (a - t)_+ (t >= 0 where each a is cut at zero first).  Smoothing
-    is min over z of Phi(z) + |z - s|^2 / (2 gamma).
+    takes the min over z of Phi(z) + |z - s|^2 / (2 gamma).
     """
     n, d = X.shape
     m = int(y.max()) + 1 if m is None else m
@@ -51,11 +51,11 @@ def optimum(X, y, loss, lam, smoothing=0.0, m=None):
     h += [np.zeros(n), np.zeros(n)]
 
     P = lam * W.T @ W
-    A, b = product - Z, np.zeros(scores)
+    A, b = (product - Z).toarray(), np.zeros(scores)
     if smoothing > 0:
         P = P + A.T @ A / (smoothing * n)
         A = b = None
     q = np.zeros(size)
     q[first_phi:] = 1.0 / n
-    x = minimise_qp(P, q, sparse.vstack(G), np.concatenate(h), A, b)
+    x = minimise_qp(P, q, sparse.vstack(G).toarray(), np.concatenate(h), A, b)
     return 0.5 * x @ (P @ x) + q @ x
