@@ -1,8 +1,8 @@
 """Exact column updates a second, beside two peers: python -m tests.benchmarks.column_updates.
 
-Scores are standard normal, c = 1.  The peers are a general QP solver (Clarabel through its direct interface, one
-call a column, on the sparse form of the same top-5 problem with m + 2 variables; building its matrices is not
-timed) and, for k = 1, projection on the simplex by sorting, compiled by Numba like the kernels.
+Scores are standard normal, c = 1.  The peers are a general QP solver (Clarabel through its direct interface,
+one column a call, on the sparse form of the top-5 problem; building its matrices is not timed) and, k = 1,
+projection on the simplex by sorting, compiled by Numba like the kernels.
 """
 
 from __future__ import annotations

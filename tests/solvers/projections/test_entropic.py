@@ -111,6 +111,16 @@ def test_a_guess_changes_nothing():
             np.testing.assert_allclose(warm, cold, atol=1e-14)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_the_kernel_comes_back_from_values_that_are_not_finite(value):
+    for k in (1, 3, 11):
+        for spots in ([3], list(range(12))):
+            b, out = np.linspace(-1, 1, 12), np.empty(12)
+            b[spots] = value
+            entropic_column(b, 0, 1.0, k, out, column_workspace(12)[0], np.nan)
+            assert not out[1:].max() > 0  # mass has one sign or is NaN
+
+
 def test_softmax_loss_and_gradient():
     rng = np.random.default_rng(3)
     for scale in (0.1, 3.0, 100.0, 1e6):

@@ -15,7 +15,14 @@ from solvers.losses import (
     WeightedTopKHinge,
     WeightedUsunierHinge,
 )
-from solvers.projections import column_updates, envelope_losses
+from solvers.projections import (
+    column_kind,
+    column_update_two,
+    column_updates,
+    column_workspace,
+    envelope_losses,
+    margins_or_empty,
+)
 from solvers.rank_weights import exponential, linear
 from tests.reference.columns import (
     infeasibility,
@@ -129,6 +136,45 @@ def test_without_smoothing_the_thesis_loss_sums_the_largest_others():
     got = envelope_losses(form, scores, y, 0.0, own_in_sort=False)
     expected = [support_value(form, violations_of(form, scores[i], y[i]), y[i], False) for i in range(20)]
     np.testing.assert_allclose(got, expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("own_in_sort", [True, False])
+def test_reports_vertex_support_and_a_guess_that_changes_nothing(own_in_sort):
+    rng = np.random.default_rng(12)
+    seen = set()
+    for _ in range(300):
+        rho = np.sort(rng.random(int(rng.integers(2, 12))))[::-1].copy()
+        form = LossForm(m=12, aggregate=Aggregate.SUM_THEN_HINGE, rho=rho)
+        q, y, c = rng.standard_normal(12), int(rng.integers(12)), 10.0 ** rng.uniform(-2, 1)
+        kind = column_kind(form, own_in_sort=own_in_sort)
+        work, index_work = column_workspace(12)
+        cold, warm = np.empty(12), np.empty(12)
+        call = (kind, q, y, c, 0.5 * c, rho, margins_or_empty(form))
+        guess, support, vertex = column_update_two(*call, cold, work, index_work, -1.0)
+        column_update_two(*call, warm, work, index_work, guess)
+        np.testing.assert_allclose(warm, cold, atol=1e-13)
+        mass = -np.delete(cold, y)
+        assert support == np.count_nonzero(mass)
+        if vertex:
+            assert set(mass[mass > 0]) <= set(rho)
+        seen.add(vertex)
+    assert seen == {False, True}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_come_back_from_values_that_are_not_finite(name, value):
+    make, own_in_sort = CASES[name]
+    form = make(30).form(30)
+    kind = column_kind(form, own_in_sort=own_in_sort)
+    work, index_work = column_workspace(30)
+    for spots in ([3], [0], list(range(30))):
+        q, out = np.linspace(-1, 1, 30), np.empty(30)
+        q[spots] = value
+        result = column_update_two(
+            kind, q, 0, 1.0, 0.5, form.rho, margins_or_empty(form), out, work, index_work, -1.0
+        )
+        assert 0 <= result[1] <= 30
 
 
 def test_refuses_k_of_all_classes_where_the_own_class_is_out():
