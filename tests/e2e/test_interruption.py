@@ -1,0 +1,75 @@
+"""Ctrl-C in the middle of training: one sentence, exit code 75, and a run that goes on from there."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from storage.history import read_history
+from storage.stores import open_store
+from tests.pipeline.small_data import small_dataset
+
+TOPLINE = Path(sys.executable).with_name("topline")
+
+
+def wait_for_rounds(store: Path, run: str, rounds: int, seconds: float = 120.0) -> None:
+    opened = open_store(store)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if (store / "runs" / run).is_dir() and len(read_history(opened, run)) >= rounds:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"training did not reach {rounds} rounds within {seconds:g} s")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_training_says_how_to_go_on_and_does(tmp_path: Path, number: signal.Signals) -> None:
+    store = tmp_path / "store"
+    small_dataset(store)
+    endless = (
+        "train",
+        "--store",
+        store,
+        "--k",
+        "2",
+        "--workers",
+        "0",
+        "--tol",
+        "1e-14",
+        "--max-passes",
+        "10000000",
+    )
+    job = subprocess.Popen([TOPLINE, *endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for_rounds(store, "r0001", 20)
+        job.send_signal(number)
+        out, err = job.communicate(timeout=60)
+    finally:
+        job.kill()
+    assert job.returncode == 75, err
+    assert out == ""
+    sentence = next(line for line in err.splitlines() if line.startswith("error: "))
+    assert "Traceback" not in err
+    resume = re.search(r"topline (train .* --resume r0001)", sentence)
+    assert resume is not None
+    done = subprocess.run(
+        [TOPLINE, *resume[1].split(), "--workers", "0", "--tol", "0.01", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["run"] == "r0001"
+    assert result["passes"] >= 20
+    assert result["certificate"]["certified"] is True
+    checked = subprocess.run([TOPLINE, "fsck", store], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
