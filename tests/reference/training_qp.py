@@ -52,6 +52,7 @@ def optimum(X, y, loss, lam, smoothing=0.0, m=None):
 
     P = lam * W.T @ W
     A, b = (product - Z).toarray(), np.zeros(scores)
+    P = P.toarray()
     if smoothing > 0:
         P = P + A.T @ A / (smoothing * n)
         A = b = None
