@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -11,12 +12,10 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     SpinnerColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.progress import Progress as RichProgress
 
@@ -71,42 +70,58 @@ class LineDisplay:
 
 
 class BarDisplay:
-    """A live bar with speed, time left and the latest gap; finished stages stay as lines above it."""
+    """A live bar with speed, time left or the latest gap; finished stages stay as lines above it."""
 
     def __init__(self, bars: RichProgress) -> None:
         self._bars = bars
         self._task: TaskID | None = None
+        self._unit = ""
         self._begun = 0.0
+        self._facts = ""
 
     def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
         """Begin a stage; ends the one before."""
         self.end()
-        self._begun = time.monotonic()
-        self._task = self._bars.add_task(stage, total=total, unit=unit, facts="", speed="")
+        self._begun, self._unit, self._facts = time.monotonic(), unit, ""
+        self._task = self._bars.add_task(stage, total=total, detail="")
 
     def advance(self, amount: int = 1) -> None:
         """Count units."""
-        if self._task is None:
-            return
-        self._bars.update(self._task, advance=amount)
-        task = self._bars.tasks[-1]
-        seconds = time.monotonic() - self._begun
-        unit = task.fields["unit"]
-        if unit and seconds > 0.5:
-            self._bars.update(self._task, speed=f"{task.completed / seconds:,.0f} {unit}/s")
+        if self._task is not None:
+            self._bars.update(self._task, advance=amount)
+            self._bars.update(self._task, detail=self._detail())
 
     def note(self, facts: Mapping[str, Any]) -> None:
         """Show the facts of the moment."""
-        if self._task is not None:
-            self._bars.update(self._task, facts=fact_text(facts))
+        self._facts = fact_text(facts)
 
     def end(self) -> None:
-        """End the stage that has begun, if any: its bar stands still, full or where it stopped short."""
-        if self._task is not None:
-            task = self._bars.tasks[-1]
-            self._bars.update(self._task, total=task.completed or 1, completed=task.completed or 1)
+        """End the stage that has begun, if any: its bar stands full, with what was done in the end."""
+        if self._task is None:
+            return
+        task = self._bars.tasks[-1]
+        if task.completed or time.monotonic() - self._begun >= 1.0:
+            done = task.completed or 1
+            detail = self._detail(finished=True) if task.completed else ""
+            self._bars.update(self._task, total=done, completed=done, detail=detail)
             self._bars.stop_task(self._task)
+        else:
+            self._bars.remove_task(self._task)
         self._task = None
+
+    def _detail(self, *, finished: bool = False) -> str:
+        """Give the amount, and the gap where there is one, otherwise the speed and the time left."""
+        task = self._bars.tasks[-1]
+        seconds = time.monotonic() - self._begun
+        total = f"/{task.total:,.0f}" if task.total and not finished else ""
+        parts = [f"{task.completed:,.0f}{total} {self._unit}".rstrip(), self._facts]
+        if not self._facts and seconds > 0.5 and task.completed:
+            speed = task.completed / seconds
+            parts.append(f"{speed:,.0f}/s")
+            if task.total and not finished:
+                left = dt.timedelta(seconds=round((task.total - task.completed) / speed))
+                parts.append(f"{left} left")
+        return ", ".join(part for part in parts if part)
 
 
 def fact_text(facts: Mapping[str, Any]) -> str:
@@ -127,15 +142,10 @@ def show_progress() -> Iterator[Progress]:
         return
     columns = (
         SpinnerColumn(finished_text="[green]✓[/]"),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=28),
-        MofNCompleteColumn(),
-        TextColumn("[dim]{task.fields[unit]}[/]"),
+        TextColumn("{task.description:<8}"),
+        BarColumn(bar_width=16),
         TimeElapsedColumn(),
-        TextColumn("[dim]left[/]"),
-        TimeRemainingColumn(),
-        TextColumn("[cyan]{task.fields[speed]}[/]"),
-        TextColumn("[magenta]{task.fields[facts]}[/]"),
+        TextColumn("[dim]{task.fields[detail]}[/]"),
     )
     with RichProgress(*columns, console=Console(stderr=True)) as bars:
         display = BarDisplay(bars)

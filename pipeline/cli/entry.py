@@ -63,6 +63,8 @@ def _fail(words: Sequence[str], kind: str, message: str, code: int) -> int:
 def _log_to_stderr() -> None:
     """Send warnings to standard error; libraries that are chatty on the way down are told to be quiet."""
     level = logging.DEBUG if os.environ.get(DEBUG) else logging.WARNING
+    for number in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+        logging.addLevelName(number, logging.getLevelName(number).lower())
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s: %(message)s")
     for name in ("distributed", "tornado", "asyncio", "bokeh"):
         logging.getLogger(name).setLevel(logging.ERROR)

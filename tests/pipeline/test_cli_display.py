@@ -50,14 +50,16 @@ def test_bars_end_where_the_work_ended() -> None:
         shown = BarDisplay(bars)
         shown.advance()
         shown.begin("train", 1000, "passes")
-        shown.advance(40)
         shown.note({"relative_gap": 5e-4})
+        shown.advance(40)
+        shown.begin("certify")
         shown.begin("certify", 10, "rows")
+        shown.advance(3)
         shown.end()
         trained, certified = bars.tasks
     assert (trained.completed, trained.total, trained.finished) == (40, 40, True)
-    assert trained.fields["facts"] == "relative gap 5.00e-04"
-    assert certified.finished
+    assert trained.fields["detail"] == "40 passes, relative gap 5.00e-04"
+    assert (certified.completed, certified.finished) == (3, True)
 
 
 def test_facts_are_short() -> None:
