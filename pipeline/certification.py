@@ -140,8 +140,6 @@ def _tiles(
     labels = rows.labels()
     if progress is not None:
         progress.begin("certify", len(rows), "rows")
-    if progress is not None:
-        progress.begin("certify", len(rows), "rows")
     for first, last, unit in rows.tiles():
         for start in range(first, last, TILE_ROWS):
             stop = min(last, start + TILE_ROWS)

@@ -105,6 +105,7 @@ def threads() -> str:
 def solver() -> str:
     """Compile the kernels and train a small top-2 classifier to a relative gap of 1e-3."""
     import numpy as np
+
     from solvers import TopKHinge, solve
 
     rng = np.random.default_rng(0)
@@ -127,6 +128,7 @@ def store() -> str:
     """Write a dataset, read it back, flip one byte of it and see that reading notices."""
     import numpy as np
     import pyarrow as pa
+
     from storage.chunking import ChunkPlan
     from storage.errors import IntegrityError
     from storage.features import Dataset, DatasetWriter

@@ -150,8 +150,6 @@ def _ranks(
         progress.begin("evaluate", len(rows), "rows")
     ranks = np.empty(len(rows), dtype=np.int64)
     firsts = np.empty(len(rows), dtype=np.int64)
-    if progress is not None:
-        progress.begin("evaluate", len(rows), "rows")
     for start, stop, X in rows.tiles():
         scores = np.asarray(X @ W)
         y = labels[start:stop]

@@ -94,8 +94,6 @@ def train(
     """
     plan = plan_training(config)
     cluster = cluster or ClusterConfig()
-    if progress is not None:
-        progress.begin("train", unit="rounds")
     with stop_on_signals() as flag, _open_executor(plan, cluster, client) as (executor, rows):
         recorder = RunRecorder(plan.place, executor, flag, plan.config.checkpoint_seconds, progress)
         if progress is not None:
