@@ -22,7 +22,7 @@ from storage.stores import Store
 HISTORY_SECONDS = 0.5
 
 # Fields of SolverState that are single numbers; W is an array and the commit is applied before saving.
-SCALARS = ("round", "b", "aa", "passes", "seconds", "loss_at_zero", "best_primal", "best_dual")
+SCALARS = ("round", "b", "aa", "passes", "seconds", "loss_at_zero", "best_primal", "best_dual", "exact")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import MappingProxyType
@@ -11,28 +11,33 @@ from typing import Any
 
 import numpy as np
 
+from solvers.dual_ascent import DualAscent
 from solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from solvers.executor import DualRows, Executor, SerialExecutor, ThreadExecutor
-from solvers.frank_wolfe import FrankWolfe, Method
+from solvers.frank_wolfe import FrankWolfe
 from solvers.inputs import checked_problem, refuse_unsupported
 from solvers.iteration import Callback, Run, iterate
 from solvers.losses.base import Loss
+from solvers.methods import Method
 from solvers.problem import Problem
 from solvers.state import SolveResult, SolverState
 from solvers.step_rules import ExactStep, HarmonicStep, OpenLoopStep
 from solvers.stopping import StoppingCriteria
 from solvers.typing import FloatArray
 
-#: Every method by its name.
-METHODS: Mapping[str, Method] = MappingProxyType(
+#: Every method by its name, for so many blocks and a seed.
+METHODS: Mapping[str, Callable[[int, int], Method]] = MappingProxyType(
     {
-        "fw": FrankWolfe(ExactStep()),
-        "fw_open_loop": FrankWolfe(OpenLoopStep()),
-        "projected_gradient": FrankWolfe(HarmonicStep()),
+        "dual_ascent": DualAscent,
+        "fw": lambda _blocks, _seed: FrankWolfe(ExactStep()),
+        "fw_open_loop": lambda _blocks, _seed: FrankWolfe(OpenLoopStep()),
+        "projected_gradient": lambda _blocks, _seed: FrankWolfe(HarmonicStep()),
     }
 )
+#: Methods that keep A in every case.
+DUAL_METHODS = frozenset({"dual_ascent"})
 #: Names that are reserved for methods that this version does not have.
-RESERVED_METHODS = ("dual_ascent", "fw_away", "fw_pairwise", "sdca")
+RESERVED_METHODS = ("fw_away", "fw_pairwise", "sdca")
 
 #: Multiplications a round below which threads cost more than they bring.
 _SMALL_ROUND = 1e8
@@ -44,12 +49,12 @@ def solve(
     loss: Loss,
     lam: float,
     smoothing: float = 0.0,
-    method: str = "fw",
+    method: str = "dual_ascent",
     kernel: Any = None,
     sample_weight: Any = None,
     tol: float = 1e-3,
     max_passes: int = 1000,
-    seed: int = 0,  # noqa: ARG001 - part of the fixed signature, for methods with random orders
+    seed: int = 0,
     executor: Executor | None = None,
     callbacks: Sequence[Callback] = (),
     *,
@@ -68,17 +73,17 @@ def solve(
     loss : one of the losses of this package, such as ``TopKHinge(5)``.
     lam : weight of the regulariser; C = 1/(lam n).
     smoothing : gamma of the Moreau envelope; 0 trains on the loss itself.
-    method : "fw" (exact steps), "fw_open_loop" (steps 2/(t+1)) or "projected_gradient" (steps 1/t and the
-        ball).
+    method : "dual_ascent" (exact column updates), "fw" (Frank-Wolfe with exact steps), "fw_open_loop" (steps
+        2/(t+1)) or "projected_gradient" (steps 1/t and the ball).
     kernel, sample_weight : not offered with these methods; anything but None is refused.
     tol : relative gap to reach.
     max_passes : budget of passes over the examples.
-    seed : for methods that visit examples in random order; these have none.
+    seed : of the random orders of dual_ascent; the others have none.
     executor : where to run; by default threads of this process.  It stays bound, so that its duals can be
         read.
     callbacks : called after each round with (IterationRecord, SolverState); one that returns False ends the
         run.
-    keep_duals : keep A (n, m) also where smoothing is 0.
+    keep_duals : keep A (n, m) also with a Frank-Wolfe method and no smoothing, where it is not needed.
     time_limit : seconds.
     m : number of classes; by default the largest label + 1.
     state, duals : continue from a SolverState and, where A is kept, from ``executor.duals(state.commit)`` or
@@ -92,27 +97,28 @@ def solve(
     StateLostError : the duals that `state` belongs to are missing or do not fit.
     CertificateError : the dual value exceeds the primal one by more than rounding.
     """
-    chosen = _method(method)
+    make_method = _method(method)
     refuse_unsupported(method, kernel, sample_weight)
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
     problem, rows, labels = checked_problem(X, y, loss, lam, smoothing, m)
-    duals_kept = keep_duals or problem.smoothing > 0
+    duals_kept = keep_duals or problem.smoothing > 0 or method in DUAL_METHODS
     _check_state(problem, state, duals_kept=duals_kept, duals_given=duals is not None)
     with ExitStack() as stack:
         if executor is None:
-            executor = _default_executor(problem)
+            executor = _default_executor(problem, method)
             stack.callback(executor.close)
         executor.bind(problem, rows, labels, keep_duals=duals_kept)
         if state is not None and duals is not None:
             executor.load_duals(duals)
             # They come with the step that the state was waiting to see applied.
             state = replace(state, commit=None)
+        chosen = make_method(executor.blocks, seed)
         run = iterate(problem, executor, chosen, criteria, state, callbacks, duals_kept=duals_kept)
         A = _collected_duals(executor, run.state) if duals_kept and executor.in_process else None
     return _result(problem, run, A)
 
 
-def _method(name: str) -> Method:
+def _method(name: str) -> Callable[[int, int], Method]:
     if name in RESERVED_METHODS:
         raise UnsupportedCombinationError(
             f"this version has no method {name}; take one of {', '.join(METHODS)}"
@@ -137,8 +143,9 @@ def _check_state(problem: Problem, state: SolverState | None, *, duals_kept: boo
         raise StateLostError(f"the state of round {state.round} is given without its duals; load both")
 
 
-def _default_executor(problem: Problem) -> Executor:
-    if float(problem.n) * problem.d * problem.m < _SMALL_ROUND:
+def _default_executor(problem: Problem, method: str) -> Executor:
+    # Two blocks that ascend at the same time take several times the rounds of one; Frank-Wolfe does not mind.
+    if method in DUAL_METHODS or float(problem.n) * problem.d * problem.m < _SMALL_ROUND:
         return SerialExecutor()
     return ThreadExecutor(workers=available_cores())
 

@@ -28,15 +28,16 @@ class BlockStats:
     Attributes
     ----------
     rows : examples summed over.
-    product : (d, m) float64, sum x_i u_i^T (of alpha_i for a RebuildOrder); None where the order asks for
-        none.
-    b_u : sum b(u_i) = -sum <delta_i, u_i> (of alpha_i for a RebuildOrder).
+    product : (d, m) float64, sum x_i u_i^T; None where the order asks for none.  Here and below u_i is
+        alpha_i in the answer to a RebuildOrder, and the change of alpha_i in that to an AscentOrder.
+    b_u : sum b(u_i) = -sum <delta_i, u_i>.
     alpha_u : sum <alpha_i, u_i>; 0 where no A is kept.
     u_sq : sum |u_i|^2.
     alpha_sq : sum |alpha_i|^2; 0 where no A is kept.
     loss : sum Phi at the (lifted) scores; for an EvaluateOrder the true loss, Phi_gamma where smoothing > 0.
     lifted_loss : sum Phi(W^T x_i + gamma alpha_i) of an EvaluateOrder; equal to `loss` where smoothing is 0.
     active : rows with u_i != 0.
+    visited : column updates of an AscentOrder.
     seconds_products : time in products with X and in reading it, summed over blocks.
     seconds_kernels : time in everything per row, summed over blocks.
     """
@@ -50,6 +51,7 @@ class BlockStats:
     loss: float = 0.0
     lifted_loss: float = 0.0
     active: int = 0
+    visited: int = 0
     seconds_products: float = 0.0
     seconds_kernels: float = 0.0
 

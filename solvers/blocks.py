@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from solvers import kernels, projections, ranking
+from solvers.ascent import BlockAscent
 from solvers.block_stats import BlockStats
+from solvers.clock import Clock
 from solvers.duals import BlockDuals
 from solvers.errors import NonFiniteError, StateLostError
 from solvers.losses.base import Aggregate
-from solvers.orders import Commit, EvaluateOrder, OracleOrder, Order, RebuildOrder
+from solvers.orders import AscentOrder, Commit, EvaluateOrder, OracleOrder, Order, RebuildOrder
 from solvers.problem import Problem, squared_norm
 from solvers.rows import (
     Rows,
@@ -47,25 +48,6 @@ class _Tile:
         return slice(self.start, self.stop)
 
 
-@dataclass
-class _Clock:
-    """Seconds in products and in per-row work; each call of a method ends one stretch."""
-
-    products: float = 0.0
-    kernels: float = 0.0
-    _last: float = field(default_factory=time.perf_counter)
-
-    def product(self) -> None:
-        now = time.perf_counter()
-        self.products += now - self._last
-        self._last = now
-
-    def kernel(self) -> None:
-        now = time.perf_counter()
-        self.kernels += now - self._last
-        self._last = now
-
-
 class Block:
     """A contiguous run of examples, with their dual variables where they are kept.
 
@@ -93,6 +75,7 @@ class Block:
         self._rho = form.rho
         self._hinge_first = form.aggregate is Aggregate.HINGE_THEN_SUM
         self._margins = np.empty((0, 0)) if form.margins is None else form.margins
+        self._ascent: BlockAscent | None = None
         self._duals: BlockDuals | None = None
         if keep_duals or problem.smoothing > 0:
             self._duals = BlockDuals(problem, self._y, self._dtype, len(self._unchecked))
@@ -108,6 +91,8 @@ class Block:
             match order:
                 case OracleOrder():
                     return self._find_vertex(order)
+                case AscentOrder():
+                    return self._ascend(order)
                 case EvaluateOrder():
                     return self._evaluate(order)
                 case RebuildOrder():
@@ -126,7 +111,7 @@ class Block:
 
     def _find_vertex(self, order: OracleOrder) -> BlockStats:
         """Sum the vertex u_i at s_i + gamma alpha_i (Tajima et al., eq. 2.25 with the sign of C.24)."""
-        clock = _Clock()
+        clock = Clock()
         W = np.ascontiguousarray(order.W, dtype=self._dtype)
         scratch = _Scratch(self._tile_rows, self.problem.m, len(self._rho), self._dtype)
         product = np.zeros((self.problem.m, self.problem.d))
@@ -166,14 +151,27 @@ class Block:
             seconds_kernels=clock.kernels,
         )
 
+    def _ascend(self, order: AscentOrder) -> BlockStats:
+        """Find a change of A by exact column updates; it waits for its commit."""
+        duals = self._kept_duals()
+        self.duals(order.commit)
+        if order.exact:
+            duals.widen()
+        if self._ascent is None:
+            self._ascent = BlockAscent(self.problem, self._X, self._y, self.index, self._dtype)
+        stats = self._ascent.run(order, duals.A, duals.change())
+        duals.changed(order.round)
+        return stats
+
     def _evaluate(self, order: EvaluateOrder) -> BlockStats:
-        clock = _Clock()
-        W = np.ascontiguousarray(order.W, dtype=np.float64)
-        scratch = _Scratch(self._tile_rows, self.problem.m, len(self._rho), _FLOAT64)
+        clock = Clock()
+        dtype = _FLOAT64 if order.exact else self._dtype
+        W = np.ascontiguousarray(order.W, dtype=dtype)
+        scratch = _Scratch(self._tile_rows, self.problem.m, len(self._rho), dtype)
         smoothing = self.problem.smoothing
         lifted = np.zeros(ranking.N_SUMS)
         envelope = alpha_sq = 0.0
-        for tile in self._tiles(_FLOAT64):
+        for tile in self._tiles(dtype):
             scores = scratch.scores_of(tile.X, W)
             clock.product()
             ranked, counts = scratch.vertex(tile.stop - tile.start)
@@ -204,7 +202,7 @@ class Block:
 
     def _rebuild(self, order: RebuildOrder) -> BlockStats:
         """Sum what W, b and aa of eq. 2 and 3 are made of."""
-        clock = _Clock()
+        clock = Clock()
         duals = self._kept_duals()
         product = np.zeros((self.problem.d, self.problem.m))
         b = alpha_sq = 0.0

@@ -26,6 +26,8 @@ class BlockDuals:
         self.A: FloatArray = np.zeros((len(y), problem.m), dtype=dtype)
         self.ranked = np.zeros((len(y), len(self._rho)), dtype=np.int32)
         self.counts = np.zeros(len(y), dtype=np.int32)
+        self._change: FloatArray | None = None
+        self._change_round = _NEVER
         self._committed = np.full(tiles, _NEVER, dtype=np.int64)
         self._pending = np.full(tiles, _NEVER, dtype=np.int64)
 
@@ -39,6 +41,10 @@ class BlockDuals:
                 "load the duals of a checkpoint and go on from its state"
             )
         rows = slice(start, stop)
+        if self._change is not None and self._change_round == commit.round:
+            self.A[rows] += np.asarray(commit.step * self._change[rows], dtype=self.A.dtype)
+            self._committed[tile] = commit.round
+            return
         commit_rows(
             self.A[rows],
             self._y[rows],
@@ -54,12 +60,32 @@ class BlockDuals:
         """Note that `ranked` and `counts` of a tile now hold the vertex of this round."""
         self._pending[tile] = round_
 
+    def change(self) -> FloatArray:
+        """Give room (rows, m) for a change of A; what was in it is not waiting for a commit any more."""
+        if self._change is None:
+            self._change = np.zeros_like(self.A)
+        self._pending[:] = _NEVER
+        return self._change
+
+    def changed(self, round_: int) -> None:
+        """Note that the room now holds the change of this round, for every tile."""
+        self._change_round = round_
+        self._pending[:] = round_
+
+    def widen(self) -> None:
+        """Keep A in float64 from now on."""
+        if self.A.dtype != np.float64:
+            self.A = self.A.astype(np.float64)
+            self._change = None if self._change is None else self._change.astype(np.float64)
+
     def load(self, start: int, rows: FloatArray) -> None:
         """Replace A from row `start` of the block on; vertices found before are forgotten."""
         if rows.ndim != 2 or rows.shape[1] != self.A.shape[1] or start + len(rows) > len(self.A):
             raise StateLostError(
                 f"stored duals of shape {rows.shape} do not fit a block of shape {self.A.shape}"
             )
+        if rows.dtype == np.float64:
+            self.widen()
         self.A[start : start + len(rows)] = rows
         self._committed[:] = _NEVER
         self._pending[:] = _NEVER

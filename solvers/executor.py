@@ -41,6 +41,11 @@ class Executor(Protocol):
         """How many blocks run at the same time."""
         ...
 
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of the bound problem."""
+        ...
+
     def bind(self, problem: Problem, X: RowSource, y: IntArray, *, keep_duals: bool) -> None:
         """Take the examples of a problem, with A = 0 where `keep_duals`; what was bound before is dropped."""
         ...
@@ -65,8 +70,8 @@ class Executor(Protocol):
 class SerialExecutor:
     """Runs one block after the other.
 
-    `bounds` are the row numbers 0 = r_0 < r_1 < ... = n at which rows are cut into blocks, or `blocks` asks for
-    that many of nearly one size; one block by default.
+    `bounds` are the row numbers 0 = r_0 < r_1 < ... = n at which rows are cut into blocks, or `blocks` asks
+    for that many of nearly one size; one block by default.
     """
 
     in_process = True
@@ -82,6 +87,11 @@ class SerialExecutor:
     def workers(self) -> int:
         """How many blocks run at the same time."""
         return 1
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of the bound problem."""
+        return len(self._blocks)
 
     def bind(self, problem: Problem, X: RowSource, y: IntArray, *, keep_duals: bool) -> None:
         """Cut the examples into blocks, with A = 0 where `keep_duals`."""

@@ -4,52 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Protocol
-
-import numpy as np
 
 from solvers.block_stats import BlockStats
 from solvers.errors import StateLostError
-from solvers.orders import Commit, OracleOrder, Order
+from solvers.methods import Advance, Measurement, Runner, product_of, rises
+from solvers.orders import Commit, OracleOrder
 from solvers.problem import Problem, squared_norm
-from solvers.state import GapKind, SolverState
+from solvers.state import SolverState
 from solvers.step_rules import Direction, StepRule
 from solvers.typing import Float64Array
-
-_EPSILON = float(np.finfo(np.float64).eps)
-
-
-@dataclass(frozen=True, eq=False)
-class Round:
-    """What one round found at an iterate, and the iterate it leads to.
-
-    Attributes
-    ----------
-    primal, dual, gap_kind : objective values at the iterate that the round started from.
-    step : step taken; `moved` is False where none can improve the dual any more.
-    before : the state the round started from, with the values that it learned there.
-    after : the state after the step.
-    """
-
-    primal: float
-    dual: float
-    gap_kind: GapKind
-    step: float
-    moved: bool
-    before: SolverState
-    after: SolverState
-
-
-class Method(Protocol):
-    """A method as a value: one order a round, one step from the summed answer; it keeps nothing itself."""
-
-    def order(self, state: SolverState) -> Order:
-        """Say what the blocks shall do in this round."""
-        ...
-
-    def round(self, problem: Problem, state: SolverState, stats: BlockStats) -> Round:
-        """Measure the iterate and take the step, given the sum over all blocks."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -61,19 +24,14 @@ class FrankWolfe:
 
     rule: StepRule
 
-    def order(self, state: SolverState) -> OracleOrder:
-        """Ask for the vertex at W."""
-        return OracleOrder(round=state.round, W=state.W, commit=state.commit)
-
-    def round(self, problem: Problem, state: SolverState, stats: BlockStats) -> Round:
-        """Measure W and step towards the vertex."""
+    def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
+        """Measure W, and find the vertex on the way."""
+        stats = run(OracleOrder(round=state.round, W=state.W, commit=state.commit))
         # The blocks know |A|^2 of the A they hold; the recursion for it is only needed between rounds.
         aa = stats.alpha_sq / problem.n
         loss = stats.loss / problem.n
         primal = problem.lifted_primal(state.W, aa, loss)
         dual = problem.dual(state.W, state.b, aa)
-        direction = self._direction(problem, state, stats, aa)
-        step = self.rule.step(state.round, direction)
         before = replace(
             state,
             aa=aa,
@@ -81,27 +39,38 @@ class FrankWolfe:
             best_primal=min(state.best_primal, primal),
             best_dual=max(state.best_dual, dual),
         )
-        rounding = _EPSILON * max(abs(primal), abs(dual))
-        return Round(
+        return Measurement(
             primal=primal,
             dual=dual,
             gap_kind="lifted" if problem.smoothing > 0 else "true",
-            step=step,
-            moved=not self.rule.exact or direction.rise(step) > rounding,
             before=before,
-            after=self._advance(problem, before, direction, step),
+            stats=stats,
+            passes=1,
         )
 
-    def _direction(self, problem: Problem, state: SolverState, stats: BlockStats, aa: float) -> Direction:
+    def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
+        """Step towards the vertex."""
+        before = measured.before
+        direction = self._direction(problem, before, measured.stats)
+        step = self.rule.step(before.round, direction)
+        return Advance(
+            step=step,
+            moved=not self.rule.exact or rises(direction, step, measured),
+            after=self._advance(problem, before, direction, step),
+            active=measured.stats.active,
+            passes=0,
+        )
+
+    def _direction(self, problem: Problem, state: SolverState, stats: BlockStats) -> Direction:
         alpha_u = stats.alpha_u / problem.n
-        weights = problem.scale * _product(stats) - state.W
+        weights = problem.scale * product_of(stats) - state.W
         return Direction.of(
             problem,
             state.W,
             weights=weights,
             linear=stats.b_u / problem.n - state.b,
-            cross=alpha_u - aa,
-            square=stats.u_sq / problem.n - 2.0 * alpha_u + aa,
+            cross=alpha_u - state.aa,
+            square=stats.u_sq / problem.n - 2.0 * alpha_u + state.aa,
         )
 
     def _advance(
@@ -120,12 +89,6 @@ class FrankWolfe:
             aa=shrink * shrink * aa,
             commit=Commit(round=state.round, step=step, shrink=shrink),
         )
-
-
-def _product(stats: BlockStats) -> Float64Array:
-    if stats.product is None:
-        raise StateLostError("the blocks returned no product for this round; run the round again")
-    return stats.product
 
 
 def _shrink_to_ball(problem: Problem, W: Float64Array, aa: float, loss_at_zero: float | None) -> float:

@@ -10,10 +10,11 @@ from typing import TypeAlias
 from solvers.block_stats import BlockStats
 from solvers.certificate import FinalValues, final_values, rebuild
 from solvers.executor import Executor
-from solvers.frank_wolfe import Method, Round
+from solvers.methods import Advance, Measurement, Method, stay
+from solvers.orders import Order
 from solvers.problem import Problem, relative_gap
 from solvers.state import IterationRecord, SolverState
-from solvers.stopping import ENDS_AT_ITERATE, Status, StoppingCriteria, check
+from solvers.stopping import ENDS_AT_ITERATE, Status, StoppingCriteria, check, is_solved
 
 #: Called after every round with its record and the state to go on from; False ends the run as INTERRUPTED.
 Callback: TypeAlias = Callable[[IterationRecord, SolverState], bool | None]
@@ -53,14 +54,16 @@ def iterate(
     target = criteria
     history: list[IterationRecord] = []
     while True:
-        stats, waited = _timed_run(executor, method, state)
-        round_ = method.round(problem, state, stats)
+        desk = _Desk(executor)
+        measured = method.measure(problem, desk.run, state)
+        ends_here = is_solved(measured.primal, measured.dual, target)
+        advance = stay(measured) if ends_here else method.advance(problem, desk.run, measured)
         here = time.perf_counter() - began
-        record = _record(problem, round_, stats, seconds_before + here, waited)
+        record = _record(problem, measured, advance, desk, seconds_before + here)
         history.append(record)
-        status = check(record, target, seconds=here, moved=round_.moved)
+        status = check(record, target, seconds=here, moved=advance.moved)
         # An iterate that ends the run by its own merit is kept as it was measured; else the step counts.
-        state = round_.before if status in ENDS_AT_ITERATE else round_.after
+        state = measured.before if status in ENDS_AT_ITERATE else advance.after
         state = replace(state, passes=record.passes, seconds=record.seconds)
         if duals_kept and status not in ENDS_AT_ITERATE and state.round % REBUILD_EVERY == 0:
             W, b, aa = rebuild(problem, executor, state)
@@ -89,12 +92,22 @@ def _confirmed(status: Status, final: FinalValues, criteria: StoppingCriteria) -
     return None if status is Status.SOLVED else status
 
 
-def _timed_run(executor: Executor, method: Method, state: SolverState) -> tuple[BlockStats, float]:
-    """Give the summed answer of a round, and the seconds in which a worker was idle meanwhile."""
-    began = time.perf_counter()
-    stats = executor.run(method.order(state))
-    busy = (stats.seconds_products + stats.seconds_kernels) / executor.workers
-    return stats, max(time.perf_counter() - began - busy, 0.0)
+class _Desk:
+    """Runs the orders of one round and counts the time that they took."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self.products = self.kernels = self.waiting = 0.0
+
+    def run(self, order: Order) -> BlockStats:
+        """Run an order; what is not products or kernels of a busy worker is waiting."""
+        began = time.perf_counter()
+        stats = self._executor.run(order)
+        busy = (stats.seconds_products + stats.seconds_kernels) / self._executor.workers
+        self.products += stats.seconds_products
+        self.kernels += stats.seconds_kernels
+        self.waiting += max(time.perf_counter() - began - busy, 0.0)
+        return stats
 
 
 def _go_on(callbacks: Sequence[Callback], record: IterationRecord, state: SolverState) -> bool:
@@ -104,21 +117,21 @@ def _go_on(callbacks: Sequence[Callback], record: IterationRecord, state: Solver
 
 
 def _record(
-    problem: Problem, round_: Round, stats: BlockStats, seconds: float, waited: float
+    problem: Problem, measured: Measurement, advance: Advance, desk: _Desk, seconds: float
 ) -> IterationRecord:
-    gap = round_.primal - round_.dual
+    gap = measured.primal - measured.dual
     return IterationRecord(
-        round=round_.before.round,
-        passes=round_.before.passes + 1,
+        round=measured.before.round,
+        passes=measured.before.passes + measured.passes + advance.passes,
         seconds=seconds,
-        primal=round_.primal,
-        dual=round_.dual,
+        primal=measured.primal,
+        dual=measured.dual,
         gap=gap,
-        relative_gap=relative_gap(gap, round_.primal),
-        gap_kind=round_.gap_kind,
-        step=round_.step,
-        active=stats.active / problem.n,
-        seconds_products=stats.seconds_products,
-        seconds_kernels=stats.seconds_kernels,
-        seconds_waiting=waited,
+        relative_gap=relative_gap(gap, measured.primal),
+        gap_kind=measured.gap_kind,
+        step=advance.step,
+        active=advance.active / problem.n,
+        seconds_products=desk.products,
+        seconds_kernels=desk.kernels,
+        seconds_waiting=desk.waiting,
     )

@@ -15,8 +15,8 @@ from solvers.typing import Float64Array
 class Commit:
     """The step that the coordinator took in `round`: A <- shrink * ((1 - step) A + step U).
 
-    U is what the block found in that round.  A block applies it at the start of a later order, once: the
-    round number tells it whether it has already done so.
+    U is what the block found in that round: a vertex, or A + dA for an AscentOrder.  A block applies it at
+    the start of a later order, once: the round number tells it whether it has already done so.
     """
 
     round: int
@@ -34,11 +34,37 @@ class OracleOrder:
 
 
 @dataclass(frozen=True, eq=False)
+class AscentOrder:
+    """Find a change dA of A that raises the dual, by sweeps of exact column updates that start at W (d, m).
+
+    Attributes
+    ----------
+    round, W, commit : as for the other orders.
+    sweeps : the first visits every row, each further one the rows that moved in the one before.
+    spread : factor >= 1 on the curvature, for a block that moves while others do.
+    seed : of the random orders; with the round and the block it fixes them.
+    exact : products and A in float64, not in the precision of the features.
+    """
+
+    round: int
+    W: Float64Array
+    commit: Commit | None = None
+    sweeps: int = 1
+    spread: float = 1.0
+    seed: int = 0
+    exact: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class EvaluateOrder:
-    """Sum the losses at W (d, m) with float64 products, after applying `commit`; U and A stay as they are."""
+    """Sum the losses at W (d, m), after applying `commit`; U and A stay as they are.
+
+    Products are in float64 where `exact`, else in the precision of the features.
+    """
 
     W: Float64Array
     commit: Commit | None = None
+    exact: bool = True
 
 
 @dataclass(frozen=True)
@@ -48,5 +74,5 @@ class RebuildOrder:
     commit: Commit | None = None
 
 
-#: Everything that `Block.run` understands.  Another method adds its order here and its branch there.
-Order: TypeAlias = OracleOrder | EvaluateOrder | RebuildOrder
+#: Everything that `Block.run` understands.
+Order: TypeAlias = OracleOrder | AscentOrder | EvaluateOrder | RebuildOrder

@@ -59,6 +59,11 @@ class RowRange:
         """Chunk shape of the source, None where it has none."""
         return getattr(self._source, "chunks", None)
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether the source lies in memory."""
+        return held_in_memory(self._source)
+
     def __getitem__(self, rows: slice) -> Any:
         start, stop, _ = rows.indices(self.shape[0])
         return self._source[self._start + start : self._start + stop]
@@ -93,6 +98,18 @@ def iterate_tiles(X: RowSource, first_row: int, rows: int) -> Iterator[tuple[int
         slab = X[low:high]
         for start, stop in _cuts(high - low, first_row + low, rows):
             yield low + start, low + stop, as_rows(slab[start:stop], dtype)
+
+
+def held_in_memory(X: RowSource) -> bool:
+    """Say whether slices cost no reading: arrays, CSR matrices, and sources whose `in_memory` says so."""
+    if isinstance(X, np.ndarray):
+        return not isinstance(X, np.memmap)
+    return is_sparse(X) or bool(getattr(X, "in_memory", False))
+
+
+def slab_bounds(X: RowSource, rows: int) -> Iterator[tuple[int, int]]:
+    """Yield the runs of rows to read at once: whole chunks where there are any, multiples of `rows`."""
+    return _cuts(X.shape[0], 0, _slab_rows(X, rows))
 
 
 def is_sparse(values: Any) -> bool:

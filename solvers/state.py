@@ -35,6 +35,7 @@ class SolverState:
     seconds : seconds of solving so far, over all resumptions.
     loss_at_zero : mean loss at W = 0, known after the first round; it bounds the ball of projected_gradient.
     best_primal, best_dual : best values seen; both bound the optimum.
+    exact : whether dual_ascent has gone over to float64 products.
     commit : the step that blocks have not yet applied to A.
     """
 
@@ -47,6 +48,7 @@ class SolverState:
     loss_at_zero: float | None = None
     best_primal: float = math.inf
     best_dual: float = -math.inf
+    exact: bool = False
     commit: Commit | None = None
 
     @classmethod

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from solvers.errors import InvalidProblemError
+from solvers.problem import relative_gap
 
 if TYPE_CHECKING:
     from solvers.state import IterationRecord
@@ -59,6 +60,12 @@ class StoppingCriteria:
 
 #: An iterate that ends a run by what was measured at it; every other end comes after the round's step.
 ENDS_AT_ITERATE = frozenset({Status.SOLVED, Status.NO_PROGRESS, Status.NONFINITE})
+
+
+def is_solved(primal: float, dual: float, criteria: StoppingCriteria) -> bool:
+    """Say whether the gap between two finite objective values is small enough."""
+    finite = math.isfinite(primal) and math.isfinite(dual)
+    return finite and relative_gap(primal - dual, primal) <= criteria.tol
 
 
 def check(

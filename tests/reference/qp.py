@@ -20,8 +20,8 @@ def minimise_qp(P, q, G, h, A=None, b=None, entropies=()):
     extra = len(entropies)
     q = np.concatenate([np.asarray(q, dtype=float), np.ones(extra)])
     P = sparse.block_diag([P, sparse.csc_matrix((extra, extra))]) if extra else P
-    G = np.hstack([G, np.zeros((len(G), extra))])
-    A = A if A is None else np.hstack([A, np.zeros((len(A), extra))])
+    G = sparse.hstack([G, sparse.csc_matrix((G.shape[0], extra))])
+    A = A if A is None else sparse.hstack([A, sparse.csc_matrix((A.shape[0], extra))])
     rows = [] if A is None else [sparse.csc_matrix(A)]
     right = [] if A is None else [np.asarray(b, dtype=float)]
     cones = [] if A is None else [clarabel.ZeroConeT(rows[0].shape[0])]

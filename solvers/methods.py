@@ -1,0 +1,94 @@
+"""What a method is: it measures an iterate, and goes on from it.
+
+The two are apart because a run ends at an iterate that is good enough, before the next step is worked out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from solvers.block_stats import BlockStats
+from solvers.errors import StateLostError
+from solvers.orders import Order
+from solvers.problem import Problem
+from solvers.state import GapKind, SolverState
+from solvers.step_rules import Direction
+from solvers.typing import Float64Array
+
+#: Runs an order on every block and gives the sum.
+Runner: TypeAlias = Callable[[Order], BlockStats]
+
+_EPSILON = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """What an iterate is worth.
+
+    Attributes
+    ----------
+    primal, dual, gap_kind : objective values, and which gap their difference is.
+    before : the state that was measured, with the values learned on the way.
+    stats : the blocks' answer.
+    passes : passes over the examples that this took.
+    """
+
+    primal: float
+    dual: float
+    gap_kind: GapKind
+    before: SolverState
+    stats: BlockStats
+    passes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Advance:
+    """Where a method goes from a measured iterate.
+
+    Attributes
+    ----------
+    step : step taken along the direction that the blocks found.
+    moved : whether the dual can still be improved; False ends the run.
+    after : the next state.
+    active : examples that take part in the direction.
+    passes : passes over the examples that this took.
+    """
+
+    step: float
+    moved: bool
+    after: SolverState
+    active: int
+    passes: int
+
+
+class Method(Protocol):
+    """A method as a value; what it must remember from round to round is in the state."""
+
+    def measure(self, problem: Problem, run: Runner, state: SolverState, /) -> Measurement:
+        """Give the objective values of a state."""
+        ...
+
+    def advance(self, problem: Problem, run: Runner, measured: Measurement, /) -> Advance:
+        """Take the step of this round."""
+        ...
+
+
+def product_of(stats: BlockStats) -> Float64Array:
+    """Give the (d, m) product of an answer; StateLostError where it has none."""
+    if stats.product is None:
+        raise StateLostError("the blocks returned no product for this round; run the round again")
+    return stats.product
+
+
+def rises(direction: Direction, step: float, measured: Measurement) -> bool:
+    """Say whether a step raises the dual by more than rounding."""
+    return direction.rise(step) > _EPSILON * max(abs(measured.primal), abs(measured.dual))
+
+
+def stay(measured: Measurement) -> Advance:
+    """Go nowhere, from an iterate that is good enough."""
+    return Advance(step=0.0, moved=True, after=measured.before, active=measured.stats.active, passes=0)

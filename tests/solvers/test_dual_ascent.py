@@ -1,0 +1,127 @@
+"""Dual block ascent: the optimum of a general solver, exact sums, and one answer for every arrangement."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from solvers import MaxHinge, SerialExecutor, Status, ThreadExecutor, TopKHinge, solve
+from tests.reference import losses as reference
+from tests.reference.training_qp import optimum
+from tests.solvers.problems import LOSSES, M, examples, loss_name
+
+
+def run(X, y, loss, lam_n, smoothing=0.0, **options):
+    options = {"method": "dual_ascent", "tol": 1e-6, "max_passes": 3000, "m": M, **options}
+    return solve(X, y, loss, lam_n / len(y), smoothing, **options)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=loss_name)
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+@pytest.mark.parametrize("lam_n", [0.1, 1.0, 100.0])
+def test_it_reaches_the_optimum_of_a_general_solver(loss, smoothing, lam_n) -> None:
+    X, y = examples(n=20, d=3)
+    tol = 1e-8 if smoothing else 1e-4
+    result = run(X, y, loss, lam_n, smoothing, tol=tol)
+    best = optimum(X, y, loss, lam_n / len(y), smoothing, M)
+    rounding = 1e-6 * best + 1e-8  # what the interior point solver leaves open
+    assert result.status is Status.SOLVED
+    assert result.dual - rounding <= best <= result.primal + rounding
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=loss_name)
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_reported_values_are_those_of_the_returned_W_and_A(loss, smoothing, dtype) -> None:
+    X, y = examples()
+    X = X.astype(dtype)
+    result = run(X, y, loss, 0.3, smoothing, tol=1e-3, executor=SerialExecutor(blocks=3))
+    lam = 0.3 / len(y)
+    assert result.primal == pytest.approx(reference.primal(X, y, loss, lam, smoothing, result.W), rel=1e-9)
+    assert result.dual == pytest.approx(reference.dual(X, y, loss, lam, smoothing, result.A), rel=1e-9)
+    np.testing.assert_allclose(result.W, reference.weights_of(X, lam, result.A), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 7, 60])
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+def test_the_dual_never_falls_for_any_number_of_blocks(blocks, smoothing) -> None:
+    X, y = examples()
+    result = run(X, y, TopKHinge(3), 0.3, smoothing, tol=1e-3, executor=SerialExecutor(blocks=blocks))
+    duals = np.array([record.dual for record in result.history])
+    assert result.status is Status.SOLVED
+    assert np.diff(duals).min() > -1e-12 * duals.max()
+
+
+def test_the_step_is_the_best_point_of_the_segment() -> None:
+    """Several blocks overshoot together; what the line search makes of it is checked on a grid of D."""
+    X, y = examples()
+    lam, loss = 0.3 / len(y), TopKHinge(3)
+    seen = []
+    with SerialExecutor(blocks=20) as executor:
+
+        def keep(record, state):
+            A = np.concatenate([rows.copy() for _, _, rows in executor.duals(state.commit)])
+            seen.append((record.step, A))
+
+        run(X, y, loss, 0.3, tol=1e-9, max_passes=12, executor=executor, callbacks=[keep])
+    before = np.zeros_like(seen[0][1])
+    inner_steps = 0
+    for step, after in seen:
+        if 0.0 < step < 1.0:
+            inner_steps += 1
+            values = [
+                reference.dual(X, y, loss, lam, 0.0, before + factor * (after - before))
+                for factor in (0.99, 1.0, 1.01)
+            ]
+            assert values[1] >= max(values) - 1e-13
+        before = after
+    assert inner_steps
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+def test_a_run_that_was_cut_off_goes_on_bit_for_bit(smoothing) -> None:
+    X, y = examples()
+    options = {"tol": 1e-12, "max_passes": 40, "executor": SerialExecutor(blocks=3)}
+    whole = run(X, y, MaxHinge(), 0.3, smoothing, **options)
+    first = run(X, y, MaxHinge(), 0.3, smoothing, callbacks=[lambda record, _: record.round < 4], **options)
+    assert first.status is Status.INTERRUPTED
+    rest = run(X, y, MaxHinge(), 0.3, smoothing, state=first.state, duals=[(0, len(y), first.A)], **options)
+    np.testing.assert_array_equal(rest.A, whole.A)
+    np.testing.assert_array_equal(rest.W, whole.W)
+
+
+def test_threads_give_bit_for_bit_what_one_thread_gives() -> None:
+    X, y = examples(n=600)
+    serial = run(X, y, TopKHinge(2), 1.0, tol=1e-4, executor=SerialExecutor(blocks=4))
+    with ThreadExecutor(2, blocks=4) as executor:
+        threads = run(X, y, TopKHinge(2), 1.0, tol=1e-4, executor=executor)
+    np.testing.assert_array_equal(serial.A, threads.A)
+
+
+def test_the_seed_fixes_the_run_and_no_seed_changes_the_answer() -> None:
+    X, y = examples(n=3000)  # more rows than one tile takes, so that the order of tiles matters
+    first, again, other = (run(X, y, MaxHinge(), 1.0, tol=1e-4, seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.A, again.A)
+    assert not np.array_equal(first.A, other.A)
+    assert first.primal == pytest.approx(other.primal, rel=2e-4)
+
+
+def test_sparse_features_and_features_read_from_disk_reach_the_same_optimum(tmp_path) -> None:
+    X, y = examples(n=400, d=30)
+    X = np.where(np.abs(X) > 0.8, X, 0.0).astype(np.float32)
+    np.save(tmp_path / "X.npy", X)
+    dense = run(X, y, TopKHinge(2), 1.0, tol=1e-4)
+    csr = run(sparse.csr_matrix(X), y, TopKHinge(2), 1.0, tol=1e-4)
+    mapped = run(np.load(tmp_path / "X.npy", mmap_mode="r"), y, TopKHinge(2), 1.0, tol=1e-4)
+    for result in (dense, csr, mapped):
+        assert result.status is Status.SOLVED
+        assert result.primal == pytest.approx(dense.primal, rel=2e-4)
+
+
+def test_it_needs_far_fewer_passes_than_frank_wolfe() -> None:
+    X, y = examples(n=500, d=40, spread=3.0)
+    ascent = run(X, y, TopKHinge(2), 1.0, tol=1e-3)
+    frank_wolfe = run(X, y, TopKHinge(2), 1.0, tol=1e-3, method="fw", max_passes=20 * ascent.passes)
+    assert ascent.status is Status.SOLVED
+    assert frank_wolfe.status is Status.MAX_PASSES
