@@ -1,0 +1,170 @@
+"""PyTorch models by their name in timm: the optional extra of that name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from pipeline.backbones.base import Features, Network, refuse_options
+from pipeline.backbones.preprocessing import Preprocessing
+from pipeline.errors import ConfigError, InputError, MissingExtraError
+from pipeline.images import Pixels
+from pipeline.ingest_config import BackboneConfig
+
+OPTIONS = frozenset({"resize", "crop", "mean", "std", "interpolation", "checkpoint"})
+
+
+@dataclass(frozen=True)
+class TimmModel:
+    """The features before the classifier of timm's model `model`, on one thread of the CPU.
+
+    With `checkpoint` the weights are those of that file ; otherwise timm's pretrained
+    ones, fetched on first use.  `sha256` is that of the weights' values.  Preprocessing is the model's own,
+    but for what flags change.
+    """
+
+    name: ClassVar[str] = "timm"
+
+    model: str
+    checkpoint: str | None
+    sha256: str
+    preprocessing: Preprocessing
+    dim: int
+
+    @classmethod
+    def from_config(cls, argument: str, config: BackboneConfig) -> Self:
+        """Create the model once, here, to learn its preprocessing and its number of features."""
+        refuse_options(cls.name, config, OPTIONS)
+        if not argument:
+            raise ConfigError("the backbone timm needs a model: write timm:resnet50")
+        checkpoint = None if config.checkpoint is None else str(config.checkpoint.expanduser().absolute())
+        return cls._make(argument, checkpoint, None, config.preprocessing())
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """Make again what gave `spec`; `InputError` where the weights are others now."""
+        stored = Preprocessing.from_values(spec["preprocessing"], "the stored specification")
+        made = cls._make(str(spec["model"]), spec["checkpoint"], stored, {})
+        if made.sha256 != spec["sha256"]:
+            raise InputError(
+                f"the weights of timm's {made.model} are not those that made the features: put"
+                f" {made.checkpoint or 'the pretrained ones'} back, or extract and train again"
+            )
+        return made
+
+    @classmethod
+    def _make(
+        cls,
+        model: str,
+        checkpoint: str | None,
+        preprocessing: Preprocessing | None,
+        chosen: Mapping[str, Any],
+    ) -> Self:
+        network = _load(model, checkpoint)
+        found = preprocessing or _own_preprocessing(network)
+        made = cls(model, checkpoint, _digest(network), found.changed(chosen), 0)
+        empty = np.zeros((made.preprocessing.crop, made.preprocessing.crop, 3), np.uint8)
+        return cls(**{**vars(made), "dim": made._features_of(network)([empty]).shape[1]})
+
+    @property
+    def side(self) -> int:
+        """Images are resized to this."""
+        return self.preprocessing.shorter_side
+
+    def spec(self) -> dict[str, Any]:
+        """Model, weights and preprocessing."""
+        return {
+            "name": self.name,
+            "model": self.model,
+            "checkpoint": self.checkpoint,
+            "sha256": self.sha256,
+            "dim": self.dim,
+            "preprocessing": self.preprocessing.values(),
+        }
+
+    def open(self) -> Network:
+        """Load the weights; `InputError` where they are others than when the job began."""
+        network = _load(self.model, self.checkpoint)
+        if _digest(network) != self.sha256:
+            raise InputError(f"the weights of timm's {self.model} differ on this machine")
+        return self._features_of(network)
+
+    def _features_of(self, network: Any) -> Network:
+        torch, _ = _packages()
+
+        def features(images: Sequence[Pixels]) -> Features:
+            with torch.inference_mode():
+                found = network(torch.from_numpy(self.preprocessing.batch(images)))
+            array: Features = found.reshape(len(images), -1).numpy().astype(np.float32, copy=False)
+            return array
+
+        return features
+
+
+def _packages() -> tuple[ModuleType, ModuleType]:
+    try:
+        import timm
+        import torch
+    except (ImportError, RuntimeError) as error:
+        # A torchvision that was built for another torch fails with a RuntimeError.
+        raise MissingExtraError(
+            f"the backbone timm needs timm and torch ({error}): run python -m pip install 'topline[timm]'"
+        ) from error
+    return torch, timm
+
+
+def _load(model: str, checkpoint: str | None) -> Any:
+    torch, timm = _packages()
+    if not timm.is_model(model):
+        near = timm.list_models(f"*{model[:6]}*")[:3]
+        raise InputError(
+            f"timm has no model {model!r}" + (f": did you mean {', '.join(near)}?" if near else "")
+        )
+    if checkpoint is not None and not Path(checkpoint).is_file():
+        raise InputError(f"there is no checkpoint {checkpoint}: check --checkpoint")
+    torch.set_num_threads(1)
+    try:
+        network = timm.create_model(
+            model, pretrained=checkpoint is None, num_classes=0, checkpoint_path=checkpoint or ""
+        )
+    except Exception as error:
+        # Downloads, archives and PyTorch fail with exceptions of many families.
+        place = (
+            f"the checkpoint {checkpoint}" if checkpoint else "its pretrained weights (or give --checkpoint)"
+        )
+        raise InputError(f"timm's {model} cannot be loaded from {place}: {_short(error)}") from error
+    return network.eval()
+
+
+def _own_preprocessing(network: Any) -> Preprocessing:
+    from timm.data import resolve_model_data_config
+
+    config = resolve_model_data_config(network)
+    crop = int(config["input_size"][-1])
+    interpolation = str(config["interpolation"])
+    return Preprocessing(
+        resize=max(crop, round(crop / float(config["crop_pct"]))),
+        crop=crop,
+        mean=tuple(map(float, config["mean"])),
+        std=tuple(map(float, config["std"])),
+        interpolation=interpolation if interpolation in ("bilinear", "bicubic") else "bicubic",
+    )
+
+
+def _digest(network: Any) -> str:
+    """SHA-256 of all weights: the same for the same model, whatever kind of file they came from."""
+    total = hashlib.sha256()
+    for name, tensor in network.state_dict().items():
+        total.update(name.encode())
+        total.update(np.ascontiguousarray(tensor.cpu().numpy()).tobytes())
+    return total.hexdigest()
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

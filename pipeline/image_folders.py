@@ -1,0 +1,88 @@
+"""Images in folders: a folder a class, optionally under train/, val/ and test/."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from pipeline.errors import InputError
+from pipeline.image_items import (
+    SPLIT_NAMES,
+    ImageItem,
+    ImageListing,
+    display,
+    is_hidden,
+    is_other,
+    located,
+)
+
+
+def list_folder(root: Path, *, labelled: bool = True) -> ImageListing:
+    """All images below `root`, by path.
+
+    The class is the path of an image's folder below `root` (below root/train and so on if the folders in
+    `root` are such splits).  If all images lie directly in `root` it is the one class.  Hidden files and
+    files whose suffix says that they are no images are left out; a link that leads out of `root`, a link to
+    a folder and anything that is not a regular file is listed with the reason why it is refused.
+    """
+    found = sorted(_walk(root, ""), key=lambda entry: entry[0].split("/"))
+    ignored = tuple(display(path) for path, error in found if error is None)
+    entries = [(path, error) for path, error in found if error is not None]
+    splits = has_split_folders(root)
+    items = []
+    for path, error in entries:
+        item = ImageItem(display(path), display(path), path, error=error)
+        if not error:
+            item = located(root, item)
+        items.append(_labelled(item, splits=splits) if labelled else item)
+    if labelled and items and not any(item.label for item in items):
+        name = display(root.name) or "images"
+        items = [replace(item, label=name) for item in items]
+    elif labelled:
+        reason = "lies in no class's folder: move it into one"
+        items = [
+            item if item.label is not None or item.error else replace(item, error=reason) for item in items
+        ]
+    return ImageListing(root, "folder", tuple(items), ignored)
+
+
+def has_split_folders(root: Path) -> bool:
+    """Whether the folders in `root` are train, val or test, with train among them, and nothing else."""
+    names = [entry.name for entry in _entries(root) if entry.is_dir() and not is_hidden(entry.name)]
+    meant = [SPLIT_NAMES.get(name.lower()) for name in names]
+    return "train" in meant and all(meant)
+
+
+def _labelled(item: ImageItem, *, splits: bool) -> ImageItem:
+    folder = PurePosixPath(item.path).parent
+    split = None
+    if splits and folder.parts:
+        split = SPLIT_NAMES[folder.parts[0].lower()]
+        folder = PurePosixPath(*folder.parts[1:])
+    return replace(item, split=split, label=str(folder) if folder.parts else None)
+
+
+def _walk(root: Path, folder: str) -> Iterator[tuple[str, str | None]]:
+    """Paths below `root`, with "" for an image, the reason of a refusal, or None to leave it out."""
+    for entry in _entries(root / folder):
+        path = f"{folder}/{entry.name}" if folder else entry.name
+        if is_hidden(entry.name):
+            yield path, None
+        elif entry.is_symlink() and entry.is_dir():
+            yield path, "is a link to a folder, which is not followed"
+        elif entry.is_dir(follow_symlinks=False):
+            yield from _walk(root, path)
+        elif is_other(entry.name):
+            yield path, None
+        else:
+            yield path, ""
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError as error:
+        raise InputError(f"the folder {display(str(folder))} cannot be read: {error.strerror}") from error

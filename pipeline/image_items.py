@@ -1,0 +1,198 @@
+"""What a listing of images consists of, and how one of them is read: never outside its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tarfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipeline.errors import ImageRejectedError, InputError
+from storage.fingerprint import canonical_json
+
+_IMAGES = (
+    ".jpg .jpeg .jpe .jfif .png .gif .bmp .dib .tif .tiff .webp .ppm .pgm .pbm .pnm .jp2 .j2k .tga .ico .pcx"
+    " .avif"
+)
+IMAGE_SUFFIXES = frozenset(_IMAGES.split())
+
+# Files that nobody means as images.  Anything else, with an unknown suffix or none, is tried as an image.
+_OTHERS = (
+    ".txt .tsv .csv .json .jsonl .xml .yaml .yml .toml .ini .cfg .md .rst .html .htm .log .py .ipynb .sh .m"
+    " .npy .npz .mat .parquet .arrow .h5 .hdf5 .pkl .pt .pth .onnx .safetensors .pdf .doc .docx .xls .xlsx"
+    " .zip .gz .bz2 .xz .zst .7z .rar .tar .tgz .idx .db .sqlite .lnk .url .mp4 .avi .mov .wav .mp3 .license"
+    " .sha256 .md5"
+)
+OTHER_SUFFIXES = frozenset(_OTHERS.split())
+
+SPLIT_NAMES = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
+
+
+@dataclass(frozen=True)
+class ImageItem:
+    """One image, or one entry that is refused without being read (then `error` says why).
+
+    `path` is for people and the manifest, `location` the same as the file system has it; both are relative
+    to the listing's root.  An image in a tar shard has an `offset` into the shard at `location`.  `stamp` is
+    the file's time of change: path, size and stamp stand for the content until it has been read.
+    """
+
+    sample_id: str
+    path: str
+    location: str = ""
+    label: str | None = None
+    split: str | None = None
+    size: int = 0
+    stamp: int = 0
+    offset: int | None = None
+    error: str = ""
+
+    def read(self, root: Path, max_bytes: int) -> bytes:
+        """Bytes of the image; `ImageRejectedError` where it is refused, too large or cannot be read."""
+        if self.error:
+            raise ImageRejectedError(self.error)
+        if self.size > max_bytes:
+            raise ImageRejectedError(f"the file has {self.size:,} bytes, more than {max_bytes:,}")
+        try:
+            with inside(root, self.location).open("rb") as file:
+                if self.offset is None:
+                    return file.read(max_bytes + 1)
+                file.seek(self.offset)
+                data = file.read(self.size)
+        except OSError as error:
+            raise ImageRejectedError(f"cannot be read: {error.strerror or error}") from error
+        if len(data) < self.size:
+            raise ImageRejectedError(
+                f"its shard is cut short: {len(data):,} of {self.size:,} bytes are there"
+            )
+        return data
+
+
+@dataclass(frozen=True)
+class ImageListing:
+    """All images of a folder, table or set of shards in a fixed order; `ignored` was left out by rule."""
+
+    root: Path
+    kind: str
+    items: tuple[ImageItem, ...]
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the labels in their order: numbers by value, all else by code point."""
+        return sorted_names(item.label for item in self.items if item.label is not None and not item.error)
+
+    @property
+    def refused(self) -> tuple[ImageItem, ...]:
+        """Entries that are rejected without being read."""
+        return tuple(item for item in self.items if item.error)
+
+    def digest(self) -> str:
+        """SHA-256 of the root and all items: equal as long as no file was added, removed or changed."""
+        total = hashlib.sha256(canonical_json([display(str(self.root)), self.kind]))
+        for item in self.items:
+            values = (item.path, item.label, item.split, item.size, item.stamp, item.offset, item.error)
+            total.update(canonical_json(values))
+        return total.hexdigest()
+
+
+def sorted_names(labels: Iterable[str]) -> tuple[str, ...]:
+    """Different labels in their order: by value where all are whole numbers, by code point otherwise."""
+    names = set(labels)
+    try:
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    except ValueError:
+        return tuple(sorted(names))
+
+
+def display(name: str) -> str:
+    r"""`name` as it is, but with bytes that are no UTF-8 written as \xff: Arrow and JSON hold only text."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder is left out by rule: dot files, and what macOS adds to archives."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def is_other(name: str) -> bool:
+    """Whether a file is left out by rule because its suffix says that it is no image."""
+    return Path(name).suffix.lower() in OTHER_SUFFIXES
+
+
+def inside(root: Path, path: str) -> Path:
+    """File at `path` under `root`, links followed; `ImageRejectedError` unless it is a file within `root`."""
+    try:
+        found = (root / path).resolve()
+        if not found.is_relative_to(root.resolve()):
+            raise ImageRejectedError(f"leads out of {display(str(root))}, and is not followed")
+        mode = found.stat().st_mode
+    except FileNotFoundError as error:
+        raise ImageRejectedError("there is no such file") from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ImageRejectedError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if not stat.S_ISREG(mode):
+        raise ImageRejectedError("is not a regular file")
+    return found
+
+
+def located(root: Path, item: ImageItem) -> ImageItem:
+    """`item` with size and time of its file, or with the reason why it is refused."""
+    try:
+        facts = inside(root, item.location).stat()
+    except ImageRejectedError as error:
+        return replace(item, error=str(error))
+    return replace(item, size=facts.st_size, stamp=facts.st_mtime_ns)
+
+
+def with_own_ids(items: Sequence[ImageItem]) -> tuple[ImageItem, ...]:
+    """Items with ids that differ: the second one of the same id gets "#2" behind it."""
+    seen: dict[str, int] = {}
+    result = []
+    for item in items:
+        count = seen[item.sample_id] = seen.get(item.sample_id, 0) + 1
+        result.append(item if count == 1 else replace(item, sample_id=f"{item.sample_id}#{count}"))
+    return tuple(result)
+
+
+def read_entry(root: Path, path: str, max_bytes: int) -> bytes:
+    """Bytes of the image that a manifest names: a file below `root`, or a member of a tar shard there.
+
+    `ImageRejectedError` where it is not there any more.
+    """
+    parts = Path(path).parts
+    for i, part in enumerate(parts[:-1], start=1):
+        shard = root.joinpath(*parts[:i])
+        if part.endswith(".tar") and shard.is_file():
+            return _member(inside(root, "/".join(parts[:i])), "/".join(parts[i:]), max_bytes)
+    return ImageItem(path, path, path).read(root, max_bytes)
+
+
+def _member(shard: Path, name: str, max_bytes: int) -> bytes:
+    try:
+        with tarfile.open(shard, "r:") as archive:
+            file = archive.extractfile(name)
+            if file is not None:
+                return file.read(max_bytes + 1)
+    except (KeyError, OSError, tarfile.TarError) as error:
+        raise ImageRejectedError(f"{name} cannot be read from {shard.name}: {error}") from error
+    raise ImageRejectedError(f"{name} in {shard.name} is not a file")
+
+
+def split_name(word: str, place: str) -> str:
+    """The split that a word of a table means; `InputError` naming `place` if it means none."""
+    found = SPLIT_NAMES.get(word.strip().lower())
+    if found is None:
+        raise InputError(f"{place} has the split {word!r}: write train, val or test")
+    return found

@@ -1,0 +1,170 @@
+"""Images in tar shards of the WebDataset layout: key.jpg beside key.cls or key.json, read by offset.
+
+Nothing is ever extracted to disk: a shard's headers are read once, images later, each at its offset.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from pipeline.errors import ImageRejectedError, InputError
+from pipeline.image_folders import has_split_folders
+from pipeline.image_items import (
+    IMAGE_SUFFIXES,
+    SPLIT_NAMES,
+    ImageItem,
+    ImageListing,
+    display,
+    inside,
+    is_hidden,
+    with_own_ids,
+)
+
+LABEL_FIELDS = ("label", "class_name", "class", "cls")
+
+# A label is a word or a small JSON object; anything larger is not read.
+LABEL_BYTES = 1 << 20
+
+
+def list_shards(root: Path, shards: list[Path], *, labelled: bool = True) -> ImageListing:
+    """All samples of the tar files `shards` below `root`, in their order.
+
+    The label is the text of key.cls, or the field "label" (class_name, class or cls) of key.json.  Shards in
+    folders train/, val/ and test/ have these splits.  Members that lead out of the archive, links, devices,
+    samples without image or label are listed with the reason why they are refused.
+    """
+    splits = root.is_dir() and has_split_folders(root)
+    items: list[ImageItem] = []
+    ignored: list[str] = []
+    for shard in shards:
+        relative = shard.relative_to(root)
+        split = SPLIT_NAMES[relative.parts[0].lower()] if splits and len(relative.parts) > 1 else None
+        reader = _Shard(root, relative.as_posix(), split, labelled=labelled)
+        items.extend(reader.items())
+        ignored.extend(reader.ignored)
+    return ImageListing(root, "shards", with_own_ids(items), tuple(ignored))
+
+
+@dataclass
+class _Sample:
+    """Members of one key that have been met so far."""
+
+    image: ImageItem | None = None
+    label: str | None = None
+    others: list[str] = field(default_factory=list)
+    error: str = ""
+
+
+class _Shard:
+    """One tar file while its headers are read."""
+
+    def __init__(self, root: Path, location: str, split: str | None, *, labelled: bool) -> None:
+        self.ignored: list[str] = []
+        self._root = root
+        self._location = location
+        self._split = split
+        self._labelled = labelled
+
+    def items(self) -> Iterator[ImageItem]:
+        """Samples in the order of the archive; a shard that ends too early ends with a refused item."""
+        try:
+            path = inside(self._root, self._location)
+        except ImageRejectedError as error:
+            raise InputError(f"the shard {self._location} {error}") from error
+        samples: dict[str, _Sample] = {}
+        cut = ""
+        try:
+            with tarfile.open(path, "r:") as archive:
+                stamp = path.stat().st_mtime_ns
+                for member in archive:
+                    yield from self._take(archive, member, stamp, samples)
+        except tarfile.ReadError as error:
+            if not samples:
+                raise InputError(
+                    f"{path} is not a tar archive ({error}): decompress it first if it is compressed"
+                ) from error
+            cut = str(error)
+        except OSError as error:
+            raise InputError(f"the shard {path} cannot be read: {error.strerror or error}") from error
+        for key, sample in samples.items():
+            yield from self._finished(key, sample)
+        if cut:
+            yield self._refused("(rest of the shard)", f"the shard is damaged or cut short: {cut}")
+
+    def _take(
+        self, archive: tarfile.TarFile, member: tarfile.TarInfo, stamp: int, samples: dict[str, _Sample]
+    ) -> Iterator[ImageItem]:
+        """Note a member; give what is refused at once."""
+        path = PurePosixPath(member.name)
+        if member.isdir():
+            return
+        if path.is_absolute() or ".." in path.parts:
+            yield self._refused(member.name, "leads out of the archive, and is not followed")
+        elif any(is_hidden(part) for part in path.parts):
+            self.ignored.append(f"{self._location}/{display(member.name)}")
+        elif not member.isreg() or member.issparse():
+            yield self._refused(member.name, "is a link, a device or a sparse file, and is not followed")
+        else:
+            stem, dot, suffix = path.name.partition(".")
+            sample = samples.setdefault(str(path.parent / stem), _Sample())
+            self._note(archive, member, dot + suffix.lower(), stamp, sample)
+
+    def _note(
+        self, archive: tarfile.TarFile, member: tarfile.TarInfo, suffix: str, stamp: int, sample: _Sample
+    ) -> None:
+        if suffix in IMAGE_SUFFIXES and sample.image is None:
+            name = f"{display(self._location)}/{display(member.name)}"
+            sample.image = ImageItem(
+                name,
+                name,
+                self._location,
+                split=self._split,
+                size=member.size,
+                stamp=stamp,
+                offset=member.offset_data,
+            )
+        elif suffix in (".cls", ".json"):
+            found = _label(archive, member, suffix)
+            # key.cls goes before key.json, whatever their order.
+            if found and (suffix == ".cls" or sample.label is None):
+                sample.label = found
+        else:
+            sample.others.append(member.name)
+
+    def _finished(self, key: str, sample: _Sample) -> Iterator[ImageItem]:
+        item = sample.image
+        if item is None:
+            names = ", ".join(sample.others[:3]) or "a label alone"
+            yield self._refused(key, f"the sample has no image, only {names}")
+            return
+        self.ignored.extend(f"{self._location}/{display(name)}" for name in sample.others)
+        if self._labelled and sample.label is None:
+            yield replace(item, error="the sample has no label: add key.cls, or key.json with a label")
+        else:
+            yield replace(item, label=sample.label if self._labelled else None)
+
+    def _refused(self, name: str, error: str) -> ImageItem:
+        path = f"{display(self._location)}/{display(name)}"
+        return ImageItem(path, path, self._location, split=self._split, error=error)
+
+
+def _label(archive: tarfile.TarFile, member: tarfile.TarInfo, suffix: str) -> str | None:
+    """Label in key.cls or key.json; None where there is none."""
+    file = archive.extractfile(member) if member.size <= LABEL_BYTES else None
+    if file is None:
+        return None
+    text = file.read().decode("utf-8", "replace").strip()
+    if suffix == ".cls":
+        return text or None
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return None
+    found = record if isinstance(record, (str, int)) else None
+    if isinstance(record, dict):
+        found = next((record[name] for name in LABEL_FIELDS if record.get(name) is not None), None)
+    return str(found).strip() or None if isinstance(found, (str, int)) else None

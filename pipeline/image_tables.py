@@ -1,0 +1,91 @@
+"""Images named by a table: CSV, TSV or Parquet with the columns path, label and, if wanted, split."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import InputError
+from pipeline.image_items import ImageItem, ImageListing, located, split_name, with_own_ids
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+
+Row = Mapping[str, str | None]
+
+
+def list_table(table: Path, *, labelled: bool = True) -> ImageListing:
+    """All images that `table` names, in its order; paths are relative to the table's folder.
+
+    A path that leads out of that folder, or to no file, and a row without a label are listed with the reason
+    why they are refused.  Raises `InputError` naming the line for a table that cannot be read.
+    """
+    rows = _parquet_rows(table) if table.suffix.lower() == ".parquet" else _csv_rows(table)
+    root = table.parent
+    items = [_item(root, place, row, labelled=labelled) for place, row in rows]
+    if not items:
+        raise InputError(f"{table} has no rows: write one for each image, as path,label")
+    return ImageListing(root, "table", with_own_ids(items))
+
+
+def _item(root: Path, place: str, row: Row, *, labelled: bool) -> ImageItem:
+    path, label, split = ((row.get(name) or "").strip() for name in ("path", "label", "split"))
+    if not path:
+        raise InputError(f"{place} has no path")
+    if labelled and row.get("split") is not None:
+        item = ImageItem(path, path, path, label or None, split_name(split, place))
+    else:
+        item = ImageItem(path, path, path, label or None)
+    if labelled and not label:
+        return ImageItem(path, path, path, error=f"{place} has no label")
+    return located(root, item)
+
+
+def _csv_rows(table: Path) -> Iterator[tuple[str, Row]]:
+    try:
+        with table.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(
+                file, delimiter="\t" if table.suffix.lower() == ".tsv" else ",", strict=True
+            )
+            _check_columns(table, reader.fieldnames or ())
+            for row in reader:
+                place = f"{table}, line {reader.line_num},"
+                if None in row:
+                    raise InputError(f"{place} has more fields than the header: quote paths that hold commas")
+                yield place, row
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"the table {table} cannot be read: {error}; it must be CSV in UTF-8") from error
+
+
+def _parquet_rows(table: Path) -> Iterator[tuple[str, Row]]:
+    try:
+        with pq.ParquetFile(table) as file:
+            names = file.schema_arrow.names
+            _check_columns(table, names)
+            wanted = [name for name in ("path", "label", "split") if name in names]
+            number = 0
+            for batch in file.iter_batches(columns=wanted):
+                columns = [_words(batch.column(name)) for name in wanted]
+                for values in zip(*columns, strict=True):
+                    number += 1
+                    yield f"{table}, row {number},", dict(zip(wanted, values, strict=True))
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"the table {table} cannot be read: {error}; it must be Parquet") from error
+
+
+def _words(column: pa.Array) -> list[str | None]:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return [None if value is None else str(value) for value in column.to_pylist()]
+
+
+def _check_columns(table: Path, names: object) -> None:
+    found = list(names) if isinstance(names, (list, tuple)) else []
+    if "path" not in found:
+        raise InputError(
+            f"{table} has the columns {', '.join(map(str, found)) or '(none)'}: it needs path and label,"
+            " and may have split"
+        )

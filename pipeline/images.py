@@ -1,0 +1,223 @@
+"""Image files as they come: bytes in, upright RGB pixels out, or the reason why not.
+
+Every file is taken for hostile.  Size and sides are judged from the header, before anything is decoded; a
+file that is cut short is rejected and never patched up with grey.  What is made of unusual files:
+the EXIF orientation is applied (a broken one counts as upright), transparency is laid on white, of an
+animation the first frame is taken, CMYK, grey and palettes become RGB, 16 bits are scaled to 8, and numbers
+outside a known range (32 bit, floating point) are stretched from their least to their greatest.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from pipeline.errors import ImageRejectedError
+from pipeline.ingest_config import ImageLimits
+
+Pixels = NDArray[np.uint8]
+
+# Not among them: EPS, which would start Ghostscript, and formats that nobody photographs in.
+FORMATS = (
+    "JPEG",
+    "MPO",
+    "PNG",
+    "GIF",
+    "BMP",
+    "DIB",
+    "TIFF",
+    "WEBP",
+    "PPM",
+    "JPEG2000",
+    "ICO",
+    "TGA",
+    "PCX",
+    "AVIF",
+)
+
+ORIENTATION_TAG = 0x0112
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+# How often a JPEG may be larger than wanted before it is decoded at a half, a quarter or an eighth.
+DRAFT_FACTOR = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """Upright RGB pixels (h, w, 3), and the width and height of the upright image in its file."""
+
+    pixels: Pixels
+    width: int
+    height: int
+
+
+def decode(data: bytes, limits: ImageLimits | None = None) -> Pixels:
+    """Upright RGB pixels (h, w, 3) of an image file; `ImageRejectedError` gives the reason why not."""
+    return read_picture(data, limits).pixels
+
+
+def read_picture(data: bytes, limits: ImageLimits | None = None, side: int | None = None) -> Picture:
+    """Decode an image file; `ImageRejectedError` gives the reason why it cannot be used.
+
+    With `side` a JPEG whose shorter side is more than twice that many pixels is decoded at a half, a quarter
+    or an eighth of its size, still with at least twice `side`, which is many times faster.
+    """
+    limits = limits or ImageLimits()
+    if not data:
+        raise ImageRejectedError("the file is empty")
+    if len(data) > limits.max_bytes:
+        raise ImageRejectedError(f"the file has {len(data):,} bytes, more than {limits.max_bytes:,}")
+    with _pillow_quiet():
+        try:
+            with Image.open(io.BytesIO(data), formats=_formats()) as image:
+                return _decoded(image, limits, side)
+        except ImageRejectedError:
+            raise
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise ImageRejectedError(f"refused as a decompression bomb: {_first_line(error)}") from error
+        except UnidentifiedImageError as error:
+            raise ImageRejectedError(_not_an_image(data)) from error
+        except MemoryError as error:
+            raise ImageRejectedError("decoding it needs more memory than there is") from error
+        except Exception as error:
+            # Decoders of hostile bytes raise whatever they like.
+            raise ImageRejectedError(f"cannot be decoded: {_first_line(error)}") from error
+
+
+def _decoded(image: Image.Image, limits: ImageLimits, side: int | None) -> Picture:
+    width, height = image.size
+    if width < 1 or height < 1:
+        raise ImageRejectedError(f"the image has {width} x {height} pixels")
+    if max(width, height) > limits.max_side:
+        raise ImageRejectedError(f"{width} x {height} pixels: a side is longer than {limits.max_side:,}")
+    if width * height > limits.max_pixels:
+        raise ImageRejectedError(f"{width} x {height} pixels are more than {limits.max_pixels:,}")
+    if side is not None and image.format in ("JPEG", "MPO"):
+        wanted = DRAFT_FACTOR * side
+        scale = min(width, height) / wanted
+        if scale > 1:
+            image.draft(None, (int(width / scale), int(height / scale)))
+    image.load()
+    turn = UPRIGHT.get(_orientation(image))
+    pixels = _rgb(image)
+    if turn is not None:
+        pixels = np.asarray(Image.fromarray(pixels).transpose(turn))
+        if turn not in (UPRIGHT[2], UPRIGHT[3], UPRIGHT[4]):
+            width, height = height, width
+    return Picture(np.ascontiguousarray(pixels), width, height)
+
+
+def _orientation(image: Image.Image) -> int:
+    """EXIF orientation 1-8; 1 where there is none, or where the tags cannot be read."""
+    try:
+        found = image.getexif().get(ORIENTATION_TAG, 1)
+    except Exception:  # noqa: BLE001 - broken tags are common in photographs that are fine otherwise
+        return 1
+    return int(found) if isinstance(found, int) else 1
+
+
+def _rgb(image: Image.Image) -> Pixels:
+    if image.mode.startswith("I;16"):
+        return _grey(_scaled_16_bit(np.asarray(image).astype(np.uint32)))
+    if image.mode in ("I", "F"):
+        return _grey(_to_8_bit(np.asarray(image)))
+    if image.has_transparency_data:
+        picture = image.convert("RGBA")
+        paper = Image.new("RGBA", picture.size, (255, 255, 255, 255))
+        return np.asarray(Image.alpha_composite(paper, picture).convert("RGB"))
+    return np.asarray(image.convert("RGB"))
+
+
+def _to_8_bit(values: NDArray[np.int32] | NDArray[np.float32]) -> Pixels:
+    """Integers within 16 bits are scaled as such, fractions within 0..1 too, all else is stretched."""
+    if not np.isfinite(values).all():
+        raise ImageRejectedError("some of its pixels are not finite numbers")
+    low, high = float(values.min()), float(values.max())
+    if values.dtype.kind == "i" and low >= 0 and high <= 65535:
+        return _scaled_16_bit(values.astype(np.uint32))
+    if values.dtype.kind == "f" and low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    if low == high:
+        return np.zeros(values.shape, np.uint8)
+    stretched = (values.astype(np.float64) - low) * (255 / (high - low))
+    return np.rint(stretched).astype(np.uint8)
+
+
+def _scaled_16_bit(values: NDArray[np.uint32]) -> Pixels:
+    scaled: Pixels = ((values * 255 + 32767) // 65535).astype(np.uint8)
+    return scaled
+
+
+def _grey(values: Pixels) -> Pixels:
+    repeated: Pixels = np.repeat(values[:, :, None], 3, axis=2)
+    return repeated
+
+
+def _formats() -> list[str]:
+    """Formats that this Pillow can open."""
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
+
+
+def _not_an_image(data: bytes) -> str:
+    """Say what the bytes look like where people mix it up with an image."""
+    head = data[:256].lstrip().lower()
+    if head.startswith((b"<!doctype html", b"<html")):
+        return "not an image but a web page"
+    if head.startswith((b"<svg", b"<?xml")):
+        return "not an image of pixels (SVG or other XML): convert it to PNG"
+    if data[4:8] == b"ftyp" and data[8:12] in (b"heic", b"heix", b"mif1", b"hevc"):
+        return "HEIC, which cannot be read: convert it to JPEG"
+    return "not an image in a format that can be read"
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+class _Quiet:
+    """How many threads are decoding, and the filters to restore once none is."""
+
+    lock = threading.Lock()
+    depth = 0
+    filters: warnings.catch_warnings[None] | None = None
+
+
+@contextmanager
+def _pillow_quiet() -> Iterator[None]:
+    """Make Pillow's warning of a bomb an error and ignore its others, which are about tags.
+
+    Warning filters belong to the process: the first thread that decodes sets them, the last one restores.
+    """
+    with _Quiet.lock:
+        if _Quiet.depth == 0:
+            _Quiet.filters = warnings.catch_warnings()
+            _Quiet.filters.__enter__()
+            warnings.filterwarnings("ignore", module=r"PIL\.")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+        _Quiet.depth += 1
+    try:
+        yield
+    finally:
+        with _Quiet.lock:
+            _Quiet.depth -= 1
+            if _Quiet.depth == 0 and _Quiet.filters is not None:
+                _Quiet.filters.__exit__(None, None, None)
+                _Quiet.filters = None
