@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from flows import environment
 
 if TYPE_CHECKING:
     from pipeline.progress import Progress
@@ -16,4 +19,8 @@ def run_flow(name: str, parameters: Mapping[str, Any], progress: Progress | None
     `{"config": TrainConfig(...), "cluster": ClusterConfig(...)}`.  What the pipeline raises is raised again
     unchanged; raises `FlowServerError` (a `PipelineError`) where Prefect's server does not answer.
     """
-    raise NotImplementedError
+    environment.prepare(os.environ, environment.COMMAND_LINE)
+    # Only now: importing Prefect reads the environment.
+    from flows.launching import launch
+
+    return launch(name, parameters, progress)

@@ -1,0 +1,93 @@
+"""Start a flow from this process, on the server that is configured or on Prefect's embedded one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import httpx
+from prefect import Flow, tags
+from prefect.client.orchestration import get_client
+from prefect.exceptions import PrefectException
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+from flows.errors import FlowServerError
+from flows.evaluate import evaluate
+from flows.extract import extract
+from flows.reporting import Caller, called_by
+from flows.run import run
+from flows.train import train
+from pipeline.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+FLOWS: Mapping[str, Flow[..., Any]] = MappingProxyType(
+    {"extract": extract, "train": train, "evaluate": evaluate, "run": run}
+)
+
+HEALTH_SECONDS = 10.0
+
+# What Prefect's client raises where its server refuses, hangs or is gone.
+SERVER_ERRORS = (httpx.HTTPError, PrefectException, RuntimeError)
+
+
+def launch(name: str, parameters: Mapping[str, Any], progress: Progress | None) -> Any:
+    """Run the flow `name` and give its result; see `flows.runners.run_flow`."""
+    server = PREFECT_API_URL.value()
+    if progress is not None:
+        progress.begin("connect to Prefect" if server else "start Prefect's embedded server")
+    require_server(server)
+    caller = Caller(progress)
+    try:
+        with called_by(caller), tags("topline"):
+            return FLOWS[name](**parameters)
+    except SERVER_ERRORS as error:
+        if error is caller.error:
+            raise
+        if caller.error is not None:
+            # Prefect could not even report it; what went wrong in the job comes first.
+            raise caller.error from caller.error.__cause__
+        if not caller.finished:
+            raise FlowServerError(
+                f"{_named(server)} failed before the work began ({_brief(error)}): look at its log, "
+                "or run without --flow"
+            ) from error
+        logger.warning(
+            "%s stopped answering, so the end of this flow run is not recorded there; the result is stored.",
+            _named(server),
+        )
+        return caller.result
+
+
+def require_server(server: str | None) -> None:
+    """Return when the configured server answers, or when the embedded one has been started.
+
+    Raises `FlowServerError` saying which server it was and what to do.
+    """
+    try:
+        with (
+            temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+            get_client(httpx_settings={"timeout": HEALTH_SECONDS}, sync_client=True) as client,
+        ):
+            problem = client.api_healthcheck()
+    except (*SERVER_ERRORS, OSError, ValueError) as error:
+        problem = error
+    if problem is not None:
+        mend = (
+            "start it (prefect server start) or unset PREFECT_API_URL"
+            if server
+            else "`topline doctor` tells why, and without --flow no server is needed"
+        )
+        raise FlowServerError(f"{_named(server)} does not answer ({_brief(problem)}): {mend}") from problem
+
+
+def _named(server: str | None) -> str:
+    return f"Prefect's server at {server}" if server else "Prefect's embedded server"
+
+
+def _brief(error: BaseException) -> str:
+    """Give the kind of an error and the first line of what it says."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__

@@ -1,0 +1,172 @@
+"""From what a job tells its watcher to what a flow run's page shows: shares, a table of gaps, a summary."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flows.artifacts import posted_artifacts
+from flows.board import Board, Entry
+from pipeline.progress import Progress
+
+GAPS_SHOWN = 20
+GAP_COLUMNS = ("round", "seconds", "primal", "dual", "gap", "relative_gap", "step")
+PIN_SECONDS = 0.25
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class Caller:
+    """Who started the flow in this process: its own progress display, and what the flow's body came to.
+
+    A server that dies at the end must not cost the caller a model that is stored already: `result` and
+    `error` are known before Prefect reports them.
+    """
+
+    progress: Progress | None = None
+    finished: bool = False
+    result: Any = None
+    error: Exception | None = None
+
+
+_caller: ContextVar[Caller | None] = ContextVar("topline_caller", default=None)
+
+
+@contextmanager
+def called_by(caller: Caller) -> Iterator[None]:
+    """Let the flows that are started inside report to `caller` too."""
+    token = _caller.set(caller)
+    try:
+        yield
+    finally:
+        _caller.reset(token)
+
+
+class FlowProgress:
+    """A watcher that pins each stage's share and the last gaps, and passes everything on to another one.
+
+    Training's share is how far the relative gap has come on a logarithmic scale from its first value to
+    `tol`, for the gap falls by factors and the number of rounds is not known beforehand.
+    """
+
+    def __init__(self, board: Board, tol: float | None = None, also: Progress | None = None) -> None:
+        self._board = board
+        self._tol = tol
+        self._also = also
+        self._stage, self._total, self._done = "", 0, 0
+        self._first_gap: float | None = None
+        self._share = 0.0
+        self._gaps: deque[Mapping[str, Any]] = deque(maxlen=GAPS_SHOWN)
+        self._pinned = -math.inf
+
+    def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
+        """Begin a stage; the one before is shown at the end it reached."""
+        self._pin()
+        self._stage, self._total, self._done = stage, total or 0, 0
+        self._share, self._first_gap = 0.0, None
+        self._gaps.clear()
+        self._pin()
+        if self._also is not None:
+            self._also.begin(stage, total, unit)
+
+    def advance(self, amount: int = 1) -> None:
+        """Count units of the stage."""
+        self._done += amount
+        if self._stage != "train" and self._total:
+            self._share = self._done / self._total
+        self._pin_now_and_then()
+        if self._also is not None:
+            self._also.advance(amount)
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Take a round's record; facts of another kind are passed on only."""
+        if "relative_gap" in facts:
+            self._gaps.append(facts)
+            self._share = max(self._share, self._gap_share(facts["relative_gap"]))
+            self._pin_now_and_then()
+        if self._also is not None:
+            self._also.note(facts)
+
+    def end(self) -> None:
+        """Show the last stage at the end it reached."""
+        self._pin()
+
+    def _gap_share(self, gap: float | None) -> float:
+        if self._tol is None or gap is None or not math.isfinite(gap):
+            return 0.0
+        if gap <= self._tol:
+            return 1.0
+        if self._first_gap is None:
+            self._first_gap = gap
+        return max(0.0, math.log(self._first_gap / gap) / math.log(self._first_gap / self._tol))
+
+    def _pin_now_and_then(self) -> None:
+        if time.monotonic() - self._pinned >= PIN_SECONDS:
+            self._pin()
+
+    def _pin(self) -> None:
+        self._pinned = time.monotonic()
+        if not self._stage:
+            return
+        if self._total:
+            share = Entry("progress", f"{self._stage}: {describe_share(self._stage)}", 100.0 * self._share)
+            self._board.pin(artifact_key(f"{self._stage} progress"), share)
+        if self._gaps:
+            rows = [{name: row.get(name) for name in GAP_COLUMNS} for row in self._gaps]
+            self._board.pin("gaps", Entry("table", "The last rounds and their duality gaps", rows))
+
+
+def artifact_key(name: str) -> str:
+    """Give a name in the letters that Prefect allows in keys: lower case, digits and dashes."""
+    return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def describe_share(stage: str) -> str:
+    """Say what the share of a stage is a share of."""
+    if stage == "train":
+        return "from the first relative gap to the tolerance, on a logarithmic scale"
+    return "share of the work done"
+
+
+@dataclass
+class Watch:
+    """What a flow hands to its task, and where it shows what came of it."""
+
+    board: Board
+    progress: FlowProgress
+    caller: Caller = field(default_factory=Caller)
+
+    def finish(self, result: Result, summary: str, report: str | None = None) -> Result:
+        """Show the end, with a link to the report where there is one, and give `result` back."""
+        self.caller.finished, self.caller.result = True, result
+        self.progress.end()
+        self.board.pin("summary", Entry("markdown", "What the run came to", summary))
+        if report is not None:
+            self.board.pin("report", Entry("markdown", "The report", f"[{report}]({report_link(report)})"))
+        return result
+
+
+def report_link(place: str) -> str:
+    """Give a link for a URL or a local path."""
+    return place if "://" in place else Path(place).resolve().as_uri()
+
+
+@contextmanager
+def watched(tol: float | None = None) -> Iterator[Watch]:
+    """Watch a flow's body: progress for its task, artifacts on the server, the outcome for its caller."""
+    caller = _caller.get() or Caller()
+    with posted_artifacts() as board:
+        try:
+            yield Watch(board, FlowProgress(board, tol, caller.progress), caller)
+        except Exception as error:
+            caller.error = error
+            raise

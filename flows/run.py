@@ -1,0 +1,19 @@
+"""The flow `run`: images become a certified, evaluated model and a report."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.reporting import watched
+from flows.summaries import job_summary
+from flows.tasks import run_job
+from pipeline.config import ClusterConfig, RunConfig
+from pipeline.job import JobResult
+
+
+@flow(name="run", flow_run_name="run {config.extract.images}", persist_result=False)
+def run(config: RunConfig = RunConfig(), cluster: ClusterConfig = ClusterConfig()) -> JobResult:  # noqa: B008
+    """Extract, train, certify, evaluate and report; what is stored already is not made again."""
+    with watched(config.train.tol) as watch:
+        result = run_job(config, cluster, watch.progress)
+        return watch.finish(result, job_summary(result), result.report)

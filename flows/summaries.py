@@ -1,0 +1,62 @@
+"""The Markdown summary that a flow run shows at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipeline.evaluation import Evaluation
+from pipeline.extraction import ExtractResult
+from pipeline.job import JobResult
+from pipeline.training import TrainResult
+
+
+def extraction_summary(result: ExtractResult) -> str:
+    """Tell the dataset and what became of the images."""
+    facts = {
+        "dataset": f"{result.dataset} in {result.store}",
+        "rows, features, classes": f"{result.n:,} x {result.d:,}, {result.m:,}",
+        **{f"images {status}": f"{count:,}" for status, count in result.statuses.items()},
+    }
+    return _table("Features", facts)
+
+
+def training_summary(result: TrainResult) -> str:
+    """Tell the model and how good the solution is."""
+    return _table("Model", _training_facts(result))
+
+
+def evaluation_summary(result: Evaluation) -> str:
+    """Tell the accuracies."""
+    return _table(f"Accuracy on {result.rows:,} {result.split} rows of {result.dataset}", _accuracies(result))
+
+
+def job_summary(result: JobResult) -> str:
+    """Tell the model, its certificate and its accuracies."""
+    facts = {"images": result.images, **_training_facts(result.train)}
+    if result.evaluation is not None:
+        facts |= _accuracies(result.evaluation)
+    return _table("From images to a certified classifier", facts)
+
+
+def _training_facts(result: TrainResult) -> dict[str, str]:
+    certificate = result.certificate
+    certified = "not asked for" if certificate is None else "yes" if certificate.certified else "no"
+    return {
+        "model": result.model,
+        "dataset": f"{result.dataset}: {result.n:,} x {result.d:,}, {result.m:,} classes",
+        "ended": f"{result.status} after {result.passes:,} passes, {result.seconds:.1f} s",
+        "primal": f"{result.primal:.8g}",
+        "dual": f"{result.dual:.8g}",
+        "relative gap": f"{result.relative_gap:.2e} ({result.gap_kind})",
+        "certified": certified,
+    }
+
+
+def _accuracies(evaluation: Evaluation) -> dict[str, str]:
+    return {f"top-{k}": f"{share:.1%}" for k, share in evaluation.topk.items()}
+
+
+def _table(title: str, facts: Mapping[str, str]) -> str:
+    # A bar ends a cell of a Markdown table, and may stand in a path.
+    rows = [f"| {name} | {value.replace('|', chr(92) + '|')} |" for name, value in facts.items()]
+    return "\n".join([f"## {title}", "", "| | |", "|---|---|", *rows])

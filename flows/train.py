@@ -1,0 +1,19 @@
+"""The flow `train`: a stored dataset becomes a certified model."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.reporting import watched
+from flows.summaries import training_summary
+from flows.tasks import train_model
+from pipeline.config import ClusterConfig, TrainConfig
+from pipeline.training import TrainResult
+
+
+@flow(name="train", flow_run_name="train {config.loss} on {config.store}", persist_result=False)
+def train(config: TrainConfig, cluster: ClusterConfig = ClusterConfig()) -> TrainResult:  # noqa: B008
+    """Train a top-k classifier on a stored dataset, publish it and recompute its duality gap."""
+    with watched(config.tol) as watch:
+        result = train_model(config, cluster, watch.progress)
+        return watch.finish(result, training_summary(result))
