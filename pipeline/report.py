@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from markupsafe import Markup
 
 from pipeline.charts import Series, bar_chart, line_chart
 from pipeline.evaluation import Evaluation
-from pipeline.originals import read_original
+from pipeline.originals import Originals
 from pipeline.report_data import ReportData, gather
 from pipeline.stored_model import StoredModel
 from storage.stores import open_store
@@ -32,8 +31,7 @@ def write_report(model_url: str, path: Path | None = None) -> str:
     """
     stored = StoredModel.open(model_url)
     created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    root = Path(str(stored.model.record.features.get("images", "")))
-    page = render(gather(stored, partial(read_original, root), created)).encode()
+    page = render(gather(stored, Originals(stored.model.record.features), created)).encode()
     if path is not None:
         path = path.absolute()
         open_store(str(path.parent), create=True).write_bytes(path.name, page)

@@ -76,9 +76,7 @@ def test_no_command_at_all_shows_the_help(topline: Any) -> None:
 def test_train_prints_one_json_object_with_the_promised_fields(topline: Any, store: str) -> None:
     ran = topline("train", "--store", store, "--k", "2", "--workers", "0", "--tol", "0.05", "--json")
     assert ran.code == 0, ran.err
-    promised = (
-        "model primal dual gap relative_gap status passes seconds n d m run dataset certificate"
-    )
+    promised = "model primal dual gap relative_gap status passes seconds n d m run dataset certificate"
     assert set(promised.split()) <= ran.json.keys()
     assert ran.json["status"] == "solved"
     assert 0 <= ran.json["relative_gap"] <= 0.05
@@ -105,7 +103,8 @@ def test_models_can_be_certified_evaluated_listed_and_shown(topline: Any, store:
 def test_stopping_at_a_chosen_budget_is_a_success_and_at_the_default_one_is_not(
     topline: Any, store: str, tmp_path: Path
 ) -> None:
-    short = ("train", "--store", store, "--k", "2", "--workers", "0", "--no-certify", "--tol", "1e-9")
+    slow = ("--workers", "0", "--no-certify", "--tol", "1e-9", "--method", "fw")
+    short = ("train", "--store", store, "--k", "2", *slow)
     chosen = topline(*short, "--max-passes", "3", "--json")
     assert chosen.code == 0
     assert chosen.json["status"] == "max_passes"
@@ -121,7 +120,7 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(topline: Any, store:
     file.write_text(f'[train]\nstore = "{store}"\nk = 3\ntol = 0.2\nC = 0.5\n[cluster]\nworkers = 0\n')
     model = topline("train", "--config", str(file), "--k", "2", "--json").json["model"]
     config = topline("models", "show", model, "--json").json["config"]
-    assert (config["k"], config["C"], config["method"]) == (2, 0.5, "fw")
+    assert (config["k"], config["C"], config["method"]) == (2, 0.5, "dual_ascent")
 
 
 @pytest.mark.parametrize(
