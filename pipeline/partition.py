@@ -94,9 +94,14 @@ class TrainingRows:
         """First training row of `unit` and the one after its last."""
         return int(self._offsets[unit]), int(self._offsets[unit + 1])
 
-    def block_bounds(self) -> list[int]:
-        """Cut points of the blocks: runs of whole units, fixed by the data, never empty."""
-        step = -(-self.units // BLOCKS_AT_MOST)
+    @property
+    def cuts(self) -> list[int]:
+        """Training rows at which units end, from 0 to n: what lies between two of them is read at once."""
+        return sorted({*self._offsets.tolist(), len(self)})
+
+    def block_bounds(self, most: int = BLOCKS_AT_MOST) -> list[int]:
+        """Cut points of at most so many blocks: runs of whole units, fixed by the data, never empty."""
+        step = -(-self.units // most)
         cuts = [*self._offsets[:-1:step].tolist(), len(self)]
         return sorted(set(cuts))
 

@@ -37,7 +37,9 @@ class TrainConfig(BaseModel):
     smoothing: float = Field(
         default=0.0, ge=0.0, allow_inf_nan=False, description="gamma of the Moreau envelope"
     )
-    method: NonEmpty = Field(default="fw", description="fw, fw_open_loop or projected_gradient")
+    method: NonEmpty = Field(
+        default="dual_ascent", description="dual_ascent, fw, fw_open_loop or projected_gradient"
+    )
     tol: float = Field(default=1e-3, gt=0.0, allow_inf_nan=False, description="Relative duality gap to reach")
     max_passes: int = Field(default=1000, ge=1, description="Passes over the data at most")
     time_limit: float | None = Field(default=None, gt=0.0, description="Seconds at most")

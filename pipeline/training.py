@@ -120,7 +120,7 @@ def _open_executor(
     plan: TrainingPlan, cluster: ClusterConfig, client: Client | None
 ) -> Iterator[tuple[Executor, TrainingRows]]:
     """Choose where the blocks live: a client's workers, an own cluster's, or threads of this process."""
-    bounds = plan.rows.block_bounds()
+    bounds = plan.bounds
     if client is None and cluster.scheduler is None and cluster.workers != 0:
         wanted = cluster.workers or max(1, CPU_COUNT // cluster.threads_per_worker)
         cluster = cluster.model_copy(update={"workers": min(wanted, len(bounds) - 1)})

@@ -33,6 +33,8 @@ DEFAULT_K = 5
 DUAL_METHODS = frozenset({"dual_ascent"})
 # Dual variables are stored with the model by default while they take no more than this.
 STORED_DUALS_BYTES = 256 << 20
+# Dual ascent keeps data of up to this size in one block.
+ASCENT_BLOCK_BYTES = 512 << 20
 
 # What may differ between a run and its resumption: when to stop, and how often to save.
 MAY_CHANGE = frozenset(
@@ -77,6 +79,17 @@ class TrainingPlan:
     def keep_duals(self) -> bool:
         """Whether the blocks hold dual variables; smoothing and the dual methods need them."""
         return self.stores_duals or self.config.smoothing > 0 or self.config.method in DUAL_METHODS
+
+    @property
+    def bounds(self) -> list[int]:
+        """Training rows at which blocks are cut; fixed by data and options, never by the workers.
+
+        Frank-Wolfe does not mind how many there are.  Dual ascent takes several times the rounds as soon as two
+        blocks move at the same time, so it gets no more than it needs.
+        """
+        if self.config.method in DUAL_METHODS:
+            return self.rows.block_bounds(most=-(-self.rows.nbytes // ASCENT_BLOCK_BYTES))
+        return self.rows.block_bounds()
 
     @property
     def how_to_resume(self) -> str:

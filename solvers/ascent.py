@@ -24,7 +24,7 @@ from solvers.typing import FloatArray, Int64Array, IntArray
 
 #: Rows of a tile: a larger one solves more exactly, but pays t^2 d for its Gram matrix.
 _TILE_ROWS = 128
-#: A block in memory of up to so many rows is one tile: its Gram matrix is then the whole kernel of the block.
+#: A block of up to so many rows that is read at once is one tile: its Gram matrix is then the whole kernel of the block.
 _WHOLE_ROWS = 2048
 #: Column sweeps a visit over a tile that is a whole block, where further sweeps need no product with X.
 _WHOLE_SWEEPS = 4
@@ -52,9 +52,9 @@ class BlockAscent:
         self._dtype = dtype
         self._X = X
         self._index = index
-        in_memory = held_in_memory(X)
-        self.sweeps_a_visit = _WHOLE_SWEEPS if in_memory and len(y) <= _WHOLE_ROWS else 1
-        self._slabs = [(0, len(y))] if in_memory else list(slab_bounds(X, _TILE_ROWS))
+        self._slabs = [(0, len(y))] if held_in_memory(X) else list(slab_bounds(X, _TILE_ROWS))
+        whole = len(self._slabs) == 1 and len(y) <= _WHOLE_ROWS
+        self.sweeps_a_visit = _WHOLE_SWEEPS if whole else 1
         self._tiles = [self._cut(number) for number in range(len(self._slabs))]
         self._grams: dict[tuple[int, int], FloatArray] = {}
         self._gram_bytes = 0

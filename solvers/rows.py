@@ -6,7 +6,7 @@ NumPy arrays, memory maps, Zarr and HDF5 arrays and SciPy CSR matrices satisfy `
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -60,6 +60,15 @@ class RowRange:
         return getattr(self._source, "chunks", None)
 
     @property
+    def cuts(self) -> Sequence[int] | None:
+        """Where stored pieces of the source end, in row numbers of this range; None where it does not say."""
+        cuts: Sequence[int] | None = getattr(self._source, "cuts", None)
+        if cuts is None:
+            return None
+        stop = self._start + self.shape[0]
+        return [0, *(c - self._start for c in cuts if self._start < c < stop), self.shape[0]]
+
+    @property
     def in_memory(self) -> bool:
         """Whether the source lies in memory."""
         return held_in_memory(self._source)
@@ -108,8 +117,20 @@ def held_in_memory(X: RowSource) -> bool:
 
 
 def slab_bounds(X: RowSource, rows: int) -> Iterator[tuple[int, int]]:
-    """Yield the runs of rows to read at once: whole chunks where there are any, multiples of `rows`."""
-    return _cuts(X.shape[0], 0, _slab_rows(X, rows))
+    """Yield the runs of rows to read at once: whole pieces where X is stored in pieces, multiples of `rows`.
+
+    A source says by `chunks` that its pieces are of one size, or by `cuts` where each of them ends.
+    """
+    cuts: Sequence[int] | None = getattr(X, "cuts", None)
+    if cuts is None:
+        yield from _cuts(X.shape[0], 0, _slab_rows(X, rows))
+        return
+    most = _SLAB_BYTES // max(int(X.shape[1]) * np.dtype(X.dtype).itemsize, 1)
+    start = 0
+    for stop, following in zip(cuts[1:], [*cuts[2:], math.inf], strict=True):
+        if following - start > most:
+            yield start, stop
+            start = stop
 
 
 def is_sparse(values: Any) -> bool:

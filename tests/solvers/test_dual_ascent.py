@@ -43,7 +43,7 @@ def test_reported_values_are_those_of_the_returned_W_and_A(loss, smoothing, dtyp
     np.testing.assert_allclose(result.W, reference.weights_of(X, lam, result.A), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 7, 60])
+@pytest.mark.parametrize("blocks", [1, 2, 7, 20])
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
 def test_the_dual_never_falls_for_any_number_of_blocks(blocks, smoothing) -> None:
     X, y = examples()
