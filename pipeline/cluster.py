@@ -9,6 +9,7 @@ import os
 import platform
 import signal
 import socket
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
@@ -114,7 +115,10 @@ def _quiet() -> Iterator[None]:
     level = dask_logger.level
     dask_logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            # Another job may take the dashboard's port between our look and Dask's.
+            warnings.filterwarnings("ignore", message="Port .* is already in use")
+            yield
     finally:
         dask_logger.setLevel(level)
 
