@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.config import ClusterConfig, TrainConfig
+from pipeline.evaluation import evaluate, ranks_against_ties
+from pipeline.mistakes import MISTAKES_PER_CLASS, WORST_CLASSES, worst_classes
+from pipeline.report import write_report
+from pipeline.stored_model import StoredModel
+from pipeline.training import train
+from tests.pipeline.small_data import small_dataset
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("report") / "store"
+    small_dataset(folder, n=400, m=8)
+    trained = train(TrainConfig(store=str(folder), k=2, tol=0.05), ClusterConfig(workers=0))
+    evaluate(trained.model)
+    return trained.model
+
+
+def red(_: object) -> np.ndarray:
+    return np.full((8, 8, 3), (255, 0, 0), np.uint8)
+
+
+def test_worst_classes_show_their_most_confident_mistakes(model: str) -> None:
+    stored = StoredModel.open(model)
+    found = worst_classes(stored, stored.dataset(), red)
+    assert 0 < len(found) <= WORST_CLASSES
+    shares = [part.topk[1] for part in found]
+    assert shares == sorted(shares)
+    rows = stored.rows("test")
+    ids = stored.dataset().sample_ids()
+    scores = np.asarray(rows[0 : len(rows)] @ stored.W)
+    ranks = dict(zip(ids[rows.indices], ranks_against_ties(scores, rows.labels()), strict=True))
+    labels = dict(zip(ids[rows.indices], rows.labels(), strict=True))
+    names = stored.model.record.class_names
+    for part in found:
+        wrong = [name for name, label in labels.items() if names[label] == part.name and ranks[name] > 1]
+        assert len(part.mistakes) == min(len(wrong), MISTAKES_PER_CLASS)
+        for mistake in part.mistakes:
+            assert mistake.name in wrong
+            assert mistake.rank == ranks[mistake.name]
+            assert mistake.predicted != part.name
+            assert mistake.picture is not None
+
+
+def test_pictures_that_are_gone_are_replaced_by_a_note(model: str) -> None:
+    def gone(_: object) -> np.ndarray:
+        raise FileNotFoundError(2, "there is no such file")
+
+    stored = StoredModel.open(model)
+    found = worst_classes(stored, stored.dataset(), gone)
+    assert all(mistake.picture is None for part in found for mistake in part.mistakes)
+    assert "no such file" in found[0].mistakes[0].note
+
+
+def test_report_of_imported_features_needs_no_images(model: str, tmp_path: Path) -> None:
+    place = write_report(model)
+    assert Path(place) == Path(model).parents[1] / "reports" / "m0001.html"
+    page = Path(place).read_text(encoding="utf-8")
+    assert "image not readable" in page
+    assert "so there are no images" in page
+    elsewhere = tmp_path / "new" / "page.html"
+    assert write_report(model, elsewhere) == str(elsewhere)
+    assert elsewhere.stat().st_size > 10_000
