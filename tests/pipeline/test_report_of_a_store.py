@@ -34,7 +34,7 @@ def test_worst_classes_show_their_most_confident_mistakes(model: str) -> None:
     shares = [part.topk[1] for part in found]
     assert shares == sorted(shares)
     rows = stored.rows("test")
-    ids = stored.dataset().sample_ids()
+    ids = np.asarray(stored.dataset().sample_ids())
     scores = np.asarray(rows[0 : len(rows)] @ stored.W)
     ranks = dict(zip(ids[rows.indices], ranks_against_ties(scores, rows.labels()), strict=True))
     labels = dict(zip(ids[rows.indices], rows.labels(), strict=True))
