@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ WORST_CLASSES = 6
 MISTAKES_PER_CLASS = 8
 
 #: RGB pixels (h, w, 3) of the image in a row of the manifest; OSError or PipelineError where there is none.
-ReadImage = Callable[[Mapping[str, object]], NDArray[np.uint8]]
+ReadImage = Callable[[Mapping[str, Any]], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,7 @@ def _misses(stored: StoredModel, split: str, codes: Sequence[int]) -> dict[int, 
     return kept
 
 
-def _mistake(
-    miss: _Miss, names: Sequence[str], entry: Mapping[str, object], read_image: ReadImage
-) -> Mistake:
+def _mistake(miss: _Miss, names: Sequence[str], entry: Mapping[str, Any], read_image: ReadImage) -> Mistake:
     name = str(entry["path"] or entry["sample_id"])
     try:
         picture = thumbnail(read_image(entry))
