@@ -1,17 +1,47 @@
-"""Images to a stored dataset of features."""
+"""Images to a stored dataset of features: list, describe unit by unit, assign splits, commit."""
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+
+from pipeline.assignment import Assignment, assign, repeated_content
+from pipeline.backbones import Backbone, make_backbone
+from pipeline.cluster import open_cluster
+from pipeline.errors import ClusterError, ConfigError, InterruptedRunError, RejectedShareError
+from pipeline.extraction_runs import StoppedError, Units
+from pipeline.extraction_unit import Describer, Extractor, UnitReport
 from pipeline.ingest_config import ExtractConfig
+from pipeline.interrupts import StopFlag, stop_on_signals
 from pipeline.progress import Progress
+from pipeline.sources import ImageListing, list_images
 from pipeline.train_config import ClusterConfig
+from storage.chunking import ChunkPlan
 from storage.dataset_info import DatasetInfo
+from storage.features import Dataset
+from storage.fingerprint import digest_json
+from storage.parts import read_part
+from storage.stores import open_store
+from storage.writers import DatasetWriter
 
 if TYPE_CHECKING:
     from distributed import Client
+
+# A unit is what is lost when a worker dies and what the progress bar counts; a job should have many.
+UNIT_IMAGES = 1024
+SMALLEST_UNIT = 64
+UNITS_WANTED = 32
+
+# Starting worker processes takes several seconds: less work than this is done before they would be there.
+CLUSTER_PAYS_SECONDS = 15.0
+
+NAMED_IMAGES = 3
+LISTED_IMAGES = 100
 
 
 @dataclass(frozen=True)
@@ -38,7 +68,22 @@ class ExtractResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Give the object that `topline extract --json` prints."""
-        raise NotImplementedError
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "info"}
+        rejected = [{"path": path, "error": error} for path, error in self.rejected]
+        return {**values, "rejected": rejected, "class_names": list(self.info.class_names)}
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """An extraction that is about to begin, or is done already (then the writer has its dataset)."""
+
+    config: ExtractConfig
+    listing: ImageListing
+    extractor: Extractor
+
+    @property
+    def writer(self) -> DatasetWriter:
+        return self.extractor.writer
 
 
 def extract(
@@ -49,9 +94,200 @@ def extract(
 ) -> ExtractResult:
     """Extract features of all images that `config` names into a dataset of `config.store`.
 
-    `cluster` says where (default: one worker a core); an open `client` goes before it.  The same images with
-    the same options give the dataset that is there already.  An interrupted extraction goes on where it
-    stopped when it is called again.  Raises `InputError` where the images cannot be listed,
-    `RejectedShareError` where too many cannot be read, `InterruptedRunError` after Ctrl-C.
+    `cluster` says where (default: here if it is quickly done, or else one worker a core); an open `client`
+    goes before it.  The same images with the same options give the dataset that is there already.  An
+    interrupted extraction goes on where it stopped when it is called again.  Raises `InputError` where the
+    images cannot be listed, `RejectedShareError` where too many cannot be used, `InterruptedRunError` after
+    Ctrl-C and where the cluster is lost.
     """
-    raise NotImplementedError
+    begun = time.monotonic()
+    if progress is not None:
+        progress.begin("list images")
+    job = _prepare(config)
+    if job.writer.committed is not None:
+        return _result(job, job.writer.committed, reused=True, seconds=time.monotonic() - begun, done=0)
+    with stop_on_signals() as flag:
+        done = _run_units(job, cluster or ClusterConfig(), client, progress, flag)
+    table = pa.concat_tables(
+        read_part(job.writer.store, job.writer.folder, unit).table for unit in range(job.writer.plan.units)
+    )
+    table, assignment = _assigned(job, table)
+    info = job.writer.commit(assignment.labels, assignment.split, assignment.class_names, table)
+    return _result(job, info, reused=False, seconds=time.monotonic() - begun, done=done)
+
+
+def _prepare(config: ExtractConfig) -> _Job:
+    """List the images, make the backbone and begin the dataset, or find it."""
+    if config.images is None:
+        raise ConfigError("--images is missing: name a folder with a folder for each class")
+    store = open_store(config.store, create=True)
+    backbone = make_backbone(config)
+    listing = list_images(config.images)
+    attributes = _attributes(config, listing, backbone)
+    key = "images-" + digest_json({**attributes, "items": listing.digest(), "dtype": config.dtype})
+    n = len(listing.items)
+    rows = min(UNIT_IMAGES, max(SMALLEST_UNIT, math.ceil(n / UNITS_WANTED)))
+    plan = ChunkPlan.choose(n, backbone.dim, np.dtype(config.dtype).itemsize, max_shard_rows=rows)
+    writer = DatasetWriter.begin(store, key, n, backbone.dim, config.dtype, plan, attributes)
+    return _Job(
+        config, listing, Extractor(writer, Describer(listing.root, backbone, config.limits), config.batch)
+    )
+
+
+def _attributes(config: ExtractConfig, listing: ImageListing, backbone: Backbone) -> dict[str, Any]:
+    """What decides the dataset besides the images themselves; a model trained on it records this."""
+    return {
+        "kind": "images",
+        "images": str(listing.root),
+        "source": listing.kind,
+        "ignored": len(listing.ignored),
+        "backbone": backbone.spec(),
+        "limits": config.limits.model_dump(),
+        "test_share": config.test_share,
+        "split_seed": config.split_seed,
+        "duplicates": config.duplicates,
+    }
+
+
+def _run_units(
+    job: _Job, cluster: ClusterConfig, client: Client | None, progress: Progress | None, flag: StopFlag
+) -> int:
+    """Do all units that are not done; give the number of images that were described."""
+    plan = job.writer.plan
+    finished = job.writer.done_units()
+    left = [unit for unit in range(plan.units) if unit not in finished]
+    skipped = sum(plan.bounds(unit).rows for unit in finished)
+    watch = _Watch(job, progress, [read_part(job.writer.store, job.writer.folder, u).table for u in finished])
+    if progress is not None:
+        progress.begin("extract", len(job.listing.items), "images")
+        if skipped:
+            progress.advance(skipped)
+    units = Units(job.extractor, job.listing.items, watch.done, watch.advance, flag)
+    try:
+        _run(units, left, cluster, client)
+    except StoppedError as error:
+        raise InterruptedRunError(f"stopped by {flag.reason}; {_how_to_resume(job)}") from error
+    except ClusterError as error:
+        raise InterruptedRunError(f"{error}; {_how_to_resume(job)}") from error
+    return len(job.listing.items) - skipped
+
+
+def _run(units: Units, left: list[int], cluster: ClusterConfig, client: Client | None) -> None:
+    waiting = iter(left)
+    if client is not None:
+        units.run_on(client, waiting, worker_wait=cluster.worker_wait)
+        return
+    store = units.extractor.writer.store
+    if cluster.scheduler is None and (not cluster.workers or store.url.startswith("memory://")):
+        # A store in memory is in this process alone; a job without a chosen number of workers may be small.
+        forever = cluster.workers == 0 or store.url.startswith("memory://")
+        budget = float("inf") if forever else CLUSTER_PAYS_SECONDS
+        units.run_here(waiting, seconds=budget)
+    rest = list(waiting)
+    if rest:
+        workers = cluster.workers and min(cluster.workers, len(rest))
+        with open_cluster(cluster.model_copy(update={"workers": workers})) as own:
+            if own is None:
+                units.run_here(iter(rest))
+            else:
+                units.run_on(own, iter(rest), worker_wait=cluster.worker_wait)
+
+
+def _how_to_resume(job: _Job) -> str:
+    done, units = len(job.writer.done_units()), job.writer.plan.units
+    return f"{done} of {units} parts are stored: run the same command again to go on"
+
+
+class _Watch:
+    """Counts what was rejected, and stops the job as soon as that is too much."""
+
+    def __init__(self, job: _Job, progress: Progress | None, tables: list[pa.Table]) -> None:
+        self._job = job
+        self._progress = progress
+        self._rejected = sum(table["status"].to_pylist().count("rejected") for table in tables)
+        self._check()
+
+    def advance(self, images: int) -> None:
+        """Count images as done."""
+        if self._progress is not None:
+            self._progress.advance(images)
+
+    def done(self, report: UnitReport) -> None:
+        """Take in a unit."""
+        self._rejected += report.rejected
+        if self._progress is not None and self._rejected:
+            self._progress.note({"rejected": self._rejected})
+        self._check()
+
+    def _check(self) -> None:
+        total, share = len(self._job.listing.items), self._job.config.max_bad_share
+        if self._rejected > share * total:
+            raise RejectedShareError(_too_many(self._job, self._rejected))
+
+
+def _too_many(job: _Job, rejected: int) -> str:
+    writer, total = job.writer, len(job.listing.items)
+    units = sorted(writer.done_units())
+    bad: list[str] = []
+    for unit in units:
+        rows = read_part(writer.store, writer.folder, unit).table.to_pylist()
+        bad += [f"{row['path']} ({row['error']})" for row in rows if row["status"] == "rejected"]
+        if len(bad) >= NAMED_IMAGES:
+            break
+    allow = min(1.0, math.ceil(100 * rejected / total) / 100)
+    so_far = "" if len(units) == writer.plan.units else " so far"
+    return (
+        f"{rejected} of {total} images ({rejected / total:.1%}) cannot be used{so_far}, more than"
+        f" --max-bad-share {job.config.max_bad_share:g} allows: {'; '.join(bad[:NAMED_IMAGES])} first of all;"
+        f" mend or remove them, or allow more with --max-bad-share {allow:g}"
+    )
+
+
+def _assigned(job: _Job, table: pa.Table) -> tuple[pa.Table, Assignment]:
+    """The manifest with duplicates named, and labels and splits of its rows."""
+    items, config = job.listing.items, job.config
+    usable = np.array([status != "rejected" for status in table["status"].to_pylist()])
+    same = repeated_content(table["sha256"].to_pylist(), usable)
+    status, errors = table["status"].to_pylist(), table["error"].to_pylist()
+    splits = [item.split for item in items]
+    assignment = assign(
+        [item.sample_id for item in items],
+        [item.label for item in items],
+        splits,
+        usable & (same < 0),
+        test_share=config.test_share,
+        seed=config.split_seed,
+    )
+    code = {name: i for i, name in enumerate(assignment.class_names)}
+    for row in np.flatnonzero(same >= 0).tolist():
+        first, label = int(same[row]), items[row].label
+        status[row], errors[row] = "duplicate", f"same content as {items[first].path}"
+        # A copy is kept only beside its original: never in another split.
+        if config.duplicates == "keep" and splits[row] == splits[first] and label in code:
+            assignment.labels[row] = code[label]
+            assignment.split[row] = assignment.split[first]
+    for name, values in (("status", status), ("error", errors)):
+        position = table.schema.get_field_index(name)
+        table = table.set_column(position, table.schema.field(name), pa.array(values, pa.string()))
+    return table, assignment
+
+
+def _result(job: _Job, info: DatasetInfo, *, reused: bool, seconds: float, done: int) -> ExtractResult:
+    manifest = Dataset(job.writer.store, info).manifest().select(["path", "status", "error"])
+    status = manifest["status"].to_pylist()
+    rejected = [(row["path"], row["error"]) for row in manifest.to_pylist() if row["status"] == "rejected"]
+    return ExtractResult(
+        dataset=info.id,
+        store=job.writer.store.url,
+        n=info.n_rows,
+        d=info.d,
+        m=info.m,
+        counts=dict(info.counts),
+        statuses={name: status.count(name) for name in ("ok", "rejected", "duplicate")},
+        rejected=tuple(rejected[:LISTED_IMAGES]),
+        ignored=len(job.listing.ignored),
+        reused=reused,
+        seconds=seconds,
+        images_per_second=done / seconds if seconds > 0 else 0.0,
+        info=info,
+    )

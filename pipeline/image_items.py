@@ -27,6 +27,9 @@ _OTHERS = (
     " .sha256 .md5"
 )
 OTHER_SUFFIXES = frozenset(_OTHERS.split())
+OTHER_STEMS = frozenset(
+    {"license", "licence", "copying", "notice", "readme", "authors", "changelog", "makefile"}
+)
 
 SPLIT_NAMES = {
     "train": "train",
@@ -127,8 +130,11 @@ def is_hidden(name: str) -> bool:
 
 
 def is_other(name: str) -> bool:
-    """Whether a file is left out by rule because its suffix says that it is no image."""
-    return Path(name).suffix.lower() in OTHER_SUFFIXES
+    """Whether a file is left out by rule because its name says that it is no image."""
+    path = Path(name.lower())
+    if path.suffix in IMAGE_SUFFIXES:
+        return False
+    return path.suffix in OTHER_SUFFIXES or path.stem in OTHER_STEMS
 
 
 def inside(root: Path, path: str) -> Path:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.backbones import Backbone, Network, backbone_of_spec
+from pipeline.errors import ConfigError, InputError
+from pipeline.extraction_unit import Describer, ImageRow, opened
 from pipeline.ingest_config import PredictConfig
 from pipeline.progress import Progress
+from pipeline.sources import list_images
+from pipeline.stored_model import StoredModel
 
 
 @dataclass(frozen=True)
@@ -22,21 +31,91 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PredictResult:
-    """Predictions of a model, in the order of the images."""
+    """Predictions of a model, in the order of the images; `ignored` files were left out by rule."""
 
     model: str
     predictions: tuple[Prediction, ...]
     ignored: int
 
+    @property
+    def rejected(self) -> int:
+        """Images that could not be read."""
+        return sum(prediction.status == "rejected" for prediction in self.predictions)
+
     def to_dict(self) -> dict[str, Any]:
         """Give the object that `topline predict --json` prints."""
-        raise NotImplementedError
+        return {
+            "model": self.model,
+            "images": len(self.predictions),
+            "rejected": self.rejected,
+            "ignored": self.ignored,
+            "predictions": [asdict(prediction) for prediction in self.predictions],
+        }
 
 
 def predict(model_url: str, config: PredictConfig, progress: Progress | None = None) -> PredictResult:
     """Classify the images that `config` names with the model at `model_url`.
 
-    An image that cannot be read keeps its place with status "rejected".  Raises `InputError` where the model
-    was trained on imported features, or where its backbone is not what it was.
+    Labels that a table or folders give are not looked at.  An image that cannot be read keeps its place with
+    status "rejected".  Raises `InputError` where the model was trained on imported features, or where its
+    backbone is not what it was.
     """
-    raise NotImplementedError
+    if config.images is None:
+        raise ConfigError("--images is missing: name a folder of images")
+    stored = StoredModel.open(model_url)
+    backbone = _backbone(stored)
+    if config.top_k > len(stored.model.record.class_names):
+        raise ConfigError(
+            f"--top-k {config.top_k} is more than the {len(stored.model.record.class_names)} classes of the model"
+        )
+    listing = list_images(config.images, labelled=False)
+    network = opened(backbone)
+    describer = Describer(listing.root, backbone, config.limits)
+    if progress is not None:
+        progress.begin("predict", len(listing.items), "images")
+    found: list[Prediction] = []
+    for start in range(0, len(listing.items), config.batch):
+        rows = [ImageRow(item) for item in listing.items[start : start + config.batch]]
+        found += _predicted(stored, describer, network, rows, config.top_k)
+        if progress is not None:
+            progress.advance(len(rows))
+    return PredictResult(stored.model.url, tuple(found), len(listing.ignored))
+
+
+def _backbone(stored: StoredModel) -> Backbone:
+    """The backbone that made the features the model was trained on."""
+    record = stored.model.record
+    spec: Any = record.features.get("backbone")
+    if record.features.get("kind") != "images" or not isinstance(spec, Mapping):
+        raise InputError(
+            f"model {record.id} was trained on imported features, so it cannot take images: export it and apply"
+            " it to features of the same kind"
+        )
+    backbone = backbone_of_spec(spec)
+    width = stored.transforms.apply(np.zeros((1, backbone.dim), dtype=np.float32)).shape[1]
+    if width != stored.W.shape[0]:
+        raise InputError(
+            f"the backbone {spec['name']} gives {backbone.dim} features, which do not fit model {record.id}"
+            f" of {stored.W.shape[0]} rows: restore the backbone that it was trained with"
+        )
+    return backbone
+
+
+def _predicted(
+    stored: StoredModel, describer: Describer, network: Network, rows: Sequence[ImageRow], top_k: int
+) -> list[Prediction]:
+    X = describer.describe(network, rows)
+    scores: NDArray[np.float64] = np.asarray(stored.transforms.apply(X), dtype=np.float64) @ stored.W
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+    names = stored.model.record.class_names
+    return [
+        Prediction(row.item.path, "rejected", error=row.error)
+        if row.error is not None
+        else Prediction(
+            row.item.path,
+            "ok",
+            tuple(names[code] for code in order.tolist()),
+            tuple(scores[i, order].tolist()),
+        )
+        for i, (row, order) in enumerate(zip(rows, best, strict=True))
+    ]

@@ -1,0 +1,83 @@
+"""Which rows train and which are held out; labels and class names; what becomes of repeated content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import InputError
+from pipeline.image_items import sorted_names
+from storage.schema import NO_LABEL, SPLITS
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """Labels (n,) int32, codes of `storage.schema.SPLITS` (n,) int8, and the names of labels 0, 1, ..."""
+
+    labels: NDArray[np.int32]
+    split: NDArray[np.int8]
+    class_names: tuple[str, ...]
+
+
+def assign(
+    ids: Sequence[str],
+    labels: Sequence[str | None],
+    splits: Sequence[str | None],
+    usable: NDArray[np.bool_],
+    *,
+    test_share: float,
+    seed: int,
+) -> Assignment:
+    """Labels and splits of rows; those that are not `usable` go to the split "rejected" without a label.
+
+    A row keeps its split in `splits`; where no row has one, `hold_out` makes them.  Classes without a usable
+    row are left out.  Raises `InputError` where no row, or no row for training, remains.
+    """
+    names = sorted_names(
+        label for label, good in zip(labels, usable, strict=True) if good and label is not None
+    )
+    if not names:
+        raise InputError("no usable example is left: each was rejected, for the reason in its sentence")
+    code = {name: i for i, name in enumerate(names)}
+    y = np.full(len(ids), NO_LABEL, dtype=np.int32)
+    split = np.full(len(ids), SPLITS["rejected"], dtype=np.int8)
+    rows: list[int] = np.flatnonzero(usable).tolist()
+    y[rows] = [code[str(labels[row])] for row in rows]
+    if any(splits[row] is not None for row in rows):
+        split[rows] = [SPLITS[splits[row] or "train"] for row in rows]
+    else:
+        held = hold_out([ids[row] for row in rows], y[rows], share=test_share, seed=seed)
+        split[rows] = np.where(held, SPLITS["test"], SPLITS["train"])
+    if not (split == SPLITS["train"]).any():
+        raise InputError("no example is left for training: give some the split train")
+    return Assignment(y, split, names)
+
+
+def hold_out(ids: Sequence[str], labels: NDArray[np.int32], *, share: float, seed: int) -> NDArray[np.bool_]:
+    """Rows to hold out: of each class `share` of its rows, rounded, but never all of them.
+
+    Which ones is decided by a hash of seed and id, so that it depends neither on the order of the rows nor
+    on the other classes.
+    """
+    held = np.zeros(len(ids), dtype=bool)
+    hashes = np.array([hashlib.sha256(f"{seed}:{name}".encode()).hexdigest() for name in ids])
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        count = min(int(share * len(rows) + 0.5), len(rows) - 1)
+        held[rows[np.argsort(hashes[rows], kind="stable")[:count]]] = True
+    return held
+
+
+def repeated_content(digests: Sequence[str | None], usable: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """For each row the first usable row with the same digest; -1 where that is itself, and if unusable."""
+    first: dict[str, int] = {}
+    same = np.full(len(digests), -1, dtype=np.int64)
+    for row in np.flatnonzero(usable).tolist():
+        earlier = first.setdefault(str(digests[row]), row)
+        if earlier != row:
+            same[row] = earlier
+    return same

@@ -1,0 +1,140 @@
+"""One unit of extraction: up to a thousand images become one shard, wherever this runs."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.backbones import Backbone, Network
+from pipeline.errors import ImageRejectedError
+from pipeline.image_items import ImageItem
+from pipeline.images import Pixels, read_picture
+from pipeline.ingest_config import ImageLimits
+from storage.fingerprint import digest_json
+from storage.writers import DatasetWriter
+
+Tick = Callable[[int], None]
+"""Called with the number of images that were just done."""
+
+
+@dataclass(eq=False)
+class ImageRow:
+    """A row of the manifest while it is made."""
+
+    item: ImageItem
+    size: int | None = None
+    sha256: str | None = None
+    width: int | None = None
+    height: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Describer:
+    """Reads images below `root` and describes them by `backbone`."""
+
+    root: Path
+    backbone: Backbone
+    limits: ImageLimits
+
+    def describe(self, network: Network, rows: Sequence[ImageRow]) -> NDArray[np.float32]:
+        """Features (b, dim) of the images of `rows`, 0 for those that are rejected; fills in the rows."""
+        X = np.zeros((len(rows), self.backbone.dim), dtype=np.float32)
+        pictures: list[Pixels] = []
+        good: list[int] = []
+        for i, row in enumerate(rows):
+            try:
+                pictures.append(self._read(row))
+                good.append(i)
+            except ImageRejectedError as error:
+                row.error = str(error)
+        if good:
+            X[good] = network(pictures)
+        broken = np.flatnonzero(~np.isfinite(X).all(axis=1))
+        X[broken] = 0.0
+        for i in broken.tolist():
+            rows[i].error = "the backbone gave features that are not finite"
+        return X
+
+    def _read(self, row: ImageRow) -> Pixels:
+        data = row.item.read(self.root, self.limits.max_bytes)
+        row.size = len(data)
+        row.sha256 = hashlib.sha256(data).hexdigest()
+        picture = read_picture(data, self.limits, self.backbone.side)
+        row.width, row.height = picture.width, picture.height
+        return picture.pixels
+
+
+@dataclass(frozen=True, eq=False)
+class Extractor:
+    """What is the same for all units of a dataset."""
+
+    writer: DatasetWriter
+    describer: Describer
+    batch: int
+
+
+@dataclass(frozen=True)
+class UnitReport:
+    """What became of the images of a unit."""
+
+    unit: int
+    rows: int
+    rejected: int
+
+
+def extract_unit(
+    extractor: Extractor, unit: int, items: Sequence[ImageItem], tick: Tick | None = None
+) -> UnitReport:
+    """Read, decode and describe the images of `unit` and write its shard; doing it again is harmless."""
+    describer = extractor.describer
+    network = opened(describer.backbone)
+    X = np.zeros((len(items), describer.backbone.dim), dtype=np.float32)
+    rows = [ImageRow(item) for item in items]
+    for start in range(0, len(items), extractor.batch):
+        part = slice(start, min(start + extractor.batch, len(items)))
+        X[part] = describer.describe(network, rows[part])
+        if tick is not None:
+            tick(part.stop - part.start)
+    extractor.writer.write_unit(unit, X, _manifest(rows))
+    return UnitReport(unit, len(rows), sum(row.error is not None for row in rows))
+
+
+_networks: dict[str, Network] = {}
+_opening = threading.Lock()
+
+
+def opened(backbone: Backbone) -> Network:
+    """The backbone's network, loaded once in each process."""
+    key = digest_json(backbone.spec())
+    with _opening:
+        if key not in _networks:
+            # One at a time: a network is large, and a job has one.
+            _networks.clear()
+            _networks[key] = backbone.open()
+        return _networks[key]
+
+
+def _manifest(rows: Sequence[ImageRow]) -> pa.Table:
+    columns: dict[str, list[Any]] = {
+        "sample_id": [row.item.sample_id for row in rows],
+        "path": [row.item.path for row in rows],
+        "sha256": [row.sha256 for row in rows],
+        "size": [row.size for row in rows],
+        "width": [row.width for row in rows],
+        "height": [row.height for row in rows],
+        "status": ["ok" if row.error is None else "rejected" for row in rows],
+        "error": [row.error for row in rows],
+    }
+    kinds = {"size": pa.int64(), "width": pa.int32(), "height": pa.int32()}
+    return pa.table(
+        {name: pa.array(values, kinds.get(name, pa.string())) for name, values in columns.items()}
+    )
