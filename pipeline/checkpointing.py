@@ -52,6 +52,7 @@ class RunRecorder:
         self._progress = progress
         self._history = HistoryWriter(place.store, place.run_id)
         self._waiting: list[dict[str, Any]] = []
+        self._passes = 0
         self._flushed = self._saved = time.monotonic()
         self.latest: SolverState | None = None
 
@@ -62,7 +63,8 @@ class RunRecorder:
         facts = record.to_dict()
         self.note(facts)
         if self._progress is not None:
-            self._progress.advance(1)
+            self._progress.advance(record.passes - self._passes)
+            self._passes = record.passes
             self._progress.note(facts)
         if now - self._saved >= self._seconds:
             self.save(state)

@@ -18,6 +18,7 @@ from pipeline.training_plan import fingerprint, settled
 from storage.features import Dataset
 from storage.models import list_models
 from storage.runs import read_run
+from storage.schema import SPLITS
 from storage.stores import Store, open_store
 from storage.urls import join
 
@@ -44,7 +45,7 @@ class JobResult:
     store: str
     images: str
     counts: dict[str, int]
-    rejected: int
+    statuses: dict[str, int]
     reused: bool
 
     def to_dict(self) -> dict[str, Any]:
@@ -58,7 +59,7 @@ class JobResult:
             "store": self.store,
             "images": self.images,
             "counts": self.counts,
-            "rejected": self.rejected,
+            "statuses": self.statuses,
             "reused": self.reused,
         }
 
@@ -97,8 +98,8 @@ def run(
         report=write_report(trained.model, config.report),
         store=store.url,
         images=images,
-        counts=dict(info.counts),
-        rejected=extracted.statuses.get("rejected", 0),
+        counts={split: info.counts.get(split, 0) for split in SPLITS},
+        statuses=dict(extracted.statuses),
         reused=found is not None,
     )
 

@@ -55,7 +55,7 @@ def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportDa
     return ReportData(
         record=record,
         history=read_history(stored.model.store, record.run) if record.run else [],
-        counts=dict(dataset.info.counts),
+        counts={split: dataset.info.counts.get(split, 0) for split in ("train", "val", "test")},
         worst=worst_classes(stored, dataset, read_image),
         rejected=[
             Rejected(row["path"] or row["sample_id"], row["error"] or "no reason given") for row in shown

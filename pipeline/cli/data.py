@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pipeline.cli.command import Call, Outcome
-from pipeline.cli.table import facts
+from pipeline.cli.table import counted, facts
 from pipeline.config import ClusterConfig, ExtractConfig, ImportConfig
 
 if TYPE_CHECKING:
@@ -28,8 +27,8 @@ def extract(call: Call) -> Outcome:
         {
             "dataset": f"{result.dataset} in {result.store} ({speed})",
             "data": f"n {result.n:,}, d {result.d:,}, m {result.m:,}",
-            "rows": _counted(result.counts),
-            "images": _counted(result.statuses),
+            "rows": counted(result.counts),
+            "images": counted(result.statuses),
         }
     )
     lines += [f"    rejected {path}: {reason}" for path, reason in result.rejected[:REJECTED_SHOWN]]
@@ -48,11 +47,7 @@ def import_(call: Call) -> Outcome:
         {
             "dataset": f"{result.dataset} in {result.store}{again}",
             "data": f"n {result.n:,}, d {result.d:,}, m {result.m:,}, {result.layout}",
-            "rows": _counted(result.counts),
+            "rows": counted(result.counts),
         }
     )
     return Outcome(result.to_dict(), [*lines, "", f"  next: topline train --store {result.store}"])
-
-
-def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipeline.cli.command import Call, Outcome
-from pipeline.cli.table import accuracies, facts
+from pipeline.cli.table import accuracies, counted, facts
 from pipeline.cli.training import judge, training_facts
 from pipeline.config import ClusterConfig, EvaluateConfig, ExtractConfig, JobOptions, RunConfig, TrainConfig
 
@@ -37,10 +37,12 @@ def run(call: Call) -> Outcome:
 
 def summary(result: JobResult) -> list[str]:
     """Give what a person wants to see at the end."""
-    rows = ", ".join(f"{count:,} {split}" for split, count in result.counts.items() if count)
-    shown = {"images": f"{result.images} ({rows})", **training_facts(result.train)}
-    if result.rejected:
-        shown["rejected"] = f"{result.rejected:,} images, named with their reasons in the report"
+    used = {split: count for split, count in result.counts.items() if split != "rejected"}
+    left_out = {status: count for status, count in result.statuses.items() if status != "ok"}
+    shown = {"images": f"{result.images}: {counted(used)}"}
+    if any(left_out.values()):
+        shown["left out"] = f"{counted(left_out)}, each with its reason in the report"
+    shown |= training_facts(result.train)
     if result.reused:
         shown["training"] += " (made by an earlier run, not repeated)"
     if result.evaluation is not None:

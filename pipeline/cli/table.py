@@ -24,3 +24,8 @@ def facts(pairs: Mapping[str, str]) -> list[str]:
 def accuracies(topk: Mapping[int, float]) -> str:
     """Top-k accuracies in one line."""
     return "   ".join(f"top-{k} {share:.1%}" for k, share in topk.items())
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Numbers with what they count, those of nothing left out."""
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "none"
