@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -38,11 +38,12 @@ class Hog:
     def from_config(cls, argument: str, config: BackboneConfig) -> Self:
         """Read "size=96,cells=12"; `ConfigError` for anything that gives no features."""
         refuse_options(cls.name, config)
+        options = [field.name for field in fields(cls)]
         values: dict[str, int] = {}
         for part in filter(None, (part.strip() for part in argument.split(","))):
             name, _, text = part.partition("=")
-            if name not in cls.__dataclass_fields__ or not text.isdecimal():
-                known = ", ".join(cls.__dataclass_fields__)
+            if name not in options or not text.isdecimal():
+                known = ", ".join(options)
                 raise ConfigError(f"hog has no option {part!r}: write name=number, with names {known}")
             values[name] = int(text)
         return cls(**values)
@@ -50,7 +51,7 @@ class Hog:
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
         """Make again what gave `spec`."""
-        return cls(**{name: int(spec[name]) for name in cls.__dataclass_fields__})
+        return cls(**{field.name: int(spec[field.name]) for field in fields(cls)})
 
     def __post_init__(self) -> None:
         if not 1 <= self.cells * self.block <= self.size <= LARGEST_SIDE:
