@@ -22,8 +22,8 @@ ALWAYS: Mapping[str, str] = {
 # the server only, and a server that stops answering is given up within a minute instead of six.
 COMMAND_LINE: Mapping[str, str] = {
     "PREFECT_LOGGING_CONFIG_PATH": str(Path(__file__).with_name("logging.yml")),
-    "PREFECT_API_REQUEST_TIMEOUT": "15",
-    "PREFECT_CLIENT_MAX_RETRIES": "2",
+    "PREFECT_API_REQUEST_TIMEOUT": "10",
+    "PREFECT_CLIENT_MAX_RETRIES": "1",
 }
 
 

@@ -12,7 +12,7 @@ from flows.tasks import evaluate_model
 from pipeline.evaluation import Evaluation
 
 
-@flow(name="evaluate", flow_run_name="evaluate {model_url}", persist_result=False)
+@flow(name="evaluate", flow_run_name="evaluate {model_url}", persist_result=False, result_serializer="json")
 def evaluate(
     model_url: str, split: Literal["train", "val", "test"] = "test", confused: int = 20
 ) -> Evaluation:

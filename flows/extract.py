@@ -11,7 +11,7 @@ from pipeline.config import ClusterConfig, ExtractConfig
 from pipeline.extraction import ExtractResult
 
 
-@flow(name="extract", flow_run_name="extract {config.images}", persist_result=False)
+@flow(name="extract", flow_run_name="extract {config.images}", persist_result=False, result_serializer="json")
 def extract(config: ExtractConfig, cluster: ClusterConfig = ClusterConfig()) -> ExtractResult:  # noqa: B008
     """Turn images into a dataset of features; an interrupted extraction goes on where it stopped."""
     with watched() as watch:

@@ -39,6 +39,8 @@ def launch(name: str, parameters: Mapping[str, Any], progress: Progress | None) 
     if progress is not None:
         progress.begin("connect to Prefect" if server else "start Prefect's embedded server")
     require_server(server)
+    # Otherwise Prefect's log thread writes about a lost server into the middle of the progress display.
+    logging.raiseExceptions = False
     caller = Caller(progress)
     try:
         with called_by(caller), tags("topline"):

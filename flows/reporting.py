@@ -149,6 +149,8 @@ class Watch:
         """Show the end, with a link to the report where there is one, and give `result` back."""
         self.caller.finished, self.caller.result = True, result
         self.progress.end()
+        if self.caller.progress is not None:
+            self.caller.progress.begin("report to Prefect's server")
         self.board.pin("summary", Entry("markdown", "What the run came to", summary))
         if report is not None:
             self.board.pin("report", Entry("markdown", "The report", f"[{report}]({report_link(report)})"))

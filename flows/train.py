@@ -11,7 +11,12 @@ from pipeline.config import ClusterConfig, TrainConfig
 from pipeline.training import TrainResult
 
 
-@flow(name="train", flow_run_name="train {config.loss} on {config.store}", persist_result=False)
+@flow(
+    name="train",
+    flow_run_name="train {config.loss} on {config.store}",
+    persist_result=False,
+    result_serializer="json",
+)
 def train(config: TrainConfig, cluster: ClusterConfig = ClusterConfig()) -> TrainResult:  # noqa: B008
     """Train a top-k classifier on a stored dataset, publish it and recompute its duality gap."""
     with watched(config.tol) as watch:
