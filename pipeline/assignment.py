@@ -31,13 +31,15 @@ def assign(
     *,
     test_share: float,
     seed: int,
+    class_names: Sequence[str] | None = None,
 ) -> Assignment:
     """Labels and splits of rows; those that are not `usable` go to the split "rejected" without a label.
 
     A row keeps its split in `splits`; where no row has one, `hold_out` makes them.  Classes without a usable
-    row are left out.  Raises `InputError` where no row, or no row for training, remains.
+    row are left out, unless `class_names` gives all of them in their order.  Raises `InputError` where no
+    row, or no row for training, remains.
     """
-    names = sorted_names(
+    names = tuple(class_names or ()) or sorted_names(
         label for label, good in zip(labels, usable, strict=True) if good and label is not None
     )
     if not names:

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from pipeline.assignment import Assignment, assign
+from pipeline.errors import ConfigError, InputError, InterruptedRunError
+from pipeline.feature_files import LABEL_NAMES, FeatureFile, Rows, open_features
 from pipeline.ingest_config import ImportConfig
+from pipeline.interrupts import stop_on_signals
+from pipeline.label_files import label_words, read_class_names, read_column, split_words
 from pipeline.progress import Progress
+from storage.chunking import ChunkPlan
 from storage.dataset_info import DatasetInfo
+from storage.features import CsrDatasetWriter, DatasetWriter
+from storage.fingerprint import digest_json
+from storage.manifest import empty_manifest
+from storage.stores import open_store
+
+# A CSR entry takes twice the room of a dense one and its products are slower: above this, dense wins.
+DENSE_SHARE = 0.25
+
+NAMED_ROWS = 3
 
 
 @dataclass(frozen=True)
@@ -27,14 +49,165 @@ class ImportResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Give the object that `topline import --json` prints."""
-        raise NotImplementedError
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "info"}
+        return {**values, "class_names": list(self.info.class_names)}
 
 
 def import_features(config: ImportConfig, progress: Progress | None = None) -> ImportResult:
     """Store the features that `config` names as a dataset of `config.store`, block by block.
 
-    The same files with the same options give the dataset that is there already.  Raises `InputError` naming
-    file, rows and mend for features that are not finite, labels that are missing or out of range, and
-    lengths that do not match.
+    The same files with the same options give the dataset that is there already; an interrupted import goes
+    on where it stopped.  Raises `InputError` naming file, rows and mend for features that are not finite,
+    labels that are missing or out of range, and lengths that do not match.
     """
-    raise NotImplementedError
+    begun = time.monotonic()
+    if config.features is None:
+        raise ConfigError("--features is missing: name a file of features")
+    if "://" in config.features:
+        raise InputError(f"{config.features}: features are read from this machine's disks: copy them first")
+    if progress is not None:
+        progress.begin("read labels")
+    path = Path(config.features).expanduser().absolute()
+    with closing(open_features(path, config.features_name, config.labels_name)) as source:
+        ids = source.ids() or [f"row{row:09d}" for row in range(source.n)]
+        assignment = _assignment(config, source, ids)
+        writer = _begin(config, source)
+        info, reused = writer.committed, writer.committed is not None
+        if info is None:
+            _write(config, source, writer, ids, progress)
+            info = writer.commit(assignment.labels, assignment.split, assignment.class_names)
+    return ImportResult(
+        dataset=info.id,
+        store=writer.store.url,
+        n=info.n_rows,
+        d=info.d,
+        m=info.m,
+        layout=info.layout,
+        counts=dict(info.counts),
+        reused=reused,
+        seconds=time.monotonic() - begun,
+        info=info,
+    )
+
+
+def _assignment(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -> Assignment:
+    """Labels and splits of all rows, from the options' files before the features' own."""
+    found = source.labels() if config.labels is None else read_column(config.labels, LABEL_NAMES)
+    place = str(config.labels or source.place)
+    if found is None:
+        raise InputError(f"{source.place} has no labels: give them with --labels (npy, csv or a line a row)")
+    _check_length(place, "labels", len(found), source)
+    names = None if config.class_names is None else read_class_names(config.class_names)
+    words = label_words(np.asarray(found), place, names)
+    splits = source.splits() if config.split is None else read_column(config.split, ("split",))
+    given: Sequence[str | None] = [None] * source.n
+    if splits is not None:
+        place = str(config.split or source.place)
+        _check_length(place, "splits", len(splits), source)
+        given = split_words(np.asarray(splits), place)
+    return assign(
+        ids,
+        words,
+        given,
+        np.ones(source.n, dtype=bool),
+        test_share=config.test_share,
+        seed=config.split_seed,
+        class_names=names,
+    )
+
+
+def _check_length(place: str, what: str, count: int, source: FeatureFile) -> None:
+    if count != source.n:
+        raise InputError(
+            f"{place} has {count:,} {what} for the {source.n:,} rows of {source.place}: give one for each row"
+        )
+
+
+def _begin(config: ImportConfig, source: FeatureFile) -> DatasetWriter:
+    """Begin the dataset in the layout that suits it, or find it."""
+    sparse = source.nonzeros is not None and source.nonzeros < DENSE_SHARE * source.n * source.d
+    if config.layout != "auto":
+        sparse = config.layout == "csr"
+    kind = CsrDatasetWriter if sparse else DatasetWriter
+    attributes = {
+        "kind": "imported",
+        "features": source.place,
+        "features_name": config.features_name,
+        "labels": None if config.labels is None else str(config.labels.absolute()),
+        "labels_name": config.labels_name,
+        "split": None if config.split is None else str(config.split.absolute()),
+        "class_names": None if config.class_names is None else str(config.class_names.absolute()),
+        "test_share": config.test_share,
+        "split_seed": config.split_seed,
+    }
+    options = (config.labels, config.split, config.class_names)
+    files = [*source.files(), *(path for path in options if path is not None)]
+    stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+    key = {**attributes, "files": stamps, "layout": kind.layout, "dtype": config.dtype}
+    itemsize = np.dtype(config.dtype).itemsize
+    width = source.d
+    if sparse:
+        entries = source.n * source.d if source.nonzeros is None else source.nonzeros
+        # An entry is a value and a column of four bytes.
+        width = max(1, entries * (itemsize + 4) // (source.n * itemsize))
+    plan = ChunkPlan.choose(source.n, width, itemsize)
+    store = open_store(config.store, create=True)
+    return kind.begin(store, "import-" + digest_json(key), source.n, source.d, config.dtype, plan, attributes)
+
+
+def _write(
+    config: ImportConfig,
+    source: FeatureFile,
+    writer: DatasetWriter,
+    ids: Sequence[str],
+    progress: Progress | None,
+) -> None:
+    """Write the units that are not there yet."""
+    plan, done = writer.plan, writer.done_units()
+    if progress is not None:
+        progress.begin("import", plan.n_rows, "rows")
+    with stop_on_signals() as flag:
+        for unit in range(plan.units):
+            span = plan.bounds(unit)
+            if unit not in done:
+                X = _checked(source, source.rows(span.start, span.stop), span.start, config.dtype)
+                if writer.layout == "dense" and isinstance(X, csr_matrix):
+                    X = X.toarray()
+                elif writer.layout == "csr":
+                    X = csr_matrix(X)
+                writer.write_unit(unit, X, empty_manifest(ids[span.start : span.stop]))
+            if progress is not None:
+                progress.advance(span.rows)
+            if flag:
+                raise InterruptedRunError(
+                    f"stopped by {flag.reason}; {len(writer.done_units())} of {plan.units} parts are stored:"
+                    " run the same command again to go on"
+                )
+
+
+def _checked(source: FeatureFile, X: Rows, start: int, dtype: str) -> Rows:
+    """Rows in the type they are stored in (CSR: float32); `InputError` naming those that are not finite."""
+    kind = np.dtype(dtype)
+    values = X.data if isinstance(X, csr_matrix) else X
+    with np.errstate(over="ignore"):
+        stored = np.asarray(values).astype(kind)
+    bad = ~np.isfinite(stored)
+    if bad.any():
+        _refuse(source, X, np.asarray(values), bad, start, dtype)
+    if isinstance(X, csr_matrix):
+        return csr_matrix((stored.astype(np.float32), X.indices, X.indptr), shape=X.shape)
+    return stored
+
+
+def _refuse(source: FeatureFile, X: Rows, values: Any, bad: Any, start: int, dtype: str) -> None:
+    if isinstance(X, csr_matrix):
+        local = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))[bad]
+    else:
+        local = np.flatnonzero(bad.any(axis=1))
+    rows = (np.unique(local) + start).tolist()
+    named = ", ".join(map(str, rows[:NAMED_ROWS])) + (" ..." if len(rows) > NAMED_ROWS else "")
+    overflow = bool(np.isfinite(values[bad].astype(np.float64)).any())
+    what = f"values beyond {dtype}" if overflow else "NaN or infinity"
+    mend = "scale them" if overflow else "repair or leave out these rows"
+    more = " (float32 reaches further)" if overflow and dtype == "float16" else ""
+    raise InputError(f"{source.place} has {what} in row {named}: {mend}{more}")

@@ -66,7 +66,7 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
     backbone = _backbone(stored)
     if config.top_k > len(stored.model.record.class_names):
         raise ConfigError(
-            f"--top-k {config.top_k} is more than the {len(stored.model.record.class_names)} classes of the model"
+            f"--top-k {config.top_k} is more than the model's {len(stored.model.record.class_names)} classes"
         )
     listing = list_images(config.images, labelled=False)
     network = opened(backbone)
@@ -88,8 +88,8 @@ def _backbone(stored: StoredModel) -> Backbone:
     spec: Any = record.features.get("backbone")
     if record.features.get("kind") != "images" or not isinstance(spec, Mapping):
         raise InputError(
-            f"model {record.id} was trained on imported features, so it cannot take images: export it and apply"
-            " it to features of the same kind"
+            f"model {record.id} was trained on imported features, so it cannot take images: export it and"
+            " apply it to features of the same kind"
         )
     backbone = backbone_of_spec(spec)
     width = stored.transforms.apply(np.zeros((1, backbone.dim), dtype=np.float32)).shape[1]

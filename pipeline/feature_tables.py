@@ -1,0 +1,211 @@
+"""Features in Parquet: a column of lists of one length, or a column for each feature; and clip-retrieval."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from pipeline.errors import InputError
+from pipeline.feature_arrays import NpyFeatures
+from pipeline.feature_files import FEATURE_NAMES, LABEL_NAMES, FeatureFile, pick
+
+BATCH_ROWS = 4096
+ID_NAMES = ("sample_id", "image_path", "key")
+
+
+class ParquetFeatures(FeatureFile):
+    """A Parquet file, read batch by batch.
+
+    The features are the column `features_name`, or the usual one of lists, or the only one of lists; where
+    there are no lists, all columns of numbers but label and split.
+    """
+
+    def __init__(self, path: Path, features_name: str | None, labels_name: str | None) -> None:
+        super().__init__(path)
+        try:
+            self._file = pq.ParquetFile(path)
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(f"{path} cannot be read as Parquet: {error}") from error
+        schema = self._file.schema_arrow
+        self._label = pick_label(self.place, schema, labels_name)
+        self._columns = self._feature_columns(schema, features_name)
+        self._lists = _is_list(schema.field(self._columns[0]).type)
+        self.n = self._file.metadata.num_rows
+        if self.n < 1:
+            raise InputError(f"{path} has no rows")
+        self._batches: Iterator[NDArray[Any]] | None = None
+        self._kept = np.zeros((0, 0), dtype=np.float32)
+        self._kept_from = 0
+        self.d = next(self._arrays()).shape[1] if self._lists else len(self._columns)
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """The next rows; going back begins again."""
+        if self._batches is None or start < self._kept_from:
+            self._batches, self._kept_from = self._arrays(), 0
+            self._kept = np.zeros((0, self.d), dtype=np.float32)
+        parts = []
+        while True:
+            end = self._kept_from + len(self._kept)
+            parts.append(self._kept[max(0, start - self._kept_from) : max(0, stop - self._kept_from)])
+            if stop <= end:
+                return np.concatenate(parts)
+            self._kept_from, self._kept = end, next(self._batches)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def labels(self) -> NDArray[Any] | None:
+        """The column of labels."""
+        return None if self._label is None else column_values(self.path, self._label)
+
+    def splits(self) -> NDArray[Any] | None:
+        """The column split."""
+        return column_values(self.path, "split") if "split" in self._file.schema_arrow.names else None
+
+    def ids(self) -> Sequence[str] | None:
+        """The column sample_id."""
+        return row_names(self.path)
+
+    def _feature_columns(self, schema: pa.Schema, wanted: str | None) -> list[str]:
+        lists = [field.name for field in schema if _is_list(field.type)]
+        if wanted is not None or lists:
+            name = pick(self.place, "column", wanted, FEATURE_NAMES, schema.names if wanted else lists)
+            if name is None:
+                raise InputError(
+                    f"{self.place} has the lists {', '.join(lists)}: choose with --features-name"
+                )
+            return [name]
+        others = {self._label, "split", *ID_NAMES}
+        found = [field.name for field in schema if _is_number(field.type) and field.name not in others]
+        if not found:
+            raise InputError(f"{self.place} has no column of numbers or of lists of numbers")
+        return found
+
+    def _arrays(self) -> Iterator[NDArray[Any]]:
+        start = 0
+        try:
+            for batch in self._file.iter_batches(BATCH_ROWS, columns=self._columns):
+                yield self._matrix(batch, start)
+                start += batch.num_rows
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(f"{self.place} is damaged after row {start}: {error}") from error
+
+    def _matrix(self, batch: pa.RecordBatch, start: int) -> NDArray[Any]:
+        if not self._lists:
+            # A null becomes NaN, which is then refused with its row.
+            columns = [batch.column(name).cast(pa.float64()) for name in self._columns]
+            return np.stack([column.to_numpy(zero_copy_only=False) for column in columns], axis=1)
+        column = batch.column(self._columns[0])
+        lengths = np.array(
+            [-1 if value is None else value for value in pc.list_value_length(column).to_pylist()]
+        )
+        wanted = getattr(self, "d", lengths[0])
+        wrong = np.flatnonzero((lengths != wanted) | (lengths < 1))
+        if len(wrong):
+            row = int(wrong[0])
+            raise InputError(
+                f"{self.place}: row {start + row} has {max(0, int(lengths[row]))} features, and others"
+                f" {int(wanted)}: make all lists of one length"
+            )
+        values = column.flatten().cast(
+            pa.float64() if column.type.value_type == pa.float64() else pa.float32()
+        )
+        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(lengths), -1)
+
+
+class ClipFolder(FeatureFile):
+    """A folder of clip-retrieval: img_emb/img_emb_0.npy, ... and metadata/metadata_0.parquet, ..."""
+
+    def __init__(self, folder: Path, labels_name: str | None) -> None:
+        super().__init__(folder)
+        self._arrays = [NpyFeatures(path) for path in _numbered(folder / "img_emb", ".npy")]
+        if not self._arrays:
+            raise InputError(f"{folder} has no img_emb/*.npy: name a file, or a clip-retrieval folder")
+        self._tables = _numbered(folder / "metadata", ".parquet")
+        self._labels_name = labels_name
+        widths = {array.d for array in self._arrays}
+        if len(widths) > 1:
+            raise InputError(
+                f"the files in {folder / 'img_emb'} have {sorted(widths)} columns, and must agree"
+            )
+        self.d = widths.pop()
+        self._starts = [0, *accumulate(array.n for array in self._arrays)]
+        self.n = self._starts[-1]
+        rows = sum(pq.ParquetFile(table).metadata.num_rows for table in self._tables)
+        if self._tables and rows != self.n:
+            raise InputError(f"{folder / 'metadata'} has {rows} rows, and img_emb {self.n}: they must agree")
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows across the files."""
+        parts = []
+        first = bisect.bisect_right(self._starts, start) - 1
+        for array, begin in zip(self._arrays[first:], self._starts[first:], strict=False):
+            if begin >= stop:
+                break
+            parts.append(array.rows(max(0, start - begin), min(array.n, stop - begin)))
+        return np.concatenate(parts)
+
+    def labels(self) -> NDArray[Any] | None:
+        """The metadata's column of labels."""
+        names = [pick_label(str(table), pq.read_schema(table), self._labels_name) for table in self._tables]
+        if not names or None in names:
+            return None
+        columns = [column_values(table, str(name)) for table, name in zip(self._tables, names, strict=True)]
+        return np.concatenate(columns)
+
+    def ids(self) -> Sequence[str] | None:
+        """The metadata's image paths."""
+        names = [row_names(table) for table in self._tables]
+        if not names or any(part is None for part in names):
+            return None
+        return [name for part in names for name in part or ()]
+
+    def files(self) -> Sequence[Path]:
+        """All arrays and tables."""
+        return [*(path for array in self._arrays for path in array.files()), *self._tables]
+
+
+def pick_label(place: str, schema: pa.Schema, wanted: str | None) -> str | None:
+    """The column of labels, if there is one."""
+    found = pick(place, "column", wanted, LABEL_NAMES, schema.names)
+    return found if wanted or found in LABEL_NAMES else None
+
+
+def column_values(path: Path, name: str) -> NDArray[Any]:
+    """A column as an array of numbers or of objects (text, None)."""
+    column = pq.read_table(path, columns=[name])[name]
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return np.asarray(column.to_numpy())
+
+
+def row_names(path: Path) -> Sequence[str] | None:
+    """The column that names rows, if there is one."""
+    names = pq.read_schema(path).names
+    name = next((name for name in ID_NAMES if name in names), None)
+    return None if name is None else [str(value) for value in column_values(path, name).tolist()]
+
+
+def _numbered(folder: Path, suffix: str) -> list[Path]:
+    """Files of `folder` by the numbers in their names: img_emb_2 before img_emb_10."""
+    found = list(folder.glob(f"*{suffix}")) if folder.is_dir() else []
+    return sorted(found, key=lambda path: ([int(word) for word in re.findall(r"\d+", path.stem)], path.name))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))

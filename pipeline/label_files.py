@@ -1,0 +1,133 @@
+"""Labels, splits and class names from small files, as words; what is missing or foreign is named by row."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import InputError
+from pipeline.feature_files import LABEL_NAMES
+from pipeline.image_items import split_name
+from storage.schema import SPLITS
+
+NAMED_ROWS = 3
+
+_WHOLE = re.compile(r"\+?(-?\d+)(?:\.0*)?")
+
+
+def read_column(path: Path, usual: Sequence[str]) -> NDArray[Any]:
+    """One value a row: an .npy array, the lines of a text file, or a column of a .csv with a header.
+
+    The column is one of `usual`, or the only one.
+    """
+    try:
+        if path.suffix == ".npy":
+            values = np.load(path, allow_pickle=False)
+            if values.ndim == 2 and 1 in values.shape:
+                values = values.ravel()
+            if values.ndim != 1:
+                raise InputError(f"{path} has shape {values.shape}, and holds one value a row")
+            return np.asarray(values)
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            if path.suffix.lower() in (".csv", ".tsv"):
+                return _csv_column(
+                    path, list(csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")), usual
+                )
+            return np.asarray([line.strip() for line in file.read().splitlines()], dtype=object)
+    except (OSError, ValueError, csv.Error) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path} cannot be read: {error}; it is .npy, .csv with a header, or lines"
+        ) from error
+
+
+def _csv_column(path: Path, lines: list[list[str]], usual: Sequence[str]) -> NDArray[Any]:
+    if not lines:
+        return np.asarray([], dtype=object)
+    header = [word.strip() for word in lines[0]]
+    name = next((name for name in usual if name in header), header[0] if len(header) == 1 else None)
+    if name is None:
+        raise InputError(f"{path} has the columns {', '.join(header)}: name one of them {usual[0]}")
+    place = header.index(name)
+    short = [i + 2 for i, line in enumerate(lines[1:]) if len(line) <= place]
+    if short:
+        raise InputError(f"{path}, line {short[0]}, has no {name}")
+    return np.asarray([line[place].strip() for line in lines[1:]], dtype=object)
+
+
+def label_words(values: NDArray[Any], place: str, names: Sequence[str] | None) -> list[str]:
+    """Labels as class names.
+
+    Whole numbers are names themselves, or places in `names` if that is given; text must then be one of them.
+    `InputError` naming `place` and rows for labels that are missing (empty, NaN, negative) or out of range.
+    """
+    words = [_word(value) for value in values.tolist()]
+    _refuse(place, "no label", [word is None for word in words], "give each row one")
+    known = [str(word) for word in words]
+    if names is not None:
+        code = {str(i): name for i, name in enumerate(names)} | {name: name for name in names}
+        foreign = [word not in code for word in known]
+        _refuse(place, "a label out of range", foreign, f"they are 0..{len(names) - 1} or names",
+                known)  # fmt: skip
+        return [code[word] for word in known]
+    # -1 and 1 are two classes; among others -1 means that there is no label.
+    if set(known) != {"-1", "1"}:
+        negative = [word.startswith("-") and word[1:].isdecimal() for word in known]
+        _refuse(
+            place, "a negative label", negative, "number classes from 0, and leave unlabelled rows out", known
+        )
+    return known
+
+
+def split_words(values: NDArray[Any], place: str) -> list[str]:
+    """Splits as "train", "val" or "test"; codes 0, 1, 2 are read as well."""
+    codes = {str(code): name for name, code in SPLITS.items() if name != "rejected"}
+    words = [_word(value) for value in values.tolist()]
+    _refuse(place, "no split", [word is None for word in words], "write train, val or test")
+    return [
+        codes.get(str(word)) or split_name(str(word), f"{place}, row {row},")
+        for row, word in enumerate(words)
+    ]
+
+
+def read_class_names(path: Path) -> list[str]:
+    """One name a line."""
+    names = [str(name) for name in read_column(path, ("class_name", "name", *LABEL_NAMES)).tolist()]
+    if not names or not all(names) or len(set(names)) < len(names):
+        raise InputError(f"{path} holds a different class name in each line, and at least one")
+    return names
+
+
+def _word(value: object) -> str | None:
+    """A label as text; None where it is missing."""
+    if value is None or (isinstance(value, float) and not np.isfinite(value)):
+        return None
+    if isinstance(value, (bool, int)):
+        return str(int(value))
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else str(value)
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    text = text.strip()
+    if text.lower() in ("", "nan", "none", "null"):
+        return None
+    # LIBSVM writes +1, and many tools write whole numbers as 3.0; 007 stays a name.
+    whole = _WHOLE.fullmatch(text)
+    return whole.group(1) if whole else text
+
+
+def _refuse(
+    place: str, what: str, wrong: Sequence[bool], mend: str, words: Sequence[str] | None = None
+) -> None:
+    rows = np.flatnonzero(np.asarray(wrong, dtype=bool)).tolist()
+    if not rows:
+        return
+    named = ", ".join(f"{row} ({words[row]})" if words else str(row) for row in rows[:NAMED_ROWS])
+    more = f" and {len(rows) - NAMED_ROWS} more" if len(rows) > NAMED_ROWS else ""
+    raise InputError(f"{place} has {what} in row{'s' if len(rows) > 1 else ''} {named}{more}: {mend}")
