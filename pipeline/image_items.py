@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tarfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -170,30 +169,6 @@ def with_own_ids(items: Sequence[ImageItem]) -> tuple[ImageItem, ...]:
         count = seen[item.sample_id] = seen.get(item.sample_id, 0) + 1
         result.append(item if count == 1 else replace(item, sample_id=f"{item.sample_id}#{count}"))
     return tuple(result)
-
-
-def read_entry(root: Path, path: str, max_bytes: int) -> bytes:
-    """Bytes of the image that a manifest names: a file below `root`, or a member of a tar shard there.
-
-    `ImageRejectedError` where it is not there any more.
-    """
-    parts = Path(path).parts
-    for i, part in enumerate(parts[:-1], start=1):
-        shard = root.joinpath(*parts[:i])
-        if part.endswith(".tar") and shard.is_file():
-            return _member(inside(root, "/".join(parts[:i])), "/".join(parts[i:]), max_bytes)
-    return ImageItem(path, path, path).read(root, max_bytes)
-
-
-def _member(shard: Path, name: str, max_bytes: int) -> bytes:
-    try:
-        with tarfile.open(shard, "r:") as archive:
-            file = archive.extractfile(name)
-            if file is not None:
-                return file.read(max_bytes + 1)
-    except (KeyError, OSError, tarfile.TarError) as error:
-        raise ImageRejectedError(f"{name} cannot be read from {shard.name}: {error}") from error
-    raise ImageRejectedError(f"{name} in {shard.name} is not a file")
 
 
 def split_name(word: str, place: str) -> str:
