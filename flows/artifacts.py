@@ -21,6 +21,7 @@ from prefect.exceptions import PrefectException
 
 from flows.board import Board, Entry, Forwarder
 
+POST_SECONDS = 2.0
 REQUEST_SECONDS = 5.0
 CATCH_UP_SECONDS = 10.0
 
@@ -93,16 +94,20 @@ def _printable(value: Any) -> Any:
     return value
 
 
+def current_flow_run_id() -> UUID | None:
+    """Give the id of the flow run that calls this, or None outside of one."""
+    run = FlowRunContext.get()
+    return run.flow_run.id if run is not None and run.flow_run is not None else None
+
+
 @contextmanager
 def posted_artifacts() -> Iterator[Board]:
     """Post what is pinned to the board as artifacts of the current flow run, without ever waiting for it.
 
     On leaving, what is left is delivered within `CATCH_UP_SECONDS`, or given up with one warning.
     """
-    run = FlowRunContext.get()
-    flow_run_id = run.flow_run.id if run is not None and run.flow_run is not None else None
     board = Board()
-    forwarder = Forwarder(board, ArtifactReceiver(flow_run_id))
+    forwarder = Forwarder(board, ArtifactReceiver(current_flow_run_id()), interval=POST_SECONDS)
     forwarder.start()
     try:
         yield board

@@ -41,6 +41,11 @@ class Caller:
 _caller: ContextVar[Caller | None] = ContextVar("topline_caller", default=None)
 
 
+def current_caller() -> Caller:
+    """Give who started the flows of this context; where nobody asked, what is noted is lost."""
+    return _caller.get() or Caller()
+
+
 @contextmanager
 def called_by(caller: Caller) -> Iterator[None]:
     """Let the flows that are started inside report to `caller` too."""
@@ -165,7 +170,7 @@ def report_link(place: str) -> str:
 @contextmanager
 def watched(tol: float | None = None) -> Iterator[Watch]:
     """Watch a flow's body: progress for its task, artifacts on the server, the outcome for its caller."""
-    caller = _caller.get() or Caller()
+    caller = current_caller()
     with posted_artifacts() as board:
         try:
             yield Watch(board, FlowProgress(board, tol, caller.progress), caller)

@@ -11,7 +11,7 @@ from pipeline.config import ClusterConfig, RunConfig
 from pipeline.job import JobResult
 
 
-@flow(name="run", flow_run_name="run {config.extract.images}", persist_result=False, result_serializer="json")
+@flow(name="run", flow_run_name="run into {config.store}", persist_result=False, result_serializer="json")
 def run(config: RunConfig = RunConfig(), cluster: ClusterConfig = ClusterConfig()) -> JobResult:  # noqa: B008
     """Extract, train, certify, evaluate and report; what is stored already is not made again."""
     with watched(config.train.tol) as watch:

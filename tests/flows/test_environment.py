@@ -38,9 +38,9 @@ print(json.dumps([
     ran = subprocess.run(
         [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True, timeout=120
     )
-    assert json.loads(ran.stdout) == [False, 180, 30, 15.0, 2, "logging.yml", str(tmp_path / "prefect")]
+    assert json.loads(ran.stdout) == [False, 180, 30, 10.0, 1, "logging.yml", str(tmp_path / "prefect")]
 
 
 def test_the_package_prepares_the_environment_before_prefect_is_there() -> None:
-    script = "import sys, flows; from flows import board, environment, runners; assert 'prefect' not in sys.modules"
+    script = "import sys; from flows import board, environment, runners; assert 'prefect' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -1,0 +1,229 @@
+"""The flows on a real Prefect server: states, artifacts, failures, and a server that freezes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+from PIL import Image
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import Artifact, FlowRun
+from prefect.server.api.server import SubprocessASGIServer
+
+from flows import artifacts, reporting
+from flows.runners import run_flow
+from flows.tasks import repeatable
+from pipeline.config import EvaluateConfig, ExtractConfig, RunConfig, TrainConfig
+from pipeline.errors import ClusterError, InputError
+from pipeline.training import train
+from storage.errors import NotFoundError
+from storage.history import read_history
+from storage.stores import open_store
+from tests.flows.conftest import IN_PROCESS
+
+pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("prefect_server", "_command_line")]
+
+
+def newest_run() -> FlowRun:
+    with get_client(sync_client=True) as client:
+        return max(client.read_flow_runs(), key=lambda run: run.created or run.expected_start_time)
+
+
+def artifacts_of(run_id: UUID) -> dict[str, Artifact]:
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(limit=200)
+    return {artifact.key: artifact for artifact in found if artifact.flow_run_id == run_id and artifact.key}
+
+
+def wait_for_task_state(run_id: UUID, state: str) -> None:
+    """Task runs reach the server as events, a moment after the flow has ended."""
+    deadline = time.monotonic() + 30.0
+    while True:
+        with get_client(sync_client=True) as client:
+            states = [run.state_name for run in client.read_task_runs() if run.flow_run_id == run_id]
+        if states == [state]:
+            return
+        assert time.monotonic() < deadline, f"expected one task run in {state}, found {states}"
+        time.sleep(0.2)
+
+
+def test_training_is_a_completed_run_with_its_progress_gaps_and_summary(training: TrainConfig) -> None:
+    result = run_flow("train", {"config": training, "cluster": IN_PROCESS})
+    run = newest_run()
+    assert (run.state_name, run.tags) == ("Completed", ["topline"])
+    assert run.name == f"train topk_hinge on {training.store}"
+    # The parameters are plain JSON from which the run can be repeated.
+    assert TrainConfig.model_validate(run.parameters["config"]) == training
+    posted = artifacts_of(run.id)
+    assert posted["train-progress"].data == 100.0
+    assert posted["certify-progress"].data == 100.0
+    rows = json.loads(str(posted["gaps"].data))
+    rounds = [r for r in read_history(open_store(training.store), result.run) if "relative_gap" in r]
+    assert [row["round"] for row in rows] == [r["round"] for r in rounds][-reporting.GAPS_SHOWN :]
+    assert rows[-1]["gap"] == pytest.approx(rounds[-1]["gap"], rel=1e-5)
+    assert result.model in str(posted["summary"].data)
+    assert f"{result.relative_gap:.2e}" in str(posted["summary"].data)
+    wait_for_task_state(run.id, "Completed")
+
+
+def test_a_failure_is_a_failed_run_with_its_sentence_and_the_same_exception(
+    training: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = training.model_copy(update={"dataset": "d9999"})
+    with pytest.raises(NotFoundError) as plain:
+        train(missing, IN_PROCESS)
+    with pytest.raises(NotFoundError) as caught:
+        run_flow("train", {"config": missing, "cluster": IN_PROCESS})
+    assert str(caught.value) == str(plain.value)
+    run = newest_run()
+    assert run.state_name == "Failed"
+    assert run.state is not None
+    assert str(plain.value) in str(run.state.message)
+    wait_for_task_state(run.id, "Failed")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Two classes of twelve small pictures: dark ones with a bright half, on the left or on the right."""
+    rng = np.random.default_rng(0)
+    for name, half in (("left", slice(0, 24)), ("right", slice(24, 48))):
+        folder = tmp_path / "images" / name
+        folder.mkdir(parents=True)
+        for number in range(12):
+            pixels = rng.integers(0, 60, size=(48, 48, 3), dtype=np.uint8)
+            pixels[:, half] += 180
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    return tmp_path / "images"
+
+
+def test_the_whole_job_and_its_steps_run_as_flows(images: Path, tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    config = RunConfig(
+        store=store,
+        extract=ExtractConfig(images=str(images)),
+        train=TrainConfig(k=1, tol=1e-2),
+        evaluate=EvaluateConfig(split="test"),
+    )
+    job = run_flow("run", {"config": config, "cluster": IN_PROCESS})
+    run = newest_run()
+    assert run.state_name == "Completed"
+    posted = artifacts_of(run.id)
+    assert posted["extract-progress"].data == 100.0
+    assert posted["train-progress"].data == 100.0
+    assert posted["report"].data == f"[{job.report}]({Path(job.report).as_uri()})"
+    assert Path(job.report).is_file()
+    assert "top-1" in str(posted["summary"].data)
+
+    extracted = run_flow("extract", {"config": config.extract.model_copy(update={"store": store})})
+    assert extracted.reused
+    assert extracted.dataset in str(artifacts_of(newest_run().id)["summary"].data)
+
+    evaluation = run_flow("evaluate", {"model_url": job.train.model, "split": "test", "confused": 3})
+    assert evaluation.topk == job.evaluation.topk
+    assert f"{evaluation.topk[1]:.1%}" in str(artifacts_of(newest_run().id)["summary"].data)
+
+
+def test_the_progress_artifact_moves_while_the_flow_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifacts, "POST_SECONDS", 0.05)
+    monkeypatch.setattr(reporting, "PIN_SECONDS", 0.0)
+    seen: list[Any] = []
+
+    @flow(name="moving", persist_result=False)
+    def moving() -> None:
+        with reporting.watched(tol=1e-2) as watch:
+            watch.progress.begin("train", 100, "passes")
+            run_id = artifacts.current_flow_run_id()
+            assert run_id is not None
+            for number, gap in enumerate([1.0, 0.1, 0.01]):
+                watch.progress.note({"round": number, "relative_gap": gap})
+                seen.append(wait_for_progress(run_id, 50.0 * number))
+
+    moving()
+    assert seen == [0.0, 50.0, 100.0]
+
+
+def wait_for_progress(run_id: UUID, share: float) -> Any:
+    deadline = time.monotonic() + 20.0
+    while time.monotonic() < deadline:
+        posted = artifacts_of(run_id).get("train-progress")
+        if posted is not None and posted.data == pytest.approx(share):
+            return round(float(str(posted.data)), 6)
+        time.sleep(0.05)
+    return None
+
+
+@contextmanager
+def frozen_server() -> Iterator[None]:
+    """Stop the server's process as a debugger would: connections are taken, nothing is answered."""
+    process = SubprocessASGIServer().server_process
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+def test_a_frozen_server_does_not_slow_training_and_catching_up_has_a_deadline(
+    training: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same number of rounds, before and while the server hangs; it thaws before the flow's last state."""
+    monkeypatch.setattr(artifacts, "POST_SECONDS", 0.05)
+    monkeypatch.setattr(artifacts, "CATCH_UP_SECONDS", 1.0)
+    long = training.model_copy(update={"tol": 1e-12, "max_passes": 300, "certify": False})
+    train(long, IN_PROCESS)
+    seconds: dict[str, float] = {}
+
+    @flow(name="frozen", persist_result=False)
+    def frozen() -> None:
+        with frozen_server():
+            with reporting.watched(long.tol) as watch:
+                begun = time.perf_counter()
+                result = train(long, IN_PROCESS, watch.progress)
+                seconds["training"] = time.perf_counter() - begun
+                watch.finish(result, "done")
+                begun = time.perf_counter()
+            seconds["catching up"] = time.perf_counter() - begun
+
+    begun = time.perf_counter()
+    train(long, IN_PROCESS)
+    plain = time.perf_counter() - begun
+    frozen()
+    # A single call that waited for the server would take at least its 5 s time limit.
+    assert seconds["training"] < plain + 2.0
+    assert 0.9 < seconds["catching up"] < 4.0
+    assert newest_run().state_name == "Completed"
+
+
+def test_what_may_pass_is_tried_again_and_what_is_wrong_is_not() -> None:
+    calls = {"flaky": 0, "wrong": 0}
+
+    def flaky() -> str:
+        calls["flaky"] += 1
+        if calls["flaky"] == 1:
+            raise ClusterError("no worker came")
+        return "done"
+
+    def wrong() -> None:
+        calls["wrong"] += 1
+        raise InputError("not a folder of images")
+
+    @flow(name="retrying", persist_result=False, result_serializer="json")
+    def retrying() -> str:
+        done = repeatable(flaky).with_options(retry_delay_seconds=0.0)()
+        with pytest.raises(InputError):
+            repeatable(wrong).with_options(retry_delay_seconds=0.0)()
+        return str(done)
+
+    assert retrying() == "done"
+    assert calls == {"flaky": 2, "wrong": 1}

@@ -1,0 +1,147 @@
+"""What the caller of a flow gets when its server is away, hangs or dies; no server is needed for this."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from flows import launching, reporting
+from flows.errors import FlowServerError
+from flows.launching import FLOWS, launch, require_server
+from flows.runners import run_flow
+from pipeline.errors import InputError, InterruptedRunError, PipelineError
+
+
+@pytest.fixture
+def silent_server() -> Iterator[str]:
+    """A server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/api"
+
+
+def test_a_server_that_hangs_is_one_sentence_after_a_few_seconds(
+    silent_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "HEALTH_SECONDS", 0.5)
+    begun = time.monotonic()
+    with (
+        temporary_settings({PREFECT_API_URL: silent_server}),
+        pytest.raises(
+            FlowServerError, match=f"Prefect's server at {silent_server} does not answer"
+        ) as caught,
+    ):
+        require_server(silent_server)
+    assert time.monotonic() - begun < 10.0
+    assert isinstance(caught.value, PipelineError)
+    assert "prefect server start" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/api"
+    with (
+        temporary_settings({PREFECT_API_URL: url}),
+        pytest.raises(FlowServerError, match=f"{url} does not answer .ConnectError"),
+    ):
+        require_server(url)
+
+
+def test_an_embedded_server_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_slow(**_: Any) -> Any:
+        raise RuntimeError("Timed out while attempting to connect.\nlong log")
+
+    monkeypatch.setattr(launching, "get_client", too_slow)
+    with pytest.raises(FlowServerError, match=r"embedded server does not answer .*topline doctor") as caught:
+        require_server(None)
+    assert "long log" not in str(caught.value)
+
+
+Body = Callable[[], Any]
+
+
+@pytest.fixture
+def run_body(monkeypatch: pytest.MonkeyPatch, _command_line: None) -> Callable[[Body, Exception | None], Any]:
+    """Launch a flow whose body is given, on a server that then fails with the given error."""
+
+    def run(body: Body, server_error: Exception | None) -> Any:
+        def as_prefect_does(**_: Any) -> Any:
+            caller = reporting.current_caller()
+            try:
+                caller.result = body()
+                caller.finished = True
+            except Exception as error:
+                caller.error = error
+                if server_error is None:
+                    raise
+            if server_error is not None:
+                raise server_error
+            return caller.result
+
+        monkeypatch.setattr(launching, "require_server", lambda _: None)
+        monkeypatch.setattr(launching, "FLOWS", {"train": as_prefect_does})
+        monkeypatch.setattr(launching.logging, "raiseExceptions", True)
+        return launch("train", {}, None)
+
+    return run
+
+
+def test_a_result_that_is_stored_is_given_though_the_server_died(
+    run_body: Callable[[Body, Exception | None], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert run_body(lambda: "the model", httpx.ReadTimeout("no answer")) == "the model"
+    assert "not recorded there; the result is stored" in caplog.text
+
+
+def test_the_job_s_own_error_comes_before_the_server_s(
+    run_body: Callable[[Body, Exception | None], Any],
+) -> None:
+    def body() -> None:
+        raise InputError("the folder is empty")
+
+    with pytest.raises(InputError, match="the folder is empty"):
+        run_body(body, httpx.ConnectError("refused"))
+
+
+def test_an_error_of_the_job_is_the_same_object_with_its_cause(
+    run_body: Callable[[Body, Exception | None], Any],
+) -> None:
+    cause = OSError("the disk")
+    error = InterruptedRunError("stopped; topline train --resume r0001 goes on")
+    error.__cause__ = cause
+
+    def body() -> None:
+        raise error
+
+    with pytest.raises(InterruptedRunError) as caught:
+        run_body(body, None)
+    assert caught.value is error
+    assert caught.value.__cause__ is cause
+
+
+@pytest.mark.usefixtures("_command_line")
+def test_a_server_that_fails_before_the_work_is_a_server_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unauthorized(**_: Any) -> Any:
+        raise httpx.HTTPError("401 Unauthorized")
+
+    monkeypatch.setattr(launching, "require_server", lambda _: None)
+    monkeypatch.setattr(launching, "FLOWS", {"train": unauthorized})
+    monkeypatch.setattr(launching.logging, "raiseExceptions", True)
+    with pytest.raises(FlowServerError, match=r"failed before the work began .*401 Unauthorized"):
+        run_flow("train", {})
+
+
+def test_every_flow_is_described_and_keeps_no_pickles() -> None:
+    assert set(FLOWS) == {"extract", "train", "evaluate", "run"}
+    for name, flow in FLOWS.items():
+        assert flow.name == name
+        assert flow.description
+        assert flow.flow_run_name
+        assert flow.persist_result is False
+        assert flow.result_serializer == "json"

@@ -1,0 +1,129 @@
+"""Shares, tables and summaries, as they are pinned to the board."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import reporting
+from flows.artifacts import artifact_data
+from flows.board import Board, Entry
+from flows.reporting import FlowProgress, artifact_key, report_link
+
+
+class Noted:
+    """A progress display that notes its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
+        self.calls.append(("begin", stage, total, unit))
+
+    def advance(self, amount: int = 1) -> None:
+        self.calls.append(("advance", amount))
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        self.calls.append(("note", dict(facts)))
+
+
+@pytest.fixture(autouse=True)
+def _pin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "PIN_SECONDS", 0.0)
+
+
+def pinned(board: Board, key: str) -> Any:
+    return board.news({})[key][1].data
+
+
+def record(number: int, gap: float) -> dict[str, Any]:
+    return {
+        "round": number,
+        "relative_gap": gap,
+        "gap": gap,
+        "primal": 1.0,
+        "dual": 1.0 - gap,
+        "passes": number,
+    }
+
+
+def test_a_stage_moves_by_its_units() -> None:
+    board = Board()
+    progress = FlowProgress(board)
+    progress.begin("extract", 200, "images")
+    assert pinned(board, "extract-progress") == 0.0
+    progress.advance(50)
+    progress.advance(50)
+    assert pinned(board, "extract-progress") == 50.0
+
+
+def test_training_moves_by_factors_of_the_gap_and_never_back() -> None:
+    board = Board()
+    progress = FlowProgress(board, tol=1e-3)
+    progress.begin("train", 1000, "passes")
+    shares = []
+    for number, gap in enumerate([1.0, 0.1, 0.2, 0.01, math.nan, 5e-4]):
+        progress.advance(1)
+        progress.note(record(number, gap))
+        shares.append(pinned(board, "train-progress"))
+    assert shares == pytest.approx([0.0, 100 / 3, 100 / 3, 200 / 3, 200 / 3, 100.0])
+
+
+def test_a_first_gap_below_the_tolerance_is_the_whole_way() -> None:
+    board = Board()
+    progress = FlowProgress(board, tol=0.5)
+    progress.begin("train", 10, "passes")
+    progress.note(record(0, 0.5))
+    assert pinned(board, "train-progress") == 100.0
+
+
+def test_the_table_holds_the_last_rounds() -> None:
+    board = Board()
+    progress = FlowProgress(board, tol=1e-3)
+    progress.begin("train", 1000, "passes")
+    for number in range(50):
+        progress.note(record(number, 1.0 / (1 + number)))
+    progress.begin("certify", 10, "rows")
+    rows = pinned(board, "gaps")
+    assert [row["round"] for row in rows] == list(range(50 - reporting.GAPS_SHOWN, 50))
+    assert set(rows[0]) == set(reporting.GAP_COLUMNS)
+
+
+def test_nothing_is_pinned_more_often_than_a_reader_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "PIN_SECONDS", 3600.0)
+    board = Board()
+    progress = FlowProgress(board, tol=1e-3)
+    progress.begin("train", 1000, "passes")
+    versions = board.news({})["train-progress"][0]
+    for number in range(1000):
+        progress.advance(1)
+        progress.note(record(number, 0.5))
+    assert board.news({})["train-progress"][0] == versions
+    progress.end()
+    assert pinned(board, "gaps")[-1]["round"] == 999
+
+
+def test_everything_is_passed_on_to_the_caller_s_display() -> None:
+    noted = Noted()
+    progress = FlowProgress(Board(), also=noted)
+    progress.begin("extract", 3, "images")
+    progress.advance(2)
+    progress.note({"file": "a.png"})
+    assert noted.calls == [("begin", "extract", 3, "images"), ("advance", 2), ("note", {"file": "a.png"})]
+
+
+def test_artifacts_hold_what_json_can_say() -> None:
+    table = Entry("table", "", [{"gap": math.inf, "dual": math.nan, "primal": 0.12345678, "round": 3}])
+    assert artifact_data(table) == '[{"gap": "inf", "dual": "nan", "primal": 0.123457, "round": 3}]'
+    assert artifact_data(Entry("progress", "", 130.0)) == 100.0
+    assert artifact_data(Entry("markdown", "", "# x")) == "# x"
+
+
+def test_keys_and_links_are_such_as_prefect_and_browsers_take(tmp_path: Path) -> None:
+    assert artifact_key("Write digits: 2nd try progress") == "write-digits-2nd-try-progress"
+    assert report_link(str(tmp_path / "a b.html")) == (tmp_path / "a b.html").as_uri()
+    assert report_link("s3://bucket/report.html") == "s3://bucket/report.html"

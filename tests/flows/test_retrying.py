@@ -1,0 +1,54 @@
+"""What is tried again, and what never is."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from flows.retrying import is_transient
+from pipeline.errors import ClusterError, ConfigError, InputError, InterruptedRunError, RejectedShareError
+from solvers.errors import InvalidProblemError, NonFiniteError
+from storage.errors import AccessError, DiskFullError, IntegrityError, NotFoundError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClusterError("no worker"),
+        AccessError("s3 is away"),
+        ConnectionResetError("peer"),
+        TimeoutError("slow"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_does_not_answer_may_answer_later(error: Exception) -> None:
+    assert is_transient(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("k"),
+        InputError("no images"),
+        RejectedShareError("too many"),
+        InterruptedRunError("resume it"),
+        InvalidProblemError("a label out of range"),
+        NonFiniteError("NaN in row 3"),
+        IntegrityError("rows 0-63"),
+        NotFoundError("d0007"),
+        DiskFullError("no room"),
+        OSError(errno.ENOSPC, "no room"),
+        PermissionError("read-only"),
+        ValueError("anything else"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_bad_data_and_bad_options_stay_bad(error: Exception) -> None:
+    assert not is_transient(error)
+
+
+def test_a_store_that_refuses_permission_is_not_asked_again() -> None:
+    error = AccessError("the store is read-only")
+    error.__cause__ = PermissionError("denied")
+    assert not is_transient(error)
