@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from PIL import Image
+
+from pipeline.backbones import BACKBONES, Backbone, backbone_of_spec, make_backbone
+from pipeline.backbones.hog import Hog
+from pipeline.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from pipeline.errors import ConfigError, InputError
+from pipeline.ingest_config import BackboneConfig
+from tests.contracts.backbone_contract import BackboneContract
+from tests.pipeline.pictures import scene
+from tests.pipeline.small_network import SIDE, features, pooled, write_network
+
+
+def config(backbone: str, **options: object) -> BackboneConfig:
+    return BackboneConfig(backbone=backbone, **options)
+
+
+class TestHog(BackboneContract):
+    @pytest.fixture
+    def backbone(self) -> Backbone:
+        return make_backbone(config("hog"))
+
+
+class TestSmallHog(BackboneContract):
+    @pytest.fixture
+    def backbone(self) -> Backbone:
+        return make_backbone(config("hog:size=32,cells=8,block=1,orientations=6"))
+
+
+class TestOnnx(BackboneContract):
+    @pytest.fixture
+    def backbone(self, tmp_path: Path) -> Backbone:
+        return make_backbone(config(f"onnx:{write_network(tmp_path / 'net.onnx')}"))
+
+
+class TestOnnxOfFixedBatch(BackboneContract):
+    @pytest.fixture
+    def backbone(self, tmp_path: Path) -> Backbone:
+        path = write_network(tmp_path / "net.onnx", batch=3, layout="NHWC")
+        return make_backbone(config(f"onnx:{path}", output_name="pooled"))
+
+
+def test_names() -> None:
+    assert set(BACKBONES) == {"hog", "onnx", "timm"}
+    with pytest.raises(ConfigError, match="no backbone 'sift'"):
+        make_backbone(config("sift"))
+    with pytest.raises(InputError, match="'sift', unknown here"):
+        backbone_of_spec({"name": "sift"})
+
+
+# -- hog
+
+
+def test_hog_has_the_dimension_it_says() -> None:
+    assert Hog().dim == 1764
+    for options in ("size=40,cells=7,block=3,orientations=4", "size=33,cells=8", "block=1"):
+        backbone = make_backbone(config(f"hog:{options}"))
+        assert backbone.open()([scene()]).shape == (1, backbone.dim)
+
+
+def test_hog_sees_the_direction_of_edges() -> None:
+    """A vertical edge has horizontal gradients only: one orientation takes all the weight."""
+    image = np.zeros((96, 96, 3), dtype=np.uint8)
+    image[:, 48:] = 200
+    histograms = Hog(block=1).open()([image]).reshape(8, 8, 9)
+    sums = histograms.sum(axis=(0, 1))
+    assert sums[0] > 0
+    assert sums[1:].max() == 0
+    turned = Hog(block=1).open()([image.transpose(1, 0, 2)]).reshape(8, 8, 9).sum(axis=(0, 1))
+    assert turned.argmax() in (4, 5)
+
+
+def test_hog_takes_the_colour_with_the_largest_gradient() -> None:
+    image = np.zeros((96, 96, 3), dtype=np.uint8)
+    image[:, 48:, 1] = 200
+    grey = np.repeat(image[:, :, 1:2], 3, axis=2)
+    np.testing.assert_array_equal(Hog().open()([image]), Hog().open()([grey]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("size=0", "at least one block must fit"),
+        ("cells=60", "at least one block must fit"),
+        ("size=4000", "at most 1024"),
+        ("orientations=0", "1 to 180 orientations"),
+        ("colour=1", "no option 'colour=1'"),
+        ("size=big", "no option 'size=big'"),
+    ],
+)
+def test_hog_refuses_options_that_give_nothing(options: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_backbone(config(f"hog:{options}"))
+
+
+def test_flags_of_other_backbones_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="--mean means nothing to the backbone hog"):
+        make_backbone(config("hog", mean="0,0,0"))
+    with pytest.raises(ConfigError, match="--checkpoint means nothing to the backbone onnx"):
+        make_backbone(config("onnx:net.onnx", checkpoint="a.pt"))
+
+
+# -- preprocessing
+
+
+def test_preprocessing_against_pillow_and_numpy() -> None:
+    """Resize to a shorter side of 16, cut out 12, then normalise: the same by Pillow's whole resize."""
+    image = scene(48, 32)
+    found = Preprocessing(resize=16, crop=12).batch([image])
+    small = np.asarray(Image.fromarray(image).resize((24, 16), Image.Resampling.BILINEAR))[2:14, 6:18]
+    truth = (small / 255.0 - IMAGENET_MEAN) / IMAGENET_STD
+    # One grey level of 255, divided by the standard deviations.
+    np.testing.assert_allclose(found[0], truth.transpose(2, 0, 1), atol=1.01 / 255 / 0.224)
+
+
+def test_preprocessing_orders_colours_and_axes() -> None:
+    image = scene(12, 12)
+    plain = {"resize": 12, "crop": 12, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+    rgb = Preprocessing(**plain, layout="NHWC").batch([image])
+    np.testing.assert_array_equal(rgb[0], image.astype(np.float32) / np.float32(255))
+    np.testing.assert_array_equal(Preprocessing(**plain).batch([image])[0], rgb[0].transpose(2, 0, 1))
+    bgr = Preprocessing(**plain, layout="NHWC", channels="BGR").batch([image])
+    np.testing.assert_array_equal(bgr, rgb[..., ::-1])
+    # The mean goes with its colour, whatever the order.
+    moved = Preprocessing(**(plain | {"mean": (1.0, 0.0, 0.0)}), layout="NHWC", channels="BGR").batch([image])
+    np.testing.assert_allclose(moved[..., 2], bgr[..., 2] - 1, atol=1e-6)
+
+
+def test_preprocessing_of_long_images_stays_small() -> None:
+    batch = Preprocessing(crop=8, resize=8).batch([scene(1, 20_000), scene(20_000, 1)])
+    assert batch.shape == (2, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"size": 3}, "unknown key 'size'"),
+        ({"mean": "grey"}, "mean is a list of numbers"),
+        ({"mean": [1.0, 2.0]}, "mean has three numbers"),
+        ({"std": [1, 0, 1]}, "three positive numbers"),
+        ({"crop": 2.5}, "crop is 224 or the like"),
+        ({"crop": 64, "resize": 32}, "do not go together"),
+        ({"layout": "CHWN"}, "layout is NCHW or NHWC"),
+    ],
+)
+def test_sidecars_that_cannot_be_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises((InputError, ConfigError), match=message):
+        Preprocessing.from_values(values, "net.onnx.json")
+
+
+# -- onnx
+
+
+def test_onnx_gives_what_numpy_computes(tmp_path: Path) -> None:
+    path = write_network(tmp_path / "net.onnx")
+    images = [scene(40, 30), scene(33, 50, 1)]
+    backbone = make_backbone(config(f"onnx:{path}", resize=14))
+    inputs = Preprocessing(resize=14, crop=SIDE).batch(images)
+    assert backbone.dim == 5
+    # Single precision against double: a few units in the last place of sums of 27 products.
+    np.testing.assert_allclose(backbone.open()(images), features(inputs), rtol=1e-4, atol=1e-5)
+    chosen = make_backbone(config(f"onnx:{path}", resize=14, output_name="pooled"))
+    assert chosen.dim == 4
+    np.testing.assert_allclose(chosen.open()(images), pooled(inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_onnx_reads_its_sidecar_and_flags_win(tmp_path: Path) -> None:
+    path = write_network(tmp_path / "net.onnx", side="side")
+    sidecar = {
+        "crop": 10,
+        "resize": 10,
+        "mean": [0, 0, 0],
+        "std": [1, 1, 1],
+        "channels": "BGR",
+        "output_name": "pooled",
+    }
+    (tmp_path / "net.onnx.json").write_text(json.dumps(sidecar), encoding="utf-8")
+    plain = Preprocessing(resize=10, crop=10, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), channels="BGR")
+    found = make_backbone(config(f"onnx:{path}")).open()([scene()])
+    np.testing.assert_allclose(found, pooled(plain.batch([scene()])), rtol=1e-4, atol=1e-5)
+    flagged = make_backbone(config(f"onnx:{path}", channels="RGB", output_name="features")).open()([scene()])
+    truth = features(plain.changed({"channels": "RGB"}).batch([scene()]))
+    np.testing.assert_allclose(flagged, truth, rtol=1e-4, atol=1e-5)
+
+
+def test_onnx_gives_bytes_to_a_network_that_takes_bytes(tmp_path: Path) -> None:
+    path = write_network(tmp_path / "net.onnx", kind=TensorProto.UINT8)
+    backbone = make_backbone(config(f"onnx:{path}", resize=SIDE))
+    inputs = Preprocessing(resize=SIDE, crop=SIDE).batch([scene()], normalise=False)
+    assert inputs.dtype == np.uint8
+    np.testing.assert_allclose(backbone.open()([scene()]), features(inputs), rtol=1e-4, atol=1e-3)
+
+
+def test_onnx_refuses_what_it_cannot_use(tmp_path: Path) -> None:
+    path = write_network(tmp_path / "net.onnx")
+    with pytest.raises(ConfigError, match="needs a file"):
+        make_backbone(config("onnx"))
+    with pytest.raises(InputError, match="there is no network"):
+        make_backbone(config("onnx:gone.onnx"))
+    with pytest.raises(InputError, match="no output 'logits': it has features, pooled, maps"):
+        make_backbone(config(f"onnx:{path}", output_name="logits"))
+    with pytest.raises(InputError, match=r"has shape \(1, 4, 12, 12\), not \(b, dim\)"):
+        make_backbone(config(f"onnx:{path}", output_name="maps"))
+    with pytest.raises(InputError, match="does not run on an input of shape"):
+        make_backbone(config(f"onnx:{path}", crop=20, resize=20))
+    (tmp_path / "text.onnx").write_text("not a network", encoding="utf-8")
+    with pytest.raises(InputError, match=r"cannot be (read|loaded) as an ONNX network"):
+        make_backbone(config(f"onnx:{tmp_path / 'text.onnx'}"))
+    (tmp_path / "net.onnx.json").write_text("[1]", encoding="utf-8")
+    with pytest.raises(InputError, match="one JSON object"):
+        make_backbone(config(f"onnx:{path}"))
+
+
+def test_onnx_knows_when_its_file_has_changed(tmp_path: Path) -> None:
+    path = write_network(tmp_path / "net.onnx")
+    backbone = make_backbone(config(f"onnx:{path}"))
+    path.write_bytes(path.read_bytes() + b"\x62\x00")
+    with pytest.raises(InputError, match="is not the network that made the features"):
+        backbone_of_spec(backbone.spec())
+    with pytest.raises(InputError, match="has changed since the job began"):
+        backbone.open()
+
+
+def test_onnx_weights_in_other_files_count_and_stay_in_the_folder(tmp_path: Path) -> None:
+    path = write_network(tmp_path / "a" / "net.onnx", external="weights.bin")
+    backbone = make_backbone(config(f"onnx:{path}", resize=SIDE))
+    truth = features(Preprocessing(resize=SIDE, crop=SIDE).batch([scene()]))
+    np.testing.assert_allclose(backbone.open()([scene()]), truth, rtol=1e-4, atol=1e-5)
+    weights = path.with_name("weights.bin")
+    data = bytearray(weights.read_bytes())
+    data[3] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(InputError, match="is not the network"):
+        backbone_of_spec(backbone.spec())
+    weights.unlink()
+    with pytest.raises(InputError, match="which is not beside it"):
+        make_backbone(config(f"onnx:{path}"))
+    outside = write_network(tmp_path / "b" / "net.onnx", external="../stolen.bin")
+    with pytest.raises(InputError, match="outside its folder: refused"):
+        make_backbone(config(f"onnx:{outside}"))

@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+import unicodedata
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import ImageRejectedError, InputError
+from pipeline.image_items import sorted_names
+from pipeline.sources import ImageListing, list_images
+from tests.pipeline.pictures import png, write_classes
+
+LIMIT = 1 << 20
+
+
+def touch(path: Path, data: bytes | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(png() if data is None else data)
+    return path
+
+
+def paths(listing: ImageListing) -> list[str]:
+    return [item.path for item in listing.items]
+
+
+def errors(listing: ImageListing) -> dict[str, str]:
+    return {item.path: item.error for item in listing.items if item.error}
+
+
+def test_a_folder_is_a_class(tmp_path: Path) -> None:
+    write_classes(tmp_path / "photos", 3, 2)
+    listing = list_images(str(tmp_path / "photos"))
+    assert paths(listing) == [f"class{c}/{i:03d}.png" for c in range(3) for i in range(2)]
+    assert [item.label for item in listing.items] == [f"class{c}" for c in range(3) for _ in range(2)]
+    assert listing.class_names == ("class0", "class1", "class2")
+    assert {item.split for item in listing.items} == {None}
+    first = listing.items[0]
+    assert first.read(listing.root, LIMIT) == (tmp_path / "photos" / first.path).read_bytes()
+
+
+def test_folders_inside_folders_are_classes_by_their_path(tmp_path: Path) -> None:
+    for name in ("Balinese/character01/a.png", "Balinese/character02/a.png", "Latin/character01/a.png"):
+        touch(tmp_path / name)
+    listing = list_images(str(tmp_path))
+    assert listing.class_names == ("Balinese/character01", "Balinese/character02", "Latin/character01")
+
+
+def test_train_val_and_test_above_the_classes_are_splits(tmp_path: Path) -> None:
+    for name in ("Train/cat/1.png", "val/cat/2.png", "test/dog/3.png"):
+        touch(tmp_path / name)
+    items = list_images(str(tmp_path)).items
+    assert {item.path: (item.label, item.split) for item in items} == {
+        "Train/cat/1.png": ("cat", "train"),
+        "val/cat/2.png": ("cat", "val"),
+        "test/dog/3.png": ("dog", "test"),
+    }
+    # With any other folder beside them, "train" is a class: a toy train among cars.
+    touch(tmp_path / "car" / "4.png")
+    items = list_images(str(tmp_path)).items
+    assert {item.split for item in items} == {None}
+    assert "Train/cat" in {item.label for item in items}
+
+
+def test_hidden_files_and_files_that_are_no_images_are_left_out_and_written_down(tmp_path: Path) -> None:
+    for name in (
+        "a/1.png",
+        "a/.DS_Store",
+        "a/notes.txt",
+        "a/INDEX.TSV",
+        ".git/x.png",
+        "a/LICENSE",
+        "a/README.md",
+    ):
+        touch(tmp_path / name)
+    # Unknown suffixes and none are tried as images, so that nothing is lost without a word.
+    for name in ("a/strange.container", "a/nosuffix", "a/license.png"):
+        touch(tmp_path / name)
+    listing = list_images(str(tmp_path))
+    assert paths(listing) == ["a/1.png", "a/license.png", "a/nosuffix", "a/strange.container"]
+    assert sorted(listing.ignored) == [
+        ".git",
+        "a/.DS_Store",
+        "a/INDEX.TSV",
+        "a/LICENSE",
+        "a/README.md",
+        "a/notes.txt",
+    ]
+
+
+def test_names_in_any_script_stay_as_they_are(tmp_path: Path) -> None:
+    composed, decomposed = unicodedata.normalize("NFC", "é"), unicodedata.normalize("NFD", "é")
+    for name in (
+        "犬/一.png",
+        "кот/два три.png",
+        f"{composed}/1.png",
+        f"{decomposed}/1.png",
+        "a'b\"c;d/x\ny.png",
+    ):
+        touch(tmp_path / name)
+    listing = list_images(str(tmp_path))
+    assert set(listing.class_names) == {"犬", "кот", composed, decomposed, "a'b\"c;d"}
+    assert all(item.read(listing.root, LIMIT) == png() for item in listing.items)
+
+
+def test_names_that_are_no_text_are_listed_and_read(tmp_path: Path) -> None:
+    touch(tmp_path / "a" / "1.png")
+    touch(tmp_path / "a" / os.fsdecode(b"\xff\xfe.png"), png(5))
+    listing = list_images(str(tmp_path))
+    strange = listing.items[1]
+    assert strange.path == "a/\\xff\\xfe.png"
+    assert strange.read(listing.root, LIMIT) == png(5)
+    assert strange.path.encode()
+
+
+def test_links_that_lead_out_are_refused_and_others_followed(tmp_path: Path) -> None:
+    outside = touch(tmp_path / "secret.png")
+    root = tmp_path / "photos"
+    touch(root / "a" / "1.png")
+    (root / "a" / "inside.png").symlink_to("1.png")
+    (root / "a" / "outside.png").symlink_to(outside)
+    (root / "a" / "nothing.png").symlink_to("gone.png")
+    (root / "b").symlink_to(root / "a")
+    os.mkfifo(root / "a" / "pipe.png")
+    listing = list_images(str(root))
+    reasons = errors(listing)
+    assert set(reasons) == {"a/outside.png", "a/nothing.png", "a/pipe.png", "b"}
+    assert "leads out of" in reasons["a/outside.png"]
+    assert "no such file" in reasons["a/nothing.png"]
+    assert "not a regular file" in reasons["a/pipe.png"]
+    assert "link to a folder" in reasons["b"]
+    with pytest.raises(ImageRejectedError, match="leads out of"):
+        next(item for item in listing.items if item.path == "a/outside.png").read(root, LIMIT)
+
+
+def test_a_link_made_after_the_listing_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    outside = touch(tmp_path / "secret.png")
+    image = touch(tmp_path / "photos" / "a" / "1.png")
+    listing = list_images(str(tmp_path / "photos"))
+    image.unlink()
+    image.symlink_to(outside)
+    with pytest.raises(ImageRejectedError, match="leads out of"):
+        listing.items[0].read(listing.root, LIMIT)
+    image.unlink()
+    with pytest.raises(ImageRejectedError, match="no such file"):
+        listing.items[0].read(listing.root, LIMIT)
+
+
+def test_images_beside_class_folders_have_no_class(tmp_path: Path) -> None:
+    touch(tmp_path / "a" / "1.png")
+    touch(tmp_path / "stray.png")
+    listing = list_images(str(tmp_path))
+    assert "no class's folder" in errors(listing)["stray.png"]
+    assert not errors(list_images(str(tmp_path), labelled=False))
+
+
+def test_a_flat_folder_is_one_class(tmp_path: Path) -> None:
+    touch(tmp_path / "photos" / "1.png")
+    assert list_images(str(tmp_path / "photos")).class_names == ("photos",)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_a_table_names_paths_labels_and_splits(tmp_path: Path, suffix: str) -> None:
+    for name in ("img/1.png", "img/2, two.png", "猫.png"):
+        touch(tmp_path / name)
+    columns = {
+        "path": [
+            "img/1.png",
+            "img/2, two.png",
+            "猫.png",
+            "../out.png",
+            "gone.png",
+            "/etc/hostname",
+            "img/1.png",
+        ],
+        "label": ["cat", "dog", "cat", "cat", "dog", "dog", ""],
+        "split": ["train", "Test", "validation", "train", "train", "train", "train"],
+    }
+    touch(tmp_path.parent / "out.png")
+    table = tmp_path / f"table{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.table(columns | {"more": list(range(7))}), table)
+    else:
+        mark = "," if suffix == ".csv" else "\t"
+        lines = [mark.join(columns)] + [
+            mark.join(f'"{word}"' for word in row) for row in zip(*columns.values(), strict=True)
+        ]
+        table.write_text("\ufeff" + "\n".join(lines) + "\n", encoding="utf-8")
+    listing = list_images(str(table))
+    assert paths(listing) == columns["path"]
+    assert [(item.label, item.split) for item in listing.items[:3]] == [
+        ("cat", "train"),
+        ("dog", "test"),
+        ("cat", "val"),
+    ]
+    assert listing.items[1].read(listing.root, LIMIT) == png()
+    reasons = errors(listing)
+    assert "leads out of" in reasons["../out.png"]
+    assert "no such file" in reasons["gone.png"]
+    assert "leads out of" in reasons["/etc/hostname"]
+    assert "has no label" in reasons["img/1.png"]
+    assert listing.items[6].sample_id == "img/1.png#2"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("file,label\na.png,x\n", "file, label: it needs path and label"),
+        ("path,label\n", "has no rows"),
+        ("", "it needs path and label"),
+        ("path,label,split\na.png,x,holdout\n", "line 2, has the split 'holdout'"),
+        ("path,label\na,b.png,x\n", "line 2, has more fields"),
+        ("path,label\n,x\n", "line 2, has no path"),
+        ('path,label\n"a.png,x\n', "cannot be read"),
+    ],
+)
+def test_tables_that_cannot_be_used_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        list_images(str(table))
+
+
+def member(archive: tarfile.TarFile, name: str, data: bytes = b"", **facts: object) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    for key, value in facts.items():
+        setattr(info, key, value)
+    archive.addfile(info, io.BytesIO(data))
+
+
+def write_shard(path: Path, keys: list[str], *, start: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for i, key in enumerate(keys, start=start):
+            member(archive, f"{key}.png", png(i))
+            if i % 2:
+                member(archive, f"{key}.cls", str(i % 3).encode())
+            else:
+                member(archive, f"{key}.json", json.dumps({"label": i % 3, "width": 40}).encode())
+    return path
+
+
+def test_shards_are_read_by_offset(tmp_path: Path) -> None:
+    write_shard(tmp_path / "shard-001.tar", ["c", "d"], start=2)
+    write_shard(tmp_path / "shard-000.tar", ["x/a", "ключ"])
+    for images in (tmp_path, tmp_path / "shard-*.tar"):
+        listing = list_images(str(images))
+        assert paths(listing) == [
+            "shard-000.tar/x/a.png",
+            "shard-000.tar/ключ.png",
+            "shard-001.tar/c.png",
+            "shard-001.tar/d.png",
+        ]
+        assert [item.label for item in listing.items] == ["0", "1", "2", "0"]
+        assert [item.read(listing.root, LIMIT) for item in listing.items] == [png(i) for i in range(4)]
+    # Nothing was extracted.
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["shard-000.tar", "shard-001.tar"]
+    assert len(list_images(str(tmp_path / "shard-001.tar")).items) == 2
+
+
+def test_shards_under_split_folders(tmp_path: Path) -> None:
+    write_shard(tmp_path / "train" / "0.tar", ["a", "b"])
+    write_shard(tmp_path / "test" / "0.tar", ["c"])
+    items = list_images(str(tmp_path)).items
+    assert [(item.path, item.split) for item in items] == [
+        ("test/0.tar/c.png", "test"),
+        ("train/0.tar/a.png", "train"),
+        ("train/0.tar/b.png", "train"),
+    ]
+
+
+def test_members_that_lead_out_links_and_incomplete_samples_are_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "s.tar", "w") as archive:
+        member(archive, "good.png", png())
+        member(archive, "good.cls", b"7")
+        member(archive, "good.depth.npy", b"123")
+        member(archive, "../evil.png", png())
+        member(archive, "/abs.png", png())
+        member(archive, "link.png", type=tarfile.SYMTYPE, linkname="/etc/passwd")
+        member(archive, "hard.png", type=tarfile.LNKTYPE, linkname="good.png")
+        member(archive, "device.png", type=tarfile.CHRTYPE)
+        member(archive, "nolabel.png", png(1))
+        member(archive, "broken.png", png(2))
+        member(archive, "broken.json", b"{not json")
+        member(archive, "noimage.cls", b"3")
+        member(archive, "._good.png", b"mac")
+    listing = list_images(str(tmp_path / "s.tar"))
+    good = [item for item in listing.items if not item.error]
+    assert [(item.path, item.label) for item in good] == [("s.tar/good.png", "7")]
+    reasons = errors(listing)
+    assert set(reasons) == {
+        f"s.tar/{name}"
+        for name in (
+            "../evil.png",
+            "/abs.png",
+            "link.png",
+            "hard.png",
+            "device.png",
+            "nolabel.png",
+            "broken.png",
+            "noimage",
+        )
+    }
+    assert "leads out" in reasons["s.tar/../evil.png"]
+    assert "leads out" in reasons["s.tar//abs.png"]
+    assert "link, a device" in reasons["s.tar/link.png"]
+    assert "no label" in reasons["s.tar/nolabel.png"]
+    assert "no image" in reasons["s.tar/noimage"]
+    assert sorted(listing.ignored) == ["s.tar/._good.png", "s.tar/good.depth.npy"]
+
+
+def test_a_shard_that_is_cut_short_keeps_what_it_has(tmp_path: Path) -> None:
+    shard = write_shard(tmp_path / "s.tar", ["a", "b", "c"])
+    with tarfile.open(shard) as archive:
+        last = archive.getmembers()[-2]
+    shard.write_bytes(shard.read_bytes()[: last.offset_data + 100])
+    listing = list_images(str(shard))
+    assert [item.label for item in listing.items] == ["0", "1", None, None]
+    assert "cut short" in listing.items[-1].error
+    for i, item in enumerate(listing.items[:2]):
+        assert item.read(listing.root, LIMIT) == png(i)
+    with pytest.raises(InputError, match="is not a tar archive"):
+        list_images(str(touch(tmp_path / "zipped.tar", b"\x1f\x8b" + bytes(600))))
+
+
+def test_without_labels_none_are_needed(tmp_path: Path) -> None:
+    image = touch(tmp_path / "new" / "sub" / "1.png")
+    touch(tmp_path / "new" / "2.png")
+    listing = list_images(str(tmp_path / "new"), labelled=False)
+    assert paths(listing) == ["2.png", "sub/1.png"]
+    assert [item.label for item in listing.items] == [None, None]
+    assert paths(list_images(str(image), labelled=False)) == ["1.png"]
+    table = tmp_path / "new" / "t.csv"
+    table.write_text("path\n2.png\n", encoding="utf-8")
+    assert not errors(list_images(str(table), labelled=False))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere", "is not there"),
+        ("photos.zip", "unpack it first"),
+        ("photo.png", "neither a folder"),
+        ("empty", "has no images"),
+        ("texts", r"has no images \(1 other files are there\)"),
+        ("s3://bucket/images", "from this machine's disks"),
+    ],
+)
+def test_what_is_no_source_of_images_is_refused(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    touch(tmp_path / "texts" / "a.txt")
+    touch(tmp_path / "photos.zip")
+    touch(tmp_path / "photo.png")
+    with pytest.raises(InputError, match=message):
+        list_images(name if "://" in name else str(tmp_path / name))
+
+
+def test_the_digest_knows_whether_anything_has_changed(tmp_path: Path) -> None:
+    write_classes(tmp_path, 2, 2)
+    before = list_images(str(tmp_path)).digest()
+    assert list_images(str(tmp_path)).digest() == before
+    image = tmp_path / "class0" / "000.png"
+    facts = image.stat()
+    os.utime(image, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1_000_000))
+    changed = list_images(str(tmp_path)).digest()
+    assert changed != before
+    image.rename(tmp_path / "class1" / "100.png")
+    assert list_images(str(tmp_path)).digest() not in (before, changed)
+
+
+def test_class_names_that_are_numbers_are_in_their_order() -> None:
+    assert sorted_names(["10", "9", "1", "9"]) == ("1", "9", "10")
+    assert sorted_names(["10", "9", "b", "a"]) == ("10", "9", "a", "b")
