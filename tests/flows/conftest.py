@@ -16,12 +16,19 @@ IN_PROCESS = ClusterConfig(workers=0)
 
 
 @pytest.fixture(scope="session")
-def prefect_server() -> Iterator[str]:
-    """URL of the API of a server with a database of its own; it starts in 10 to 60 seconds."""
-    from prefect.settings import PREFECT_API_URL
+def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Prefect keeps its files instead of in the home of whoever runs the tests."""
+    return tmp_path_factory.mktemp("prefect")
+
+
+@pytest.fixture(scope="session")
+def prefect_server(prefect_home: Path) -> Iterator[str]:
+    """URL of the API of a server with a database of its own; it starts in 5 to 60 seconds."""
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=180):
+    places = {PREFECT_HOME: prefect_home, PREFECT_LOCAL_STORAGE_PATH: prefect_home / "storage"}
+    with temporary_settings(places), prefect_test_harness(server_startup_timeout=180):
         url = PREFECT_API_URL.value()
         assert url is not None
         yield url

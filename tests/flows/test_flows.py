@@ -77,7 +77,7 @@ def test_training_is_a_completed_run_with_its_progress_gaps_and_summary(training
 
 
 def test_a_failure_is_a_failed_run_with_its_sentence_and_the_same_exception(
-    training: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    training: TrainConfig, prefect_home: Path
 ) -> None:
     missing = training.model_copy(update={"dataset": "d9999"})
     with pytest.raises(NotFoundError) as plain:
@@ -89,6 +89,9 @@ def test_a_failure_is_a_failed_run_with_its_sentence_and_the_same_exception(
     assert run.state_name == "Failed"
     assert run.state is not None
     assert str(plain.value) in str(run.state.message)
+    # Prefect keeps the exceptions of flows in any case; nothing of ours is pickled.
+    kept = [json.loads(path.read_bytes()) for path in (prefect_home / "storage").iterdir()]
+    assert str(plain.value) in json.dumps(kept, ensure_ascii=False)
     wait_for_task_state(run.id, "Failed")
 
 
