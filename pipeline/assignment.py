@@ -74,11 +74,16 @@ def hold_out(ids: Sequence[str], labels: NDArray[np.int32], *, share: float, see
     return held
 
 
-def repeated_content(digests: Sequence[str | None], usable: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """For each row the first usable row with the same digest; -1 where that is itself, and if unusable."""
+def repeated_content(
+    digests: Sequence[str | None], usable: NDArray[np.bool_], names: Sequence[tuple[str, ...]]
+) -> NDArray[np.int64]:
+    """For each row the usable row with the same digest whose name comes first; -1 where that is itself.
+
+    Unusable rows have -1 as well.
+    """
     first: dict[str, int] = {}
     same = np.full(len(digests), -1, dtype=np.int64)
-    for row in np.flatnonzero(usable).tolist():
+    for row in sorted(np.flatnonzero(usable).tolist(), key=lambda row: names[row]):
         earlier = first.setdefault(str(digests[row]), row)
         if earlier != row:
             same[row] = earlier

@@ -122,7 +122,7 @@ def _prepare(config: ExtractConfig) -> _Job:
         raise ConfigError("--images is missing: name a folder with a folder for each class")
     store = open_store(config.store, create=True)
     backbone = make_backbone(config)
-    listing = list_images(config.images)
+    listing = list_images(config.images).shuffled()
     attributes = _attributes(config, listing, backbone)
     key = "images-" + digest_json({**attributes, "items": listing.digest(), "dtype": config.dtype})
     n = len(listing.items)
@@ -247,7 +247,9 @@ def _assigned(job: _Job, table: pa.Table) -> tuple[pa.Table, Assignment]:
     """The manifest with duplicates named, and labels and splits of its rows."""
     items, config = job.listing.items, job.config
     usable = np.array([status != "rejected" for status in table["status"].to_pylist()])
-    same = repeated_content(table["sha256"].to_pylist(), usable)
+    # Of copies in several splits the held-out one stays: what others measured on it can still be compared.
+    names = [("1" if item.split == "train" else "0", item.path) for item in items]
+    same = repeated_content(table["sha256"].to_pylist(), usable, names)
     status, errors = table["status"].to_pylist(), table["error"].to_pylist()
     splits = [item.split for item in items]
     assignment = assign(
