@@ -130,16 +130,38 @@ def _load(model: str, checkpoint: str | None) -> Any:
         raise InputError(f"there is no checkpoint {checkpoint}: check --checkpoint")
     torch.set_num_threads(1)
     try:
-        network = timm.create_model(
-            model, pretrained=checkpoint is None, num_classes=0, checkpoint_path=checkpoint or ""
-        )
+        network = timm.create_model(model, pretrained=checkpoint is None, num_classes=0)
+        foreign = [] if checkpoint is None else _fill(network, checkpoint)
     except Exception as error:
         # Downloads, archives and PyTorch fail with exceptions of many families.
         place = (
             f"the checkpoint {checkpoint}" if checkpoint else "its pretrained weights (or give --checkpoint)"
         )
         raise InputError(f"timm's {model} cannot be loaded from {place}: {_short(error)}") from error
+    if foreign:
+        raise InputError(
+            f"the checkpoint {checkpoint} is not one of timm's {model}: {', '.join(foreign[:3])} and"
+            f" {len(foreign)} weights in all do not belong to both"
+        )
     return network.eval()
+
+
+def _fill(network: Any, checkpoint: str) -> list[str]:
+    """Load the weights of a checkpoint, but for its classifier; give the names that do not fit.
+
+    Nothing but tensors is unpickled.
+    """
+    from timm.models import load_state_dict
+
+    head = network.pretrained_cfg.get("classifier") or ()
+    heads = (head,) if isinstance(head, str) else tuple(head)
+    state = {
+        name: tensor
+        for name, tensor in load_state_dict(checkpoint, weights_only=True).items()
+        if not name.startswith(tuple(f"{name}." for name in heads))
+    }
+    unfit = network.load_state_dict(state, strict=False)
+    return [*unfit.missing_keys, *unfit.unexpected_keys]
 
 
 def _own_preprocessing(network: Any) -> Preprocessing:

@@ -51,9 +51,8 @@ def test_features_are_those_of_the_model_with_timms_own_transform(checkpoint: Pa
     from PIL import Image
     from timm.data import create_transform, resolve_model_data_config
 
-    network = timm.create_model(
-        MODEL, pretrained=False, num_classes=0, checkpoint_path=str(checkpoint)
-    ).eval()
+    network = timm.create_model(MODEL, pretrained=False, checkpoint_path=str(checkpoint)).eval()
+    network.reset_classifier(0)
     transform = create_transform(**resolve_model_data_config(network), is_training=False)
     image = scene(320, 256)
     with torch.inference_mode():
@@ -83,6 +82,8 @@ def test_models_and_files_that_are_not_there_are_named(checkpoint: Path, tmp_pat
         make_backbone(BackboneConfig(backbone="timm:resnet5000", checkpoint=checkpoint))
     with pytest.raises(InputError, match="there is no checkpoint"):
         make_backbone(config(tmp_path / "gone.pth"))
+    with pytest.raises(InputError, match="is not one of timm's test_vit"):
+        make_backbone(BackboneConfig(backbone="timm:test_vit", checkpoint=checkpoint))
     torn = tmp_path / "torn.pth"
     torn.write_bytes(checkpoint.read_bytes()[:1000])
     with pytest.raises(InputError, match="cannot be loaded from the checkpoint"):
