@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import MaxHinge, SerialExecutor, Status, ThreadExecutor, TopKHinge, solve
+from solvers import MaxHinge, SerialExecutor, Status, ThreadExecutor, TopKHinge, ascent, solve
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name
@@ -99,15 +99,20 @@ def test_threads_give_bit_for_bit_what_one_thread_gives() -> None:
     np.testing.assert_array_equal(serial.A, threads.A)
 
 
-def test_the_seed_fixes_the_run_and_no_seed_changes_the_answer() -> None:
-    X, y = examples(n=3000)  # more rows than one tile takes, so that the order of tiles matters
+def test_the_seed_fixes_the_run_and_no_seed_changes_the_answer(monkeypatch) -> None:
+    monkeypatch.setattr(ascent, "_WHOLE_ROWS", 100)  # several tiles, so that their order matters too
+    X, y = examples(n=600)
     first, again, other = (run(X, y, MaxHinge(), 1.0, tol=1e-4, seed=seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first.A, again.A)
     assert not np.array_equal(first.A, other.A)
     assert first.primal == pytest.approx(other.primal, rel=2e-4)
 
 
-def test_sparse_features_and_features_read_from_disk_reach_the_same_optimum(tmp_path) -> None:
+@pytest.mark.parametrize("whole_rows", [100, 4096])
+def test_sparse_features_and_features_read_from_disk_reach_the_same_optimum(
+    tmp_path, whole_rows, monkeypatch
+) -> None:
+    monkeypatch.setattr(ascent, "_WHOLE_ROWS", whole_rows)
     X, y = examples(n=400, d=30)
     X = np.where(np.abs(X) > 0.8, X, 0.0).astype(np.float32)
     np.save(tmp_path / "X.npy", X)
