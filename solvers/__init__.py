@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from solvers.api import METHODS, available_cores, solve
 from solvers.block_stats import BlockStats, Node, TreeMerger, leaf, tree_merge, tree_total
 from solvers.blocks import Block
@@ -34,6 +36,9 @@ from solvers.rows import RowSource
 from solvers.state import IterationRecord, SolveResult, SolverState
 from solvers.stopping import Status, StoppingCriteria
 
+if TYPE_CHECKING:
+    from solvers.estimators import TopKClassifier
+
 __all__ = [
     "LOSSES",
     "METHODS",
@@ -65,6 +70,7 @@ __all__ = [
     "StoppingCriteria",
     "StructuredHinge",
     "ThreadExecutor",
+    "TopKClassifier",
     "TopKHinge",
     "TreeMerger",
     "UnsupportedCombinationError",
@@ -83,3 +89,16 @@ __all__ = [
     "tree_merge",
     "tree_total",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the estimator when it is first asked for: scikit-learn would double the time of this import."""
+    if name == "TopKClassifier":
+        from solvers.estimators import TopKClassifier
+
+        return TopKClassifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

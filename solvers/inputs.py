@@ -53,7 +53,8 @@ def checked_problem(
     X: Any, y: Any, loss: Loss, lam: float, smoothing: float, m: int | None
 ) -> tuple[Problem, RowSource, IntArray]:
     """Give the problem with its examples; InvalidProblemError names what is wrong with them."""
-    if not isinstance(loss, Loss):
+    # A class has the methods of its values, so the protocol alone would let it through.
+    if isinstance(loss, type) or not isinstance(loss, Loss):
         raise InvalidProblemError(
             f"the loss is {loss!r}; give one of the losses of `solvers`, such as TopKHinge(5)"
         )

@@ -1,0 +1,300 @@
+"""The scikit-learn face of `solve`.
+
+It lives apart from the rest of the package because importing scikit-learn takes longer than everything else;
+`from solvers import TopKClassifier` loads it when it is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags, check_consistent_length, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from solvers.api import DUAL_METHODS, solve
+from solvers.certificate import rebuild
+from solvers.errors import InvalidProblemError, NonFiniteError, UnsupportedCombinationError
+from solvers.executor import SerialExecutor
+from solvers.losses.base import Loss, checked_k
+from solvers.losses.registry import LOSSES, make_loss
+from solvers.problem import Problem
+from solvers.rows import is_sparse
+from solvers.state import SolveResult, SolverState
+from solvers.stopping import Status
+from solvers.typing import Float64Array, FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class _WarmStart:
+    """Dual variables of the last fit; they are feasible for the same labels and loss, whatever X and C."""
+
+    loss: Loss
+    labels: IntArray
+    A: FloatArray
+
+    def fits(self, loss: Loss, labels: IntArray) -> bool:
+        return self.loss == loss and np.array_equal(self.labels, labels)
+
+
+# scikit-learn has no types.
+class TopKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Linear classifier trained for top-k accuracy, with a duality gap that says how far training got.
+
+    It minimises, with W = (coef_, intercept_) and lam = 1/(n C),
+
+        P(W) = lam/2 |W|_F^2 + (1/n) sum_i Phi(W^T x_i; y_i)
+
+    which is 1/(n C) times LinearSVC's 1/2 |W|^2 + C sum_i Phi, so that a C means the same there and here.
+
+    Parameters
+    ----------
+    loss : str or Loss, default="topk_hinge"
+        "topk_hinge", "usunier_hinge", "max_hinge", "weighted_topk_hinge", "weighted_usunier_hinge",
+        "structured_hinge", or one of the losses of this package as a value, such as ``TopKHinge(5)``.
+    k : int, default=5
+        How many guesses count: k of the losses that have one (and of rank weights given by name), and the
+        default of `predict_top_k` and `top_k_score`.  With m < k classes it is m, for that many guesses
+        cannot be made: then the default works for any number of classes, and so does a search over k where
+        a fold misses a class.  `k_` says which k was used.  A loss given as a value is never altered.
+    C : float, default=1.0
+        Weight of the losses against the regulariser.
+    smoothing : float, default=0.0
+        Gamma of the loss's Moreau envelope; 0 trains on the loss itself.
+    solver : str, default="dual_ascent"
+        `method` of `solve`: also "fw", "fw_open_loop", "projected_gradient".
+    tol : float, default=1e-3
+        Relative duality gap to reach.
+    max_passes : int, default=1000
+        Budget of passes over the examples; a ConvergenceWarning says where it ran out.
+    fit_intercept : bool, default=True
+        Learn a bias through an appended feature that is always 1.  It is regularised like every other
+        weight, so scale or centre features whose mean is far from 0.
+    weights : str or sequence of floats, default=None
+        Rank weights of the weighted losses: numbers, or "flat", "linear", "exponential" (of length k).
+    margins : array-like (m, m), default=None
+        Margins of "structured_hinge", rows (true class) and columns in the order of `classes_`.
+    warm_start : bool, default=False
+        Start from the dual variables of the last fit where the labels and the loss are the same, as along a
+        path of C; otherwise start afresh.  Keeps an (n, m) array; only with solver="dual_ascent".
+    random_state : int, RandomState or None, default=0
+        An int is `seed` of `solve`, the order in which dual_ascent visits the examples; every seed ends
+        within the same tolerance.
+
+    Attributes
+    ----------
+    classes_ : (m,) labels, sorted.
+    coef_ : (m, d) float64; with two classes (1, d), the second class's weights minus the first's.
+    intercept_ : (m,) float64, or (1,); zeros without fit_intercept.
+    k_ : int, min(k, m).
+    n_features_in_ : int, and `feature_names_in_` where X has column names.
+    n_iter_ : int, passes over the examples.
+    primal_, dual_, dual_gap_, relative_gap_ : floats, P, D, P - D and its share of P, measured in float64.
+    status_ : Status, how training ended.
+    history_ : tuple of IterationRecord, one a round.
+    """
+
+    def __init__(
+        self,
+        loss: str | Loss = "topk_hinge",
+        k: int = 5,
+        C: float = 1.0,
+        smoothing: float = 0.0,
+        solver: str = "dual_ascent",
+        tol: float = 1e-3,
+        *,
+        max_passes: int = 1000,
+        fit_intercept: bool = True,
+        weights: Any = None,
+        margins: Any = None,
+        warm_start: bool = False,
+        random_state: Any = 0,
+    ) -> None:
+        self.loss = loss
+        self.k = k
+        self.C = C
+        self.smoothing = smoothing
+        self.solver = solver
+        self.tol = tol
+        self.max_passes = max_passes
+        self.fit_intercept = fit_intercept
+        self.weights = weights
+        self.margins = margins
+        self.warm_start = warm_start
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on X (n, d), dense or sparse, float32 or float64, and y (n,), labels of two or more classes.
+
+        Raises
+        ------
+        InvalidProblemError (a ValueError) : a parameter or the data cannot make a problem.
+        UnsupportedCombinationError (a ValueError) : warm_start with a solver that keeps no dual variables.
+        NonFiniteError : the numbers overflowed.
+        """
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
+        check_classification_targets(y)
+        classes, labels = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise InvalidProblemError(
+                f"every label is {classes[0]}, which is one class; give examples of at least two classes"
+            )
+        k = min(checked_k(self.k, type(self).__name__), len(classes))
+        result = self._solve(_with_constant(X) if self.fit_intercept else X, labels, self._chosen_loss(k))
+        self._keep(result, classes, labels)
+        self.k_ = k
+        return self
+
+    def decision_function(self, X: Any) -> Float64Array:
+        """Give the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
+        check_is_fitted(self, "coef_")
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        scores = np.asarray(X @ self.coef_.T) + self.intercept_
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: Any) -> np.ndarray[Any, Any]:
+        """Give the label with the highest score for each row, the lower class of equals."""
+        best = self._scores(X).argmax(axis=1)
+        labels: np.ndarray[Any, Any] = self.classes_[best]
+        return labels
+
+    def predict_top_k(self, X: Any, k: int | None = None) -> np.ndarray[Any, Any]:
+        """Give the k labels with the highest scores, shape (rows, k), best first; k is `k_` by default."""
+        scores = self._scores(X)
+        first = np.argsort(-scores, axis=1, kind="stable")[:, : self._guesses(k)]
+        labels: np.ndarray[Any, Any] = self.classes_[first]
+        return labels
+
+    def top_k_score(self, X: Any, y: Any, k: int | None = None) -> float:
+        """Give the share of rows whose label is among the k highest scores; k is `k_` by default.
+
+        Ties count against the model, as in `topline evaluate`: equal scores are right only for k = m.  A
+        label that was not there in training is a miss.
+        """
+        scores = self._scores(X)
+        y = column_or_1d(y)
+        check_consistent_length(scores, y)
+        place = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
+        own = scores[np.arange(len(y)), place]
+        rank = np.count_nonzero(scores >= own[:, None], axis=1)
+        return float(np.mean((rank <= self._guesses(k)) & (self.classes_[place] == y)))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _chosen_loss(self, k: int) -> Any:
+        """Give the loss that a name stands for; what is no name is left to `solve`, which checks it."""
+        if isinstance(self.loss, str):
+            takes_k = LOSSES.get(self.loss, (None, None))[1] == "k" or isinstance(self.weights, str)
+            return make_loss(self.loss, k=k if takes_k else None, weights=self.weights, margins=self.margins)
+        if self.weights is not None or self.margins is not None:
+            raise InvalidProblemError(
+                f"the loss {self.loss!r} is complete; leave weights and margins out or give its name"
+            )
+        return self.loss
+
+    def _solve(self, X: Any, labels: IntArray, loss: Loss) -> SolveResult:
+        lam = 1.0 / (len(labels) * _positive(self.C))
+        if self.warm_start and self.solver not in DUAL_METHODS:
+            raise UnsupportedCombinationError(
+                f"the solver {self.solver} has no warm_start; take dual_ascent or leave warm_start out"
+            )
+        options: dict[str, Any] = {}
+        warm: _WarmStart | None = getattr(self, "_warm", None)
+        if self.warm_start and warm is not None and warm.fits(loss, labels):
+            n, d = X.shape
+            problem = Problem(loss=loss, n=n, d=d, m=warm.A.shape[1], lam=lam, smoothing=self.smoothing)
+            options = {"state": _state_of(problem, X, warm), "duals": [(0, len(labels), warm.A)]}
+        return solve(
+            X,
+            labels,
+            loss,
+            lam,
+            smoothing=self.smoothing,
+            method=self.solver,
+            tol=self.tol,
+            max_passes=self.max_passes,
+            seed=self._seed(),
+            **options,
+        )
+
+    def _seed(self) -> int:
+        generator = check_random_state(self.random_state)
+        if isinstance(self.random_state, Integral):
+            return int(self.random_state)
+        return int(generator.randint(np.iinfo(np.int32).max))
+
+    def _keep(self, result: SolveResult, classes: np.ndarray[Any, Any], labels: IntArray) -> None:
+        if result.status is Status.NONFINITE:
+            raise NonFiniteError(f"the weights overflowed with C = {self.C}; scale the features or lower C")
+        if result.status is not Status.SOLVED:
+            warnings.warn(
+                f"training ended after {result.passes} passes ({result.status.value}) at a relative gap of "
+                f"{result.relative_gap:.2g}, short of tol = {self.tol:g}; scale the features, raise "
+                "max_passes or raise tol",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        self.classes_ = classes
+        W = result.W if len(classes) > 2 else result.W[:, 1:] - result.W[:, :1]
+        self.coef_ = np.ascontiguousarray(W[: self.n_features_in_].T)
+        self.intercept_ = W[-1].copy() if self.fit_intercept else np.zeros(W.shape[1])
+        self.n_iter_ = result.passes
+        self.primal_, self.dual_ = result.primal, result.dual
+        self.dual_gap_, self.relative_gap_ = result.gap, result.relative_gap
+        self.status_ = result.status
+        self.history_ = result.history
+        self._warm = None
+        if self.warm_start and result.A is not None:
+            self._warm = _WarmStart(result.problem.loss, labels, result.A)
+
+    def _scores(self, X: Any) -> Float64Array:
+        """Scores (rows, m); of two classes, only their difference means anything."""
+        scores = self.decision_function(X)
+        return scores if scores.ndim == 2 else np.column_stack([-scores, scores])
+
+    def _guesses(self, k: int | None) -> int:
+        guesses = self.k_ if k is None else checked_k(k, type(self).__name__)
+        if guesses > len(self.classes_):
+            raise InvalidProblemError(
+                f"k is {guesses} but there are {len(self.classes_)} classes; take k <= {len(self.classes_)}"
+            )
+        return int(guesses)
+
+
+def _positive(C: Any) -> float:
+    """Give C as a float, refusing what is no positive number."""
+    if isinstance(C, bool) or not isinstance(C, Real) or not 0.0 < float(C) < math.inf:
+        raise InvalidProblemError(f"C is {C!r}; give a positive number")
+    return float(C)
+
+
+def _with_constant(X: Any) -> Any:
+    """Append a feature that is 1 for every row of an array or CSR matrix."""
+    if is_sparse(X):
+        constant = sparse.csr_array(np.ones((X.shape[0], 1), dtype=X.dtype))
+        return sparse.hstack([sparse.csr_array(X), constant], format="csr")
+    extended = np.empty((X.shape[0], X.shape[1] + 1), dtype=X.dtype)
+    extended[:, :-1] = X
+    extended[:, -1] = 1.0
+    return extended
+
+
+def _state_of(problem: Problem, X: Any, warm: _WarmStart) -> SolverState:
+    """Give the state that belongs to A for these examples and this lam, W(A) rebuilt from A."""
+    start = SolverState.start(problem)
+    with SerialExecutor() as executor:
+        executor.bind(problem, X, warm.labels, keep_duals=True)
+        executor.load_duals([(0, problem.n, warm.A)])
+        W, b, aa = rebuild(problem, executor, start)
+    return SolverState(round=0, W=W, b=b, aa=aa)

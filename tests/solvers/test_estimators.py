@@ -1,0 +1,432 @@
+"""TopKClassifier keeps scikit-learn's contract and says the same as `solve`."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_digits, load_iris
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.metrics import top_k_accuracy_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MaxAbsScaler, StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from solvers import (
+    InvalidProblemError,
+    MaxHinge,
+    NonFiniteError,
+    Status,
+    StructuredHinge,
+    TopKClassifier,
+    TopKHinge,
+    UnsupportedCombinationError,
+    UsunierHinge,
+    WeightedTopKHinge,
+    WeightedUsunierHinge,
+    linear,
+    solve,
+)
+from tests.reference import losses as reference
+from tests.solvers.problems import M, examples, random_margins
+
+X, Y = examples()
+NAMES = np.array(["ash", "birch", "cedar", "elm", "fir"])
+
+#: Checks of scikit-learn that are expected to fail, each with its reason; an unexpected pass fails too.
+#: The checks themselves skip data frames where pandas is missing, and array APIs, which TopKClassifier lacks.
+EXPECTED_FAILURES: dict[str, str] = {}
+
+
+@parametrize_with_checks(
+    [
+        TopKClassifier(),
+        TopKClassifier(loss="max_hinge", fit_intercept=False),
+        TopKClassifier(smoothing=0.5, k=2),
+        TopKClassifier(warm_start=True),
+        TopKClassifier(solver="fw", loss="usunier_hinge", tol=1e-2, max_passes=5000),
+    ],
+    expected_failed_checks=lambda _: EXPECTED_FAILURES,
+)
+# Some checks fit labels drawn at random on features around 100, where the default budget is too small.
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_scikit_learns_own_checks(estimator, check) -> None:
+    check(estimator)
+
+
+def fitted(**parameters):
+    return TopKClassifier(**{"k": 3, "tol": 1e-6, **parameters}).fit(X, Y)
+
+
+def lam_of(C):
+    return 1.0 / (len(Y) * C)
+
+
+# ---------------------------------------------------------------- the same as solve
+
+
+@pytest.mark.parametrize(
+    ("parameters", "loss"),
+    [
+        ({}, TopKHinge(3)),
+        ({"loss": "max_hinge"}, MaxHinge()),
+        ({"loss": "usunier_hinge", "k": 2}, UsunierHinge(2)),
+        ({"loss": "weighted_topk_hinge", "weights": "linear"}, WeightedTopKHinge(linear(3))),
+        ({"loss": "weighted_usunier_hinge", "weights": [0.7, 0.3]}, WeightedUsunierHinge([0.7, 0.3])),
+        ({"loss": "structured_hinge", "margins": random_margins()}, StructuredHinge(random_margins())),
+        ({"loss": WeightedTopKHinge(linear(4))}, WeightedTopKHinge(linear(4))),
+    ],
+    ids=lambda value: value.name if hasattr(value, "name") else None,
+)
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+def test_it_is_solve_with_lam_from_C(parameters, loss, smoothing) -> None:
+    C = 0.3
+    model = fitted(C=C, smoothing=smoothing, fit_intercept=False, random_state=4, **parameters)
+    result = solve(X, Y, loss, lam_of(C), smoothing, tol=1e-6, seed=4)
+    np.testing.assert_array_equal(model.coef_, result.W.T)
+    np.testing.assert_array_equal(model.intercept_, np.zeros(M))
+    assert model.coef_.shape == (M, X.shape[1])
+    assert (model.primal_, model.dual_, model.dual_gap_) == (result.primal, result.dual, result.gap)
+    assert model.relative_gap_ == result.relative_gap <= 1e-6
+    assert model.n_iter_ == result.passes
+    assert model.status_ is Status.SOLVED
+    assert [r.dual for r in model.history_] == [r.dual for r in result.history]
+
+
+def test_the_reported_primal_is_that_of_the_coefficients() -> None:
+    """The bias is one more weight: the objective regularises it."""
+    model = fitted(C=0.3)
+    W = np.column_stack([model.coef_, model.intercept_]).T
+    extended = np.column_stack([X, np.ones(len(X))])
+    assert model.primal_ == pytest.approx(
+        reference.primal(extended, Y, TopKHinge(3), lam_of(0.3), 0.0, W), rel=1e-12
+    )
+    assert np.abs(model.intercept_).max() > 0.01
+
+
+@pytest.mark.parametrize("solver", ["fw", "fw_open_loop", "projected_gradient"])
+def test_other_solvers_reach_the_same_optimum(solver) -> None:
+    slow = fitted(C=0.3, solver=solver, tol=5e-3, max_passes=20000)
+    best = fitted(C=0.3)
+    assert best.dual_ <= slow.primal_ * (1 + 1e-9)
+    assert slow.dual_ <= best.primal_ * (1 + 1e-9)
+    assert slow.primal_ == pytest.approx(best.primal_, rel=5e-3)
+
+
+@pytest.mark.parametrize("C", [0.01, 0.3, 3.0])
+def test_max_hinge_agrees_with_liblinear(C) -> None:
+    """LinearSVC minimises 1/2 |W|^2 + C sum_i Phi, which is n C times our primal."""
+    peer = LinearSVC(
+        multi_class="crammer_singer", fit_intercept=False, C=C, tol=1e-8, max_iter=200000, random_state=0
+    ).fit(X, Y)
+    ours = fitted(loss="max_hinge", C=C, fit_intercept=False, max_passes=5000)
+    theirs = reference.primal(X, Y, MaxHinge(), lam_of(C), 0.0, peer.coef_.T)
+    assert ours.dual_ <= theirs * (1 + 1e-9)
+    assert ours.primal_ == pytest.approx(theirs, rel=1e-5)
+
+
+# ---------------------------------------------------------------- scores and labels
+
+
+def test_predictions_follow_the_scores() -> None:
+    model = TopKClassifier(k=3).fit(X, NAMES[Y])
+    scores = X @ model.coef_.T + model.intercept_
+    np.testing.assert_array_equal(model.classes_, NAMES)
+    np.testing.assert_allclose(model.decision_function(X), scores, rtol=1e-12)
+    np.testing.assert_array_equal(model.predict(X), NAMES[scores.argmax(axis=1)])
+    best_first = NAMES[np.argsort(-scores, axis=1)]
+    np.testing.assert_array_equal(model.predict_top_k(X), best_first[:, :3])
+    np.testing.assert_array_equal(model.predict_top_k(X, 5), best_first)
+    np.testing.assert_array_equal(model.predict_top_k(X, k=1)[:, 0], model.predict(X))
+
+
+def test_top_k_score_is_the_share_of_labels_among_the_guesses() -> None:
+    y = NAMES[Y]
+    model = TopKClassifier(k=2).fit(X, y)
+    for k in range(1, M + 1):
+        among = (model.predict_top_k(X, k) == y[:, None]).any(axis=1).mean()
+        assert model.top_k_score(X, y, k) == among
+        if k < M:  # where k = m the peer warns that the score says nothing
+            assert among == top_k_accuracy_score(y, model.decision_function(X), k=k)
+    assert model.top_k_score(X, y) == model.top_k_score(X, y, 2) < model.top_k_score(X, y, 3)
+    assert model.top_k_score(X, y, 1) == model.score(X, y)
+
+
+def test_ties_count_against_the_model_and_unknown_labels_are_misses() -> None:
+    model = fitted()
+    nothing = np.zeros_like(X[:4])
+    flat = clone(model).set_params(fit_intercept=False).fit(X, Y)
+    assert flat.top_k_score(nothing, Y[:4], 4) == 0.0
+    assert flat.top_k_score(nothing, Y[:4], 5) == 1.0
+    np.testing.assert_array_equal(flat.predict_top_k(nothing, 2), [[0, 1]] * 4)
+    assert model.top_k_score(X[:4], [7, -1, 99, 5], 5) == 0.0
+
+
+def test_two_classes_score_by_one_number() -> None:
+    y = np.array(["no", "yes"])[(Y > 1).astype(int)]
+    model = TopKClassifier(loss="max_hinge", C=0.3, tol=1e-6).fit(X, y)
+    scores = model.decision_function(X)
+    assert scores.shape == (len(X),)
+    assert model.coef_.shape == (1, X.shape[1])
+    assert model.intercept_.shape == (1,)
+    np.testing.assert_allclose(scores, X @ model.coef_[0] + model.intercept_[0], rtol=1e-12)
+    np.testing.assert_array_equal(model.predict(X), np.where(scores > 0, "yes", "no"))
+    top = model.predict_top_k(X)
+    np.testing.assert_array_equal(top[:, 0], model.predict(X))
+    assert (np.sort(top, axis=1) == ["no", "yes"]).all()
+    assert model.top_k_score(X, y, 1) == model.score(X, y)
+    assert model.top_k_score(X, y, 2) == 1.0
+
+
+def test_two_classes_are_one_binary_hinge() -> None:
+    """With w = w_1 - w_0 = 2 w_1, lam/2 |W|^2 is lam/4 |w|^2: the binary machine has half the C of ours."""
+    y = (Y > 1).astype(int)
+    ours = TopKClassifier(loss="max_hinge", C=0.3, tol=1e-7, fit_intercept=False).fit(X, y)
+    peer = LinearSVC(loss="hinge", C=0.6, tol=1e-9, max_iter=200000, fit_intercept=False, random_state=0)
+    np.testing.assert_allclose(ours.coef_, peer.fit(X, y).coef_, atol=2e-3)
+
+
+def test_a_k_beyond_the_classes_counts_every_class() -> None:
+    three = Y < 3
+    model = TopKClassifier(tol=1e-6, fit_intercept=False).fit(X[three], Y[three])
+    same = TopKClassifier(k=3, tol=1e-6, fit_intercept=False).fit(X[three], Y[three])
+    assert model.k_ == same.k_ == 3
+    assert model.k == 5
+    np.testing.assert_array_equal(model.coef_, same.coef_)
+    assert model.predict_top_k(X).shape == (len(X), 3)
+
+
+# ---------------------------------------------------------------- what people feed it
+
+
+@pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csr_array, sparse.csc_matrix, sparse.coo_array])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_sparse_says_what_dense_says(form, fit_intercept) -> None:
+    holed = np.where(np.random.default_rng(0).random(X.shape) < 0.5, 0.0, X)
+    dense = TopKClassifier(k=2, tol=1e-7, fit_intercept=fit_intercept, smoothing=0.5).fit(holed, Y)
+    thin = clone(dense).fit(form(holed), Y)
+    # Smoothing makes the optimum unique in W, and P strongly convex: |W - W*| <= sqrt(2 gap / lam).
+    bound = 2 * np.sqrt(2 * dense.primal_ * 1e-7 / lam_of(1.0))
+    assert np.linalg.norm(thin.coef_ - dense.coef_) <= bound
+    np.testing.assert_allclose(
+        thin.decision_function(form(holed)), thin.decision_function(holed), rtol=1e-9, atol=1e-12
+    )
+    assert thin.top_k_score(form(holed), Y) == thin.top_k_score(holed, Y)
+
+
+def test_float32_and_float64_agree() -> None:
+    double = fitted(tol=1e-4)
+    single = TopKClassifier(k=3, tol=1e-4).fit(X.astype(np.float32), Y)
+    assert single.coef_.dtype == double.coef_.dtype == np.float64
+    assert single.status_ is Status.SOLVED
+    assert single.primal_ == pytest.approx(double.primal_, rel=2e-4)
+    assert single.decision_function(X.astype(np.float32)).dtype == np.float64
+
+
+def test_lists_integers_and_fortran_order_will_do() -> None:
+    whole = np.round(X).astype(int)
+    model = TopKClassifier(k=3).fit(whole, Y)
+    for same in (whole.tolist(), np.asfortranarray(whole.astype(float))):
+        np.testing.assert_array_equal(clone(model).fit(same, Y.tolist()).coef_, model.coef_)
+
+
+def test_pipelines_grids_and_folds() -> None:
+    digits, labels = load_digits(return_X_y=True)
+    digits, labels = digits[:300], labels[:300]
+    pipeline = make_pipeline(MaxAbsScaler(), TopKClassifier())
+    search = GridSearchCV(
+        pipeline,
+        {
+            "topkclassifier__k": [1, 5],
+            "topkclassifier__C": [0.1, 1.0],
+            "topkclassifier__loss": ["topk_hinge", MaxHinge()],
+        },
+        scoring={
+            "top1": "accuracy",
+            "top2": top_2,
+            "own": lambda model, X, y: model[-1].top_k_score(X, y, 2),
+        },
+        refit="top1",
+        cv=3,
+    ).fit(digits, labels)
+    assert search.best_score_ > 0.85
+    assert (search.cv_results_["mean_test_top2"] >= search.cv_results_["mean_test_top1"]).all()
+    assert search.best_estimator_[-1].history_
+
+
+def top_2(model, X, y):
+    return top_k_accuracy_score(y, model.decision_function(X), k=2, labels=model.classes_)
+
+
+def test_the_default_learns_iris() -> None:
+    """Three classes, so k is 3: chance is a third."""
+    model = make_pipeline(StandardScaler(), TopKClassifier())
+    assert cross_val_score(model, *load_iris(return_X_y=True)).mean() > 0.9
+
+
+def test_clones_and_pickles() -> None:
+    model = fitted(loss=WeightedTopKHinge(linear(4)), warm_start=True)
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    assert not hasattr(copy, "coef_")
+    with pytest.raises(NotFittedError):
+        copy.predict(X)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.decision_function(X), model.decision_function(X))
+    assert again.status_ is Status.SOLVED
+    assert [r.to_dict() for r in again.history_] == [r.to_dict() for r in model.history_]
+
+
+# ---------------------------------------------------------------- seeds, warm starts, budgets
+
+
+def test_the_seed_decides() -> None:
+    first = fitted(tol=1e-3)
+    assert np.array_equal(first.coef_, fitted(tol=1e-3).coef_)
+    assert not np.array_equal(first.coef_, fitted(tol=1e-3, random_state=1).coef_)
+    drawn = [fitted(tol=1e-3, random_state=np.random.RandomState(3)).coef_ for _ in range(2)]
+    np.testing.assert_array_equal(*drawn)
+    with pytest.raises(ValueError, match="Seed must be between 0"):
+        fitted(random_state=-1)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_warm_start_goes_on_from_the_last_duals(smoothing, dtype) -> None:
+    features = X.astype(dtype)
+    model = TopKClassifier(k=3, C=0.3, tol=1e-4, smoothing=smoothing, warm_start=True).fit(features, Y)
+    first = model.n_iter_
+    model.fit(features, Y)
+    assert model.n_iter_ == 1 < first
+    assert model.history_[0].relative_gap <= 1e-4
+    # D(A) at another C follows from the A that is there: the first round must start from just that.
+    A = model._warm.A.astype(float)
+    model.set_params(C=0.6).fit(features, Y)
+    extended = np.column_stack([features, np.ones(len(X))])
+    expected = reference.dual(extended, Y, TopKHinge(3), lam_of(0.6), smoothing, A)
+    assert model.history_[0].dual == pytest.approx(expected, rel=1e-5)
+    assert model.status_ is Status.SOLVED
+
+
+def test_a_warm_start_holds_for_other_features_of_the_same_labels() -> None:
+    model = TopKClassifier(k=3, tol=1e-5, warm_start=True).fit(X, Y)
+    model.fit(X[:, :2], Y)
+    cold = TopKClassifier(k=3, tol=1e-5).fit(X[:, :2], Y)
+    assert model.history_[0].dual != cold.history_[0].dual
+    assert model.primal_ == pytest.approx(cold.primal_, rel=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{"k": 2}, {"loss": "max_hinge"}, {"warm_start": False}])
+def test_another_problem_starts_afresh(changes) -> None:
+    model = TopKClassifier(k=3, tol=1e-4, warm_start=True).fit(X, Y)
+    model.set_params(**changes).fit(X, Y)
+    np.testing.assert_array_equal(model.coef_, clone(model).fit(X, Y).coef_)
+
+
+def test_other_labels_start_afresh() -> None:
+    model = TopKClassifier(k=3, tol=1e-4, warm_start=True).fit(X, Y)
+    model.fit(X, Y[::-1])
+    np.testing.assert_array_equal(model.coef_, clone(model).fit(X, Y[::-1]).coef_)
+    model.fit(X[:40], Y[:40])
+    np.testing.assert_array_equal(model.coef_, clone(model).fit(X[:40], Y[:40]).coef_)
+
+
+def test_a_budget_that_runs_out_warns_and_still_certifies() -> None:
+    with pytest.warns(
+        ConvergenceWarning, match=r"ended after \d+ passes \(max_passes\).*short of tol = 1e-08"
+    ):
+        model = fitted(C=100.0, tol=1e-8, max_passes=2)
+    assert model.status_ is Status.MAX_PASSES
+    assert model.relative_gap_ > 1e-8
+    assert model.dual_gap_ == pytest.approx(model.primal_ - model.dual_)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted(tol=1e-3)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"C": 0.0}, "C is 0.0; give a positive number"),
+        ({"C": np.inf}, "C is inf"),
+        ({"C": "1"}, "C is '1'"),
+        ({"k": 0}, "k of TopKClassifier is 0; give a whole number"),
+        ({"k": 2.0}, "k of TopKClassifier is 2.0"),
+        ({"loss": "hinge"}, "there is no loss named 'hinge'; take one of max_hinge"),
+        ({"loss": TopKHinge}, "give one of the losses of `solvers`, such as TopKHinge"),
+        ({"loss": TopKHinge(6)}, "there are only 5 classes; take k <= 5"),
+        ({"loss": "weighted_topk_hinge"}, "weighted_topk_hinge needs weights"),
+        ({"loss": "topk_hinge", "weights": "flat"}, "topk_hinge takes no weights"),
+        ({"loss": "structured_hinge"}, "structured_hinge needs margins"),
+        ({"loss": TopKHinge(2), "weights": "flat"}, "is complete; leave weights and margins out"),
+        ({"solver": "newton"}, "there is no method named 'newton'"),
+        ({"smoothing": -1.0}, "smoothing is -1.0"),
+        ({"tol": 0.0}, "tol is 0.0"),
+        ({"max_passes": 0}, "max_passes is 0"),
+    ],
+)
+def test_parameters_are_refused_by_name(parameters, message) -> None:
+    with pytest.raises(InvalidProblemError, match=message):
+        fitted(**parameters)
+
+
+def test_what_does_not_go_together() -> None:
+    with pytest.raises(UnsupportedCombinationError, match="the solver fw has no warm_start"):
+        fitted(solver="fw", warm_start=True)
+    with pytest.raises(UnsupportedCombinationError, match="no method sdca"):
+        fitted(solver="sdca")
+
+
+def test_one_class_is_refused() -> None:
+    with pytest.raises(
+        InvalidProblemError, match="every label is elm, which is one class; give examples of at"
+    ):
+        TopKClassifier().fit(X, np.repeat(["elm"], len(X)))
+
+
+def test_more_guesses_than_classes_are_refused() -> None:
+    model = fitted()
+    for call in (lambda: model.predict_top_k(X, 6), lambda: model.top_k_score(X, Y, 6)):
+        with pytest.raises(InvalidProblemError, match="k is 6 but there are 5 classes; take k <= 5"):
+            call()
+
+
+def test_an_overflow_is_an_error_and_not_a_model(monkeypatch) -> None:
+    def overflown(*args, **options):
+        return replace(solve(*args, **options), status=Status.NONFINITE)
+
+    monkeypatch.setattr("solvers.estimators.solve", overflown)
+    model = TopKClassifier(C=0.5)
+    with pytest.raises(NonFiniteError, match=r"overflowed with C = 0\.5; scale the features"):
+        model.fit(X, Y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+def test_scikit_learn_is_imported_only_when_asked_for() -> None:
+    """It would double the time that `import solvers` takes."""
+    code = (
+        "import sys, solvers; assert 'TopKClassifier' in dir(solvers); assert 'sklearn' not in sys.modules; "
+        "solvers.TopKClassifier; assert 'sklearn' in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    import solvers
+
+    with pytest.raises(AttributeError, match="has no attribute 'TopFiveClassifier'"):
+        _ = solvers.TopFiveClassifier
