@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextvars import copy_context
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from prefect import Flow, tags
@@ -26,6 +30,8 @@ logger = logging.getLogger(__name__)
 FLOWS: Mapping[str, Flow[..., Any]] = MappingProxyType(
     {"extract": extract, "train": train, "evaluate": evaluate, "run": run}
 )
+
+Result = TypeVar("Result")
 
 HEALTH_SECONDS = 10.0
 
@@ -69,11 +75,7 @@ def require_server(server: str | None) -> None:
     Raises `FlowServerError` saying which server it was and what to do.
     """
     try:
-        with (
-            temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
-            get_client(httpx_settings={"timeout": HEALTH_SECONDS}, sync_client=True) as client,
-        ):
-            problem = client.api_healthcheck()
+        problem = _without_interrupts(_ask_for_health)
     except (*SERVER_ERRORS, OSError, ValueError) as error:
         problem = error
     if problem is not None:
@@ -83,6 +85,35 @@ def require_server(server: str | None) -> None:
             else "`topline doctor` tells why, and without --flow no server is needed"
         )
         raise FlowServerError(f"{_named(server)} does not answer ({_brief(problem)}): {mend}") from problem
+
+
+def _ask_for_health() -> Exception | None:
+    """Connect, which starts the embedded server where none is configured; give what is wrong with it."""
+    with (
+        temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+        get_client(httpx_settings={"timeout": HEALTH_SECONDS}, sync_client=True) as client,
+    ):
+        return client.api_healthcheck()
+
+
+def _without_interrupts(function: Callable[[], Result]) -> Result:
+    """Call `function` in a thread whose child processes do not hear Ctrl-C, and wait for it.
+
+    A terminal sends Ctrl-C to the embedded server as well, which would end before the interrupted run could
+    be recorded there.  A child process inherits the signals that are blocked in the thread that starts it;
+    this process hears Ctrl-C as ever.
+    """
+    outcome: Future[Result] = Future()
+
+    def call() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            outcome.set_result(function())
+        except Exception as error:  # noqa: BLE001  it is raised again in the thread that waits
+            outcome.set_exception(error)
+
+    threading.Thread(target=copy_context().run, args=(call,), daemon=True).start()
+    return outcome.result()
 
 
 def _named(server: str | None) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,43 +23,79 @@ LIST = """
 import flows, json
 from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
-    runs = [[run.state_name, run.name] for run in client.read_flow_runs()]
+    runs = [[run.name, run.state_name, run.state.message] for run in client.read_flow_runs()]
     keys = sorted({artifact.key for artifact in client.read_artifacts() if artifact.key})
 print(json.dumps([runs, keys]))
 """
 
 
-def test_the_run_and_its_artifacts_are_there_for_the_next_process(store: str, tmp_path: Path) -> None:
-    environ = {
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """An environment with an empty home and Prefect's own home beside it."""
+    (tmp_path / "home").mkdir()
+    return {
         "PATH": "/usr/bin:/bin",
         "HOME": str(tmp_path / "home"),
         "PREFECT_HOME": str(tmp_path / "prefect"),
         "CI": "true",
     }
-    (tmp_path / "home").mkdir()
-    arguments = ["train", "--store", store, "--tol", "1e-2", "--workers", "0", "--flow", "--json"]
-    trained = subprocess.run(
-        [*TOPLINE, *arguments],
-        env=environ,
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert trained.returncode == 0, trained.stderr
-    result = json.loads(trained.stdout)  # one JSON object and nothing else
-    assert result["status"] == "solved"
-    assert "Traceback" not in trained.stderr
-    assert "ERROR" not in trained.stderr
-    assert not (tmp_path / "home" / ".prefect").exists()
 
+
+def recorded(environ: dict[str, str]) -> tuple[list[list[str]], list[str]]:
+    """Runs (name, state, message) and keys of artifacts that the next process finds."""
     listed = subprocess.run(
         [sys.executable, "-c", LIST], env=environ, capture_output=True, text=True, check=True, timeout=280
     )
     runs, keys = json.loads(listed.stdout)
-    assert runs == [["Completed", f"train topk_hinge on {store}"]]
+    return runs, keys
+
+
+def train_as_flow(environ: dict[str, str], store: str, *more: str) -> subprocess.Popen[str]:
+    arguments = ["train", "--store", store, "--workers", "0", "--flow", "--json", *more]
+    return subprocess.Popen(
+        [*TOPLINE, *arguments],
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_a_finished_and_an_interrupted_run_are_there_for_the_next_process(
+    store: str, environ: dict[str, str]
+) -> None:
+    with train_as_flow(environ, store, "--tol", "1e-2") as training:
+        answer, said = training.communicate(timeout=280)
+    assert training.returncode == 0, said
+    assert json.loads(answer)["status"] == "solved"  # one JSON object and nothing else
+    assert "Traceback" not in said
+    assert "ERROR" not in said
+
+    with train_as_flow(environ, store, "--tol", "1e-12", "--max-passes", "100000000") as training:
+        wait_for_history(Path(store, "runs", "r0002"), training)
+        # As a terminal does: to the whole process group, and so to the embedded server.
+        os.killpg(training.pid, signal.SIGINT)
+        _, said = training.communicate(timeout=120)
+    assert training.returncode == 75, said
+    assert "--resume r0002" in said
+
+    runs, keys = recorded(environ)
+    assert [name for name, _, _ in runs] == 2 * [f"train topk_hinge on {store}"]
+    states = {state: message for _, state, message in runs}
+    assert set(states) == {"Completed", "Failed"}
+    assert "--resume r0002" in states["Failed"]
     assert {"train-progress", "gaps", "summary"} <= set(keys)
+    assert not Path(environ["HOME"], ".prefect").exists()
+
+
+def wait_for_history(run: Path, training: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 240.0
+    while not (run / "history.jsonl").exists():
+        assert training.poll() is None, training.communicate()
+        assert time.monotonic() < deadline, "training did not begin"
+        time.sleep(0.1)
 
 
 def test_an_error_stays_one_sentence_under_flow(store: str, tmp_path: Path, prefect_server: str) -> None:
