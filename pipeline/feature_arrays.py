@@ -158,7 +158,8 @@ class CsrNpzFeatures(FeatureFile):
 def open_npz(path: Path, features_name: str | None, labels_name: str | None) -> FeatureFile:
     """Features of an .npz file, dense or CSR."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # np.load leaves a file that it opened itself open when it is no archive.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             names = list(archive.files)
             sparse = {"data", "indices", "indptr", "shape"} <= set(names) and features_name is None
             others = [name for name in names if name not in ("data", "indices", "indptr", "shape", "format")]

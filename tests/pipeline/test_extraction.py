@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.backbones import make_backbone
+from pipeline.cluster import open_cluster
+from pipeline.errors import ConfigError, InterruptedRunError, RejectedShareError
+from pipeline.extraction import ExtractResult, extract
+from pipeline.images import decode
+from pipeline.ingest_config import ExtractConfig
+from pipeline.train_config import ClusterConfig
+from storage.features import Dataset
+from storage.manifest import STATUSES
+from storage.schema import SPLITS
+from storage.stores import open_store
+from tests.pipeline.pictures import BAD_FILES, png, write_classes
+from tests.pipeline.small_network import write_network
+
+HERE = ClusterConfig(workers=0)
+SMALL = "hog:size=24,cells=8"
+
+
+class Recorder:
+    """A progress that remembers; `stop_after` images it does what `act` says, once."""
+
+    def __init__(self, stop_after: int | None = None, act: Any = None) -> None:
+        self.stages: list[tuple[str, int | None, str]] = []
+        self.counts: dict[str, int] = {}
+        self.facts: list[Mapping[str, Any]] = []
+        self._stop_after, self._act = stop_after, act
+
+    def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
+        self.stages.append((stage, total, unit))
+        self.counts[stage] = 0
+
+    def advance(self, amount: int = 1) -> None:
+        stage = self.stages[-1][0]
+        self.counts[stage] += amount
+        if self._stop_after is not None and self.counts[stage] >= self._stop_after:
+            self._stop_after = None
+            self._act()
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        self.facts.append(facts)
+
+
+def config(tmp_path: Path, **options: Any) -> ExtractConfig:
+    values = {"images": str(tmp_path / "photos"), "store": str(tmp_path / "store"), "backbone": SMALL}
+    return ExtractConfig(**(values | options))
+
+
+def opened(tmp_path: Path, result: ExtractResult) -> Dataset:
+    return Dataset.open(open_store(str(tmp_path / "store")), result.dataset)
+
+
+def features(dataset: Dataset) -> np.ndarray[Any, Any]:
+    return np.asarray(dataset.rows(0, dataset.info.n_rows))
+
+
+def test_a_folder_becomes_a_dataset(tmp_path: Path) -> None:
+    root = write_classes(tmp_path / "photos", 3, 10)
+    progress = Recorder()
+    result = extract(config(tmp_path), HERE, progress)
+    dataset = opened(tmp_path, result)
+    assert (result.n, result.m, result.reused) == (30, 3, False)
+    assert dataset.class_names == ("class0", "class1", "class2")
+    rows = dataset.manifest().to_pylist()
+    assert sorted(row["path"] for row in rows) == [
+        f"class{c}/{i:03d}.png" for c in range(3) for i in range(10)
+    ]
+    # Runs of rows hold all classes, so that training may work on blocks of them.
+    assert len(set(dataset.labels()[:12].tolist())) == 3
+    # Two of ten of each class are held out.
+    assert result.counts == {"train": 24, "val": 0, "test": 6, "rejected": 0}
+    assert result.statuses == {"ok": 30, "rejected": 0, "duplicate": 0}
+    assert progress.stages[-1] == ("extract", 30, "images")
+    assert progress.counts["extract"] == 30
+    X = features(dataset)
+    network = make_backbone(config(tmp_path)).open()
+    for i in (0, 13, 29):
+        path = root / rows[i]["path"]
+        np.testing.assert_array_equal(X[i], network([decode(path.read_bytes())])[0])
+        assert rows[i]["size"] == path.stat().st_size
+        assert (rows[i]["width"], rows[i]["height"]) == (24, 24)
+        assert rows[i]["class_name"] == path.parent.name == f"class{dataset.labels()[i]}"
+        assert SPLITS[rows[i]["split"]] == dataset.split()[i]
+    assert not dataset.verify(deep=True)
+    assert dataset.info.features["images"] == str(root)
+    assert result.to_dict()["class_names"] == ["class0", "class1", "class2"]
+
+
+def test_the_same_again_is_there_already_and_a_change_is_new(tmp_path: Path) -> None:
+    write_classes(tmp_path / "photos", 2, 4)
+    first = extract(config(tmp_path), HERE)
+    again = extract(config(tmp_path, max_bad_share=0.5, batch=3), HERE)
+    assert again.reused
+    assert (again.dataset, again.counts, again.statuses) == (first.dataset, first.counts, first.statuses)
+    assert not extract(config(tmp_path, backbone="hog:size=24,cells=12"), HERE).reused
+    assert not extract(config(tmp_path, split_seed=1), HERE).reused
+    (tmp_path / "photos" / "class0" / "new.png").write_bytes(png(9))
+    grown = extract(config(tmp_path), HERE)
+    assert (grown.reused, grown.n) == (False, 9)
+
+
+def test_bad_images_keep_their_rows_with_the_reason(tmp_path: Path) -> None:
+    root = write_classes(tmp_path / "photos", 2, 12)
+    for name, data in BAD_FILES.items():
+        (root / "class1" / name).write_bytes(data)
+    (root / "class0" / "out.png").symlink_to(tmp_path / "elsewhere.png")
+    with pytest.raises(RejectedShareError, match=r"of 31 images \(.*--max-bad-share 0.1 allows: class"):
+        extract(config(tmp_path), HERE)
+    # What was done is kept: the same command with a larger share only commits.
+    progress = Recorder()
+    result = extract(config(tmp_path, max_bad_share=0.25), HERE, progress)
+    assert (result.n, result.statuses) == (31, {"ok": 24, "rejected": 7, "duplicate": 0})
+    assert {path for path, _ in result.rejected} == {
+        *(f"class1/{name}" for name in BAD_FILES),
+        "class0/out.png",
+    }
+    assert all(reason for _, reason in result.rejected)
+    dataset = opened(tmp_path, result)
+    bad = np.array([row["status"] == "rejected" for row in dataset.manifest().to_pylist()])
+    assert (features(dataset)[bad] == 0).all()
+    assert (features(dataset)[~bad] != 0).any(axis=1).all()
+    assert (dataset.labels()[bad] == -1).all()
+    assert (dataset.split() == SPLITS["rejected"]).tolist() == bad.tolist()
+    assert {row["status"] for row in dataset.manifest().to_pylist()} <= set(STATUSES)
+
+
+def test_the_sentence_about_too_many_says_how_to_allow_them(tmp_path: Path) -> None:
+    root = write_classes(tmp_path / "photos", 1, 3)
+    (root / "class0" / "cut.png").write_bytes(BAD_FILES["cut.png"])
+    with pytest.raises(RejectedShareError) as caught:
+        extract(config(tmp_path), HERE)
+    assert str(caught.value) == (
+        "1 of 4 images (25.0%) cannot be used, more than --max-bad-share 0.1 allows: class0/cut.png (cannot"
+        " be decoded: image file is truncated) first of all; mend or remove them, or allow more with"
+        " --max-bad-share 0.25"
+    )
+    assert extract(config(tmp_path, max_bad_share=0.25), HERE).counts["rejected"] == 1
+
+
+@pytest.mark.parametrize("duplicates", ["drop", "keep"])
+def test_copies_never_cross_splits(tmp_path: Path, duplicates: str) -> None:
+    root = tmp_path / "photos"
+    for i, name in enumerate(["train/a/1", "train/a/2", "train/b/3", "test/a/4", "test/b/5"]):
+        path = root / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(i))
+    for name in ("train/a/copy-of-1", "test/b/copy-of-1", "train/b/copy-of-1"):
+        (root / f"{name}.png").write_bytes(png(0))
+    result = extract(config(tmp_path, duplicates=duplicates), HERE)
+    assert result.statuses == {"ok": 5, "rejected": 0, "duplicate": 3}
+    dataset = opened(tmp_path, result)
+    rows = {row["path"]: row for row in dataset.manifest().to_pylist()}
+    # Of copies in several splits the held-out one stays.
+    for name in ("train/a/1.png", "train/a/copy-of-1.png", "train/b/copy-of-1.png"):
+        assert rows[name]["status"] == "duplicate"
+        assert rows[name]["error"] == "same content as test/b/copy-of-1.png"
+        assert rows[name]["split"] == "rejected"
+    digests: dict[str, set[str]] = {}
+    for row in rows.values():
+        if row["split"] != "rejected":
+            digests.setdefault(row["sha256"], set()).add(row["split"])
+    assert all(len(splits) == 1 for splits in digests.values())
+
+
+def test_copies_are_kept_beside_their_original_if_that_is_wanted(tmp_path: Path) -> None:
+    root = write_classes(tmp_path / "photos", 2, 10)
+    for i in range(10):
+        (root / "class0" / f"copy{i}.png").write_bytes((root / "class0" / f"{i:03d}.png").read_bytes())
+    result = extract(config(tmp_path, duplicates="keep"), HERE)
+    assert result.counts["rejected"] == 0
+    rows = opened(tmp_path, result).manifest().to_pylist()
+    split = {row["path"]: row["split"] for row in rows}
+    assert all(split[f"class0/copy{i}.png"] == split[f"class0/{i:03d}.png"] for i in range(10))
+    assert extract(config(tmp_path), HERE).counts["rejected"] == 10
+
+
+def test_onnx_features_and_half_precision(tmp_path: Path) -> None:
+    write_classes(tmp_path / "photos", 2, 5)
+    path = write_network(tmp_path / "net.onnx")
+    whole = extract(config(tmp_path, backbone=f"onnx:{path}"), HERE)
+    half = extract(config(tmp_path, backbone=f"onnx:{path}", dtype="float16"), HERE)
+    assert (whole.d, half.info.dtype) == (5, "float16")
+    # float16 has eleven bits.
+    np.testing.assert_allclose(
+        features(opened(tmp_path, half)).astype(float),
+        features(opened(tmp_path, whole)),
+        rtol=2**-10,
+        atol=1e-6,
+    )
+
+
+def test_an_interrupted_extraction_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    write_classes(tmp_path / "photos", 2, 100)
+    stop = Recorder(130, lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(
+        InterruptedRunError, match=r"stopped by SIGINT; 2 of 4 parts are stored: run the same"
+    ):
+        extract(config(tmp_path), HERE, stop)
+    progress = Recorder()
+    result = extract(config(tmp_path), HERE, progress)
+    assert not result.reused
+    assert progress.counts["extract"] == 200
+    whole = extract(config(tmp_path, store=str(tmp_path / "other")), HERE)
+    other = Dataset.open(open_store(str(tmp_path / "other")), whole.dataset)
+    np.testing.assert_array_equal(features(opened(tmp_path, result)), features(other))
+    # The list of files carries every digest, so the two stores are the same to the bit.
+    assert result.info.digest == whole.info.digest
+
+
+def test_a_store_in_memory_is_written_in_this_process(tmp_path: Path) -> None:
+    write_classes(tmp_path / "photos", 2, 3)
+    result = extract(config(tmp_path, store="memory://extraction"), ClusterConfig(workers=2))
+    assert Dataset.open(open_store("memory://extraction"), result.dataset).info.n_rows == 6
+
+
+def test_images_are_asked_for() -> None:
+    with pytest.raises(ConfigError, match="--images is missing"):
+        extract(ExtractConfig())
+
+
+@pytest.mark.cluster
+def test_workers_give_the_same_to_the_bit(tmp_path: Path) -> None:
+    write_classes(tmp_path / "photos", 3, 100)
+    with open_cluster(ClusterConfig(workers=2, dashboard=False)) as client:
+        assert client is not None
+        there = extract(config(tmp_path), None, Recorder(), client)
+    here = extract(config(tmp_path, store=str(tmp_path / "other")), HERE)
+    assert there.info.digest == here.info.digest
+
+
+@pytest.mark.cluster
+def test_a_worker_that_is_killed_costs_only_its_unit(tmp_path: Path) -> None:
+    write_classes(tmp_path / "photos", 4, 80)
+    slow = config(tmp_path, backbone="hog:size=160,cells=16")
+    with open_cluster(ClusterConfig(workers=2, dashboard=False)) as client:
+        assert client is not None
+        victims = list(client.run(os.getpid).values())
+        kill = Recorder(64, lambda: os.kill(victims[0], signal.SIGKILL))
+        there = extract(slow, None, kill, client)
+        assert victims[0] not in client.run(os.getpid).values()
+    here = extract(slow.model_copy(update={"store": str(tmp_path / "other")}), HERE)
+    assert there.info.digest == here.info.digest
+
+
+@pytest.mark.cluster
+def test_a_cluster_without_workers_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    write_classes(tmp_path / "photos", 2, 100)
+    with open_cluster(ClusterConfig(workers=1, dashboard=False)) as client:
+        assert client is not None
+        cluster: Any = client.cluster
+        thread = threading.Thread(target=lambda: (time.sleep(0.5), cluster.scale(0)))
+        thread.start()
+        begun = time.monotonic()
+        slow = config(tmp_path, backbone="hog:size=1024,cells=16")
+        with pytest.raises(InterruptedRunError, match=r"no worker for 2 s.*run the same command again"):
+            extract(slow, ClusterConfig(worker_wait=2.0), None, client)
+        assert time.monotonic() - begun < 60
+        thread.join()

@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import gzip
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy import sparse
+
+from pipeline.errors import ConfigError, InputError, InterruptedRunError
+from pipeline.feature_files import open_features
+from pipeline.importing import ImportResult, import_features
+from pipeline.ingest_config import ImportConfig
+from pipeline.label_files import label_words, read_column
+from storage.features import Dataset
+from storage.schema import SPLITS
+from storage.stores import open_store
+
+N, D, M = 57, 6, 4
+
+Array = np.ndarray[Any, Any]
+
+
+def data(n: int = N) -> tuple[Array, Array]:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(n, D)).astype(np.float32)
+    X[np.abs(X) < 0.3] = 0.0
+    return X, np.arange(n) * 7 % M
+
+
+def run(tmp_path: Path, features: Path, **options: Any) -> ImportResult:
+    return import_features(ImportConfig(features=str(features), store=str(tmp_path / "store"), **options))
+
+
+def opened(tmp_path: Path, result: ImportResult) -> Dataset:
+    return Dataset.open(open_store(str(tmp_path / "store")), result.dataset)
+
+
+def dense(dataset: Dataset) -> Array:
+    rows = dataset.rows(0, dataset.info.n_rows)
+    return rows.toarray() if sparse.issparse(rows) else np.asarray(rows)
+
+
+def libsvm_text(X: Array, labels: Array, *, base: int = 1) -> str:
+    lines = []
+    for row, label in zip(X, labels, strict=True):
+        pairs = " ".join(f"{j + base}:{row[j]:.9g}" for j in np.flatnonzero(row))
+        lines.append(f"{label} {pairs}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def write_npz(path: Path, X: Array, y: Array) -> None:
+    np.savez_compressed(path, X=X, y=y)
+
+
+def write_csr(path: Path, X: Array, y: Array) -> None:
+    matrix = sparse.csr_matrix(X)
+    np.savez(
+        path,
+        data=matrix.data,
+        indices=matrix.indices,
+        indptr=matrix.indptr,
+        shape=X.shape,
+        format=b"csr",
+        y=y,
+    )
+
+
+def write_lists(path: Path, X: Array, y: Array) -> None:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), D)
+    pq.write_table(pa.table({"embedding": vectors, "label": y}), path, row_group_size=10)
+
+
+def write_columns(path: Path, X: Array, y: Array) -> None:
+    columns = {f"f{j}": X[:, j].astype(np.float64) for j in range(D)}
+    pq.write_table(pa.table({"label": y} | columns), path, row_group_size=10)
+
+
+def write_hdf5(path: Path, X: Array, y: Array) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("group/vectors", data=X, chunks=(8, D))
+        file.create_dataset("labels", data=y)
+
+
+def write_libsvm(path: Path, X: Array, y: Array) -> None:
+    path.write_text(libsvm_text(X, y), encoding="utf-8")
+
+
+def write_gzipped(path: Path, X: Array, y: Array) -> None:
+    path.write_bytes(gzip.compress(libsvm_text(X, y, base=0).encode()))
+
+
+WRITERS: Mapping[str, Callable[[Path, Array, Array], None]] = {
+    "a.npz": write_npz,
+    "sparse.npz": write_csr,
+    "lists.parquet": write_lists,
+    "columns.parquet": write_columns,
+    "a.h5": write_hdf5,
+    "a.svm": write_libsvm,
+    "a.txt.gz": write_gzipped,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("layout", ["dense", "csr"])
+def test_every_format_gives_the_same_dataset(tmp_path: Path, name: str, layout: str) -> None:
+    X, y = data()
+    # Column 0 and the last one are there, so that LIBSVM text shows all of them.
+    X[0, 0] = X[0, -1] = 1.5
+    WRITERS[name](tmp_path / name, X, y)
+    result = run(tmp_path, tmp_path / name, layout=layout)
+    dataset = opened(tmp_path, result)
+    assert (result.n, result.d, result.m, result.layout) == (N, D, M, layout)
+    np.testing.assert_array_equal(dense(dataset), X)
+    assert dataset.labels().tolist() == y.tolist()
+    assert dataset.class_names == ("0", "1", "2", "3")
+    assert not dataset.verify(deep=True)
+    assert run(tmp_path, tmp_path / name, layout=layout).reused
+
+
+@pytest.mark.parametrize("name", [*WRITERS, "a.npy"])
+def test_rows_can_be_asked_for_in_any_pieces(tmp_path: Path, name: str) -> None:
+    X, y = data()
+    X[0, 0] = X[0, -1] = 1.5
+    if name == "a.npy":
+        np.save(tmp_path / name, np.asfortranarray(X))
+    else:
+        WRITERS[name](tmp_path / name, X, y)
+    source = open_features(tmp_path / name, None, None)
+    for start, stop in [(0, 3), (3, 3), (3, 30), (40, 41), (41, N), (2, 9), (0, N)]:
+        rows = source.rows(start, stop)
+        found = rows.toarray() if sparse.issparse(rows) else rows
+        # Text gives double precision, of numbers written with the digits of single.
+        np.testing.assert_array_equal(found.astype(np.float32), X[start:stop])
+    source.close()
+
+
+def test_npy_with_labels_in_every_kind_of_file(tmp_path: Path) -> None:
+    X, y = data()
+    np.save(tmp_path / "X.npy", X)
+    names = np.array(["ant", "bee", "cat", "dog"])[y]
+    np.save(tmp_path / "words.npy", names)
+    np.save(tmp_path / "floats.npy", y.astype(float)[:, None])
+    (tmp_path / "lines.txt").write_text("\n".join(names), encoding="utf-8")
+    rows = "\n".join(f"{i},{name}" for i, name in enumerate(names))
+    (tmp_path / "table.csv").write_text(f"id,label\n{rows}\n", encoding="utf-8")
+    for name in ("words.npy", "lines.txt", "table.csv"):
+        dataset = opened(tmp_path, run(tmp_path, tmp_path / "X.npy", labels=tmp_path / name))
+        assert dataset.class_names == ("ant", "bee", "cat", "dog")
+        assert dataset.labels().tolist() == y.tolist()
+    assert opened(
+        tmp_path, run(tmp_path, tmp_path / "X.npy", labels=tmp_path / "floats.npy")
+    ).class_names == (
+        "0",
+        "1",
+        "2",
+        "3",
+    )
+
+
+def test_class_names_of_numbers_and_their_range(tmp_path: Path) -> None:
+    X, y = data()
+    np.savez(tmp_path / "a.npz", X=X, y=y)
+    names = tmp_path / "names.txt"
+    names.write_text("zebra\nyak\nxerus\nwolf\nvole\n", encoding="utf-8")
+    dataset = opened(tmp_path, run(tmp_path, tmp_path / "a.npz", class_names=names))
+    assert dataset.class_names == ("zebra", "yak", "xerus", "wolf", "vole")
+    assert dataset.labels().tolist() == y.tolist()
+    names.write_text("zebra\nyak\nxerus\n", encoding="utf-8")
+    with pytest.raises(
+        InputError, match=r"a label out of range in rows 1 \(3\), 5 \(3\), 9 \(3\) and 11 more: .*0\.\.2"
+    ):
+        run(tmp_path, tmp_path / "a.npz", class_names=names)
+
+
+def test_splits_from_a_file_or_a_column(tmp_path: Path) -> None:
+    X, y = data(6)
+    np.savez(tmp_path / "a.npz", X=X, y=y)
+    words = ["train", "test", "val", "training", "TEST", "train"]
+    (tmp_path / "split.txt").write_text("\n".join(words), encoding="utf-8")
+    np.save(tmp_path / "split.npy", np.array([0, 2, 1, 0, 2, 0]))
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), D)
+    pq.write_table(pa.table({"x": vectors, "label": y, "split": words}), tmp_path / "a.parquet")
+    expected = [SPLITS[name] for name in ("train", "test", "val", "train", "test", "train")]
+    for result in (
+        run(tmp_path, tmp_path / "a.npz", split=tmp_path / "split.txt"),
+        run(tmp_path, tmp_path / "a.npz", split=tmp_path / "split.npy"),
+        run(tmp_path, tmp_path / "a.parquet"),
+    ):
+        assert opened(tmp_path, result).split().tolist() == expected
+    (tmp_path / "bad.txt").write_text("train\nholdout\n" * 3, encoding="utf-8")
+    with pytest.raises(InputError, match=r"bad.txt, row 1, has the split 'holdout'"):
+        run(tmp_path, tmp_path / "a.npz", split=tmp_path / "bad.txt")
+
+
+def test_clip_retrieval_folders(tmp_path: Path) -> None:
+    X, y = data(30)
+    for part, rows in {"2": slice(10, 25), "0": slice(0, 10), "10": slice(25, 30)}.items():
+        for folder in ("img_emb", "metadata"):
+            (tmp_path / "clip" / folder).mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / "clip" / "img_emb" / f"img_emb_{part}.npy", X[rows].astype(np.float16))
+        paths = [f"img{i}.jpg" for i in range(rows.start, rows.stop)]
+        table = pa.table({"image_path": paths, "label": y[rows]})
+        pq.write_table(table, tmp_path / "clip" / "metadata" / f"metadata_{part}.parquet")
+    dataset = opened(tmp_path, run(tmp_path, tmp_path / "clip"))
+    np.testing.assert_array_equal(dense(dataset), X.astype(np.float16).astype(np.float32))
+    assert dataset.labels().tolist() == y.tolist()
+    assert dataset.sample_ids() == [f"img{i}.jpg" for i in range(30)]
+
+
+def test_sparse_text_is_stored_sparse_and_dense_text_dense(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((40, 200)) < 0.02, 1.0, 0.0)
+    X[0, -1] = 1.0
+    write_libsvm(tmp_path / "thin.svm", X, np.arange(40) % 3)
+    result = run(tmp_path, tmp_path / "thin.svm")
+    assert (result.layout, result.d) == ("csr", 200)
+    np.testing.assert_array_equal(dense(opened(tmp_path, result)), X)
+    write_libsvm(tmp_path / "thick.svm", X[:, :3] + 1, np.arange(40) % 3)
+    assert run(tmp_path, tmp_path / "thick.svm").layout == "dense"
+
+
+def test_libsvm_details(tmp_path: Path) -> None:
+    path = tmp_path / "a.svm"
+    path.write_text("# a comment\n+1 2:0.5 7:-1e-3 # note\n\n-1\n-1 1:3\n", encoding="utf-8")
+    dataset = opened(tmp_path, run(tmp_path, path, layout="csr", test_share=0.0))
+    assert dataset.class_names == ("-1", "1")
+    assert dataset.labels().tolist() == [1, 0, 0]
+    assert dense(dataset).tolist() == [
+        [0, 0.5, 0, 0, 0, 0, np.float32(-1e-3)],
+        [0] * 7,
+        [3, 0, 0, 0, 0, 0, 0],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1 2:0.5 1:1", "its indices do not rise"),
+        ("1 2:0.5 2:1", "its indices do not rise"),
+        ("1 2:x", "line 2"),
+        ("1 qid:3 1:2", "line 2"),
+        ("1,2 1:2", "does not begin with one label"),
+        ("1:2 2:3", "does not begin with one label"),
+        ("1 0.5 0.7", "not all INDEX:VALUE"),
+        ("1 -1:2", "an index is not a whole number"),
+        ("1 1.5:2", "an index is not a whole number"),
+    ],
+)
+def test_libsvm_lines_that_are_wrong_are_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "a.svm"
+    path.write_text(f"0 1:1\n{line}\n0 1:1\n", encoding="utf-8")
+    with pytest.raises(InputError, match=message) as caught:
+        run(tmp_path, path)
+    assert f"{path}, line 2: " in str(caught.value)
+
+
+def test_features_that_are_not_finite_are_named_by_row(tmp_path: Path) -> None:
+    X, y = data()
+    X[[4, 9, 30, 31], 2] = [np.nan, np.inf, -np.inf, np.nan]
+    np.savez(tmp_path / "a.npz", X=X, y=y)
+    with pytest.raises(
+        InputError, match=r"a.npz has NaN or infinity in row 4, 9, 30 \.\.\.: repair or leave out"
+    ):
+        run(tmp_path, tmp_path / "a.npz")
+    with pytest.raises(InputError, match=r"NaN or infinity in row 4, 9, 30"):
+        run(tmp_path, tmp_path / "a.npz", layout="csr")
+    X[:] = 70_000.0
+    np.savez(tmp_path / "a.npz", X=X, y=y)
+    with pytest.raises(InputError, match=r"values beyond float16 in row 0, 1, 2 .*float32 reaches further"):
+        run(tmp_path, tmp_path / "a.npz", dtype="float16")
+    np.savez(tmp_path / "a.npz", X=X.astype(np.float64) * 1e40, y=y)
+    with pytest.raises(InputError, match="values beyond float32"):
+        run(tmp_path, tmp_path / "a.npz")
+    assert (
+        Dataset.open(open_store(str(tmp_path / "store")), run(tmp_path, good(tmp_path)).dataset).info.n_rows
+        == N
+    )
+
+
+def good(tmp_path: Path) -> Path:
+    X, y = data()
+    np.savez(tmp_path / "good.npz", X=X, y=y)
+    return tmp_path / "good.npz"
+
+
+def test_lengths_must_match(tmp_path: Path) -> None:
+    X, _ = data()
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", np.zeros(N - 1, dtype=int))
+    with pytest.raises(
+        InputError, match=r"y.npy has 56 labels for the 57 rows of .*X.npy: give one for each row"
+    ):
+        run(tmp_path, tmp_path / "X.npy", labels=tmp_path / "y.npy")
+    with pytest.raises(InputError, match="has no labels: give them with --labels"):
+        run(tmp_path, tmp_path / "X.npy")
+    with pytest.raises(InputError, match=r"56 splits for the 57 rows"):
+        run(tmp_path, good(tmp_path), split=tmp_path / "y.npy")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.array([0.0, np.nan, 1.0]), r"no label in row 1: give each row one"),
+        (np.array(["a", "", "b"]), r"no label in row 1"),
+        (np.array([0, -1, 3]), r"a negative label in row 1 \(-1\): number classes from 0"),
+        (np.array(["a", None, None], dtype=object), r"no label in rows 1, 2"),
+    ],
+)
+def test_labels_that_are_missing_are_named_by_row(values: Array, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        label_words(values, "labels.npy", None)
+
+
+def test_labels_are_read_as_people_mean_them() -> None:
+    assert label_words(np.array([1.0, 2.0]), "", None) == ["1", "2"]
+    assert label_words(np.array([True, False]), "", None) == ["1", "0"]
+    assert label_words(np.array(["+1", "-1"]), "", None) == ["1", "-1"]
+    assert label_words(np.array(["007", "3.0", "x.0", "0.5"]), "", None) == ["007", "3", "x.0", "0.5"]
+    assert label_words(np.array(["b", "0"]), "", ["a", "b"]) == ["b", "a"]
+
+
+def test_files_that_are_no_features_are_refused(tmp_path: Path) -> None:
+    X, y = data()
+    np.save(tmp_path / "objects.npy", np.array([{}, {}], dtype=object), allow_pickle=True)
+    np.save(tmp_path / "flat.npy", X[0])
+    np.save(tmp_path / "words.npy", np.array([["a"]]))
+    np.savez(tmp_path / "two.npz", A=X, B=X)
+    np.savez(tmp_path / "column.npz", X=np.asfortranarray(X), y=y)
+    (tmp_path / "torn.npz").write_bytes((good(tmp_path)).read_bytes()[:400])
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    (tmp_path / "a.h5").write_bytes(b"not hdf5")
+    (tmp_path / "a.csv").write_text("1,2\n", encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    ragged = pa.table({"x": pa.array([[1.0, 2.0], [3.0]]), "label": [0, 1]})
+    pq.write_table(ragged, tmp_path / "ragged.parquet")
+    sentences = {
+        "gone.npy": "there are no features at",
+        "objects.npy": "cannot be read as a NumPy array",
+        "flat.npy": r"has shape \(6,\)",
+        "words.npy": "features are real numbers",
+        "two.npz": "holds A, B: say which are the features with --features-name",
+        "column.npz": "lies column by column",
+        "torn.npz": "cannot be read as an .npz file",
+        "a.parquet": "cannot be read as Parquet",
+        "a.h5": "cannot be read as HDF5",
+        "a.csv": "features are read from npy",
+        "folder": "has no img_emb",
+        "ragged.parquet": "row 1 has 1 features, and others 2",
+    }
+    labels = tmp_path / "y.npy"
+    np.save(labels, y)
+    for name, sentence in sentences.items():
+        with pytest.raises(InputError, match=sentence):
+            run(tmp_path, tmp_path / name, labels=labels)
+    with pytest.raises(InputError, match="no array 'Z': it has"):
+        run(tmp_path, tmp_path / "two.npz", features_name="Z")
+    with pytest.raises(ConfigError, match="--features is missing"):
+        import_features(ImportConfig())
+
+
+def test_nulls_in_parquet_are_named(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"a": [1.0, None, 2.0], "b": [1, 2, 3], "label": [0, 1, 0]}), tmp_path / "a.parquet"
+    )
+    with pytest.raises(InputError, match="NaN or infinity in row 1"):
+        run(tmp_path, tmp_path / "a.parquet")
+
+
+def test_an_interrupted_import_goes_on(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    # Five shards of 16 MiB at most.
+    X = rng.normal(size=(300, 65_536)).astype(np.float32)
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", np.arange(300) % 3)
+    options = ImportConfig(
+        features=str(tmp_path / "X.npy"), labels=tmp_path / "y.npy", store=str(tmp_path / "store")
+    )
+
+    class Stop:
+        def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
+            self.rows = 0
+
+        def advance(self, amount: int = 1) -> None:
+            self.rows += amount
+            if 64 <= self.rows < 128:
+                signal.raise_signal(signal.SIGTERM)
+
+        def note(self, facts: Mapping[str, Any]) -> None:
+            raise AssertionError(facts)
+
+    with pytest.raises(InterruptedRunError, match=r"stopped by SIGTERM; 1 of 5 parts are stored"):
+        import_features(options, Stop())
+    result = import_features(options)
+    np.testing.assert_array_equal(dense(opened(tmp_path, result)), X)
+
+
+def test_reading_a_column_names_what_is_wrong(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("a,b\n1,2\n", encoding="utf-8")
+    with pytest.raises(InputError, match="has the columns a, b: name one of them label"):
+        read_column(table, ("label",))
+    table.write_text("a,label\n1,x\n2\n", encoding="utf-8")
+    with pytest.raises(InputError, match="line 3, has no label"):
+        read_column(table, ("label",))
+    with pytest.raises(InputError, match="cannot be read"):
+        read_column(tmp_path / "gone.npy", ("label",))
+
+
+@pytest.mark.data
+def test_public_files(shared_data: Path, tmp_path: Path) -> None:
+    result = run(tmp_path, shared_data / "news20_counts" / "news20_counts.npz")
+    assert (result.n, result.d, result.m, result.layout) == (19997, 30776, 20, "csr")
+    assert result.info.nonzeros == 2539155
+    result = run(tmp_path, shared_data / "segment" / "segment.scale.gz")
+    assert (result.n, result.d, result.m, result.layout) == (2310, 19, 7, "dense")
