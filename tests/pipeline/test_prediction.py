@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.errors import ConfigError, InputError
+from pipeline.extraction import extract
+from pipeline.importing import import_features
+from pipeline.ingest_config import ExtractConfig, ImportConfig, PredictConfig
+from pipeline.prediction import predict
+from pipeline.stored_model import StoredModel
+from pipeline.train_config import ClusterConfig, TrainConfig
+from pipeline.training import train
+from tests.pipeline.pictures import BAD_FILES, png, write_classes
+from tests.pipeline.small_network import write_network
+
+HERE = ClusterConfig(workers=0)
+
+
+def trained(tmp_path: Path, backbone: str, **options: Any) -> str:
+    """Model of three kinds of stripes under tmp_path/photos."""
+    store = str(tmp_path / "store")
+    extract(ExtractConfig(images=str(tmp_path / "photos"), store=store, backbone=backbone), HERE)
+    return train(TrainConfig(store=store, k=2, certify=False, **options), HERE).model
+
+
+def test_predictions_repeat_backbone_transforms_and_weights(tmp_path: Path) -> None:
+    root = write_classes(tmp_path / "photos", 3, 10)
+    model = trained(tmp_path, "hog:size=24,cells=8", transforms=("standardize", "pca:8", "l2", "bias"))
+    found = predict(model, PredictConfig(images=str(root), top_k=3, batch=7))
+    assert len(found.predictions) == 30
+    stored = StoredModel.open(model)
+    rows = stored.rows("test")
+    manifest = stored.dataset().manifest().to_pylist()
+    by_path = {prediction.sample: prediction for prediction in found.predictions}
+    for start, stop, X in rows.tiles():
+        scores = np.asarray(X, dtype=np.float64) @ stored.W
+        for row, own in zip(rows.indices[start:stop].tolist(), scores, strict=True):
+            prediction = by_path[manifest[row]["path"]]
+            order = np.argsort(-own, kind="stable")
+            assert prediction.labels == tuple(f"class{code}" for code in order.tolist())
+            # PCA in tiles of other sizes rounds differently in single precision.
+            np.testing.assert_allclose(prediction.scores, own[order], rtol=1e-4, atol=1e-5)
+    right = [prediction.labels[0] == Path(prediction.sample).parent.name for prediction in found.predictions]
+    assert np.mean(right) > 0.9
+
+
+def test_bad_images_keep_their_place(tmp_path: Path) -> None:
+    write_classes(tmp_path / "photos", 3, 5)
+    model = trained(tmp_path, "hog:size=24,cells=8")
+    new = tmp_path / "new"
+    new.mkdir()
+    for name, data in BAD_FILES.items():
+        (new / name).write_bytes(data)
+    (new / "good.png").write_bytes(png())
+    (new / "notes.txt").write_text("not an image", encoding="utf-8")
+    found = predict(model, PredictConfig(images=str(new), top_k=1))
+    assert (found.rejected, found.ignored) == (len(BAD_FILES), 1)
+    good = {prediction.sample: prediction for prediction in found.predictions if prediction.status == "ok"}
+    assert list(good) == ["good.png"]
+    assert len(good["good.png"].labels) == 1
+    record = found.to_dict()
+    assert (record["images"], record["rejected"]) == (7, 6)
+    assert all(row["error"] for row in record["predictions"] if row["status"] == "rejected")
+    assert predict(model, PredictConfig(images=str(new / "good.png"), top_k=1)).predictions == (
+        good["good.png"],
+    )
+
+
+def test_what_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
+    root = write_classes(tmp_path / "photos", 3, 5)
+    network = write_network(tmp_path / "net.onnx")
+    model = trained(tmp_path, f"onnx:{network}")
+    config = PredictConfig(images=str(root), top_k=2)
+    assert predict(model, config).rejected == 0
+    with pytest.raises(ConfigError, match=r"--top-k 4 is more than the model's 3 classes"):
+        predict(model, config.model_copy(update={"top_k": 4}))
+    with pytest.raises(ConfigError, match="--images is missing"):
+        predict(model, PredictConfig())
+    network.write_bytes(network.read_bytes() + b"\x62\x00")
+    with pytest.raises(InputError, match="is not the network that made the features"):
+        predict(model, config)
+    network.unlink()
+    with pytest.raises(InputError, match="there is no network"):
+        predict(model, config)
+
+
+def test_a_model_of_imported_features_takes_no_images(tmp_path: Path) -> None:
+    root = write_classes(tmp_path / "photos", 1, 2)
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "a.npz", X=rng.normal(size=(30, 4)), y=np.arange(30) % 3)
+    import_features(ImportConfig(features=str(tmp_path / "a.npz"), store=str(tmp_path / "store")))
+    model = train(TrainConfig(store=str(tmp_path / "store"), k=2, certify=False), HERE).model
+    with pytest.raises(InputError, match="was trained on imported features, so it cannot take images"):
+        predict(model, PredictConfig(images=str(root), top_k=2))
