@@ -122,11 +122,13 @@ def test_other_solvers_reach_the_same_optimum(solver) -> None:
     assert slow.primal_ == pytest.approx(best.primal_, rel=5e-3)
 
 
+# LIBLINEAR of scikit-learn 1.6 warns whatever the budget; whether it came to the optimum is what is asked.
+@pytest.mark.filterwarnings("ignore:Liblinear failed to converge")
 @pytest.mark.parametrize("C", [0.01, 0.3, 3.0])
 def test_max_hinge_agrees_with_liblinear(C) -> None:
     """LinearSVC minimises 1/2 |W|^2 + C sum_i Phi, which is n C times our primal."""
     peer = LinearSVC(
-        multi_class="crammer_singer", fit_intercept=False, C=C, tol=1e-8, max_iter=200000, random_state=0
+        multi_class="crammer_singer", fit_intercept=False, C=C, tol=1e-6, max_iter=200000, random_state=0
     ).fit(X, Y)
     ours = fitted(loss="max_hinge", C=C, fit_intercept=False, max_passes=5000)
     theirs = reference.primal(X, Y, MaxHinge(), lam_of(C), 0.0, peer.coef_.T)
@@ -169,6 +171,16 @@ def test_ties_count_against_the_model_and_unknown_labels_are_misses() -> None:
     assert flat.top_k_score(nothing, Y[:4], 5) == 1.0
     np.testing.assert_array_equal(flat.predict_top_k(nothing, 2), [[0, 1]] * 4)
     assert model.top_k_score(X[:4], [7, -1, 99, 5], 5) == 0.0
+
+
+def test_the_lower_of_equal_classes_comes_first() -> None:
+    """Forty classes: up to sixteen values every sort of NumPy happens to keep equals in order."""
+    y = np.arange(40)
+    model = TopKClassifier(fit_intercept=False).fit(np.eye(40)[:, :1], y)
+    model.coef_ = (y % 2.0)[:, None]
+    one = np.ones((1, 1))
+    np.testing.assert_array_equal(model.predict_top_k(one, 40), [[*range(1, 40, 2), *range(0, 40, 2)]])
+    assert model.predict(one) == [1]
 
 
 def test_two_classes_score_by_one_number() -> None:
