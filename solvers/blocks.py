@@ -204,6 +204,9 @@ class Block:
         """Sum what W, b and aa of eq. 2 and 3 are made of."""
         clock = Clock()
         duals = self._kept_duals()
+        if order.exact:
+            self.duals(order.commit)
+            duals.widen()
         product = np.zeros((self.problem.d, self.problem.m))
         b = alpha_sq = 0.0
         for tile in self._tiles(_FLOAT64):

@@ -48,7 +48,7 @@ class FinalValues:
 
 def rebuild(problem: Problem, executor: Executor, state: SolverState) -> tuple[Float64Array, float, float]:
     """Give W(A), b and aa of the stored A (eq. 2 and 3 of `solvers.problem`)."""
-    stats = executor.run(RebuildOrder(state.commit))
+    stats = executor.run(RebuildOrder(state.commit, exact=state.exact))
     if stats.product is None or stats.rows != problem.n:
         raise StateLostError(f"the rebuilt sum covers {stats.rows} of {problem.n} rows; run it again")
     return problem.scale * stats.product, stats.b_u / problem.n, stats.alpha_sq / problem.n

@@ -8,9 +8,14 @@ from solvers.errors import StateLostError
 from solvers.kernels import commit_rows
 from solvers.orders import Commit
 from solvers.problem import Problem
+from solvers.projections import column_updates
 from solvers.typing import Float64Array, FloatArray, IntArray
 
 _NEVER = -1
+_FAR = 2.0**40
+_TINY = 1e-200
+#: Rows that are projected at once.
+_ROWS_AT_ONCE = 4096
 
 
 class BlockDuals:
@@ -21,6 +26,7 @@ class BlockDuals:
     """
 
     def __init__(self, problem: Problem, y: IntArray, dtype: np.dtype[np.floating], tiles: int) -> None:
+        self._form = problem.form
         self._rho: Float64Array = problem.form.rho
         self._y = y
         self.A: FloatArray = np.zeros((len(y), problem.m), dtype=dtype)
@@ -73,10 +79,28 @@ class BlockDuals:
         self._pending[:] = round_
 
     def widen(self) -> None:
-        """Keep A in float64 from now on."""
-        if self.A.dtype != np.float64:
-            self.A = self.A.astype(np.float64)
-            self._change = None if self._change is None else self._change.astype(np.float64)
+        """Keep A in float64 from now on, each row at the nearest point of its domain.
+
+        Rounding to float32 left rows a little outside, where the dual is higher than any feasible row makes
+        it: exact updates would seem to fall.
+        """
+        if self.A.dtype == np.float64:
+            return
+        self._to_float64()
+        for start in range(0, len(self.A), _ROWS_AT_ONCE):
+            rows = slice(start, start + _ROWS_AT_ONCE)
+            self.A[rows] = self._nearest(self.A[rows].astype(np.float64), self._y[rows])
+
+    def _nearest(self, A: Float64Array, y: IntArray) -> Float64Array:
+        """Give the projections of rows (r, m): the column problem whose free solution they are."""
+        own = np.take_along_axis(A, y[:, None].astype(np.int64), axis=1)
+        # Far above the margins, which the column problem adds again, a small row keeps its digits.
+        c = _FAR / np.maximum(own, _TINY)
+        return column_updates(self._form, c * (own - A) - self._form.margin_rows(y), y, c[:, 0])
+
+    def _to_float64(self) -> None:
+        self.A = self.A.astype(np.float64)
+        self._change = None if self._change is None else self._change.astype(np.float64)
 
     def load(self, start: int, rows: FloatArray) -> None:
         """Replace A from row `start` of the block on; vertices found before are forgotten."""
@@ -84,8 +108,8 @@ class BlockDuals:
             raise StateLostError(
                 f"stored duals of shape {rows.shape} do not fit a block of shape {self.A.shape}"
             )
-        if rows.dtype == np.float64:
-            self.widen()
+        if rows.dtype == np.float64 and self.A.dtype != np.float64:
+            self._to_float64()
         self.A[start : start + len(rows)] = rows
         self._committed[:] = _NEVER
         self._pending[:] = _NEVER

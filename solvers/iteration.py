@@ -51,26 +51,27 @@ def iterate(
     """
     state = SolverState.start(problem) if state is None else state
     began, seconds_before = time.perf_counter(), state.seconds
-    target = criteria
+    target, refuted = criteria, False
     history: list[IterationRecord] = []
     while True:
         desk = _Desk(executor)
         measured = method.measure(problem, desk.run, state)
-        ends_here = is_solved(measured.primal, measured.dual, target)
-        advance = stay(measured) if ends_here else method.advance(problem, desk.run, measured)
+        # From an iterate that was found to be worse than it looked the run goes on, however it looks now.
+        solved = not refuted and is_solved(measured.primal, measured.dual, target)
+        advance = stay(measured) if solved else method.advance(problem, desk.run, measured)
         here = time.perf_counter() - began
         record = _record(problem, measured, advance, desk, seconds_before + here)
         history.append(record)
-        status = check(record, target, seconds=here, moved=advance.moved)
+        status = check(record, target, seconds=here, moved=advance.moved, solved=solved)
         # An iterate that ends the run by its own merit is kept as it was measured; else the step counts.
         state = measured.before if status in ENDS_AT_ITERATE else advance.after
         state = replace(state, passes=record.passes, seconds=record.seconds)
-        if duals_kept and status not in ENDS_AT_ITERATE and state.round % REBUILD_EVERY == 0:
-            W, b, aa = rebuild(problem, executor, state)
-            state = replace(state, W=W, b=b, aa=aa)
+        if duals_kept and status not in ENDS_AT_ITERATE and _due_for_rebuild(measured.before, state):
+            state = _rebuilt(problem, executor, state)
         if not _go_on(callbacks, record, state) and status is None:
             status = Status.INTERRUPTED
         if status is None:
+            refuted = False
             continue
         final = final_values(problem, executor, state, duals_kept=duals_kept)
         status = _confirmed(status, final, criteria)
@@ -78,7 +79,22 @@ def iterate(
             state = replace(state, seconds=seconds_before + time.perf_counter() - began)
             return Run(state=state, status=status, final=final, history=tuple(history))
         # The rounds' own numbers were too good by rounding: ask more of them and go on.
-        target = replace(target, tol=0.5 * target.tol)
+        target, refuted = replace(target, tol=0.5 * target.tol), True
+        if duals_kept:
+            state = _rebuilt(problem, executor, replace(state, exact=True))
+
+
+def _due_for_rebuild(before: SolverState, after: SolverState) -> bool:
+    """Say whether W is to be rebuilt from A: from time to time, and as float64 begins.
+
+    What has drifted while A was float32 would otherwise be taken for the optimum.
+    """
+    return after.round % REBUILD_EVERY == 0 or after.exact != before.exact
+
+
+def _rebuilt(problem: Problem, executor: Executor, state: SolverState) -> SolverState:
+    W, b, aa = rebuild(problem, executor, state)
+    return replace(state, W=W, b=b, aa=aa)
 
 
 def _confirmed(status: Status, final: FinalValues, criteria: StoppingCriteria) -> Status | None:

@@ -69,9 +69,13 @@ class EvaluateOrder:
 
 @dataclass(frozen=True)
 class RebuildOrder:
-    """Sum x_i alpha_i^T, b(alpha_i) and |alpha_i|^2 from the stored A with float64 products."""
+    """Sum x_i alpha_i^T, b(alpha_i) and |alpha_i|^2 from the stored A with float64 products.
+
+    Where `exact`, A is in float64 from then on, with every row inside its domain to that precision.
+    """
 
     commit: Commit | None = None
+    exact: bool = False
 
 
 #: Everything that `Block.run` understands.

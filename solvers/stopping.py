@@ -69,15 +69,16 @@ def is_solved(primal: float, dual: float, criteria: StoppingCriteria) -> bool:
 
 
 def check(
-    record: IterationRecord, criteria: StoppingCriteria, *, seconds: float, moved: bool
+    record: IterationRecord, criteria: StoppingCriteria, *, seconds: float, moved: bool, solved: bool
 ) -> Status | None:
     """Say whether the run ends after this round, and why; None to go on.
 
-    `seconds` is the time since this call began, `moved` whether a step can still improve the dual.
+    `seconds` is the time since this call began, `moved` whether a step can still improve the dual, `solved`
+    whether the iterate that was measured is good enough.
     """
     if not all(math.isfinite(value) for value in (record.primal, record.dual, record.step)):
         return Status.NONFINITE
-    if record.relative_gap <= criteria.tol:
+    if solved:
         return Status.SOLVED
     if not moved:
         return Status.NO_PROGRESS

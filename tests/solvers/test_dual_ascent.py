@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import MaxHinge, SerialExecutor, Status, ThreadExecutor, TopKHinge, ascent, solve
+from solvers import MaxHinge, SerialExecutor, Status, ThreadExecutor, TopKHinge, UsunierHinge, ascent, solve
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name
@@ -122,6 +122,34 @@ def test_sparse_features_and_features_read_from_disk_reach_the_same_optimum(
     for result in (dense, csr, mapped):
         assert result.status is Status.SOLVED
         assert result.primal == pytest.approx(dense.primal, rel=2e-4)
+
+
+@pytest.mark.parametrize("smoothing", [0.5, 5.0])
+def test_single_precision_features_get_as_far_as_double_precision(smoothing) -> None:
+    """A begins in float32; what rounding left outside the domain must neither stall nor deceive the run.
+
+    With much smoothing the float32 gap falls below zero before the true one is small enough: the run goes on
+    from there instead of measuring the same iterate for ever.
+    """
+    X, y = examples(n=300, d=8, spread=2.0)
+
+    def no_more(record, _) -> None:
+        assert record.passes < 3000
+
+    result = run(X.astype(np.float32), y, TopKHinge(2), 1.0, smoothing, tol=1e-8, callbacks=[no_more])
+    assert result.status is Status.SOLVED
+    assert result.A.dtype == np.float64
+    np.testing.assert_allclose(result.A.sum(axis=1), 0.0, atol=1e-14)
+    own = result.A[np.arange(len(y)), y]
+    assert own.max() <= 1.0 + 1e-14
+    assert -result.A.min() <= 0.5 + 1e-14
+
+
+def test_duals_that_are_tiny_keep_their_digits() -> None:
+    """Features of 1e4 with C = 1e6: the alphas are about 1e-15, far below the margins."""
+    X = (1e4 * np.random.default_rng(0).standard_normal((1, 3))).astype(np.float32)
+    result = run(X, np.array([1]), UsunierHinge(3), 1e-6, m=3)
+    assert result.status is Status.SOLVED
 
 
 def test_it_needs_far_fewer_passes_than_frank_wolfe() -> None:
