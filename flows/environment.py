@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
+from tempfile import TemporaryFile
+
+from flows.errors import FlowServerError
 
 # Everywhere: no telemetry; a first start of the embedded server on a fresh database takes longer than the
 # 20 s that Prefect allows; a heartbeat often enough for an automation to notice a dead run.
@@ -32,3 +35,20 @@ def prepare(environ: MutableMapping[str, str], settings: Mapping[str, str] = ALW
     for name, value in settings.items():
         if not environ.get(name):
             environ[name] = value
+
+
+def require_home(environ: Mapping[str, str]) -> None:
+    """Make the folder where Prefect keeps its files; `FlowServerError` where that cannot be written.
+
+    Prefect itself would start its embedded server there again and again, until its time limit.
+    """
+    home = Path(environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=home):
+            return
+    except OSError as error:
+        raise FlowServerError(
+            f"Prefect keeps its files in {home}, which cannot be written ({error.strerror}):"
+            " set PREFECT_HOME to another folder, or run without --flow"
+        ) from error

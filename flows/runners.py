@@ -20,6 +20,7 @@ def run_flow(name: str, parameters: Mapping[str, Any], progress: Progress | None
     unchanged; raises `FlowServerError` (a `PipelineError`) where Prefect's server does not answer.
     """
     environment.prepare(os.environ, environment.COMMAND_LINE)
+    environment.require_home(os.environ)
     # Only now: importing Prefect reads the environment.
     from flows.launching import launch
 

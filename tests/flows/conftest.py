@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,20 +18,27 @@ from tests.pipeline.small_data import make_features, make_split, write_dataset
 IN_PROCESS = ClusterConfig(workers=0)
 
 
-@pytest.fixture(scope="session")
-def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Prefect keeps its files instead of in the home of whoever runs the tests."""
-    return tmp_path_factory.mktemp("prefect")
+# Prefect reads its settings when it is imported: the home and the server of whoever runs the tests must be
+# out of its sight before a test module does that.
+_home = tempfile.TemporaryDirectory(prefix="topline-prefect-")
+atexit.register(_home.cleanup)
+os.environ["PREFECT_HOME"] = _home.name
+os.environ.pop("PREFECT_API_URL", None)
 
 
 @pytest.fixture(scope="session")
-def prefect_server(prefect_home: Path) -> Iterator[str]:
+def prefect_home() -> Path:
+    """Where Prefect keeps its files in the tests."""
+    return Path(_home.name)
+
+
+@pytest.fixture(scope="session")
+def prefect_server() -> Iterator[str]:
     """URL of the API of a server with a database of its own; it starts in 5 to 60 seconds."""
-    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
+    from prefect.settings import PREFECT_API_URL
     from prefect.testing.utilities import prefect_test_harness
 
-    places = {PREFECT_HOME: prefect_home, PREFECT_LOCAL_STORAGE_PATH: prefect_home / "storage"}
-    with temporary_settings(places), prefect_test_harness(server_startup_timeout=180):
+    with prefect_test_harness(server_startup_timeout=180):
         url = PREFECT_API_URL.value()
         assert url is not None
         yield url

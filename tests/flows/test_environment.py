@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from flows import environment
+from flows.errors import FlowServerError
 
 
 def test_sets_what_is_missing_or_empty_and_nothing_else() -> None:
@@ -39,6 +42,14 @@ print(json.dumps([
         [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True, timeout=120
     )
     assert json.loads(ran.stdout) == [False, 180, 30, 10.0, 1, "logging.yml", str(tmp_path / "prefect")]
+
+
+def test_a_home_that_cannot_be_written_is_one_sentence_before_anything_starts(tmp_path: Path) -> None:
+    environment.require_home({"PREFECT_HOME": str(tmp_path / "a" / "b")})
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FlowServerError, match=r"file/prefect, which cannot be written .*PREFECT_HOME"):
+        environment.require_home({"PREFECT_HOME": str(tmp_path / "file" / "prefect")})
 
 
 def test_the_package_prepares_the_environment_before_prefect_is_there() -> None:
