@@ -28,6 +28,7 @@ from pipeline.progress import Progress
 from pipeline.train_config import ClusterConfig, TrainConfig
 from pipeline.training_plan import TrainingPlan, plan_training
 from solvers.api import solve
+from solvers.compiling import compile_kernels
 from solvers.errors import NonFiniteError, StateLostError
 from solvers.executor import Executor, ThreadExecutor
 from solvers.state import SolveResult, SolverState
@@ -94,6 +95,7 @@ def train(
     """
     plan = plan_training(config)
     cluster = cluster or ClusterConfig()
+    _compile_kernels(plan, progress)
     with stop_on_signals() as flag, _open_executor(plan, cluster, client) as (executor, rows):
         recorder = RunRecorder(plan.place, executor, flag, plan.config.checkpoint_seconds, progress)
         if progress is not None:
@@ -113,6 +115,21 @@ def train(
         url = _publish(plan, executor, result)
     certificate = certify(url, progress) if plan.config.certify else None
     return _conclude(plan, result, url, certificate)
+
+
+def _compile_kernels(plan: TrainingPlan, progress: Progress | None) -> None:
+    """Compile before the clock starts, and before the workers, who then find the kernels on disk."""
+    if progress is not None:
+        progress.begin("compile kernels")
+    config = plan.config
+    compile_kernels(
+        plan.loss,
+        plan.m,
+        config.smoothing,
+        config.method,
+        keep_duals=plan.keep_duals,
+        sparse=plan.rows.dataset.info.layout == "csr",
+    )
 
 
 @contextmanager

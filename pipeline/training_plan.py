@@ -84,8 +84,8 @@ class TrainingPlan:
     def bounds(self) -> list[int]:
         """Training rows at which blocks are cut; fixed by data and options, never by the workers.
 
-        Frank-Wolfe does not mind how many there are.  Dual ascent takes several times the rounds as soon as two
-        blocks move at the same time, so it gets no more than it needs.
+        Frank-Wolfe does not mind how many there are.  Dual ascent takes several times the rounds as soon as
+        two blocks move at the same time, so it gets no more than it needs.
         """
         if self.config.method in DUAL_METHODS:
             return self.rows.block_bounds(most=-(-self.rows.nbytes // ASCENT_BLOCK_BYTES))
