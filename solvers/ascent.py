@@ -24,7 +24,7 @@ from solvers.typing import FloatArray, Int64Array, IntArray
 
 #: Rows of a tile: a larger one solves more exactly, but pays t^2 d for its Gram matrix.
 _TILE_ROWS = 128
-#: A block of up to so many rows that is read at once is one tile: its Gram matrix is then the whole kernel of the block.
+#: A block of up to so many rows that is read at once is one tile, its Gram matrix the whole kernel.
 _WHOLE_ROWS = 4096
 #: Column sweeps a visit over a tile that is a whole block, where further sweeps need no product with X.
 _WHOLE_SWEEPS = 4
