@@ -151,7 +151,7 @@ def _derivative(
         v_own = block_value(b, own, c * t, start, deviation, mass)
     h = 0.0
     curvature = total * total if own < 0 else (total - mass[own]) ** 2 / (start[own + 1] - start[own])
-    scale = c * total * total
+    scale = c * t * total * total
     for k in range(blocks):
         if k == own:
             continue

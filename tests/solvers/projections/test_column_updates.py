@@ -104,6 +104,17 @@ def test_optimal_and_feasible_at_every_scale():
         assert optimality_gap(form, b, alpha, y, c) <= 1e-13 * radius * (np.abs(b).max() + c * radius)
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_curvature_far_above_the_scores_only_scales_the_row(name):
+    """Large features and a large C: the alphas are tiny and must keep their digits."""
+    rng = np.random.default_rng(3)
+    form = LOSSES[name](5, rng).form(5)
+    q, y = 0.3 * rng.standard_normal((200, 5)), rng.integers(0, 5, 200)
+    expected = 1e4 * column_updates(form, q, y, 1e4)
+    for c in (1e8, 1e12, 1e15):
+        np.testing.assert_allclose(c * column_updates(form, q, y, c), expected, rtol=0, atol=1e-13)
+
+
 def test_close_scores_far_from_zero_keep_the_digits_of_the_mass():
     """Equal scores of 1e9 must share the weights equally, not to the 1e-7 that a double of 1e9 resolves."""
     form = WeightedTopKHinge((0.5, 0.3, 0.2)).form(6)
