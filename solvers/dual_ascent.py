@@ -18,8 +18,8 @@ from solvers.step_rules import Direction, ExactStep
 
 #: Sweeps of the first rounds and of all later ones, of which only the first visits every row.
 _SWEEPS = (1, 2, 3, 4)
-#: A rise of the dual below this share of the gap says that float32 has nothing more to give: a round of
-#: sweeps otherwise closes a tenth of the distance or so.
+#: A rise of the dual below this share of the gap, and of the dual itself, says that float32 has nothing more
+#: to give: a round of sweeps otherwise closes a tenth of the distance or so.
 _STALLED = 1e-3
 
 
@@ -72,19 +72,21 @@ class DualAscent:
             square=stats.u_sq / problem.n,
         )
         step = ExactStep().step(before.round, direction)
+        rise = direction.rise(step)
+        stalled = rise < _STALLED * min(measured.primal - measured.dual, measured.dual + rise)
         after = replace(
             before,
             round=before.round + 1,
             W=before.W + step * direction.weights,
             b=before.b + step * direction.linear,
             aa=before.aa + step * (2.0 * direction.cross + step * direction.square),
-            exact=before.exact or direction.rise(step) < _STALLED * (measured.primal - measured.dual),
+            exact=before.exact or stalled,
             commit=Commit(round=before.round, step=step),
         )
         return Advance(
             step=step,
             # A round that brings nothing in float32 is the occasion to go over to float64, not the end.
-            moved=not before.exact or rises(direction, step, measured),
+            moved=not before.exact or rises(direction),
             after=after,
             active=stats.active,
             passes=math.ceil(stats.visited / problem.n),

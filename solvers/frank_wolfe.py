@@ -55,7 +55,7 @@ class FrankWolfe:
         step = self.rule.step(before.round, direction)
         return Advance(
             step=step,
-            moved=not self.rule.exact or rises(direction, step, measured),
+            moved=not self.rule.exact or rises(direction),
             after=self._advance(problem, before, direction, step),
             active=measured.stats.active,
             passes=0,
@@ -64,7 +64,7 @@ class FrankWolfe:
     def _direction(self, problem: Problem, state: SolverState, stats: BlockStats) -> Direction:
         alpha_u = stats.alpha_u / problem.n
         weights = problem.scale * product_of(stats) - state.W
-        return Direction.of(
+        direction = Direction.of(
             problem,
             state.W,
             weights=weights,
@@ -72,6 +72,8 @@ class FrankWolfe:
             cross=alpha_u - state.aa,
             square=stats.u_sq / problem.n - 2.0 * alpha_u + state.aa,
         )
+        # Its sums are themselves differences.
+        return replace(direction, terms=direction.terms + abs(state.b) + problem.smoothing * state.aa)
 
     def _advance(
         self, problem: Problem, state: SolverState, direction: Direction, step: float

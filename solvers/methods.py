@@ -22,7 +22,8 @@ from solvers.typing import Float64Array
 #: Runs an order on every block and gives the sum.
 Runner: TypeAlias = Callable[[Order], BlockStats]
 
-_EPSILON = float(np.finfo(np.float64).eps)
+#: Rounding of a sum of many terms, as a share of their size.
+_ROUNDING = 16.0 * float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,9 +85,13 @@ def product_of(stats: BlockStats) -> Float64Array:
     return stats.product
 
 
-def rises(direction: Direction, step: float, measured: Measurement) -> bool:
-    """Say whether a step raises the dual by more than rounding."""
-    return direction.rise(step) > _EPSILON * max(abs(measured.primal), abs(measured.dual))
+def rises(direction: Direction) -> bool:
+    """Say whether the dual rises along a direction, beyond the rounding of its slope.
+
+    The slope and not the rise is looked at: where C is large the primal still falls a long way while D has
+    all its digits.
+    """
+    return direction.slope > _ROUNDING * direction.terms
 
 
 def stay(measured: Measurement) -> Advance:

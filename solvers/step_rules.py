@@ -21,6 +21,7 @@ class Direction:
     cross, square : <A, dA>_F / n and |dA|_F^2 / n; only smoothing looks at them.
     slope : <grad D(A), dA> = linear - lam <W, weights> - gamma cross.
     curvature : lam |weights|^2 + gamma square (gamma, not gamma/(lam n): Tajima et al., C.25 and C.26).
+    terms : sum of the sizes of the terms that slope is made of.
     """
 
     weights: Float64Array
@@ -29,6 +30,7 @@ class Direction:
     square: float
     slope: float
     curvature: float
+    terms: float
 
     @classmethod
     def of(
@@ -42,13 +44,15 @@ class Direction:
     ) -> Direction:
         """Give the direction weights, linear, ... away from the iterate with weights W."""
         square = max(square, 0.0)
+        parts = linear, problem.lam * inner(W, weights), problem.smoothing * cross
         return cls(
             weights=weights,
             linear=linear,
             cross=cross,
             square=square,
-            slope=linear - problem.lam * inner(W, weights) - problem.smoothing * cross,
+            slope=parts[0] - parts[1] - parts[2],
             curvature=problem.lam * squared_norm(weights) + problem.smoothing * square,
+            terms=sum(abs(part) for part in parts),
         )
 
     def rise(self, step: float) -> float:

@@ -152,6 +152,15 @@ def test_duals_that_are_tiny_keep_their_digits() -> None:
     assert result.status is Status.SOLVED
 
 
+@pytest.mark.parametrize("loss", [MaxHinge(), TopKHinge(2)], ids=loss_name)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_separable_data_with_a_large_C_are_solved(loss, dtype) -> None:
+    """The primal comes down to the dual, 1e-6, long after the dual has all its digits."""
+    X, y = examples(n=40, d=60)
+    result = run(X.astype(dtype), y, loss, 1e-3, tol=1e-3)
+    assert result.status is Status.SOLVED
+
+
 def test_it_needs_far_fewer_passes_than_frank_wolfe() -> None:
     X, y = examples(n=500, d=40, spread=3.0)
     ascent = run(X, y, TopKHinge(2), 1.0, tol=1e-3)
