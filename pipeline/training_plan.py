@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import logging
 from collections.abc import Mapping
@@ -164,6 +165,10 @@ def settled(config: TrainConfig, dataset: Dataset) -> TrainConfig:
 def fingerprint(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
     """What must be the same for a run to go on to the same answer, by name."""
     chosen = config.model_dump(mode="json", exclude=set(MAY_CHANGE))
+    if config.margins is not None:
+        # The file may have changed since: its content makes the problem, not its name.
+        content = _read_margins(config.margins).tobytes()
+        chosen["margins_sha256"] = hashlib.sha256(content).hexdigest()
     return {**chosen, "dataset": dataset.info.id, "dataset_digest": dataset.info.digest}
 
 

@@ -103,6 +103,17 @@ def test_a_run_does_not_go_on_as_another(folder: Path) -> None:
         train(TrainConfig(store=str(folder), resume="r0099"), HERE)
 
 
+def test_a_run_does_not_go_on_with_other_margins_under_the_same_name(folder: Path, tmp_path: Path) -> None:
+    """The linear term of the dual belongs to the margins that it was summed with."""
+    margins = tmp_path / "margins.csv"
+    np.savetxt(margins, 1.0 - np.eye(5), delimiter=",")
+    options = config(folder, max_passes=5, tol=1e-9, loss="structured_hinge", margins=margins, k=None)
+    first = train(options, HERE)
+    np.savetxt(margins, 0.5 - 0.5 * np.eye(5), delimiter=",")
+    with pytest.raises(MismatchError, match="margins"):
+        train(TrainConfig(store=str(folder), resume=first.run), HERE)
+
+
 def test_dual_variables_are_stored_where_they_are_asked_for(folder: Path) -> None:
     kept, left = (train(config(folder, keep_duals=keep), HERE) for keep in (True, False))
     assert load_model(kept.model).has_duals
