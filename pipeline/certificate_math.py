@@ -81,23 +81,24 @@ class RankedLoss:
         """-Phi*(-alpha) = -<delta_y, alpha> of each row of `alpha` (r, m), inside the domain."""
         return np.asarray(-np.einsum("ij,ij->i", self.margins[y], alpha), dtype=np.float64)
 
-    def violation(self, alpha: Array, y: Labels) -> float:
-        """Largest amount by which a row of `alpha` (r, m) leaves the domain, 0 for none."""
+    def violations(self, alpha: Array, y: Labels) -> Array:
+        """Amount by which each row of `alpha` (r, m) leaves the domain, as a share of sum rho; 0 for none."""
         others = _others(-alpha, y)
         own = np.take_along_axis(alpha, y[:, None].astype(np.int64), axis=1)[:, 0]
-        amounts = [np.abs(own - others.sum(axis=1)), -others.min(axis=1)]
+        total = float(self.rho.sum())
+        amounts = [np.abs(own - others.sum(axis=1)) / total, -others.min(axis=1) / total]
         largest = np.cumsum(-np.sort(-others, axis=1), axis=1)
         weights = np.cumsum(self.rho)[:-1]
         if self.hinge_per_rank:
-            amounts.append((largest - weights).max(axis=1))
+            amounts.append((largest - weights).max(axis=1) / total)
         else:
             # The least t for which the j largest sum to at most t (rho_1 + ... + rho_j); a larger t only
             # tightens the lower bounds: the j smallest sum to at least t (rho_m + ... + rho_{m-j+1}).
             t = np.maximum((largest / weights).max(axis=1), 0.0)
             smallest = np.cumsum(np.sort(others, axis=1), axis=1)
             tails = np.cumsum(self.rho[::-1])[:-1]
-            amounts += [t - 1.0, (t[:, None] * tails - smallest).max(axis=1)]
-        return max(0.0, *(float(amount.max(initial=0.0)) for amount in amounts))
+            amounts += [t - 1.0, (t[:, None] * tails - smallest).max(axis=1) / total]
+        return np.maximum(np.max(amounts, axis=0), 0.0)
 
     def envelope(self, scores: Array, y: Labels, gamma: float) -> Array:
         """Moreau envelope of each row: max over the domain of <b, x> - gamma/2 (|x|^2 + (sum x)^2).

@@ -62,12 +62,12 @@ def test_the_domain_is_the_hull_of_the_vertices(record: dict[str, Any]) -> None:
     inside = rng.dirichlet(np.full(len(corners), 0.3), size=50) @ corners
     for x in inside:
         y = int(rng.integers(M))
-        assert loss.violation(as_alpha(x, y)[None], np.array([y])) <= 1e-12
+        assert loss.violations(as_alpha(x, y)[None], np.array([y]))[0] <= 1e-12
     outcomes = set()
     for x in np.abs(rng.normal(size=(200, M - 1))) * 0.35:
         equal = np.vstack([corners.T, np.ones(len(corners))])
         feasible = linprog(np.zeros(len(corners)), A_eq=equal, b_eq=[*x, 1.0]).status == 0
-        assert (loss.violation(as_alpha(x, 0)[None], np.array([0])) <= 1e-9) == feasible
+        assert (loss.violations(as_alpha(x, 0)[None], np.array([0]))[0] <= 1e-9) == feasible
         outcomes.add(feasible)
     assert False in outcomes
 
@@ -105,7 +105,7 @@ def test_a_row_that_does_not_sum_to_zero_is_a_violation() -> None:
     loss = RankedLoss.from_record({"name": "topk_hinge", "k": 2}, M)
     alpha = as_alpha(np.array([0.2, 0.2, 0.1]), 1)
     alpha[1] += 0.25
-    assert loss.violation(alpha[None], np.array([1])) == pytest.approx(0.25)
+    assert loss.violations(alpha[None], np.array([1]))[0] == pytest.approx(0.25)
 
 
 def test_linear_term_is_minus_margins_times_alpha() -> None:

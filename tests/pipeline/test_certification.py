@@ -103,6 +103,22 @@ def test_an_infeasible_row_invalidates(folder: Path) -> None:
     assert not certificate.certified
 
 
+def test_tiny_rows_are_held_to_their_own_size(tmp_path: Path) -> None:
+    """With a large C on separable data all alphas lie below the tolerance that is right for the domain."""
+    rng = np.random.default_rng(0)
+    X, labels = rng.normal(size=(20, 40)).astype(np.float32), (np.arange(20) % 4).astype(np.int32)
+    write_dataset(open_store(tmp_path, create=True), X, labels, np.zeros(20, dtype=np.int8), m=4)
+    model = load_model(trained(tmp_path, k=2, C=1e5, method="dual_ascent", tol=1e-2, transforms=()))
+    A = np.array(model.duals(0, model.record.n))
+    assert 0.0 < np.abs(A).max() < 1e-5
+    assert certify(altered(model)).certified
+    A[np.arange(20), labels] = 0.0
+    certificate = certify(altered(model, A=A, W=X.T.astype(np.float64) @ A / (model.record.lam * 20)))
+    assert certificate.infeasibility is not None
+    assert certificate.infeasibility > 0.1
+    assert not certificate.valid
+
+
 def test_a_dual_above_the_primal_is_an_error(folder: Path) -> None:
     model = load_model(trained(folder, k=2, keep_duals=False))
     kept = {name: model.array(name) for name in model.arrays}
