@@ -70,7 +70,9 @@ class WorkerCalls:
             for call in calls:
                 futures[call.worker] = self._submit(call)
             self._watch(futures, started + limit)
-            answers = {worker: self._answer(worker, future) for worker, future in futures.items()}
+            # Errors first: who has failed says so, however long the others still take.
+            ended = sorted(futures.items(), key=lambda item: item[1].status != "error")
+            answers = {worker: self._answer(worker, future) for worker, future in ended}
         except _CANCELLED as error:
             self._check_scheduler()
             raise WorkersLost([*futures], "gave up its task") from error

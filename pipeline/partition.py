@@ -180,7 +180,9 @@ class CachedRows(TrainingRows):
     def adopt(self, other: CachedRows) -> None:
         """Take over what `other`, of the same rows, has in memory and this one would keep."""
         if other.keeps_stored == self.keeps_stored:
-            self._cache.update({unit: rows for unit, rows in other._cache.items() if unit in self._kept})
+            # A copy, for a task of the epoch before may still be adding to it.
+            held = other._cache.copy()
+            self._cache.update({unit: rows for unit, rows in held.items() if unit in self._kept})
 
     @property
     def cached_bytes(self) -> int:

@@ -94,9 +94,7 @@ def place(placement: Placement) -> None:
     """Make the blocks of `placement`, with A = 0; features that are cached from before are kept."""
     key = (_here(), placement.run)
     with _registry_lock:
-        held = _registry.get(key)
-    if held is not None and held.placement.epoch > placement.epoch:
-        raise StateLostError(f"epoch {placement.epoch} of run {placement.run} is over on {key[0]}")
+        held = _current(key, placement)
     rows = _cached(placement, held)
     first = placement.spans[0].start
     blocks = {
@@ -112,8 +110,17 @@ def place(placement: Placement) -> None:
         for span in placement.spans
     }
     with _registry_lock:
+        _current(key, placement)
         _registry[key] = _Held(placement, blocks, rows)
     _sweep()
+
+
+def _current(key: tuple[str, str], placement: Placement) -> _Held | None:
+    """Give what is held, which must not be of a later epoch: a late call may not undo it."""
+    held = _registry.get(key)
+    if held is not None and held.placement.epoch > placement.epoch:
+        raise StateLostError(f"epoch {placement.epoch} of run {placement.run} is over on {key[0]}")
+    return held
 
 
 def run_order(run: str, epoch: int, order: Order) -> list[tuple[Node, BlockStats]]:

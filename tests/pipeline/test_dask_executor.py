@@ -21,11 +21,12 @@ from pipeline.dask_executor import DaskExecutor, deal
 from pipeline.errors import ClusterError
 from pipeline.partition import TrainingRows
 from pipeline.train_config import ClusterConfig
-from pipeline.worker_blocks import Span
+from pipeline.worker_blocks import Placement, ShippedRows, Span
 from solvers.api import solve
 from solvers.errors import StateLostError
 from solvers.executor import Executor, SerialExecutor, ThreadExecutor
 from solvers.losses import TopKHinge
+from solvers.problem import Problem
 from solvers.state import IterationRecord, SolveResult, SolverState
 from storage.errors import IntegrityError
 from tests.pipeline.small_data import make_features, small_dataset
@@ -166,6 +167,37 @@ def test_a_call_to_a_worker_that_is_not_there_ends(threads: Client) -> None:
     with pytest.raises(WorkersLost, match="is gone"):
         WorkerCalls(threads, silence=60).run([Call("inproc://127.0.0.1/1/99", os.getpid, ())])
     assert time.monotonic() - began < 5
+
+
+def test_an_error_is_not_kept_waiting_by_who_is_still_busy(threads: Client) -> None:
+    busy, failing = sorted(threads.scheduler_info()["workers"])
+    began = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        WorkerCalls(threads, silence=60).run([Call(busy, time.sleep, (4.0,)), Call(failing, divmod, (1, 0))])
+    assert time.monotonic() - began < 3
+
+
+def test_a_late_placement_does_not_undo_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(TopKHinge(2), N, D, M, 1.0 / N)
+
+    def placement(epoch: int) -> Placement:
+        spans = (Span(0, 0, N),)
+        return Placement("late", epoch, spans, 1, problem, ShippedRows(X, 0, N), Y, False, 0, 60.0)
+
+    def interrupted(given: Placement, before: Any) -> Any:
+        if given.epoch == 1:
+            worker_blocks.place(placement(2))
+        return cached(given, before)
+
+    cached = worker_blocks._cached
+    monkeypatch.setattr(worker_blocks, "_here", lambda: "here")
+    monkeypatch.setattr(worker_blocks, "_cached", interrupted)
+    try:
+        with pytest.raises(StateLostError, match="epoch 1 of run late is over"):
+            worker_blocks.place(placement(1))
+        assert worker_blocks._registry["here", "late"].placement.epoch == 2
+    finally:
+        worker_blocks.release("late")
 
 
 @pytest.mark.cluster
