@@ -96,12 +96,13 @@ class BlockAscent:
         start, stop = self._slabs[slab]
         if not (first or work.moved[start:stop].any()):
             return
-        rows = as_rows(self._X[start:stop], work.dtype)
+        rows = self._X[start:stop]
         for number in work.random.permutation(len(self._tiles[slab])):
             tile = self._tiles[slab][number]
             chosen = np.arange(len(tile)) if first else np.flatnonzero(work.moved[start + tile])
             if len(chosen):
-                work.visit((slab, int(number)), rows[tile], start + tile, chosen)
+                # Converted tile by tile: a block that lies in memory is one slab.
+                work.visit((slab, int(number)), as_rows(rows[tile], work.dtype), start + tile, chosen)
 
     def _cut(self, slab: int) -> list[Int64Array]:
         """Cut the rows of a slab, in an order that is random once and for all, into tiles."""

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import MaxHinge, SerialExecutor, Status, ThreadExecutor, TopKHinge, UsunierHinge, ascent, solve
+from solvers import (
+    Block,
+    MaxHinge,
+    Problem,
+    SerialExecutor,
+    Status,
+    ThreadExecutor,
+    TopKHinge,
+    UsunierHinge,
+    ascent,
+    solve,
+)
+from solvers.orders import AscentOrder
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name
@@ -159,6 +173,23 @@ def test_separable_data_with_a_large_C_are_solved(loss, dtype) -> None:
     X, y = examples(n=40, d=60)
     result = run(X.astype(dtype), y, loss, 1e-3, tol=1e-3)
     assert result.status is Status.SOLVED
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_features_in_memory_are_not_copied_whole(dtype) -> None:
+    """float64 products, and float16 features, are a matter of one tile at a time."""
+    X = np.zeros((60_000, 50), dtype=dtype)
+    y = (np.arange(len(X)) % 2).astype(np.int32)
+    block = Block(0, 0, len(X), X, y, Problem(MaxHinge(), *X.shape, 2, 1.0), keep_duals=True)
+    order = AscentOrder(round=0, W=np.zeros((50, 2)), exact=dtype == np.float32)
+    block.run(order)
+    tracemalloc.start()
+    try:
+        block.run(order)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 0.75 * X.size * 4
 
 
 def test_it_needs_far_fewer_passes_than_frank_wolfe() -> None:
