@@ -245,7 +245,10 @@ def _publish(plan: TrainingPlan, executor: Executor, result: SolveResult) -> str
         }
     )
     duals = executor.duals(result.state.commit) if plan.stores_duals else None
-    return save_model(plan.store, record, arrays, duals)
+    try:
+        return save_model(plan.store, record, arrays, duals)
+    except (StateLostError, ClusterError) as error:
+        raise InterruptedRunError(f"{error}; {plan.how_to_resume}") from error
 
 
 def _conclude(

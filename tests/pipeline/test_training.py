@@ -17,7 +17,7 @@ from pipeline.certification import certify
 from pipeline.errors import InputError, InterruptedRunError
 from pipeline.train_config import ClusterConfig, TrainConfig
 from pipeline.training import train
-from solvers.errors import InvalidProblemError
+from solvers.errors import InvalidProblemError, StateLostError
 from storage.errors import IntegrityError, MismatchError, NotFoundError
 from storage.history import read_history
 from storage.models import load_model
@@ -253,6 +253,19 @@ def test_duals_lost_with_a_worker_come_from_the_checkpoint(folder: Path) -> None
     assert [event["event"] for event in events] == ["rollback"]
     certificate = certify(result.model)
     assert certificate.valid
+
+
+def test_workers_lost_while_the_model_is_stored_leave_a_run_that_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: Any) -> str:
+        raise StateLostError("worker 7 is gone, and the dual variables with it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.training.save_model", lost)
+        with pytest.raises(InterruptedRunError, match=r"worker 7 is gone.*topline train .*--resume r0001"):
+            train(config(folder), HERE)
+    assert train(TrainConfig(store=str(folder), resume="r0001"), HERE).solved
 
 
 def test_an_interrupted_run_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
