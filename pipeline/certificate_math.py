@@ -98,7 +98,7 @@ class RankedLoss:
             smallest = np.cumsum(np.sort(others, axis=1), axis=1)
             tails = np.cumsum(self.rho[::-1])[:-1]
             amounts += [t - 1.0, (t[:, None] * tails - smallest).max(axis=1) / total]
-        return np.maximum(np.max(amounts, axis=0), 0.0)
+        return np.asarray(np.maximum(np.max(amounts, axis=0), 0.0))
 
     def envelope(self, scores: Array, y: Labels, gamma: float) -> Array:
         """Moreau envelope of each row: max over the domain of <b, x> - gamma/2 (|x|^2 + (sum x)^2).
