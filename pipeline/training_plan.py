@@ -202,7 +202,8 @@ def _check_labels(rows: TrainingRows) -> None:
     empty = [name for name, count in zip(info.class_names, counts, strict=True) if count == 0]
     if info.m - len(empty) < 2:
         raise InputError(
-            f"dataset {info.id} has training rows of {info.m - len(empty)} class: at least 2 are needed"
+            f"dataset {info.id} has training rows of {info.m - len(empty)} class, and at least 2 are needed:"
+            " give the images a folder for each class, or the features labels of several classes"
         )
     if empty:
         shown = ", ".join(empty[:5]) + (" ..." if len(empty) > 5 else "")
