@@ -23,7 +23,7 @@ import psutil
 from flows import environment
 from pipeline.doctor import CheckFailedError, Probe
 
-MEND = 'python -m pip install "prefect>=3.8,<3.9" "fastapi<0.151" "sqlalchemy[asyncio]<2.1"'
+MEND = 'python -m pip install "prefect>=3.8.8,<3.9" "fastapi<0.151" "sqlalchemy[asyncio]<2.1"'
 
 START_SECONDS = 180.0
 FIRE_SECONDS = 120.0
