@@ -96,7 +96,7 @@ def test_the_envelope_is_the_penalised_maximum(record: dict[str, Any], gamma: fl
             method="SLSQP",
             options={"ftol": 1e-13, "maxiter": 500},
         )
-        # Any feasible point bounds the maximum from below; SLSQP stops within about 1e-6 of one, so mend that.
+        # Any feasible point bounds the maximum from below; SLSQP stops within about 1e-6 of one: mend that.
         weights = np.clip(best.x, 0.0, None)
         assert values[i] >= -negative(weights / weights.sum()) - 1e-9
         assert values[i] == pytest.approx(-best.fun, abs=2e-5)
