@@ -1,0 +1,131 @@
+"""What a pass of dual_ascent costs beside the two bare products in it: python -m tests.benchmarks.pass_cost.
+
+One block in one thread, BLAS too, as by default.  A pass of ascent is n column updates: the seconds of an
+AscentOrder over the rows that it visited, times n.  A pass of measuring is an EvaluateOrder.  After the first
+rounds, which move nearly every row, each round is followed by the bare products X W and X^T U of the same
+shapes and type on the same rows.  The ratio is that of the medians: a pass of ascent over both products.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from solvers.api import solve
+from solvers.block_stats import BlockStats
+from solvers.executor import SerialExecutor
+from solvers.losses import MaxHinge
+from solvers.orders import AscentOrder, Order
+from solvers.state import IterationRecord, SolverState
+from tests.benchmarks.datasets import relu_features
+
+#: Rounds before the steady ones.
+WARM_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Seconds of each steady round: n column updates, a measurement, and the bare products."""
+
+    ascent: list[float] = field(default_factory=list)
+    evaluate: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    product: list[float] = field(default_factory=list)
+
+    @property
+    def bare(self) -> float:
+        """Median seconds of both products together."""
+        return statistics.median(np.add(self.scores, self.product).tolist())
+
+    @property
+    def ratio(self) -> float:
+        """Median seconds of a pass of ascent over those of the products."""
+        return statistics.median(self.ascent) / self.bare
+
+
+class TimedExecutor(SerialExecutor):
+    """One block; notes how long the orders of the last round took."""
+
+    ascent = evaluate = 0.0
+
+    def run(self, order: Order) -> BlockStats:
+        """Run an order and note its seconds a pass."""
+        began = time.perf_counter()
+        stats = super().run(order)
+        spent = time.perf_counter() - began
+        if isinstance(order, AscentOrder):
+            self.ascent = spent * stats.rows / max(stats.visited, 1)
+        else:
+            self.evaluate = spent
+        return stats
+
+
+def measure(n: int, d: int, m: int, lam_n: float, rounds: int) -> Figures:
+    """Train for some rounds and time each of them, and the products after it."""
+    X, y = relu_features(n, d, m)
+    U = np.random.default_rng(1).standard_normal((n, m), dtype=np.float32)
+    scores, product = np.empty((n, m), np.float32), np.empty((d, m), np.float32)
+    figures, executor = Figures(), TimedExecutor()
+
+    def compare(record: IterationRecord, state: SolverState) -> bool:
+        W = state.W.astype(np.float32)
+        with threadpool_limits(1, user_api="blas"):
+            began = time.perf_counter()
+            np.dot(X, W, out=scores)
+            halfway = time.perf_counter()
+            np.dot(X.T, U, out=product)
+            ended = time.perf_counter()
+        if record.round >= WARM_ROUNDS:
+            figures.ascent.append(executor.ascent)
+            figures.evaluate.append(executor.evaluate)
+            figures.scores.append(halfway - began)
+            figures.product.append(ended - halfway)
+        return record.round < WARM_ROUNDS + rounds - 1
+
+    with executor:
+        options = {"tol": 1e-12, "max_passes": 1_000_000, "m": m}
+        solve(X, y, MaxHinge(), lam_n / n, executor=executor, callbacks=(compare,), **options)
+    return figures
+
+
+def table(figures: Figures) -> str:
+    """Lay out every round and the medians."""
+    lines = [f"{'':>8}{'n updates':>12}{'measuring':>12}{'X W':>10}{'X^T U':>10}   seconds"]
+    columns = (figures.ascent, figures.evaluate, figures.scores, figures.product)
+    for number, row in enumerate(zip(*columns, strict=True)):
+        lines.append(
+            f"{'round':>6}{number + WARM_ROUNDS:>3}{row[0]:>11.4f}{row[1]:>12.4f}{row[2]:>10.4f}{row[3]:>10.4f}"
+        )
+    middle = [statistics.median(column) for column in columns]
+    lines.append(f"{'medians':>9}{middle[0]:>11.4f}{middle[1]:>12.4f}{middle[2]:>10.4f}{middle[3]:>10.4f}")
+    lines.append(f"a pass of ascent over X W and X^T U: {figures.ratio:.2f}")
+    lines.append(f"a pass of measuring over X W: {middle[1] / middle[2]:.2f}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; exits 1 where the ratio is above --limit."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--n", type=int, default=20_000)
+    parser.add_argument("--d", type=int, default=1024)
+    parser.add_argument("--m", type=int, default=100)
+    parser.add_argument("--lam-n", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--limit", type=float, default=2.0)
+    given = parser.parse_args(arguments)
+    figures = measure(given.n, given.d, given.m, given.lam_n, given.rounds)
+    print(table(figures))
+    return 0 if figures.ratio <= given.limit else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,116 @@
+"""The peers of the benchmark, in a process of their own: one that takes too long can be ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
+from threadpoolctl import threadpool_limits
+
+from tests.benchmarks.datasets import load
+
+#: Tolerances from loose to tight; peers certify nothing, so the loosest one that serves is looked for.
+TOLERANCES = tuple(float(tol) for tol in 10.0 ** np.arange(1.0, -8.01, -0.5))
+_MANY = 10_000_000
+
+
+def _liblinear(C: float, tol: float) -> Any:
+    return LinearSVC(
+        multi_class="crammer_singer", fit_intercept=False, C=C, tol=tol, max_iter=_MANY, random_state=0
+    )
+
+
+def _logistic(solver: str) -> Callable[[float, float], Any]:
+    def make(C: float, tol: float) -> Any:
+        return LogisticRegression(solver=solver, fit_intercept=False, C=C, tol=tol, max_iter=_MANY)
+
+    return make
+
+
+#: Each minimises |W|^2 / 2 + C sum_i loss_i: our objective over lam, where C = 1 / (lam n).
+PEERS: Mapping[str, Callable[[float, float], Any]] = MappingProxyType(
+    {
+        "liblinear": _liblinear,
+        "sklearn lbfgs": _logistic("lbfgs"),
+        "sklearn newton-cg": _logistic("newton-cg"),
+    }
+)
+
+
+def timed_fit(peer: str, X: Any, y: Any, C: float, tol: float) -> tuple[float, np.ndarray[Any, Any]]:
+    """Fit once; gives seconds and W (d, m)."""
+    model = PEERS[peer](C, tol)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        started = time.perf_counter()
+        model.fit(X, y)
+        seconds = time.perf_counter() - started
+    return seconds, np.asarray(model.coef_, dtype=np.float64).T
+
+
+def serve(pipe: Connection, name: str, folder: Path, quick: bool, threads: int) -> None:
+    """Fit what is asked for until None comes."""
+    data = load(name, folder, quick=quick)
+    # LIBLINEAR computes in float64 alone: it need not convert within its time.
+    wide = data.X.astype(np.float64)
+    with threadpool_limits(threads):
+        for peer in PEERS:  # what is set up in a first call is not timed either
+            timed_fit(peer, sparse.csr_matrix(np.eye(6)), np.arange(6) % 3, 1.0, 1.0)
+        pipe.send("ready")
+        while (asked := pipe.recv()) is not None:
+            peer, C, tol = asked
+            pipe.send(timed_fit(peer, wide if peer == "liblinear" else data.X, data.y, C, tol))
+
+
+class PeerProcess:
+    """Fits peers on one data set; a fit that lasts longer than `cap` seconds ends the process."""
+
+    def __init__(self, name: str, folder: Path, *, quick: bool, threads: int) -> None:
+        self._what = (name, folder, quick, threads)
+        self._process: Any = None
+        self._pipe: Any = None
+
+    def fit(self, peer: str, C: float, tol: float, cap: float) -> tuple[float, np.ndarray[Any, Any]] | None:
+        """Give seconds and W, or None past the cap."""
+        if self._process is None:
+            self._start()
+        self._pipe.send((peer, C, tol))
+        if self._pipe.poll(cap):
+            answer: tuple[float, np.ndarray[Any, Any]] = self._pipe.recv()
+            return answer
+        self._process.kill()
+        self._forget()
+        return None
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, *self._what), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._pipe.recv()
+
+    def _forget(self) -> None:
+        self._process.join()
+        self._pipe.close()
+        self._process = self._pipe = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._pipe.send(None)
+            self._forget()
