@@ -21,6 +21,7 @@ from pipeline.partition import TrainingRows
 from pipeline.train_config import RANKED_LOSSES, TrainConfig
 from pipeline.transforms import Transforms
 from solvers.losses import Loss, make_loss
+from solvers.method_registry import MethodSpec, method_named
 from storage.checkpoints import latest_checkpoint
 from storage.errors import MismatchError
 from storage.features import Dataset
@@ -31,7 +32,6 @@ from storage.stores import Store, open_store
 logger = logging.getLogger(__name__)
 
 DEFAULT_K = 5
-DUAL_METHODS = frozenset({"dual_ascent"})
 # Dual variables are stored with the model by default while they take no more than this.
 STORED_DUALS_BYTES = 256 << 20
 # Dual ascent keeps data of up to this size in one block.
@@ -70,6 +70,11 @@ class TrainingPlan:
         return 1.0 / (len(self.rows) * self.config.C)
 
     @property
+    def method(self) -> MethodSpec:
+        """What the chosen method asks for."""
+        return method_named(self.config.method)
+
+    @property
     def stores_duals(self) -> bool:
         """Whether the dual variables are stored with the model."""
         if self.config.keep_duals is not None:
@@ -79,7 +84,7 @@ class TrainingPlan:
     @property
     def keep_duals(self) -> bool:
         """Whether the blocks hold dual variables; smoothing and the dual methods need them."""
-        return self.stores_duals or self.config.smoothing > 0 or self.config.method in DUAL_METHODS
+        return self.stores_duals or self.method.keeps_duals or self.config.smoothing > 0
 
     @property
     def bounds(self) -> list[int]:
@@ -88,7 +93,7 @@ class TrainingPlan:
         Frank-Wolfe does not mind how many there are.  Dual ascent takes several times the rounds as soon as
         two blocks move at the same time, so it gets no more than it needs.
         """
-        if self.config.method in DUAL_METHODS:
+        if self.method.one_block:
             return self.rows.block_bounds(most=-(-self.rows.nbytes // ASCENT_BLOCK_BYTES))
         return self.rows.block_bounds()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from solvers.api import METHODS, available_cores, solve
+from solvers.api import available_cores, solve
 from solvers.block_stats import BlockStats, Node, TreeMerger, leaf, tree_merge, tree_total
 from solvers.blocks import Block
 from solvers.errors import (
@@ -21,14 +21,20 @@ from solvers.losses import (
     LOSSES,
     Loss,
     MaxHinge,
+    OneVsAll,
+    Softmax,
     StructuredHinge,
+    TopKEntropy,
     TopKHinge,
+    TopKOthersHinge,
+    TruncatedTopKEntropy,
     UsunierHinge,
     WeightedTopKHinge,
     WeightedUsunierHinge,
     loss_from_dict,
     make_loss,
 )
+from solvers.method_registry import METHODS
 from solvers.orders import Commit, EvaluateOrder, OracleOrder, Order, RebuildOrder
 from solvers.problem import Problem
 from solvers.rank_weights import exponential, flat, linear
@@ -56,12 +62,14 @@ __all__ = [
     "MaxHinge",
     "Node",
     "NonFiniteError",
+    "OneVsAll",
     "OracleOrder",
     "Order",
     "Problem",
     "RebuildOrder",
     "RowSource",
     "SerialExecutor",
+    "Softmax",
     "SolveResult",
     "SolverError",
     "SolverState",
@@ -71,8 +79,11 @@ __all__ = [
     "StructuredHinge",
     "ThreadExecutor",
     "TopKClassifier",
+    "TopKEntropy",
     "TopKHinge",
+    "TopKOthersHinge",
     "TreeMerger",
+    "TruncatedTopKEntropy",
     "UnsupportedCombinationError",
     "UsunierHinge",
     "WeightedTopKHinge",

@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from solvers.dual_ascent import DualAscent
 from solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from solvers.executor import DualRows, Executor, SerialExecutor, ThreadExecutor
-from solvers.frank_wolfe import FrankWolfe
 from solvers.inputs import checked_problem, refuse_unsupported
 from solvers.iteration import Callback, Run, iterate
 from solvers.losses.base import Loss
-from solvers.methods import Method
+from solvers.method_registry import MethodSpec, method_named
 from solvers.problem import Problem
 from solvers.state import SolveResult, SolverState
-from solvers.step_rules import ExactStep, HarmonicStep, OpenLoopStep
 from solvers.stopping import StoppingCriteria
 from solvers.typing import FloatArray
-
-#: Every method by its name, for so many blocks and a seed.
-METHODS: Mapping[str, Callable[[int, int], Method]] = MappingProxyType(
-    {
-        "dual_ascent": DualAscent,
-        "fw": lambda _blocks, _seed: FrankWolfe(ExactStep()),
-        "fw_open_loop": lambda _blocks, _seed: FrankWolfe(OpenLoopStep()),
-        "projected_gradient": lambda _blocks, _seed: FrankWolfe(HarmonicStep()),
-    }
-)
-#: Methods that keep A in every case.
-DUAL_METHODS = frozenset({"dual_ascent"})
-#: Names that are reserved for methods that this version does not have.
-RESERVED_METHODS = ("fw_away", "fw_pairwise", "sdca")
 
 #: Multiplications a round below which threads cost more than they bring.
 _SMALL_ROUND = 1e8
@@ -97,35 +79,26 @@ def solve(
     StateLostError : the duals that `state` belongs to are missing or do not fit.
     CertificateError : the dual value exceeds the primal one by more than rounding.
     """
-    make_method = _method(method)
+    spec = method_named(method)
     refuse_unsupported(method, kernel, sample_weight)
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
     problem, rows, labels = checked_problem(X, y, loss, lam, smoothing, m)
-    duals_kept = keep_duals or problem.smoothing > 0 or method in DUAL_METHODS
+    spec.refuse(problem)
+    duals_kept = keep_duals or spec.needs_duals(problem)
     _check_state(problem, state, duals_kept=duals_kept, duals_given=duals is not None)
     with ExitStack() as stack:
         if executor is None:
-            executor = _default_executor(problem, method)
+            executor = _default_executor(problem, spec)
             stack.callback(executor.close)
         executor.bind(problem, rows, labels, keep_duals=duals_kept)
         if state is not None and duals is not None:
             executor.load_duals(duals)
             # They come with the step that the state was waiting to see applied.
             state = replace(state, commit=None)
-        chosen = make_method(executor.blocks, seed)
+        chosen = spec.make(executor.blocks, seed)
         run = iterate(problem, executor, chosen, criteria, state, callbacks, duals_kept=duals_kept)
         A = _collected_duals(executor, run.state) if duals_kept and executor.in_process else None
     return _result(problem, run, A)
-
-
-def _method(name: str) -> Callable[[int, int], Method]:
-    if name in RESERVED_METHODS:
-        raise UnsupportedCombinationError(
-            f"this version has no method {name}; take one of {', '.join(METHODS)}"
-        )
-    if name not in METHODS:
-        raise InvalidProblemError(f"there is no method named {name!r}; take one of {', '.join(METHODS)}")
-    return METHODS[name]
 
 
 def _check_state(problem: Problem, state: SolverState | None, *, duals_kept: bool, duals_given: bool) -> None:
@@ -143,9 +116,9 @@ def _check_state(problem: Problem, state: SolverState | None, *, duals_kept: boo
         raise StateLostError(f"the state of round {state.round} is given without its duals; load both")
 
 
-def _default_executor(problem: Problem, method: str) -> Executor:
+def _default_executor(problem: Problem, spec: MethodSpec) -> Executor:
     # Two blocks that ascend at the same time take several times the rounds of one; Frank-Wolfe does not mind.
-    if method in DUAL_METHODS or float(problem.n) * problem.d * problem.m < _SMALL_ROUND:
+    if spec.one_block or float(problem.n) * problem.d * problem.m < _SMALL_ROUND:
         return SerialExecutor()
     return ThreadExecutor(workers=available_cores())
 

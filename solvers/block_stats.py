@@ -20,7 +20,7 @@ from solvers.typing import Float64Array
 
 @dataclass(frozen=True, eq=False)
 class BlockStats:
-    """Sums over the rows of one or more blocks; `merge` adds them.
+    """Sums over the rows of one or more blocks, each row times its weight; `merge` adds them.
 
     The product is carried whole: the curvature of a step is the squared norm of a *sum* of products, so
     nothing may be squared before all blocks are in.
@@ -30,10 +30,12 @@ class BlockStats:
     rows : examples summed over.
     product : (d, m) float64, sum x_i u_i^T; None where the order asks for none.  Here and below u_i is
         alpha_i in the answer to a RebuildOrder, and the change of alpha_i in that to an AscentOrder.
-    b_u : sum b(u_i) = -sum <delta_i, u_i>.
+    b_u : sum b(u_i), b(u) = -Phi*(-u), which is -<delta_i, u_i> for the hinges; for an AscentOrder the change
+        of sum b(alpha_i).
     alpha_u : sum <alpha_i, u_i>; 0 where no A is kept.
     u_sq : sum |u_i|^2.
     alpha_sq : sum |alpha_i|^2; 0 where no A is kept.
+    b_alpha : sum -Phi*(-alpha_i) of the kept A in the answer to an EvaluateOrder, where that is not linear.
     loss : sum Phi at the (lifted) scores; for an EvaluateOrder the true loss, Phi_gamma where smoothing > 0.
     lifted_loss : sum Phi(W^T x_i + gamma alpha_i) of an EvaluateOrder; equal to `loss` where smoothing is 0.
     active : rows with u_i != 0.
@@ -48,6 +50,7 @@ class BlockStats:
     alpha_u: float = 0.0
     u_sq: float = 0.0
     alpha_sq: float = 0.0
+    b_alpha: float = 0.0
     loss: float = 0.0
     lifted_loss: float = 0.0
     active: int = 0

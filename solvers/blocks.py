@@ -14,7 +14,7 @@ from solvers.block_stats import BlockStats
 from solvers.clock import Clock
 from solvers.duals import BlockDuals
 from solvers.errors import NonFiniteError, StateLostError
-from solvers.losses.base import Aggregate
+from solvers.losses.base import Family
 from solvers.orders import AscentOrder, Commit, EvaluateOrder, OracleOrder, Order, RebuildOrder
 from solvers.problem import Problem, squared_norm
 from solvers.rows import (
@@ -73,7 +73,7 @@ class Block:
         self._unchecked = set(range(count_tiles(stop - start, start, self._tile_rows)))
         form = problem.form
         self._rho = form.rho
-        self._hinge_first = form.aggregate is Aggregate.HINGE_THEN_SUM
+        self._hinge_first = form.family is Family.HINGE_THEN_SUM
         self._margins = np.empty((0, 0)) if form.margins is None else form.margins
         self._ascent: BlockAscent | None = None
         self._duals: BlockDuals | None = None

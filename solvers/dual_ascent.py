@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from solvers.certificate import FinalValues, final_values
+from solvers.executor import Executor
 from solvers.methods import Advance, Measurement, Runner, product_of, rises
 from solvers.orders import AscentOrder, Commit, EvaluateOrder
 from solvers.problem import Problem
@@ -91,3 +93,9 @@ class DualAscent:
             active=stats.active,
             passes=math.ceil(stats.visited / problem.n),
         )
+
+    def final(
+        self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
+    ) -> FinalValues:
+        """Give the values of a last state in float64."""
+        return final_values(problem, executor, state, duals_kept=duals_kept)

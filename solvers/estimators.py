@@ -20,12 +20,13 @@ from sklearn.utils import Tags, check_consistent_length, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from solvers.api import DUAL_METHODS, solve
+from solvers.api import solve
 from solvers.certificate import rebuild
 from solvers.errors import InvalidProblemError, NonFiniteError, UnsupportedCombinationError
 from solvers.executor import SerialExecutor
 from solvers.losses.base import Loss, checked_k
 from solvers.losses.registry import LOSSES, make_loss
+from solvers.method_registry import METHODS
 from solvers.problem import Problem
 from solvers.rows import is_sparse
 from solvers.state import SolveResult, SolverState
@@ -205,7 +206,7 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _solve(self, X: Any, labels: IntArray, loss: Loss) -> SolveResult:
         lam = 1.0 / (len(labels) * _positive(self.C))
-        if self.warm_start and self.solver not in DUAL_METHODS:
+        if self.warm_start and self.solver in METHODS and not METHODS[self.solver].keeps_duals:
             raise UnsupportedCombinationError(
                 f"the solver {self.solver} has no warm_start; take dual_ascent or leave warm_start out"
             )

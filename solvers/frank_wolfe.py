@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass, replace
 
 from solvers.block_stats import BlockStats
+from solvers.certificate import FinalValues, final_values
 from solvers.errors import StateLostError
+from solvers.executor import Executor
 from solvers.methods import Advance, Measurement, Runner, product_of, rises
 from solvers.orders import Commit, OracleOrder
 from solvers.problem import Problem, squared_norm
@@ -60,6 +62,12 @@ class FrankWolfe:
             active=measured.stats.active,
             passes=0,
         )
+
+    def final(
+        self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
+    ) -> FinalValues:
+        """Give the values of a last state in float64."""
+        return final_values(problem, executor, state, duals_kept=duals_kept)
 
     def _direction(self, problem: Problem, state: SolverState, stats: BlockStats) -> Direction:
         alpha_u = stats.alpha_u / problem.n

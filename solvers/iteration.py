@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from solvers.block_stats import BlockStats
-from solvers.certificate import FinalValues, final_values, rebuild
+from solvers.certificate import FinalValues, rebuild
 from solvers.executor import Executor
 from solvers.methods import Advance, Measurement, Method, stay
 from solvers.orders import Order
@@ -73,7 +73,7 @@ def iterate(
         if status is None:
             refuted = False
             continue
-        final = final_values(problem, executor, state, duals_kept=duals_kept)
+        final = method.final(problem, executor, state, duals_kept=duals_kept)
         status = _confirmed(status, final, criteria)
         if status is not None:
             state = replace(state, seconds=seconds_before + time.perf_counter() - began)

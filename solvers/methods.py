@@ -12,7 +12,9 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from solvers.block_stats import BlockStats
+from solvers.certificate import FinalValues
 from solvers.errors import StateLostError
+from solvers.executor import Executor
 from solvers.orders import Order
 from solvers.problem import Problem
 from solvers.state import GapKind, SolverState
@@ -75,6 +77,12 @@ class Method(Protocol):
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement, /) -> Advance:
         """Take the step of this round."""
+        ...
+
+    def final(
+        self, problem: Problem, executor: Executor, state: SolverState, /, *, duals_kept: bool
+    ) -> FinalValues:
+        """Give the values of a last state in float64; `certificate.final_values` serves most."""
         ...
 
 

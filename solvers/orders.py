@@ -26,11 +26,21 @@ class Commit:
 
 @dataclass(frozen=True, eq=False)
 class OracleOrder:
-    """Find the Frank-Wolfe vertex U at W (d, m), after applying `commit`."""
+    """Find the Frank-Wolfe vertex U at W (d, m), after applying `commit`.
+
+    Attributes
+    ----------
+    round, W, commit : as for the other orders.
+    envelope : U = -grad Phi_gamma at the scores of W itself, not at the lifted ones: no A is needed, none is
+        changed, and b_u = sum -Phi*(-u_i) - (gamma/2) |u_i|^2.
+    exact : products in float64, not in the precision of the features.
+    """
 
     round: int
     W: Float64Array
     commit: Commit | None = None
+    envelope: bool = False
+    exact: bool = False
 
 
 @dataclass(frozen=True, eq=False)

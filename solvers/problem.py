@@ -4,7 +4,11 @@ With one example per row of X (n x d), A the dual variables (n x m, row alpha_i)
 
     P(W) = lam/2 |W|^2 + (1/n) sum_i Phi_gamma(W^T x_i; y_i)                                           (1)
     W(A) = (1/(lam n)) X^T A                                                                           (2)
-    D(A) = b - lam/2 |W(A)|^2 - gamma/2 aa,   b = -(1/n) sum_i <delta_i, alpha_i>,  aa = |A|_F^2 / n   (3)
+    D(A) = b - lam/2 |W(A)|^2 - gamma/2 aa,   b = (1/n) sum_i -Phi*(-alpha_i),  aa = |A|_F^2 / n       (3)
+
+where -Phi*(-alpha) = -<delta, alpha> for the hinges.  An example with the weight w_i counts w_i times: its
+alpha_i is w_i times a point of the domain, at which -Phi* and the square are taken, and which the lifted
+score below adds.  Blocks store that point, beta_i = alpha_i / w_i.
 
 Smoothing keeps the polyhedral loss but lifts the primal variable to W~ = (W, sqrt(gamma n lam) A / (lam n)),
 |W~|^2 = |W|^2 + (gamma/lam) aa, so that example i scores W^T x_i + gamma alpha_i:
@@ -20,13 +24,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError
+from solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from solvers.losses.base import Loss, LossForm
 from solvers.typing import Float64Array
+
+SmoothingKind: TypeAlias = Literal["moreau", "others"]
+SMOOTHING_KINDS: tuple[str, ...] = get_args(SmoothingKind)
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,8 @@ class Problem:
     n, d, m : examples, features, classes.
     lam : weight of the regulariser, > 0; C = 1/(lam n).
     smoothing : gamma >= 0 of the Moreau envelope; 0 trains on the loss itself.
+    smoothing_kind : "moreau" smooths in all m scores (Tajima et al., eq. 2.21), "others" in those of the
+        m - 1 other classes only (Lapin's thesis, prop. 6.2): two losses of one name (erratum h1).
     """
 
     loss: Loss
@@ -47,6 +56,7 @@ class Problem:
     m: int
     lam: float
     smoothing: float = 0.0
+    smoothing_kind: SmoothingKind = "moreau"
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -57,12 +67,33 @@ class Problem:
             raise InvalidProblemError(f"lam is {self.lam}; give a positive number")
         if not (math.isfinite(self.smoothing) and self.smoothing >= 0):
             raise InvalidProblemError(f"smoothing is {self.smoothing}; give a number of at least 0")
-        _ = self.form
+        if self.smoothing_kind not in SMOOTHING_KINDS:
+            raise InvalidProblemError(
+                f"the smoothing kind is {self.smoothing_kind!r}; take one of {', '.join(SMOOTHING_KINDS)}"
+            )
+        self._refuse_smoothing()
+
+    def _refuse_smoothing(self) -> None:
+        """Refuse a smoothing that the loss has no use for."""
+        if self.smoothing > 0 and self.form.smooth:
+            raise UnsupportedCombinationError(
+                f"the loss {self.loss.name} is smooth as it is; leave smoothing = {self.smoothing} out"
+            )
+        if self.smoothing_kind == "others" and not (self.smoothing > 0 and self.form.sparse_vertices):
+            raise UnsupportedCombinationError(
+                "the smoothing kind others is for the hinges over ranks with smoothing > 0, not for "
+                f"{self.loss.name} with smoothing {self.smoothing}; take moreau"
+            )
 
     @cached_property
     def form(self) -> LossForm:
         """The loss for m classes."""
         return self.loss.form(self.m)
+
+    @property
+    def smoothing_own(self) -> float:
+        """The gamma of the own class: 0 where only the others are smoothed."""
+        return self.smoothing if self.smoothing_kind == "moreau" else 0.0
 
     @property
     def scale(self) -> float:
@@ -90,6 +121,7 @@ class Problem:
             "m": self.m,
             "lam": self.lam,
             "smoothing": self.smoothing,
+            "smoothing_kind": self.smoothing_kind,
         }
 
 

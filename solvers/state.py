@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -37,6 +38,7 @@ class SolverState:
     best_primal, best_dual : best values seen; both bound the optimum.
     exact : whether dual_ascent has gone over to float64 products.
     commit : the step that blocks have not yet applied to A.
+    memory : what the method remembers besides, by name: atoms, or the last steps of L-BFGS.
     """
 
     round: int
@@ -50,6 +52,7 @@ class SolverState:
     best_dual: float = -math.inf
     exact: bool = False
     commit: Commit | None = None
+    memory: Mapping[str, Float64Array] = field(default_factory=dict)
 
     @classmethod
     def start(cls, problem: Problem) -> SolverState:

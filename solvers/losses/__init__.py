@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from solvers.losses.base import Aggregate, Loss, LossForm
+from solvers.losses.base import Family, Loss, LossForm
+from solvers.losses.entropy import Softmax, TopKEntropy, TruncatedTopKEntropy
 from solvers.losses.hinge import MaxHinge, StructuredHinge
+from solvers.losses.one_vs_all import OneVsAll
 from solvers.losses.registry import LOSSES, loss_from_dict, make_loss
-from solvers.losses.topk import TopKHinge, UsunierHinge
+from solvers.losses.topk import TopKHinge, TopKOthersHinge, UsunierHinge
 from solvers.losses.weighted import WeightedTopKHinge, WeightedUsunierHinge
 
 __all__ = [
     "LOSSES",
-    "Aggregate",
+    "Family",
     "Loss",
     "LossForm",
     "MaxHinge",
+    "OneVsAll",
+    "Softmax",
     "StructuredHinge",
+    "TopKEntropy",
     "TopKHinge",
+    "TopKOthersHinge",
+    "TruncatedTopKEntropy",
     "UsunierHinge",
     "WeightedTopKHinge",
     "WeightedUsunierHinge",

@@ -1,24 +1,29 @@
-"""What every loss is made of: an order of aggregation, rank weights and margins.
+"""What every loss is made of: its family, rank weights and margins.
 
-With a = delta_y + s - s_y 1 (so a_y = 0) and a_[1] >= a_[2] >= ... (ties: lower class first), every loss of
-this family is one of
+With a = delta_y + s - s_y 1 (so a_y = 0) and a_[1] >= a_[2] >= ... (ties: lower class first), the hinges are
 
-    SUM_THEN_HINGE   Phi(s; y) = max(0, sum_j rho_j a_[j])    top-k hinges (Tajima et al., eq. 2.5, 2.7)
-    HINGE_THEN_SUM   Phi(s; y) = sum_j rho_j max(0, a_[j])    Usunier hinges (Tajima et al., eq. 2.6, 2.8)
+    SUM_THEN_HINGE         Phi(s; y) = max(0, sum_j rho_j a_[j])   top-k hinges (Tajima et al., eq. 2.5, 2.7)
+    HINGE_THEN_SUM         Phi(s; y) = sum_j rho_j max(0, a_[j])   Usunier's (Tajima et al., eq. 2.6, 2.8)
+    OTHERS_SUM_THEN_HINGE  the first with the own class left out of the sort (Lapin's thesis, eq. 5.3)
+    ONE_VS_ALL_HINGE       Phi(s; y) = sum_j max(0, 1 - z_j s_j),  z_y = 1 and z_j = -1 elsewhere
 
-The own class takes part in the sort with the value 0.  The conjugate is Phi*(-alpha; y) = <delta_y, alpha> on
-its domain (Hirohashi and Kato, lemma 1), which holds for any margins with a zero at the own class.
+Their conjugate is Phi*(-alpha; y) = <delta_y, alpha> on its domain (Hirohashi and Kato, lemma 1), which holds
+for any margins with a zero at the own class; one-vs-all has delta = 1 - 2 e_y.  The smooth ones are
+
+    ONE_VS_ALL_LOGISTIC    Phi(s; y) = sum_j log(1 + exp(-z_j s_j))
+    ENTROPY                softmax loss and the top-k entropy loss (Lapin's thesis, section 6.2.3)
+    TRUNCATED_ENTROPY      log(1 + sum of exp(s_j - s_y) over the m - k lowest others): not convex
 
 Sources: K. Tajima, Y. Hirohashi, E. R. R. Zara, T. Kato, "Frank-Wolfe algorithm for learning SVM-type
 multi-category classifiers", arXiv:2008.08894; Y. Hirohashi, T. Kato, "Learning Weighted Top-k Support Vector
-Machine", 2020.
+Machine", 2020; M. Lapin, "Image Classification with Limited Training Data and Class Ambiguity", 2017.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -26,11 +31,19 @@ from solvers.errors import InvalidProblemError
 from solvers.typing import Float64Array
 
 
-class Aggregate(Enum):
-    """Which comes first, the weighted sum over ranks or the hinge."""
+class Family(Enum):
+    """What a loss does with the margin violations of the classes."""
 
     SUM_THEN_HINGE = "sum_then_hinge"
     HINGE_THEN_SUM = "hinge_then_sum"
+    OTHERS_SUM_THEN_HINGE = "others_sum_then_hinge"
+    ONE_VS_ALL_HINGE = "one_vs_all_hinge"
+    ONE_VS_ALL_LOGISTIC = "one_vs_all_logistic"
+    ENTROPY = "entropy"
+    TRUNCATED_ENTROPY = "truncated_entropy"
+
+
+_RANKED = frozenset({Family.SUM_THEN_HINGE, Family.HINGE_THEN_SUM, Family.OTHERS_SUM_THEN_HINGE})
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,22 +53,48 @@ class LossForm:
     Attributes
     ----------
     m : number of classes.
-    aggregate : order of sum and hinge.
-    rho : (L,) float64, positive and non-increasing, L <= m: only the L largest a_j matter.
+    family : what happens to the violations.
+    rho : (L,) float64, positive and non-increasing, L <= m: only the L largest a_j matter.  Of the entropies
+        only its length counts, which is k.
     margins : (m, m) float64, row = true class, zero diagonal; None stands for 1 - e_y.
     """
 
     m: int
-    aggregate: Aggregate
+    family: Family
     rho: Float64Array
     margins: Float64Array | None = None
+
+    @property
+    def sparse_vertices(self) -> bool:
+        """Whether a subgradient has at most L + 1 non-zeros a row."""
+        return self.family in _RANKED
+
+    @property
+    def linear_conjugate(self) -> bool:
+        """Whether -Phi*(-alpha) = -<delta, alpha> on the domain, as for every hinge."""
+        return self.family in _RANKED or self.family is Family.ONE_VS_ALL_HINGE
+
+    @property
+    def convex(self) -> bool:
+        """Whether there is a dual problem, and with it a certificate."""
+        return self.family is not Family.TRUNCATED_ENTROPY
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the loss has a gradient everywhere as it is."""
+        return not self.linear_conjugate
+
+    @property
+    def own_margin(self) -> float:
+        """delta_y of the own class."""
+        return -1.0 if self.family is Family.ONE_VS_ALL_HINGE else 0.0
 
     def margin_rows(self, y: np.ndarray[Any, Any]) -> Float64Array:
         """Give delta_y of each example, shape (len(y), m)."""
         if self.margins is not None:
             return np.asarray(self.margins[y])
         rows = np.ones((len(y), self.m))
-        rows[np.arange(len(y)), y] = 0.0
+        rows[np.arange(len(y)), y] = self.own_margin
         return rows
 
 
@@ -63,7 +102,10 @@ class LossForm:
 class Loss(Protocol):
     """A loss as a value: frozen, comparable, and written to JSON by `to_dict`."""
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str:
+        """Name in configurations and model records."""
+        ...
 
     def form(self, m: int) -> LossForm:
         """Give the loss for m classes; InvalidProblemError where it does not exist for that m."""
@@ -74,7 +116,7 @@ class Loss(Protocol):
         ...
 
 
-def rank_form(m: int, aggregate: Aggregate, rho: Float64Array, name: str) -> LossForm:
+def rank_form(m: int, family: Family, rho: Float64Array, name: str) -> LossForm:
     """Build a LossForm with margins 1 - e_y, refusing m < 2 and m < len(rho)."""
     if m < 2:
         raise InvalidProblemError(f"there are {m} classes; {name} needs at least 2")
@@ -82,7 +124,7 @@ def rank_form(m: int, aggregate: Aggregate, rho: Float64Array, name: str) -> Los
         raise InvalidProblemError(
             f"{name} weighs {len(rho)} ranks but there are only {m} classes; take k <= {m}"
         )
-    return LossForm(m=m, aggregate=aggregate, rho=np.trim_zeros(rho, "b"))
+    return LossForm(m=m, family=family, rho=np.trim_zeros(rho, "b"))
 
 
 def checked_weights(rho: Any) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from solvers.errors import InvalidProblemError
-from solvers.losses.base import Aggregate, LossForm, rank_form
+from solvers.losses.base import Family, LossForm, rank_form
 from solvers.typing import Float64Array
 
 
@@ -20,7 +20,7 @@ class MaxHinge:
 
     def form(self, m: int) -> LossForm:
         """Give the loss for m classes."""
-        return rank_form(m, Aggregate.SUM_THEN_HINGE, np.ones(1), self.name)
+        return rank_form(m, Family.SUM_THEN_HINGE, np.ones(1), self.name)
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""
@@ -45,8 +45,8 @@ class StructuredHinge:
         if self.margins.shape[0] != m:
             given = self.margins.shape[0]
             raise InvalidProblemError(f"margins are for {given} classes but there are {m}; give {m} rows")
-        base = rank_form(m, Aggregate.SUM_THEN_HINGE, np.ones(1), self.name)
-        return LossForm(m=m, aggregate=base.aggregate, rho=base.rho, margins=self.margins)
+        base = rank_form(m, Family.SUM_THEN_HINGE, np.ones(1), self.name)
+        return LossForm(m=m, family=base.family, rho=base.rho, margins=self.margins)
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""

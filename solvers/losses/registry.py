@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from solvers.errors import InvalidProblemError
 from solvers.losses.base import Loss
+from solvers.losses.entropy import Softmax, TopKEntropy, TruncatedTopKEntropy
 from solvers.losses.hinge import MaxHinge, StructuredHinge
-from solvers.losses.topk import TopKHinge, UsunierHinge
+from solvers.losses.one_vs_all import OneVsAll
+from solvers.losses.topk import TopKHinge, TopKOthersHinge, UsunierHinge
 from solvers.losses.weighted import WeightedTopKHinge, WeightedUsunierHinge
 from solvers.rank_weights import exponential, flat, linear
 from solvers.typing import Float64Array
@@ -20,9 +23,15 @@ LOSSES: Mapping[str, tuple[Callable[..., Loss], str | None]] = MappingProxyType(
         MaxHinge.name: (MaxHinge, None),
         StructuredHinge.name: (StructuredHinge, "margins"),
         TopKHinge.name: (TopKHinge, "k"),
+        TopKOthersHinge.name: (TopKOthersHinge, "k"),
         UsunierHinge.name: (UsunierHinge, "k"),
         WeightedTopKHinge.name: (WeightedTopKHinge, "rho"),
         WeightedUsunierHinge.name: (WeightedUsunierHinge, "rho"),
+        Softmax.name: (Softmax, None),
+        TopKEntropy.name: (TopKEntropy, "k"),
+        TruncatedTopKEntropy.name: (TruncatedTopKEntropy, "k"),
+        OneVsAll("hinge").name: (partial(OneVsAll, "hinge"), None),
+        OneVsAll("logistic").name: (partial(OneVsAll, "logistic"), None),
     }
 )
 
@@ -51,9 +60,9 @@ def make_loss(
 ) -> Loss:
     """Make a loss from what a command line or configuration says.
 
-    `k` for topk_hinge and usunier_hinge; `weights` for the weighted ones, as numbers, or as "flat", "linear",
-    "exponential" together with k; `margins` (m, m) for structured_hinge.  What a loss does not take is
-    refused.
+    `k` for the losses that count guesses, such as topk_hinge; `weights` for the weighted ones, as numbers, or
+    as "flat", "linear", "exponential" together with k; `margins` (m, m) for structured_hinge.  What a loss
+    does not take is refused.
     """
     constructor, parameter = _look_up(name)
     given = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from solvers.losses.base import Aggregate, LossForm, checked_k, rank_form
+from solvers.errors import InvalidProblemError
+from solvers.losses.base import Family, LossForm, checked_k, rank_form
 from solvers.rank_weights import flat
 
 
@@ -25,7 +26,7 @@ class TopKHinge:
 
     def form(self, m: int) -> LossForm:
         """Give the loss for m >= k classes."""
-        return rank_form(m, Aggregate.SUM_THEN_HINGE, flat(self.k), self.name)
+        return rank_form(m, Family.SUM_THEN_HINGE, flat(self.k), self.name)
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""
@@ -44,7 +45,35 @@ class UsunierHinge:
 
     def form(self, m: int) -> LossForm:
         """Give the loss for m >= k classes."""
-        return rank_form(m, Aggregate.HINGE_THEN_SUM, flat(self.k), self.name)
+        return rank_form(m, Family.HINGE_THEN_SUM, flat(self.k), self.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {"name": self.name, "k": self.k}
+
+
+@dataclass(frozen=True)
+class TopKOthersHinge:
+    """Mean of the k largest a_j of the other classes, then the hinge (Lapin's thesis, eq. 5.3), k < m.
+
+    The own class is left out of the sort; its dual domain is the top-k simplex
+    {x >= 0, sum x <= 1, x_j <= sum x / k}, smaller than that of TopKHinge (erratum e: the two losses are
+    often taken for one).
+    """
+
+    k: int
+    name: ClassVar[str] = "topk_others_hinge"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "k", checked_k(self.k, self.name))
+
+    def form(self, m: int) -> LossForm:
+        """Give the loss for m > k classes."""
+        if m >= 2 and self.k >= m:
+            raise InvalidProblemError(
+                f"k of {self.name} is {self.k} but each of {m} classes has {m - 1} others; take k <= {m - 1}"
+            )
+        return rank_form(m, Family.OTHERS_SUM_THEN_HINGE, flat(self.k), self.name)
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from solvers.losses.base import Aggregate, LossForm, checked_weights, rank_form
+from solvers.losses.base import Family, LossForm, checked_weights, rank_form
 from solvers.typing import Float64Array
 
 
@@ -27,7 +27,7 @@ class WeightedTopKHinge:
 
     def form(self, m: int) -> LossForm:
         """Give the loss for m >= len(rho) classes."""
-        return rank_form(m, Aggregate.SUM_THEN_HINGE, np.array(self.rho), self.name)
+        return rank_form(m, Family.SUM_THEN_HINGE, np.array(self.rho), self.name)
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""
@@ -49,7 +49,7 @@ class WeightedUsunierHinge:
 
     def form(self, m: int) -> LossForm:
         """Give the loss for m >= len(rho) classes."""
-        return rank_form(m, Aggregate.HINGE_THEN_SUM, np.array(self.rho), self.name)
+        return rank_form(m, Family.HINGE_THEN_SUM, np.array(self.rho), self.name)
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""

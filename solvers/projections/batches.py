@@ -61,7 +61,6 @@ def column_updates(
     c: float | Float64Array,
     *,
     c_own: float | Float64Array | None = None,
-    own_in_sort: bool = True,
 ) -> Float64Array:
     """Give the dual rows that maximise the restricted dual of each example.
 
@@ -72,7 +71,6 @@ def column_updates(
     y : (b,) own classes.
     c : curvature, one number or (b,); 0 gives a maximising vertex.
     c_own : curvature of alpha_y, at most c; None for c itself (the Moreau envelope).
-    own_in_sort : whether the own class takes part in the sort, see `column_kind`.
 
     Returns
     -------
@@ -89,7 +87,7 @@ def column_updates(
     if (own > curvature).any():
         raise InvalidProblemError("the curvature of the own class exceeds that of the others; it must not")
     alpha = np.empty_like(scores)
-    kind = column_kind(form, own_in_sort=own_in_sort)
+    kind = column_kind(form)
     _update_rows(kind, scores, labels, curvature, own, form.rho, margins_or_empty(form), alpha)
     return alpha
 
@@ -101,7 +99,6 @@ def envelope_losses(
     gamma: float,
     *,
     smooth_own: bool = True,
-    own_in_sort: bool = True,
 ) -> Float64Array:
     """Give the smoothed loss Phi_gamma(s_i) of each example.
 
@@ -114,7 +111,6 @@ def envelope_losses(
     smooth_own : True for the Moreau envelope over all m coordinates (Tajima et al., eq. 2.21; Hirohashi and
     Kato,
         eq. 31), False for the envelope over the others only (Lapin's thesis, prop. 6.2): erratum h1.
-    own_in_sort : whether the own class takes part in the sort, see `column_kind`.
 
     Returns
     -------
@@ -127,7 +123,7 @@ def envelope_losses(
     rows, labels = checked_rows(form.m, scores, y)
     gamma = checked_smoothing(gamma)
     out = np.empty(len(labels))
-    kind = column_kind(form, own_in_sort=own_in_sort)
+    kind = column_kind(form)
     own = gamma if smooth_own else 0.0
     _envelope_rows(kind, rows, labels, gamma, own, form.rho, margins_or_empty(form), out)
     return out

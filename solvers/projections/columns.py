@@ -8,11 +8,14 @@ al., eq. 2.21; Hirohashi and Kato, eq. 31) is the value of the same problem at q
 
 from __future__ import annotations
 
+import math
+
 import numba as nb
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.losses import Aggregate, LossForm
+from solvers.losses import Family, LossForm
+from solvers.projections.binary import binary_entropy, binary_hinge_column, binary_logistic_column
+from solvers.projections.entropic import entropic_column
 from solvers.projections.scaled_permutahedron import wtopk_others_column
 from solvers.projections.simplex import simplex_column
 from solvers.projections.weighted_topk import wtopk_column
@@ -25,25 +28,37 @@ MAX_KIND = 0
 SUM_KIND = 1
 HINGE_KIND = 2
 OTHERS_KIND = 3
+ENTROPY_KIND = 4
+BINARY_HINGE_KIND = 5
+BINARY_LOGISTIC_KIND = 6
+TRUNCATED_KIND = 7
+
+_KINDS = {
+    Family.ENTROPY: ENTROPY_KIND,
+    Family.TRUNCATED_ENTROPY: TRUNCATED_KIND,
+    Family.ONE_VS_ALL_HINGE: BINARY_HINGE_KIND,
+    Family.ONE_VS_ALL_LOGISTIC: BINARY_LOGISTIC_KIND,
+}
+_RANKED_KINDS = {
+    Family.SUM_THEN_HINGE: SUM_KIND,
+    Family.HINGE_THEN_SUM: HINGE_KIND,
+    Family.OTHERS_SUM_THEN_HINGE: OTHERS_KIND,
+}
 
 _NO_MARGINS = np.empty((0, 0))
 
 
-def column_kind(form: LossForm, *, own_in_sort: bool = True) -> int:
-    """Give the integer by which `column_update` knows the loss.
+def column_kind(form: LossForm) -> int:
+    """Give the integer by which kernels know the loss; the truncated entropy has no column update.
 
-    own_in_sort = False is the top-k hinge of Lapin's thesis, where only the other classes take part in the
-    sort; its domain is the top-k simplex alpha (erratum e).  It needs len(rho) < m (InvalidProblemError).
+    The top-k hinge over the others alone has the top-k simplex alpha for its domain (erratum e); with one
+    rank it is the max hinge.
     """
-    if not own_in_sort and len(form.rho) > 1 and form.aggregate is Aggregate.SUM_THEN_HINGE:
-        if len(form.rho) >= form.m:
-            raise InvalidProblemError(
-                f"{len(form.rho)} ranks are weighed but each of {form.m} classes has only {form.m - 1} others"
-            )
-        return OTHERS_KIND
+    if form.family in _KINDS:
+        return _KINDS[form.family]
     if len(form.rho) == 1:
         return MAX_KIND
-    return SUM_KIND if form.aggregate is Aggregate.SUM_THEN_HINGE else HINGE_KIND
+    return _RANKED_KINDS[form.family]
 
 
 def margins_or_empty(form: LossForm) -> Float64Array:
@@ -118,7 +133,16 @@ def column_update_two(
     This is a smoothing of the other classes only (Lapin's thesis, prop. 6.2): c = K_ii / (lambda n) + gamma,
     c_own = K_ii / (lambda n).  Everything else is as in `column_update`.
     """
+    if kind == BINARY_HINGE_KIND:
+        return binary_hinge_column(q, y, c, c_own, out)
+    if kind == BINARY_LOGISTIC_KIND:
+        return binary_logistic_column(q, y, c, c_own, out)
     b = work[5][: q.shape[0]]
+    if kind == ENTROPY_KIND:
+        for j in range(q.shape[0]):
+            b[j] = q[j] - q[y]
+        t, _ = entropic_column(b, y, c, len(rho), out, work, np.nan if guess == -1.0 else guess)
+        return t, q.shape[0] - 1, False
     violations(q, y, margins, b)
     if kind == MAX_KIND:
         return simplex_column(b, y, c, c_own, rho[0], out, work, index_work)
@@ -129,3 +153,33 @@ def column_update_two(
     if c_own == c:
         return wtopk_column(b, y, c, rho, out, work, index_work, guess)
     return wtopk_two_curvatures_column(b, y, c, c_own, rho, out, work, index_work, guess)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def minus_conjugate(kind: int, alpha: Float64Array, y: int, margins: Float64Array) -> float:
+    """Give -Phi*(-alpha) of a dual row (m,) inside its domain.
+
+    -<delta, alpha> for the hinges; -sum x log x - p log p with p = 1 - sum x for the entropies (Lapin's
+    thesis, prop. 6.3); the sum of the binary entropies for the one-vs-all logistic loss.
+    """
+    value = 0.0
+    if kind == ENTROPY_KIND:
+        p = 1.0
+        for j in range(len(alpha)):
+            x = -alpha[j]
+            if j != y and x > 0.0:
+                value -= x * math.log(x)
+                p -= x
+        return value - p * math.log(p) if p > 0.0 else value
+    if kind == BINARY_LOGISTIC_KIND:
+        for j in range(len(alpha)):
+            value += binary_entropy(abs(alpha[j]))
+        return value
+    if kind == BINARY_HINGE_KIND:
+        for j in range(len(alpha)):
+            value += abs(alpha[j])
+        return value
+    for j in range(len(alpha)):
+        if j != y:
+            value -= (1.0 if margins.shape[0] == 0 else margins[y, j]) * alpha[j]
+    return value

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from solvers import Loss, loss_from_dict
-from solvers.losses import Aggregate
+from solvers.losses import Family
 from solvers.ranking import B_U, LOSS, N_SUMS, U_SQ, rank_rows
 from tests.reference.losses import brute_loss, margins_of, sorted_loss, vertices
 
@@ -29,7 +29,7 @@ class LossContract:
         counts = np.zeros(len(y), dtype=np.int32)
         sums = np.zeros(N_SUMS)
         margins = np.empty((0, 0)) if form.margins is None else form.margins
-        first = form.aggregate is Aggregate.HINGE_THEN_SUM
+        first = form.family is Family.HINGE_THEN_SUM
         rank_rows(scores.copy(), y.astype(np.int32), form.rho, first, margins, ranked, counts, sums)
         U = np.zeros(scores.shape)
         for i, label in enumerate(y):

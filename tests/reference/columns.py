@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.losses import Aggregate
+from solvers.losses import Family
 
 
 def isotonic(z):
@@ -83,7 +83,7 @@ def alpha_row(beta, y):
 
 def twin(form, b, y, c):
     """Give the twin of `column_update` for violations b and c > 0."""
-    if form.aggregate is Aggregate.SUM_THEN_HINGE:
+    if form.family is Family.SUM_THEN_HINGE:
         return wtopk_twin(b.copy(), y, c, form.rho)
     return wusunier_twin(b, y, c, c, form.rho)
 
@@ -139,7 +139,7 @@ def support_value(form, a, y, own_in_sort=True):
     if not own_in_sort:
         a = np.delete(a, y)
     top = np.sort(a)[::-1][: len(form.rho)]
-    if form.aggregate is Aggregate.SUM_THEN_HINGE:
+    if form.family is Family.SUM_THEN_HINGE:
         return max(0.0, float(form.rho @ top))
     return float(form.rho @ np.maximum(top, 0.0))
 
@@ -151,7 +151,7 @@ def infeasibility(form, alpha, y, own_in_sort=True):
     sums = np.cumsum(x)
     caps = np.cumsum(rho)[:-1]
     worst = max(-x.min(), abs(alpha.sum()))
-    if form.aggregate is Aggregate.HINGE_THEN_SUM or len(form.rho) == 1:
+    if form.family is Family.HINGE_THEN_SUM or len(form.rho) == 1:
         return max(worst, (sums - caps).max())
     if not own_in_sort:
         t = sums[-1] / caps[-1]

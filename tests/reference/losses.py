@@ -9,7 +9,7 @@ from itertools import permutations, product
 
 import numpy as np
 
-from solvers.losses import Aggregate, LossForm, StructuredHinge, UsunierHinge, WeightedUsunierHinge
+from solvers.losses import Family, LossForm, StructuredHinge, UsunierHinge, WeightedUsunierHinge
 from tests.reference.columns import twin
 
 
@@ -79,7 +79,7 @@ def envelope(loss, s, y, gamma):
     m = len(s)
     form = LossForm(
         m=m,
-        aggregate=Aggregate.HINGE_THEN_SUM if hinges_first(loss) else Aggregate.SUM_THEN_HINGE,
+        family=Family.HINGE_THEN_SUM if hinges_first(loss) else Family.SUM_THEN_HINGE,
         rho=np.trim_zeros(rank_weights(loss, m), "b"),
     )
     b = margins_of(loss, y, m) + s - s[y]

@@ -61,7 +61,7 @@ def dual_domain(form, m):
     """
     steps = form.rho - np.append(form.rho[1:], 0.0)
     ranks = np.flatnonzero(steps > 0)
-    scaled = form.aggregate.value == "sum_then_hinge"
+    scaled = form.family.value == "sum_then_hinge"
     p = len(ranks)
     size = m + p * m + 1
     eye = np.eye(m)

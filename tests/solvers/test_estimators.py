@@ -397,8 +397,8 @@ def test_parameters_are_refused_by_name(parameters, message) -> None:
 def test_what_does_not_go_together() -> None:
     with pytest.raises(UnsupportedCombinationError, match="the solver fw has no warm_start"):
         fitted(solver="fw", warm_start=True)
-    with pytest.raises(UnsupportedCombinationError, match="no method sdca"):
-        fitted(solver="sdca")
+    with pytest.raises(UnsupportedCombinationError, match="no dual problem"):
+        fitted(loss="truncated_topk_entropy", k=2)
 
 
 def test_one_class_is_refused() -> None:

@@ -71,8 +71,6 @@ def test_what_makes_no_problem(changes, message) -> None:
     [
         ({"kernel": "rbf"}, "the method fw has no kernel form; leave kernel out"),
         ({"sample_weight": np.ones(20)}, "the method fw takes no sample_weight; leave it out"),
-        ({"method": "fw_away"}, "this version has no method fw_away; take one of"),
-        ({"method": "sdca"}, "this version has no method sdca"),
     ],
 )
 def test_what_is_not_offered_together(changes, message) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from solvers.errors import InvalidProblemError, NonFiniteError
 from solvers.losses import (
-    Aggregate,
+    Family,
     LossForm,
     MaxHinge,
     StructuredHinge,
@@ -49,12 +49,12 @@ def update(form, q, y, c):
 
 
 def random_form(rng, m):
-    aggregate = [Aggregate.SUM_THEN_HINGE, Aggregate.HINGE_THEN_SUM][int(rng.integers(2))]
+    aggregate = [Family.SUM_THEN_HINGE, Family.HINGE_THEN_SUM][int(rng.integers(2))]
     rho = np.sort(rng.random(int(rng.integers(1, m + 1))) + 1e-3)[::-1].copy()
     if rng.random() < 0.3:
         rho[:] = rho[0]
     margins = 3 * rng.random((m, m)) * (1 - np.eye(m)) if rng.random() < 0.5 else None
-    return LossForm(m=m, aggregate=aggregate, rho=rho, margins=margins)
+    return LossForm(m=m, family=aggregate, rho=rho, margins=margins)
 
 
 @pytest.mark.parametrize("name", LOSSES)

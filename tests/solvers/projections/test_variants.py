@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from solvers.errors import InvalidProblemError
 from solvers.losses import (
-    Aggregate,
+    Family,
     LossForm,
     MaxHinge,
     TopKHinge,
+    TopKOthersHinge,
     UsunierHinge,
     WeightedTopKHinge,
     WeightedUsunierHinge,
@@ -54,8 +57,13 @@ def violations_of(form, q, y):
     return form.margin_rows(np.array([y]))[0] + q - q[y]
 
 
+def sorted_by(form, own_in_sort):
+    """Give the same loss with the own class out of the sort where asked."""
+    return form if own_in_sort else replace(form, family=Family.OTHERS_SUM_THEN_HINGE)
+
+
 def update(form, q, y, c, c_own, own_in_sort):
-    return column_updates(form, q[None], np.array([y]), c, c_own=c_own, own_in_sort=own_in_sort)[0]
+    return column_updates(sorted_by(form, own_in_sort), q[None], np.array([y]), c, c_own=c_own)[0]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -88,7 +96,7 @@ def test_agrees_with_its_slow_twin(name):
             b = violations_of(form, q, y)
             if not own_in_sort:
                 expected = others_twin(b, y, c, c_own, form.rho)
-            elif form.aggregate is Aggregate.SUM_THEN_HINGE:
+            elif form.family is Family.SUM_THEN_HINGE:
                 expected = two_curvatures_twin(b, y, c, c_own, form.rho)
             else:
                 expected = wusunier_twin(b, y, c, c_own, form.rho)
@@ -105,7 +113,7 @@ def test_optimal_and_feasible_at_every_scale(own_in_sort):
         if rng.random() < 0.3:
             rho[:] = rho[0]
         margins = 3 * rng.random((m, m)) * (1 - np.eye(m)) if rng.random() < 0.5 else None
-        form = LossForm(m=m, aggregate=Aggregate.SUM_THEN_HINGE, rho=rho, margins=margins)
+        form = LossForm(m=m, family=Family.SUM_THEN_HINGE, rho=rho, margins=margins)
         q = rng.standard_normal(m)
         if rng.random() < 0.3:
             q = np.round(q)
@@ -125,7 +133,7 @@ def test_the_two_smoothings_of_one_name_at_zero_scores(k):
     """Erratum h1: m = 6, gamma = 1, scores 0: 0.9 for the others only, 5/12 for the Moreau envelope."""
     form, scores, y = TopKHinge(k).form(6), np.zeros((1, 6)), np.array([2])
     assert envelope_losses(form, scores, y, 1.0)[0] == pytest.approx(5 / 12, abs=1e-14)
-    others = envelope_losses(form, scores, y, 1.0, smooth_own=False, own_in_sort=False)[0]
+    others = envelope_losses(sorted_by(form, False), scores, y, 1.0, smooth_own=False)[0]
     assert others == pytest.approx(0.9, abs=1e-14)
 
 
@@ -133,7 +141,7 @@ def test_without_smoothing_the_thesis_loss_sums_the_largest_others():
     rng = np.random.default_rng(2)
     form = TopKHinge(3).form(7)
     scores, y = rng.standard_normal((20, 7)), rng.integers(7, size=20)
-    got = envelope_losses(form, scores, y, 0.0, own_in_sort=False)
+    got = envelope_losses(sorted_by(form, False), scores, y, 0.0)
     expected = [support_value(form, violations_of(form, scores[i], y[i]), y[i], False) for i in range(20)]
     np.testing.assert_allclose(got, expected, atol=1e-14)
 
@@ -144,9 +152,9 @@ def test_reports_vertex_support_and_a_guess_that_changes_nothing(own_in_sort):
     seen = set()
     for _ in range(300):
         rho = np.sort(rng.random(int(rng.integers(2, 12))))[::-1].copy()
-        form = LossForm(m=12, aggregate=Aggregate.SUM_THEN_HINGE, rho=rho)
+        form = LossForm(m=12, family=Family.SUM_THEN_HINGE, rho=rho)
         q, y, c = rng.standard_normal(12), int(rng.integers(12)), 10.0 ** rng.uniform(-2, 1)
-        kind = column_kind(form, own_in_sort=own_in_sort)
+        kind = column_kind(sorted_by(form, own_in_sort))
         work, index_work = column_workspace(12)
         cold, warm = np.empty(12), np.empty(12)
         call = (kind, q, y, c, 0.5 * c, rho, margins_or_empty(form))
@@ -166,7 +174,7 @@ def test_reports_vertex_support_and_a_guess_that_changes_nothing(own_in_sort):
 def test_kernels_come_back_from_values_that_are_not_finite(name, value):
     make, own_in_sort = CASES[name]
     form = make(30).form(30)
-    kind = column_kind(form, own_in_sort=own_in_sort)
+    kind = column_kind(sorted_by(form, own_in_sort))
     work, index_work = column_workspace(30)
     for spots in ([3], [0], list(range(30))):
         q, out = np.linspace(-1, 1, 30), np.empty(30)
@@ -178,8 +186,8 @@ def test_kernels_come_back_from_values_that_are_not_finite(name, value):
 
 
 def test_refuses_k_of_all_classes_where_the_own_class_is_out():
-    with pytest.raises(InvalidProblemError, match="only 4 others"):
-        column_updates(TopKHinge(5).form(5), np.zeros((1, 5)), np.array([0]), 1.0, own_in_sort=False)
+    with pytest.raises(InvalidProblemError, match="has 4 others"):
+        TopKOthersHinge(5).form(5)
 
 
 def test_refuses_a_larger_curvature_of_the_own_class():

@@ -1,0 +1,78 @@
+"""The smooth losses: softmax and its top-k relatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from solvers.errors import InvalidProblemError
+from solvers.losses.base import Family, LossForm, checked_k, rank_form
+from solvers.rank_weights import flat
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """The cross entropy log(1 + sum_{j != y} exp(s_j - s_y)) of multinomial logistic regression."""
+
+    name: ClassVar[str] = "softmax"
+
+    def form(self, m: int) -> LossForm:
+        """Give the loss for m classes."""
+        return _entropy_form(m, Family.ENTROPY, 1, self.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {"name": self.name}
+
+
+@dataclass(frozen=True)
+class TopKEntropy:
+    """The softmax loss whose dual lives in the top-k simplex of the others (Lapin's thesis, prop. 6.4).
+
+    With k = 1 it is the softmax loss; k < m.
+    """
+
+    k: int
+    name: ClassVar[str] = "topk_entropy"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "k", checked_k(self.k, self.name))
+
+    def form(self, m: int) -> LossForm:
+        """Give the loss for m > k classes."""
+        return _entropy_form(m, Family.ENTROPY, self.k, self.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {"name": self.name, "k": self.k}
+
+
+@dataclass(frozen=True)
+class TruncatedTopKEntropy:
+    """log(1 + sum of exp(s_j - s_y) over the m - k lowest of the others) (Lapin's thesis, section 6.2.3).
+
+    The k - 1 highest others cost nothing, however high they are, so the loss is not convex: there is no dual
+    problem and no certificate.  With k = 1 it is the softmax loss; k < m.
+    """
+
+    k: int
+    name: ClassVar[str] = "truncated_topk_entropy"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "k", checked_k(self.k, self.name))
+
+    def form(self, m: int) -> LossForm:
+        """Give the loss for m > k classes."""
+        return _entropy_form(m, Family.TRUNCATED_ENTROPY, self.k, self.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {"name": self.name, "k": self.k}
+
+
+def _entropy_form(m: int, family: Family, k: int, name: str) -> LossForm:
+    if m >= 2 and k >= m:
+        raise InvalidProblemError(
+            f"k of {name} is {k} but each of {m} classes has {m - 1} others; take k <= {m - 1}"
+        )
+    return rank_form(m, family, flat(k), name)

@@ -1,0 +1,70 @@
+"""Every method by its name, and what it can be used for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from solvers.dual_ascent import DualAscent
+from solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from solvers.frank_wolfe import FrankWolfe
+from solvers.methods import Method
+from solvers.problem import Problem
+from solvers.step_rules import ExactStep, HarmonicStep, OpenLoopStep
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """How a method is made, and what it asks for.
+
+    Attributes
+    ----------
+    name : as people say it.
+    make : gives the method for a number of blocks and a seed.
+    keeps_duals : whether it needs A in every case; `lifted` ones need it only with smoothing.
+    lifted : whether it handles smoothing through the lifted problem, which needs A.
+    one_block : whether it takes more rounds on several blocks, so that one is the default.
+    convex_only : whether it needs a dual problem.
+    unfit : says why a problem is not for this method, or None.
+    """
+
+    name: str
+    make: Callable[[int, int], Method]
+    keeps_duals: bool = False
+    lifted: bool = False
+    one_block: bool = False
+    convex_only: bool = True
+    unfit: Callable[[Problem], str | None] = lambda _problem: None
+
+    def needs_duals(self, problem: Problem) -> bool:
+        """Say whether A must be kept for this problem."""
+        return self.keeps_duals or (self.lifted and problem.smoothing > 0)
+
+    def refuse(self, problem: Problem) -> None:
+        """Raise UnsupportedCombinationError where the problem is not for this method."""
+        if self.convex_only and not problem.form.convex:
+            raise UnsupportedCombinationError(
+                f"the loss {problem.loss.name} is not convex and has no dual problem, which the method "
+                f"{self.name} needs; take lbfgs, which then gives no certificate"
+            )
+        reason = self.unfit(problem)
+        if reason is not None:
+            raise UnsupportedCombinationError(f"the method {self.name} {reason}")
+
+
+_SPECS = (
+    MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
+    MethodSpec("fw", lambda _blocks, _seed: FrankWolfe(ExactStep()), lifted=True),
+    MethodSpec("fw_open_loop", lambda _blocks, _seed: FrankWolfe(OpenLoopStep()), lifted=True),
+    MethodSpec("projected_gradient", lambda _blocks, _seed: FrankWolfe(HarmonicStep()), lifted=True),
+)
+#: Every method by its name.
+METHODS: Mapping[str, MethodSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
+
+
+def method_named(name: str) -> MethodSpec:
+    """Give the method of this name; InvalidProblemError where there is none."""
+    if name not in METHODS:
+        raise InvalidProblemError(f"there is no method named {name!r}; take one of {', '.join(METHODS)}")
+    return METHODS[name]

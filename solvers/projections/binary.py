@@ -1,0 +1,93 @@
+"""Column updates of one-vs-all losses: every class is a problem of its own.
+
+With z_y = 1, z_j = -1 elsewhere and a_j = z_j alpha_j in [0, 1], the dual in one coordinate is
+
+    hinge      a (1 - z q) - (c/2) a^2              logistic   H(a) - a z q - (c/2) a^2
+
+with H(a) = -a log a - (1 - a) log(1 - a), and q the score without the coordinate's own contribution.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba as nb
+import numpy as np
+
+from solvers.typing import Float64Array, FloatArray
+
+_EPS = float(np.finfo(np.float64).eps)
+_MAX_STEPS = 100
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def binary_hinge_column(
+    q: FloatArray, y: int, c: float, c_own: float, out: Float64Array
+) -> tuple[float, int, bool]:
+    """Write the optimal dual row to `out`; c_own is the curvature of the own class, c that of the others."""
+    support = 0
+    vertex = True
+    for j in range(q.shape[0]):
+        z = 1.0 if j == y else -1.0
+        curvature = c_own if j == y else c
+        slack = 1.0 - z * q[j]
+        a = 0.0
+        if slack > 0.0:
+            a = 1.0 if slack >= curvature else slack / curvature
+        vertex = vertex and (a in (0.0, 1.0))
+        support += j != y and a > 0.0
+        out[j] = z * a
+    return -1.0, support, vertex
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def binary_logistic_column(
+    q: FloatArray, y: int, c: float, c_own: float, out: Float64Array
+) -> tuple[float, int, bool]:
+    """Write the optimal dual row to `out`; with c = 0 it is minus the gradient of the loss."""
+    for j in range(q.shape[0]):
+        z = 1.0 if j == y else -1.0
+        out[j] = z * logistic_weight(-z * q[j], c_own if j == y else c)
+    return -1.0, q.shape[0] - 1, False
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def logistic_weight(u: float, c: float) -> float:
+    """Solve log(a / (1 - a)) + c a = u for a in (0, 1), by Newton's method on v = log(a / (1 - a)).
+
+    v + c a(v) rises and its slope 1 + c a (1 - a) is at least 1; u - c <= v <= u brackets the root.
+    """
+    low, high = u - c, u
+    v = high if u < 0.0 else 0.5 * (low + high)
+    for _ in range(_MAX_STEPS):
+        a = _sigmoid(v)
+        residual = v + c * a - u
+        if abs(residual) <= 4.0 * _EPS * (abs(v) + c * a + abs(u)):
+            break
+        if residual > 0.0:
+            high = v
+        else:
+            low = v
+        newton = v - residual / (1.0 + c * a * (1.0 - a))
+        if not low < newton < high:
+            newton = 0.5 * (low + high)
+            if not low < newton < high:
+                break
+        v = newton
+    return _sigmoid(v)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def binary_entropy(a: float) -> float:
+    """Give H(a), 0 outside (0, 1)."""
+    if not 0.0 < a < 1.0:
+        return 0.0
+    return -a * math.log(a) - (1.0 - a) * math.log1p(-a)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _sigmoid(v: float) -> float:
+    if v >= 0.0:
+        return 1.0 / (1.0 + math.exp(-v))
+    e = math.exp(v)
+    return e / (1.0 + e)
