@@ -1,0 +1,297 @@
+"""Kernel functions k(x, y) = <phi(x), phi(y)>: their matrices in float64, and their names in records.
+
+`solvers.kernels` is something else: the compiled work on rows.  A kernel here is a frozen value.  Its `gamma`
+may wait for the data ("scale" and "auto", as in scikit-learn's SVC) until `resolved` has seen them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, runtime_checkable
+
+import numpy as np
+
+from solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from solvers.rows import is_sparse
+from solvers.typing import Float64Array
+
+#: A number, "scale" = 1 / (d var X) (None is the same), or "auto" = 1 / d.
+Gamma: TypeAlias = float | str | None
+
+
+@runtime_checkable
+class Kernel(Protocol):
+    """A kernel as a value: frozen, comparable, and written to JSON by `to_dict`."""
+
+    @property
+    def name(self) -> str:
+        """Name in configurations and model records."""
+        ...
+
+    def resolved(self, X: Any) -> Kernel:
+        """Give the kernel with every parameter a number, as training rows X (n, d) decide it."""
+        ...
+
+    def matrix(self, X: Any, Y: Any) -> Float64Array:
+        """Give k(x, y) for all rows x of X and y of Y, dense or CSR: (rows of X, rows of Y) float64."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values from which `kernel_from_dict` makes the same kernel again."""
+        ...
+
+
+@dataclass(frozen=True)
+class LinearKernel:
+    """k(x, y) = <x, y>."""
+
+    name: ClassVar[str] = "linear"
+
+    def resolved(self, X: Any) -> Self:  # noqa: ARG002 - has no parameters
+        """Nothing to resolve."""
+        return self
+
+    def matrix(self, X: Any, Y: Any) -> Float64Array:
+        """Give the inner products."""
+        return _products(_float64(X), _float64(Y))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return _record(self)
+
+
+@dataclass(frozen=True)
+class RBFKernel:
+    """k(x, y) = exp(-gamma |x - y|^2)."""
+
+    gamma: Gamma = None
+    name: ClassVar[str] = "rbf"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gamma", _checked_gamma(self.gamma, self.name))
+
+    def resolved(self, X: Any) -> Self:
+        """Take gamma from the training rows."""
+        return replace(self, gamma=_gamma_of(self.gamma, X))
+
+    def matrix(self, X: Any, Y: Any) -> Float64Array:
+        """Give exp(-gamma |x - y|^2); equal rows give exactly 1 where X is Y."""
+        same = X is Y
+        X, Y = _float64(X), _float64(Y)
+        if not is_sparse(X) and not is_sparse(Y):
+            # Distances do not change with the origin, and about the mean less of them is rounded away.
+            centre = Y.mean(axis=0) if len(Y) else 0.0
+            X = X - centre
+            Y = X if same else Y - centre
+        squares = _products(X, Y)
+        squares *= -2.0
+        squares += _squared_norms(X)[:, None]
+        squares += _squared_norms(Y)
+        np.maximum(squares, 0.0, out=squares)
+        if same:
+            np.fill_diagonal(squares, 0.0)
+        squares *= -_number(self.gamma, self.name)
+        return _exp(squares)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return _record(self)
+
+
+@dataclass(frozen=True)
+class PolynomialKernel:
+    """k(x, y) = (gamma <x, y> + coef0)^degree, with coef0 >= 0, for else it is no inner product."""
+
+    degree: int = 3
+    gamma: Gamma = None
+    coef0: float = 0.0
+    name: ClassVar[str] = "polynomial"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gamma", _checked_gamma(self.gamma, self.name))
+        if isinstance(self.degree, bool) or not isinstance(self.degree, int | np.integer) or self.degree < 1:
+            raise InvalidProblemError(
+                f"degree of the kernel polynomial is {self.degree!r}; give a whole number of at least 1"
+            )
+        coef0 = _real(self.coef0)
+        if coef0 is None or coef0 < 0.0:
+            raise InvalidProblemError(
+                f"coef0 of the kernel polynomial is {self.coef0!r}; give a number of at least 0"
+            )
+        object.__setattr__(self, "degree", int(self.degree))
+        object.__setattr__(self, "coef0", coef0)
+
+    def resolved(self, X: Any) -> Self:
+        """Take gamma from the training rows."""
+        return replace(self, gamma=_gamma_of(self.gamma, X))
+
+    def matrix(self, X: Any, Y: Any) -> Float64Array:
+        """Give (gamma <x, y> + coef0)^degree."""
+        values = _products(_float64(X), _float64(Y))
+        values *= _number(self.gamma, self.name)
+        values += self.coef0
+        np.power(values, self.degree, out=values)
+        return values
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return _record(self)
+
+
+@dataclass(frozen=True)
+class ChiSquaredKernel:
+    """k(x, y) = exp(-gamma sum_j (x_j - y_j)^2 / (x_j + y_j)) of features >= 0; 0/0 counts 0."""
+
+    gamma: float | None = None
+    name: ClassVar[str] = "chi2"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.gamma, str):
+            raise InvalidProblemError(
+                f"gamma of the kernel chi2 is {self.gamma!r}; give a positive number (1 is usual)"
+            )
+        gamma = _checked_gamma(self.gamma, self.name)
+        object.__setattr__(self, "gamma", 1.0 if gamma is None else gamma)
+
+    def resolved(self, X: Any) -> Self:  # noqa: ARG002 - gamma is a number already
+        """Nothing to resolve."""
+        return self
+
+    def matrix(self, X: Any, Y: Any) -> Float64Array:
+        """Give exp(-gamma chi2(x, y)); negative or sparse features are refused."""
+        # The compiled sums are scikit-learn's, whose import would double the time of ours.
+        from sklearn.metrics.pairwise import additive_chi2_kernel
+
+        for rows in (X, Y):
+            if is_sparse(rows):
+                raise UnsupportedCombinationError(
+                    "the kernel chi2 takes no sparse features; give X.toarray() or take another kernel"
+                )
+            values = np.asarray(rows)
+            if values.size and float(values.min()) < 0.0:
+                raise InvalidProblemError(
+                    f"the kernel chi2 needs features of at least 0, and there is {float(values.min()):g};"
+                    " leave out what centres them, or take another kernel"
+                )
+        if min(X.shape[0], Y.shape[0]) == 0:
+            return np.zeros((X.shape[0], Y.shape[0]))
+        # It gives -chi2.
+        values = np.asarray(additive_chi2_kernel(_float64(X), _float64(Y)), dtype=np.float64)
+        values *= _number(self.gamma, self.name)
+        return _exp(values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return _record(self)
+
+
+@dataclass(frozen=True)
+class PrecomputedKernel:
+    """The caller gives k itself: X is K(train, train) in training and K(new, train) afterwards."""
+
+    name: ClassVar[str] = "precomputed"
+
+    def resolved(self, X: Any) -> Self:  # noqa: ARG002 - has no parameters
+        """Nothing to resolve."""
+        return self
+
+    def matrix(self, X: Any, Y: Any) -> Float64Array:  # noqa: ARG002 - X has the values
+        """Give X itself in float64."""
+        return np.ascontiguousarray(X.toarray() if is_sparse(X) else X, dtype=np.float64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return _record(self)
+
+
+@dataclass(frozen=True)
+class WithConstant:
+    """k(x, y) + 1: the features of k and one that is always 1, which makes a bias."""
+
+    kernel: Kernel
+    name: ClassVar[str] = "with_constant"
+
+    def resolved(self, X: Any) -> WithConstant:
+        """Resolve the kernel inside."""
+        return WithConstant(self.kernel.resolved(X))
+
+    def matrix(self, X: Any, Y: Any) -> Float64Array:
+        """Give k(x, y) + 1."""
+        return self.kernel.matrix(X, Y) + 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {"name": self.name, "kernel": self.kernel.to_dict()}
+
+
+def _record(kernel: Any) -> dict[str, Any]:
+    return {"name": kernel.name, **asdict(kernel)}
+
+
+def _real(value: Any) -> float | None:
+    """Give a finite number as a float, None for anything else."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _checked_gamma(gamma: Any, name: str) -> Gamma:
+    if gamma is None or (isinstance(gamma, str) and gamma in ("scale", "auto")):
+        return gamma
+    number = _real(gamma)
+    if number is None or number <= 0.0:
+        raise InvalidProblemError(
+            f'gamma of the kernel {name} is {gamma!r}; give a positive number, "scale" or "auto"'
+        )
+    return number
+
+
+def _gamma_of(gamma: Gamma, X: Any) -> float:
+    """Give the number that scikit-learn's SVC would take for these training rows."""
+    if isinstance(gamma, float):
+        return gamma
+    if gamma == "auto":
+        return 1.0 / int(X.shape[1])
+    variance = _variance(X)
+    return 1.0 / (int(X.shape[1]) * variance) if variance > 0.0 else 1.0
+
+
+def _variance(X: Any) -> float:
+    """Variance of all entries, those that are not stored included."""
+    if not is_sparse(X):
+        return float(np.var(X, dtype=np.float64))
+    values = np.asarray(X.data, dtype=np.float64)
+    size = float(X.shape[0]) * X.shape[1]
+    mean = float(values.sum()) / size
+    unstored = (size - len(values)) * mean**2
+    return float((np.sum((values - mean) ** 2) + unstored) / size)
+
+
+def _number(gamma: Gamma, name: str) -> float:
+    if not isinstance(gamma, float):
+        raise InvalidProblemError(
+            f"gamma of the kernel {name} still waits for data; call resolved(X) with the training rows first"
+        )
+    return gamma
+
+
+def _float64(X: Any) -> Any:
+    return X.tocsr().astype(np.float64, copy=False) if is_sparse(X) else np.asarray(X, dtype=np.float64)
+
+
+def _products(X: Any, Y: Any) -> Float64Array:
+    """<x, y> of all rows, dense."""
+    values: Any = X @ Y.T
+    return np.ascontiguousarray(values.toarray() if is_sparse(values) else values, dtype=np.float64)
+
+
+def _exp(values: Float64Array) -> Float64Array:
+    np.exp(values, out=values)
+    return values
+
+
+def _squared_norms(X: Any) -> Float64Array:
+    if is_sparse(X):
+        return np.asarray(X.multiply(X).sum(axis=1), dtype=np.float64).ravel()
+    return np.asarray(np.einsum("ij,ij->i", X, X), dtype=np.float64)

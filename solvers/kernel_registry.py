@@ -1,0 +1,75 @@
+"""Kernels by name, for callers, configurations and model records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from types import MappingProxyType
+from typing import Any
+
+from solvers.errors import InvalidProblemError
+from solvers.kernel_functions import (
+    ChiSquaredKernel,
+    Gamma,
+    Kernel,
+    LinearKernel,
+    PolynomialKernel,
+    PrecomputedKernel,
+    RBFKernel,
+    WithConstant,
+)
+
+#: Every kernel that a name stands for.
+KERNELS: Mapping[str, type[Any]] = MappingProxyType(
+    {
+        kind.name: kind
+        for kind in (LinearKernel, RBFKernel, PolynomialKernel, ChiSquaredKernel, PrecomputedKernel)
+    }
+)
+
+
+def make_kernel(
+    name: str, gamma: Gamma = None, degree: int | None = None, coef0: float | None = None
+) -> Kernel:
+    """Make a kernel from what a command line or configuration says; what it does not take is refused."""
+    kind = _look_up(name)
+    parameters = {"gamma": gamma, "degree": degree, "coef0": coef0}
+    given = {key: value for key, value in parameters.items() if value is not None}
+    surplus = sorted(set(given) - {field.name for field in fields(kind)})
+    if surplus:
+        raise InvalidProblemError(f"the kernel {name} takes no {' and no '.join(surplus)}; leave it out")
+    kernel: Kernel = kind(**given)
+    return kernel
+
+
+def as_kernel(kernel: Any) -> Kernel:
+    """Give a kernel from its name or itself."""
+    if isinstance(kernel, str):
+        return make_kernel(kernel)
+    if isinstance(kernel, type) or not isinstance(kernel, Kernel):
+        raise InvalidProblemError(
+            f"the kernel is {kernel!r}; give one of {', '.join(KERNELS)} or a value such as RBFKernel(0.5)"
+        )
+    return kernel
+
+
+def kernel_from_dict(record: Mapping[str, Any]) -> Kernel:
+    """Make the kernel that `Kernel.to_dict` described; InvalidProblemError where it is not one of ours."""
+    parameters = dict(record)
+    name = parameters.pop("name", None)
+    if name == WithConstant.name and set(parameters) == {"kernel"}:
+        return WithConstant(kernel_from_dict(parameters["kernel"]))
+    kind = _look_up(name)
+    expected = {field.name for field in fields(kind)}
+    if set(parameters) != expected:
+        raise InvalidProblemError(
+            f"the kernel {name!r} is described by {sorted(parameters)}; it takes {sorted(expected)}"
+        )
+    kernel: Kernel = kind(**parameters)
+    return kernel
+
+
+def _look_up(name: Any) -> type[Any]:
+    if name not in KERNELS:
+        raise InvalidProblemError(f"there is no kernel named {name!r}; take one of {', '.join(KERNELS)}")
+    return KERNELS[name]
