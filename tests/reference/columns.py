@@ -7,6 +7,7 @@ bisection.
 from __future__ import annotations
 
 import numpy as np
+from scipy.optimize import brentq
 
 from solvers.losses import Family
 
@@ -28,14 +29,12 @@ def padded(rho, m):
 
 
 def bisect(f, low, high):
-    """Give the root of a non-increasing f on [low, high]."""
-    for _ in range(200):
-        middle = 0.5 * (low + high)
-        if f(middle) > 0:
-            low = middle
-        else:
-            high = middle
-    return 0.5 * (low + high)
+    """Give the root of a non-increasing f on [low, high], or the end that is nearest to one."""
+    if f(low) <= 0:
+        return low
+    if f(high) >= 0:
+        return high
+    return brentq(f, low, high, xtol=1e-300, rtol=1e-15, maxiter=1000)
 
 
 def wtopk_twin(b, y, c, rho):

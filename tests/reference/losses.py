@@ -1,100 +1,91 @@
-"""Losses straight from their definitions, and P and D evaluated from W and A with nothing of the solver.
-
-Rank weights and margins are read from the loss's own parameters, never from the form that the kernels use.
-"""
+"""Any loss by its definition, and P and D evaluated from W and A with nothing of the solver."""
 
 from __future__ import annotations
 
-from itertools import permutations, product
-
 import numpy as np
 
-from solvers.losses import Family, LossForm, StructuredHinge, UsunierHinge, WeightedUsunierHinge
-from tests.reference.columns import twin
+from tests.reference.hinges import (
+    brute_loss,
+    hinge_infeasibility,
+    hinge_value,
+    hinges_first,
+    margins_of,
+    rank_weights,
+    smoothed_vertex,
+    vertex,
+    vertices,
+)
+from tests.reference.smooth import (
+    is_smooth,
+    smooth_conjugate,
+    smooth_gradient,
+    smooth_infeasibility,
+    smooth_value,
+)
 
-
-def rank_weights(loss, m):
-    """Give the rank weights of a loss, padded to length m."""
-    fields = loss.to_dict()
-    rho = fields.get("rho") or ([1.0 / fields["k"]] * fields["k"] if "k" in fields else [1.0])
-    return np.concatenate([rho, np.zeros(m - len(rho))])
-
-
-def margins_of(loss, y, m):
-    """Give delta of one example."""
-    return np.array(loss.margins[y]) if isinstance(loss, StructuredHinge) else 1.0 - np.eye(m)[y]
-
-
-def hinges_first(loss):
-    """Say whether each violation is cut at zero before the sum."""
-    return isinstance(loss, UsunierHinge | WeightedUsunierHinge)
-
-
-def vertices(loss, y, m):
-    """Give every u = -dPhi that the loss can have (m small): beta over all orders, and all cuts or none."""
-    rho = rank_weights(loss, m)
-    masks = product([0.0, 1.0], repeat=m) if hinges_first(loss) else [np.zeros(m), np.ones(m)]
-    betas = {tuple(np.array(order) * mask) for mask in map(np.array, masks) for order in permutations(rho)}
-    rows = np.array(sorted(betas))
-    rows[:, y] = 0.0
-    rows = -rows
-    rows[:, y] = -rows.sum(axis=1)
-    return rows
-
-
-def brute_loss(loss, s, y):
-    """Give Phi(s; y) as the largest <beta, a> over all beta."""
-    m = len(s)
-    a = margins_of(loss, y, m) + s - s[y]
-    return float(np.max(-vertices(loss, y, m) @ a))
+__all__ = [
+    "brute_loss",
+    "dual",
+    "envelope",
+    "gradient",
+    "hinges_first",
+    "infeasibility",
+    "margins_of",
+    "minus_conjugate",
+    "primal",
+    "rank_weights",
+    "sorted_loss",
+    "squares",
+    "vertex",
+    "vertices",
+    "weights_of",
+]
 
 
 def sorted_loss(loss, s, y):
     """Give Phi(s; y) by its printed definition."""
-    m = len(s)
-    a = np.sort(margins_of(loss, y, m) + s - s[y])[::-1]
-    rho = rank_weights(loss, m)
-    return float(rho @ np.maximum(a, 0.0)) if hinges_first(loss) else max(0.0, float(rho @ a))
+    return smooth_value(loss, s, y) if is_smooth(loss) else hinge_value(loss, s, y)
 
 
-def vertex(loss, s, y):
-    """Give one u = -dPhi(s): the best of the sorted order."""
-    m = len(s)
-    a = margins_of(loss, y, m) + s - s[y]
-    order = np.argsort(-a, kind="stable")
-    rho = rank_weights(loss, m)
-    beta = np.zeros(m)
-    if hinges_first(loss):
-        beta[order] = rho * (a[order] > 0)
-    elif rho @ a[order] > 0:
-        beta[order] = rho
-    beta[y] = 0.0
-    u = -beta
-    u[y] = beta.sum()
-    return u
+def minus_conjugate(loss, alpha, y):
+    """Give -Phi*(-alpha) of a dual row inside the domain."""
+    if is_smooth(loss):
+        return smooth_conjugate(loss, alpha, y)
+    return float(-margins_of(loss, y, len(alpha)) @ alpha)
 
 
-def envelope(loss, s, y, gamma):
-    """Give the Moreau envelope of Phi over all m scores, through the twin of the column projection."""
-    m = len(s)
-    form = LossForm(
-        m=m,
-        family=Family.HINGE_THEN_SUM if hinges_first(loss) else Family.SUM_THEN_HINGE,
-        rho=np.trim_zeros(rank_weights(loss, m), "b"),
-    )
-    b = margins_of(loss, y, m) + s - s[y]
-    alpha = twin(form, b, y, gamma)
-    return float(-alpha @ b - 0.5 * gamma * alpha @ alpha)
+def infeasibility(loss, alpha, y):
+    """Give by how much a dual row leaves the domain of the conjugate, at most 0 inside."""
+    return (smooth_infeasibility if is_smooth(loss) else hinge_infeasibility)(loss, alpha, y)
 
 
-def primal(X, y, loss, lam, smoothing, W):
+def gradient(loss, s, y, gamma=0.0, kind="moreau"):
+    """Give u = -grad Phi_gamma(s), or minus a subgradient."""
+    if is_smooth(loss):
+        return smooth_gradient(loss, s, y)
+    return smoothed_vertex(loss, s, y, gamma, kind) if gamma > 0 else vertex(loss, s, y)
+
+
+def squares(alpha, y, kind="moreau"):
+    """Give |alpha|^2, or that of the others alone."""
+    return float(alpha @ alpha - (0.0 if kind == "moreau" else alpha[y] ** 2))
+
+
+def envelope(loss, s, y, gamma, kind="moreau"):
+    """Give the envelope of Phi over all m scores, or over those of the others."""
+    u = smoothed_vertex(loss, s, y, gamma, kind)
+    return float(-u @ (margins_of(loss, y, len(s)) + s) - 0.5 * gamma * squares(u, y, kind))
+
+
+def primal(X, y, loss, lam, smoothing, W, kind="moreau", weights=None):
     """Give P(W)."""
     S = np.asarray(X, dtype=np.float64) @ W
     if smoothing > 0:
-        values = [envelope(loss, s, label, smoothing) for s, label in zip(S, y, strict=True)]
+        values = [envelope(loss, s, label, smoothing, kind) for s, label in zip(S, y, strict=True)]
     else:
         values = [sorted_loss(loss, s, label) for s, label in zip(S, y, strict=True)]
-    return 0.5 * lam * np.sum(W**2) + np.mean(values)
+    weights = np.ones(len(y)) if weights is None else weights
+    return 0.5 * lam * np.sum(W**2) + np.mean(weights * values)
 
 
 def weights_of(X, lam, A):
@@ -102,10 +93,14 @@ def weights_of(X, lam, A):
     return np.asarray(X, dtype=np.float64).T @ np.asarray(A, dtype=np.float64) / (lam * len(A))
 
 
-def dual(X, y, loss, lam, smoothing, A):
-    """Give D(A); A is taken to be feasible."""
+def dual(X, y, loss, lam, smoothing, A, kind="moreau", weights=None):
+    """Give D(A); A is taken to be feasible, each row w_i times a point of the domain."""
     A = np.asarray(A, dtype=np.float64)
-    m = A.shape[1]
-    linear = -np.mean([margins_of(loss, label, m) @ row for label, row in zip(y, A, strict=True)])
-    W = weights_of(X, lam, A)
-    return linear - 0.5 * lam * np.sum(W**2) - 0.5 * smoothing * np.sum(A**2) / len(A)
+    weights = np.ones(len(y)) if weights is None else weights
+    total = 0.0
+    for weight, row, label in zip(weights, A, y, strict=True):
+        if weight > 0:
+            beta = row / weight
+            value = minus_conjugate(loss, beta, label) - 0.5 * smoothing * squares(beta, label, kind)
+            total += weight * value
+    return total / len(A) - 0.5 * lam * np.sum(weights_of(X, lam, A) ** 2)

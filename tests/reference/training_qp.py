@@ -4,59 +4,122 @@ from __future__ import annotations
 
 import numpy as np
 from scipy import sparse
+from scipy.optimize import minimize
 
-from tests.reference.losses import hinges_first, margins_of, rank_weights
+from solvers.losses import OneVsAll
+from tests.reference.hinges import hinges_first, margins_of, own_in_sort, rank_weights, signs_of
+from tests.reference.losses import gradient, sorted_loss
 from tests.reference.qp import minimise_qp
+from tests.reference.smooth import is_smooth
 
 
-def optimum(X, y, loss, lam, smoothing=0.0, m=None):
-    """Give min P(W), written with epigraphs.
+def optimum(X, y, loss, lam, smoothing=0.0, m=None, kind="moreau", weights=None):
+    """Give min P(W): by an interior point method for the hinges, by L-BFGS for the smooth losses."""
+    m = int(y.max()) + 1 if m is None else m
+    weights = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=np.float64)
+    X = np.asarray(X, dtype=np.float64)
+    if is_smooth(loss):
+        return smooth_optimum(X, y, loss, lam, m, weights)
+    return hinge_optimum(X, y, loss, lam, smoothing, m, kind, weights)
 
-    sum_j rho_j a_[j] is a sum over the steps of rho of (step) * (sum of the k largest), and the sum of the k
-    largest of a is min over t of k t + sum (a - t)_+ (t >= 0 where each a is cut at zero first).  Smoothing
-    takes the min over z of Phi(z) + |z - s|^2 / (2 gamma).
+
+def smooth_optimum(X, y, loss, lam, m, weights):
+    """Give min P(W) of a smooth convex loss, to |grad P|^2 / (2 lam), which strong convexity allows it."""
+    n, d = X.shape
+
+    def value(flat):
+        W = flat.reshape(d, m)
+        S = X @ W
+        rows = range(n)
+        losses = np.array([sorted_loss(loss, S[i], y[i]) for i in rows])
+        U = np.array([gradient(loss, S[i], y[i]) for i in rows])
+        slope = lam * W - X.T @ (weights[:, None] * U) / n
+        return 0.5 * lam * np.sum(W**2) + np.mean(weights * losses), slope.ravel()
+
+    options = {"maxiter": 5000, "maxfun": 20000, "ftol": 0.0, "gtol": 1e-13, "maxcor": 50}
+    best = minimize(value, np.zeros(d * m), jac=True, method="L-BFGS-B", options=options)
+    short = np.sum(best.jac**2) / (2.0 * lam)
+    if not short <= 1e-11 * best.fun:
+        raise ArithmeticError(f"the reference solver fell short by up to {short:.1e} of {best.fun:.6g}")
+    return best.fun
+
+
+def hinge_optimum(X, y, loss, lam, smoothing, m, kind, weights):
+    """Give min P(W) of a piecewise linear loss, written with epigraphs.
+
+    Variables are W, the scores Z, what `_ranked` or `_one_vs_all` adds for the losses, and phi (n,).
+    Smoothing takes the min over z of Phi(z) + |z - s|^2 / (2 gamma), with z_y = s_y if only the others are
+    smoothed.
     """
     n, d = X.shape
-    m = int(y.max()) + 1 if m is None else m
+    build = _one_vs_all if isinstance(loss, OneVsAll) else _ranked
+    first_score = d * m
+    inner, first_phi, size = build(y, loss, m, first_score)
+    identity = sparse.eye(size, format="csr")
+    W, Z = identity[:first_score], identity[first_score : first_score + n * m]
+    product = sparse.kron(sparse.csr_matrix(X), sparse.eye(m)) @ W  # row i*m + j: <w_j, x_i>
+    G, h = inner
+    A, P = (product - Z).tocsr(), lam * W.T @ W
+    if smoothing > 0:
+        free = np.ones((n, m), dtype=bool)
+        if kind == "others":
+            free[np.arange(n), y] = False
+        free = free.ravel()
+        share = sparse.diags(np.repeat(weights, m)[free] / (smoothing * n))
+        P = P + A[free].T @ share @ A[free]
+        A = A[~free] if (~free).any() else None
+    A, b = (None, None) if A is None else (A.toarray(), np.zeros(A.shape[0]))
+    P, q = P.toarray(), np.zeros(size)
+    q[first_phi:] = weights / n
+    x = minimise_qp(P, q, G, h, A, b)
+    return 0.5 * x @ (P @ x) + q @ x
+
+
+def _one_vs_all(y, loss, m, first_score):
+    """phi_i >= sum_j u_ij, u_ij >= 0, u_ij >= 1 - z_j s_j: gives (G, h), the first phi and the size."""
+    n = len(y)
+    first_u = first_score + n * m
+    first_phi = first_u + n * m
+    size = first_phi + n
+    identity = sparse.eye(size, format="csr")
+    Z, U = identity[first_score:first_u], identity[first_u:first_phi]
+    z = np.concatenate([signs_of(label, m) for label in y])
+    total = sparse.kron(sparse.eye(n), np.ones((1, m))) @ U - identity[first_phi:]
+    G = sparse.vstack([-U, -sparse.diags(z) @ Z - U, total])
+    return (G.toarray(), np.concatenate([np.zeros(n * m), -np.ones(n * m), np.zeros(n)])), first_phi, size
+
+
+def _ranked(y, loss, m, first_score):
+    """phi_i >= sum_j rho_j a_[j] and phi_i >= 0: gives (G, h), the first phi and the size.
+
+    sum_j rho_j a_[j] is a sum over the steps of rho of (step) * (sum of the k largest), and the sum of the k
+    largest of a is min over t of k t + sum (a - t)_+ (t >= 0 where each a is cut at zero first).
+    """
+    n = len(y)
     rho = rank_weights(loss, m)
     steps = rho - np.append(rho[1:], 0.0)
     levels = [(k + 1, steps[k]) for k in np.flatnonzero(steps > 1e-15)]
-    weights, scores = d * m, n * m
-    per_level = n + n * m
-    first_score = weights
-    first_level = weights + scores
-    first_phi = first_level + len(levels) * per_level
+    first_level = first_score + n * m
+    first_phi = first_level + len(levels) * (n + n * m)
     size = first_phi + n
-
     identity = sparse.eye(size, format="csr")
-    W = identity[:weights]
-    Z = identity[first_score : first_score + scores]
-    product = sparse.kron(sparse.csr_matrix(X), sparse.eye(m)) @ W  # row i*m + j: <w_j, x_i>
-    own = sparse.kron(sparse.eye(n), np.ones((m, 1))) @ Z[np.arange(n) * m + y]
-    violations, constant = Z - own, np.concatenate([margins_of(loss, label, m) for label in y])
-
-    G, h = [], []
-    total = -identity[first_phi:]
+    Z = identity[first_score:first_level]
+    spread = sparse.kron(sparse.eye(n), np.ones((m, 1))).tocsr()
+    counted = np.ones(n * m, dtype=bool)
+    if not own_in_sort(loss):
+        counted[np.arange(n) * m + y] = False
+    violations = Z - spread @ Z[np.arange(n) * m + y]
+    constant = np.concatenate([margins_of(loss, label, m) for label in y])
+    G, h, total = [], [], -identity[first_phi:]
     for place, (k, step) in enumerate(levels):
-        start = first_level + place * per_level
-        t, u = identity[start : start + n], identity[start + n : start + per_level]
-        spread = sparse.kron(sparse.eye(n), np.ones((m, 1)))
-        G += [violations - spread @ t - u, -u]
-        h += [-constant, np.zeros(n * m)]
+        start = first_level + place * (n + n * m)
+        t, u = identity[start : start + n], identity[start + n : start + n + n * m]
+        G += [(violations - spread @ t - u)[counted], -u]
+        h += [-constant[counted], np.zeros(n * m)]
         if hinges_first(loss):
             G.append(-t)
             h.append(np.zeros(n))
         total = total + step * (k * t + spread.T @ u)
     G += [total, -identity[first_phi:]]
     h += [np.zeros(n), np.zeros(n)]
-
-    P = lam * W.T @ W
-    A, b = (product - Z).toarray(), np.zeros(scores)
-    P = P.toarray()
-    if smoothing > 0:
-        P = P + A.T @ A / (smoothing * n)
-        A = b = None
-    q = np.zeros(size)
-    q[first_phi:] = 1.0 / n
-    x = minimise_qp(P, q, sparse.vstack(G).toarray(), np.concatenate(h), A, b)
-    return 0.5 * x @ (P @ x) + q @ x
+    return (sparse.vstack(G).toarray(), np.concatenate(h)), first_phi, size

@@ -14,6 +14,7 @@ from solvers import (
     exponential,
     linear,
 )
+from solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
 
 M = 5
 
@@ -32,6 +33,16 @@ LOSSES = [
     UsunierHinge(2),
     WeightedTopKHinge(linear(4)),
     WeightedUsunierHinge(exponential(3)),
+]
+#: One of each loss for M classes.
+EVERY_LOSS = [
+    *LOSSES,
+    TopKOthersHinge(2),
+    OneVsAll("hinge"),
+    OneVsAll("logistic"),
+    Softmax(),
+    TopKEntropy(2),
+    TruncatedTopKEntropy(2),
 ]
 
 
