@@ -31,7 +31,7 @@ from solvers.executor import DualRows, block_bounds
 from solvers.orders import Commit, Order
 from solvers.problem import Problem
 from solvers.rows import RowSource
-from solvers.typing import IntArray
+from solvers.typing import Float64Array, IntArray
 
 logger = logging.getLogger(__name__)
 
@@ -96,8 +96,18 @@ class DaskExecutor:
         """Blocks of each worker, by its address."""
         return dict(self._owned)
 
-    def bind(self, problem: Problem, X: RowSource, y: IntArray, *, keep_duals: bool) -> None:
+    def bind(
+        self,
+        problem: Problem,
+        X: RowSource,
+        y: IntArray,
+        *,
+        keep_duals: bool,
+        weights: Float64Array | None = None,
+    ) -> None:
         """Place the examples on the workers, with A = 0 where `keep_duals`."""
+        if weights is not None:
+            raise NotImplementedError
         self._release()
         bounds = self._asked_bounds
         if bounds is None and isinstance(X, TrainingRows):

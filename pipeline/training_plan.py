@@ -84,7 +84,7 @@ class TrainingPlan:
     @property
     def keep_duals(self) -> bool:
         """Whether the blocks hold dual variables; smoothing and the dual methods need them."""
-        return self.stores_duals or self.method.keeps_duals or self.config.smoothing > 0
+        return self.stores_duals or self.method.needs_duals(self.config.smoothing)
 
     @property
     def bounds(self) -> list[int]:
@@ -249,4 +249,5 @@ def _transforms(config: TrainConfig, store: Store, raw: TrainingRows) -> Transfo
         config.transforms,
         lambda: (rows for _, _, rows in raw.tiles()),
         is_sparse=raw.dataset.info.layout == "csr",
+        seed=config.seed,
     )

@@ -12,11 +12,11 @@ import numpy as np
 
 from solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from solvers.executor import DualRows, Executor, SerialExecutor, ThreadExecutor
-from solvers.inputs import checked_problem, refuse_unsupported
+from solvers.inputs import checked_problem, checked_weights, refuse_unsupported
 from solvers.iteration import Callback, Run, iterate
 from solvers.losses.base import Loss
 from solvers.method_registry import MethodSpec, method_named
-from solvers.problem import Problem
+from solvers.problem import Problem, SmoothingKind
 from solvers.state import SolveResult, SolverState
 from solvers.stopping import StoppingCriteria
 from solvers.typing import FloatArray
@@ -40,6 +40,7 @@ def solve(
     executor: Executor | None = None,
     callbacks: Sequence[Callback] = (),
     *,
+    smoothing_kind: SmoothingKind = "moreau",
     keep_duals: bool = False,
     time_limit: float | None = None,
     m: int | None = None,
@@ -57,7 +58,9 @@ def solve(
     smoothing : gamma of the Moreau envelope; 0 trains on the loss itself.
     method : "dual_ascent" (exact column updates), "fw" (Frank-Wolfe with exact steps), "fw_open_loop" (steps
         2/(t+1)) or "projected_gradient" (steps 1/t and the ball).
-    kernel, sample_weight : not offered with these methods; anything but None is refused.
+    kernel : not offered with these methods; anything but None is refused.
+    sample_weight : (n,) how often each example counts, not negative: the risk is (1/n) sum_i w_i Phi_i and is
+        not divided by the sum of the weights, so that example i has the C_i = w_i C of a weighted SVM.
     tol : relative gap to reach.
     max_passes : budget of passes over the examples.
     seed : of the random orders of dual_ascent; the others have none.
@@ -65,6 +68,8 @@ def solve(
         read.
     callbacks : called after each round with (IterationRecord, SolverState); one that returns False ends the
         run.
+    smoothing_kind : "moreau" smooths in all m scores, "others" in those of the other classes only, which is
+        Lapin's smooth top-k hinge.
     keep_duals : keep A (n, m) also with a Frank-Wolfe method and no smoothing, where it is not needed.
     time_limit : seconds.
     m : number of classes; by default the largest label + 1.
@@ -74,23 +79,24 @@ def solve(
     Raises
     ------
     InvalidProblemError : the data or a parameter cannot make a problem.
-    UnsupportedCombinationError : kernel or sample_weight with these methods, or a method of another version.
+    UnsupportedCombinationError : a loss, smoothing, kernel and method that do not go together.
     NonFiniteError : features hold NaN or infinity; names the rows.
     StateLostError : the duals that `state` belongs to are missing or do not fit.
     CertificateError : the dual value exceeds the primal one by more than rounding.
     """
     spec = method_named(method)
-    refuse_unsupported(method, kernel, sample_weight)
+    refuse_unsupported(method, kernel)
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
-    problem, rows, labels = checked_problem(X, y, loss, lam, smoothing, m)
+    problem, rows, labels = checked_problem(X, y, loss, lam, smoothing, smoothing_kind, m)
+    weights = checked_weights(sample_weight, problem.n)
     spec.refuse(problem)
-    duals_kept = keep_duals or spec.needs_duals(problem)
+    duals_kept = keep_duals or spec.needs_duals(problem.smoothing)
     _check_state(problem, state, duals_kept=duals_kept, duals_given=duals is not None)
     with ExitStack() as stack:
         if executor is None:
             executor = _default_executor(problem, spec)
             stack.callback(executor.close)
-        executor.bind(problem, rows, labels, keep_duals=duals_kept)
+        executor.bind(problem, rows, labels, keep_duals=duals_kept, weights=weights)
         if state is not None and duals is not None:
             executor.load_duals(duals)
             # They come with the step that the state was waiting to see applied.

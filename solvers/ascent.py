@@ -20,7 +20,7 @@ from solvers.orders import AscentOrder
 from solvers.problem import Problem
 from solvers.projections.columns import column_kind, margins_or_empty
 from solvers.rows import Rows, RowSource, as_rows, held_in_memory, is_sparse, slab_bounds
-from solvers.typing import FloatArray, Int64Array, IntArray
+from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Rows of a tile: a larger one solves more exactly, but pays t^2 d for its Gram matrix.
 _TILE_ROWS = 128
@@ -41,14 +41,22 @@ class BlockAscent:
     ----------
     problem : what is solved.
     X : (rows, d) features of the block.
-    y : (rows,) labels.
+    y, weights : (rows,) labels, and how often each row counts.
     index : place of the block among all blocks; it seeds the random orders.
     dtype : precision of products, where an order does not ask for float64.
     """
 
-    def __init__(self, problem: Problem, X: RowSource, y: IntArray, index: int, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        X: RowSource,
+        y: IntArray,
+        weights: Float64Array,
+        index: int,
+        dtype: np.dtype[Any],
+    ) -> None:
         self.problem = problem
-        self.y = y
+        self.y, self.weights = y, weights
         self._dtype = dtype
         self._X = X
         self._index = index
@@ -133,6 +141,7 @@ class _Work:
         self.dtype = dtype
         self.moved = np.ones(len(A), dtype=np.bool_)
         self._kind, self._rho, self._margins = column_kind(form), form.rho, margins_or_empty(form)
+        self._gammas = block.problem.smoothing, block.problem.smoothing_own
         self._scale = block.problem.scale * order.spread
         # (m, d): a change of one alpha_ij is an axpy along a row of both.
         self._W = np.array(order.W.T, dtype=dtype, order="C")
@@ -147,17 +156,18 @@ class _Work:
         scores = np.ascontiguousarray((X @ self._W.T).T if is_sparse(X) else self._W @ X.T)
         self._clock.product()
         A, delta, moved = self._A[rows], self._delta[rows], self.moved[rows]
+        weights = self._block.weights[rows]
         before = delta[chosen]
         order = self.random.permutation(len(chosen))
         for _ in range(self._block.sweeps_a_visit):
             sweep_tile(
-                self._kind, scores, gram, chosen, order, self._block.y[rows], A, delta, self._scale,
-                self._block.problem.smoothing, self._rho, self._margins, _STILL, moved,
+                self._kind, scores, gram, chosen, order, self._block.y[rows], A, delta, weights, self._scale,
+                *self._gammas, self._rho, self._margins, _STILL, moved,
             )  # fmt: skip
             order = order[moved[chosen[order]]]
         self._delta[rows], self.moved[rows] = delta, moved
         self._clock.kernel()
-        change = delta[chosen] - before
+        change = (delta[chosen] - before) * weights[chosen, None].astype(delta.dtype)
         if is_sparse(X):
             add_change_csr(X.data, X.indices, X.indptr, change, self._scale, self._product, self._W)
         else:
@@ -168,7 +178,13 @@ class _Work:
     def stats(self) -> BlockStats:
         """Sum the change."""
         linear, cross, square, alpha_sq, changed = change_sums(
-            self._block.y, self._A, self._delta, self._margins
+            self._kind,
+            self._block.y,
+            self._block.weights,
+            self._A,
+            self._delta,
+            self._margins,
+            self._block.problem.own_share,
         )
         self._clock.kernel()
         return BlockStats(

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from solvers.projections.columns import column_update
+from solvers.projections.columns import (
+    BINARY_HINGE_KIND,
+    BINARY_LOGISTIC_KIND,
+    ENTROPY_KIND,
+    column_update_two,
+    minus_conjugate,
+)
 from solvers.projections.workspace import column_workspace
 from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
@@ -20,8 +26,10 @@ def sweep_tile(
     y: IntArray,
     A: FloatArray,
     delta: FloatArray,
+    weights: Float64Array,
     scale: float,
     smoothing: float,
+    smoothing_own: float,
     rho: Float64Array,
     margins: Float64Array,
     threshold: float,
@@ -39,9 +47,10 @@ def sweep_tile(
     order : (t,) positions in `members`, the order of the visits.
     y, A, delta : (T,) labels, (T, m) dual rows at the start of the round and their change so far, which is
         updated.
+    weights : (T,) how often each row counts; A is that of a row that counts once.
     scale : s, the factor from a change of A to a change of scores; s = 1/(lam n) times the safety of a block
         that moves at the same time as others.
-    smoothing : gamma.
+    smoothing, smoothing_own : gamma, and that of the own class.
     threshold : a row whose alpha changes by more than this anywhere has moved.
     moved : (T,) booleans, written for the visited rows.
     """
@@ -51,10 +60,16 @@ def sweep_tile(
     alpha = np.empty(m)
     for position in order:
         i = members[position]
-        own = scale * gram[i, i]
+        if weights[i] == 0.0:
+            moved[i] = False
+            continue
+        weighted = scale * weights[i]
+        own = weighted * gram[i, i]
         for j in range(m):
             q[j] = scores[j, position] - own * (A[i, j] + delta[i, j])
-        column_update(kind, q, y[i], own + smoothing, rho, margins, alpha, work, index_work, -1.0)
+        column_update_two(
+            kind, q, y[i], own + smoothing, own + smoothing_own, rho, margins, alpha, work, index_work, -1.0
+        )
         largest = 0.0
         for j in range(m):
             before = delta[i, j]
@@ -66,7 +81,7 @@ def sweep_tile(
             if change == 0.0:
                 continue
             largest = max(largest, abs(change))
-            step = scale * change
+            step = weighted * change
             for other in range(t):
                 scores[j, other] += step * gram[i, members[other]]
         moved[i] = largest > threshold
@@ -109,29 +124,57 @@ def add_change_csr(
 
 @nb.njit(cache=True, nogil=True)
 def change_sums(
-    y: IntArray, A: FloatArray, delta: FloatArray, margins: Float64Array
+    kind: int,
+    y: IntArray,
+    weights: Float64Array,
+    A: FloatArray,
+    delta: FloatArray,
+    margins: Float64Array,
+    own_share: float,
 ) -> tuple[float, float, float, float, int]:
-    """Sum b(delta_i), <alpha_i, delta_i>, |delta_i|^2 and |alpha_i|^2, and count the rows that change."""
-    linear = 0.0
-    cross = 0.0
-    square = 0.0
-    alpha_sq = 0.0
+    """Sum the change of b, <alpha_i, delta_i>, |delta_i|^2 and |alpha_i|^2, and count the rows that change.
+
+    Each row counts w_i times, and its own class `own_share` times in what is smoothed.  b(alpha) is
+    -Phi*(-alpha), which is linear for the hinges.
+    """
+    m = A.shape[1]
+    before, after = np.empty(m), np.empty(m)
+    linear = cross = square = alpha_sq = 0.0
     rows = 0
     for i in range(A.shape[0]):
         changed = False
-        for j in range(A.shape[1]):
-            a = np.float64(A[i, j])
-            alpha_sq += a * a
-            v = np.float64(delta[i, j])
-            if v == 0.0:
-                continue
-            changed = True
-            cross += a * v
-            square += v * v
-            if margins.shape[0] > 0:
-                linear -= margins[y[i], j] * v
-            elif j != y[i]:
-                linear -= v
-        if changed:
-            rows += 1
+        row_cross = row_square = row_sq = 0.0
+        for j in range(m):
+            share = own_share if j == y[i] else 1.0
+            before[j] = A[i, j]
+            change = np.float64(delta[i, j])
+            after[j] = before[j] + change
+            row_sq += share * before[j] * before[j]
+            row_cross += share * before[j] * change
+            row_square += share * change * change
+            changed = changed or change != 0.0
+        alpha_sq += weights[i] * row_sq
+        if not changed:
+            continue
+        rows += 1
+        cross += weights[i] * row_cross
+        square += weights[i] * row_square
+        linear += weights[i] * _change_of_b(kind, before, after, y[i], margins)
     return linear, cross, square, alpha_sq, rows
+
+
+@nb.njit(cache=True, nogil=True)
+def _change_of_b(
+    kind: int, before: Float64Array, after: Float64Array, y: int, margins: Float64Array
+) -> float:
+    """Give b(after) - b(before); where b is linear, without the cancellation of two large values."""
+    if kind in (ENTROPY_KIND, BINARY_LOGISTIC_KIND):
+        return minus_conjugate(kind, after, y, margins) - minus_conjugate(kind, before, y, margins)
+    total = 0.0
+    for j in range(len(before)):
+        change = after[j] - before[j]
+        if j == y:
+            total += change if kind == BINARY_HINGE_KIND else 0.0
+        else:
+            total -= change if margins.shape[0] == 0 else margins[y, j] * change
+    return total

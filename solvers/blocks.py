@@ -2,50 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
-from solvers import kernels, projections, ranking
+from solvers import kernels, ranking
 from solvers.ascent import BlockAscent
 from solvers.block_stats import BlockStats
 from solvers.clock import Clock
 from solvers.duals import BlockDuals
-from solvers.errors import NonFiniteError, StateLostError
-from solvers.losses.base import Family
+from solvers.errors import StateLostError
 from solvers.orders import AscentOrder, Commit, EvaluateOrder, OracleOrder, Order, RebuildOrder
-from solvers.problem import Problem, squared_norm
-from solvers.rows import (
-    Rows,
-    RowSource,
-    as_rows,
-    compute_dtype,
-    count_tiles,
-    is_sparse,
-    iterate_tiles,
-    nonfinite_rows,
-    tile_rows,
-)
+from solvers.problem import Problem
+from solvers.projections.columns import column_kind, margins_or_empty
+from solvers.projections.gradients import conjugate_sum
+from solvers.rows import RowSource, compute_dtype
+from solvers.tiles import Scratch, Tile, TileReader
 from solvers.typing import Float64Array, FloatArray, IntArray
+from solvers.vertices import is_uniform, vertices_of
 
 _FLOAT64 = np.dtype(np.float64)
-
-
-@dataclass(frozen=True)
-class _Tile:
-    """Rows [start, stop) of the block, ready to compute with."""
-
-    number: int
-    start: int
-    stop: int
-    X: Rows
-    y: IntArray
-
-    @property
-    def rows(self) -> slice:
-        return slice(self.start, self.stop)
 
 
 class Block:
@@ -58,27 +32,35 @@ class Block:
     X : its features, a RowSource of stop - start rows.
     y : its labels, (stop - start,) integers.
     problem : what is solved.
-    keep_duals : whether A is kept; smoothing > 0 keeps it in any case.
+    keep_duals : whether A is kept.
+    weights : how often each example counts, (stop - start,) float64; None for once.
     """
 
     def __init__(
-        self, index: int, start: int, stop: int, X: RowSource, y: IntArray, problem: Problem, keep_duals: bool
+        self,
+        index: int,
+        start: int,
+        stop: int,
+        X: RowSource,
+        y: IntArray,
+        problem: Problem,
+        keep_duals: bool,
+        weights: Float64Array | None = None,
     ) -> None:
         self.index, self.start, self.stop = index, start, stop
         self.problem = problem
         self._X = X
         self._y = np.ascontiguousarray(y, dtype=np.int32)
+        self._weights = (
+            np.ones(stop - start) if weights is None else np.ascontiguousarray(weights, np.float64)
+        )
+        self._weighted = not is_uniform(self._weights)
         self._dtype = compute_dtype(X.dtype)
-        self._tile_rows = tile_rows(problem.d, problem.m, self._dtype.itemsize)
-        self._unchecked = set(range(count_tiles(stop - start, start, self._tile_rows)))
-        form = problem.form
-        self._rho = form.rho
-        self._hinge_first = form.family is Family.HINGE_THEN_SUM
-        self._margins = np.empty((0, 0)) if form.margins is None else form.margins
+        self._tiles = TileReader(X, self._y, self._weights, start, problem.m)
         self._ascent: BlockAscent | None = None
         self._duals: BlockDuals | None = None
-        if keep_duals or problem.smoothing > 0:
-            self._duals = BlockDuals(problem, self._y, self._dtype, len(self._unchecked))
+        if keep_duals:
+            self._duals = BlockDuals(problem, self._y, self._dtype, len(self._tiles))
 
     def run(self, order: Order) -> BlockStats:
         """Carry out an order; the same order again gives the same sums and changes nothing more.
@@ -100,48 +82,48 @@ class Block:
 
     def duals(self, commit: Commit | None = None) -> FloatArray:
         """Give A (rows, m), after applying `commit` where that has not been done."""
-        duals = self._kept_duals()
-        for number, start, stop in self._tile_bounds():
-            duals.commit(number, start, stop, commit)
-        return duals.A
+        A = self._committed(commit).A
+        return A * self._weights[:, None].astype(A.dtype) if self._weighted else A
 
     def load_duals(self, start: int, rows: FloatArray) -> None:
         """Replace A from row `start` of the problem on by `rows` (r, m)."""
-        self._kept_duals().load(start - self.start, rows)
+        first = start - self.start
+        if self._weighted:
+            weights = self._weights[first : first + len(rows), None]
+            # A row that counts for nothing has no point of its domain that is better than another.
+            divisors = np.where(weights > 0.0, weights, np.inf)
+            rows = (rows / divisors).astype(rows.dtype)
+        self._kept_duals().load(first, rows)
 
     def _find_vertex(self, order: OracleOrder) -> BlockStats:
         """Sum the vertex u_i at s_i + gamma alpha_i (Tajima et al., eq. 2.25 with the sign of C.24)."""
         clock = Clock()
-        W = np.ascontiguousarray(order.W, dtype=self._dtype)
-        scratch = _Scratch(self._tile_rows, self.problem.m, len(self._rho), self._dtype)
+        dtype = _FLOAT64 if order.exact else self._dtype
+        W = np.ascontiguousarray(order.W, dtype=dtype)
+        duals = None if order.envelope else self._lifting_duals()
+        scratch = Scratch(self._tiles.rows, self.problem.m, dtype)
+        vertices = vertices_of(self.problem, self._tiles.rows, smoothed=order.envelope)
         product = np.zeros((self.problem.m, self.problem.d))
         sums = np.zeros(ranking.N_SUMS)
-        alpha_sq = 0.0
-        for tile in self._tiles(self._dtype):
+        alpha_u = alpha_sq = 0.0
+        for tile in self._tiles.read(dtype):
             scores = scratch.scores_of(tile.X, W)
             clock.product()
-            ranked, counts = scratch.vertex(tile.stop - tile.start)
-            if self._duals is not None:
-                self._duals.commit(tile.number, tile.start, tile.stop, order.commit)
-                A = self._duals.A[tile.rows]
-                ranked, counts = self._duals.ranked[tile.rows], self._duals.counts[tile.rows]
-                if self.problem.smoothing > 0:
-                    kernels.lift_scores(scores, A, self.problem.smoothing)
-            ranking.rank_rows(
-                scores, tile.y, self._rho, self._hinge_first, self._margins, ranked, counts, sums
-            )
-            if self._duals is not None:
-                self._duals.found(tile.number, order.round)
-                sums[ranking.ALPHA_U] += kernels.alpha_dot_u(A, tile.y, self._rho, ranked, counts)
-                alpha_sq += kernels.sum_of_squares(A)
+            if duals is not None:
+                duals.commit(tile.number, tile.start, tile.stop, order.commit)
+                alpha_sq += self._squares(duals, tile)
+                self._lift(scores, duals, tile)
+            vertices.find(scores, tile.y, tile.weights, sums)
+            if duals is not None:
+                alpha_u += vertices.mix_later(duals, tile.number, tile.rows, order.round)
             clock.kernel()
-            self._accumulate(tile, ranked, counts, product)
+            vertices.accumulate(tile.X, product)
             clock.product()
         return BlockStats(
             rows=self.stop - self.start,
             product=np.ascontiguousarray(product.T),
             b_u=float(sums[ranking.B_U]),
-            alpha_u=float(sums[ranking.ALPHA_U]),
+            alpha_u=alpha_u,
             u_sq=float(sums[ranking.U_SQ]),
             alpha_sq=alpha_sq,
             loss=float(sums[ranking.LOSS]),
@@ -153,12 +135,11 @@ class Block:
 
     def _ascend(self, order: AscentOrder) -> BlockStats:
         """Find a change of A by exact column updates; it waits for its commit."""
-        duals = self._kept_duals()
-        self.duals(order.commit)
+        duals = self._committed(order.commit)
         if order.exact:
             duals.widen()
         if self._ascent is None:
-            self._ascent = BlockAscent(self.problem, self._X, self._y, self.index, self._dtype)
+            self._ascent = BlockAscent(self.problem, self._X, self._y, self._weights, self.index, self._dtype)
         stats = self._ascent.run(order, duals.A, duals.change())
         duals.changed(order.round)
         return stats
@@ -167,35 +148,34 @@ class Block:
         clock = Clock()
         dtype = _FLOAT64 if order.exact else self._dtype
         W = np.ascontiguousarray(order.W, dtype=dtype)
-        scratch = _Scratch(self._tile_rows, self.problem.m, len(self._rho), dtype)
-        smoothing = self.problem.smoothing
-        lifted = np.zeros(ranking.N_SUMS)
-        envelope = alpha_sq = 0.0
-        for tile in self._tiles(dtype):
+        scratch = Scratch(self._tiles.rows, self.problem.m, dtype)
+        smoothed = self.problem.smoothing > 0
+        plain = vertices_of(self.problem, self._tiles.rows, smoothed=True)
+        lifted = vertices_of(self.problem, self._tiles.rows, smoothed=False) if smoothed else plain
+        sums, lifted_sums = np.zeros(ranking.N_SUMS), np.zeros(ranking.N_SUMS)
+        alpha_sq = b_alpha = 0.0
+        for tile in self._tiles.read(dtype):
             scores = scratch.scores_of(tile.X, W)
             clock.product()
-            ranked, counts = scratch.vertex(tile.stop - tile.start)
-            if smoothing > 0:
-                envelope += float(
-                    np.sum(projections.envelope_losses(self.problem.form, scores, tile.y, smoothing))
-                )
             if self._duals is not None:
                 self._duals.commit(tile.number, tile.start, tile.stop, order.commit)
-                A = self._duals.A[tile.rows]
-                alpha_sq += kernels.sum_of_squares(A)
-                if smoothing > 0:
-                    kernels.lift_scores(scores, A, smoothing)
-            ranking.rank_rows(
-                scores, tile.y, self._rho, self._hinge_first, self._margins, ranked, counts, lifted
-            )
+                alpha_sq += self._squares(self._duals, tile)
+                if not self.problem.form.linear_conjugate:
+                    b_alpha += self._conjugates(self._duals.A[tile.rows], tile)
+            if smoothed and self._duals is not None:
+                raised = scratch.copy_of(scores)
+                self._lift(raised, self._duals, tile)
+                lifted.find(raised, tile.y, tile.weights, lifted_sums)
+            plain.find(scores, tile.y, tile.weights, sums)
             clock.kernel()
-        loss = float(lifted[ranking.LOSS])
+        loss = float(sums[ranking.LOSS])
         return BlockStats(
             rows=self.stop - self.start,
             alpha_sq=alpha_sq,
-            loss=envelope if smoothing > 0 else loss,
-            lifted_loss=loss,
-            active=int(lifted[ranking.ACTIVE]),
+            b_alpha=b_alpha,
+            loss=loss,
+            lifted_loss=float(lifted_sums[ranking.LOSS]) if smoothed else loss,
+            active=int(sums[ranking.ACTIVE]),
             seconds_products=clock.products,
             seconds_kernels=clock.kernels,
         )
@@ -205,17 +185,16 @@ class Block:
         clock = Clock()
         duals = self._kept_duals()
         if order.exact:
-            self.duals(order.commit)
-            duals.widen()
+            self._committed(order.commit).widen()
         product = np.zeros((self.problem.d, self.problem.m))
         b = alpha_sq = 0.0
-        for tile in self._tiles(_FLOAT64):
+        for tile in self._tiles.read(_FLOAT64):
             duals.commit(tile.number, tile.start, tile.stop, order.commit)
             A = duals.A[tile.rows].astype(np.float64)
-            b -= float(np.vdot(self.problem.form.margin_rows(tile.y), A))
-            alpha_sq += squared_norm(A)
+            b += self._conjugates(A, tile)
+            alpha_sq += self._squares(duals, tile)
             clock.kernel()
-            product += tile.X.T @ A
+            product += tile.X.T @ (A * tile.weights[:, None] if self._weighted else A)
             clock.product()
         return BlockStats(
             rows=self.stop - self.start,
@@ -226,56 +205,33 @@ class Block:
             seconds_kernels=clock.kernels,
         )
 
-    def _tiles(self, dtype: np.dtype[Any]) -> Iterator[_Tile]:
-        """Yield the tiles with features of the given precision, checking each one the first time."""
-        for number, (start, stop, X) in enumerate(iterate_tiles(self._X, self.start, self._tile_rows)):
-            if number in self._unchecked:
-                self._check_finite(X, start)
-                self._unchecked.discard(number)
-            yield _Tile(number, start, stop, as_rows(X, dtype), self._y[start:stop])
+    def _conjugates(self, A: FloatArray, tile: Tile) -> float:
+        """Give sum w_i (-Phi*(-alpha_i)) of the rows A (b, m) of a tile."""
+        form = self.problem.form
+        return float(conjugate_sum(column_kind(form), A, tile.y, tile.weights, margins_or_empty(form)))
 
-    def _tile_bounds(self) -> Iterator[tuple[int, int, int]]:
-        for number, low in enumerate(
-            range(self.start - self.start % self._tile_rows, self.stop, self._tile_rows)
-        ):
-            yield number, max(low - self.start, 0), min(low + self._tile_rows, self.stop) - self.start
+    def _squares(self, duals: BlockDuals, tile: Tile) -> float:
+        """Give sum w_i |alpha_i|^2 of a tile, as far as it is smoothed."""
+        return float(kernels.sum_of_squares(duals.A[tile.rows], tile.y, tile.weights, self.problem.own_share))
 
-    def _check_finite(self, X: Rows, start: int) -> None:
-        bad = nonfinite_rows(X)
-        if bad.size:
-            rows = ", ".join(str(self.start + start + int(row)) for row in bad[:5])
-            more = f" and {bad.size - 5} more near them" if bad.size > 5 else ""
-            raise NonFiniteError(
-                f"the features of rows {rows}{more} hold NaN or infinity; mend or drop these rows"
-            )
+    def _lift(self, scores: FloatArray, duals: BlockDuals, tile: Tile) -> None:
+        """Add gamma alpha_i to the scores of a tile."""
+        gammas = self.problem.smoothing, self.problem.smoothing_own
+        if gammas[0] > 0:
+            kernels.lift_scores(scores, duals.A[tile.rows], tile.y, *gammas)
 
-    def _accumulate(self, tile: _Tile, ranked: IntArray, counts: IntArray, product: Float64Array) -> None:
-        if is_sparse(tile.X):
-            csr = (tile.X.data, tile.X.indices, tile.X.indptr)
-            kernels.accumulate_csr(*csr, tile.y, self._rho, ranked, counts, product)
-        else:
-            kernels.accumulate_dense(tile.X, tile.y, self._rho, ranked, counts, product)
+    def _committed(self, commit: Commit | None) -> BlockDuals:
+        """Give the duals with `commit` applied to every row."""
+        duals = self._kept_duals()
+        for number, start, stop in self._tiles.bounds():
+            duals.commit(number, start, stop, commit)
+        return duals
+
+    def _lifting_duals(self) -> BlockDuals | None:
+        """Give the duals, None where none are kept; smoothing cannot do without."""
+        return self._kept_duals() if self.problem.smoothing > 0 else self._duals
 
     def _kept_duals(self) -> BlockDuals:
         if self._duals is None:
             raise StateLostError("this block keeps no dual variables; bind it with keep_duals=True")
         return self._duals
-
-
-class _Scratch:
-    """Buffers that the tiles of one order share."""
-
-    def __init__(self, rows: int, m: int, ranks: int, dtype: np.dtype[Any]) -> None:
-        self._scores = np.empty((rows, m), dtype=dtype)
-        self._ranked = np.empty((rows, ranks), dtype=np.int32)
-        self._counts = np.empty(rows, dtype=np.int32)
-
-    def scores_of(self, X: Rows, W: FloatArray) -> FloatArray:
-        """Give X W for a tile, in the shared buffer."""
-        if is_sparse(X):
-            return np.ascontiguousarray(X @ W)
-        return np.dot(X, W, out=self._scores[: X.shape[0]])
-
-    def vertex(self, rows: int) -> tuple[IntArray, IntArray]:
-        """Give room for `ranked` and `counts` of a tile."""
-        return self._ranked[:rows], self._counts[:rows]

@@ -2,7 +2,9 @@
 
 Each round measures the gap at W, lets every block find a change dA of its own dual rows from there, and
 steps along the summed change: D(A + g dA) is a parabola in g whose coefficients are the sums that the blocks
-return, so the best g in [0, 1] is known exactly and the dual never decreases, for any number of blocks.
+return, so the best g in [0, 1] is known exactly and the dual never decreases, for any number of blocks.  For
+a loss whose conjugate is not linear the parabola is a lower bound of D, because -Phi* is concave, which
+touches it at g = 0 and g = 1: the dual still never decreases.
 """
 
 from __future__ import annotations
@@ -40,10 +42,13 @@ class DualAscent:
         stats = run(EvaluateOrder(W=state.W, commit=state.commit, exact=state.exact))
         aa = stats.alpha_sq / problem.n
         loss = stats.loss / problem.n
+        # Where it is no linear function the line search knew only a bound of it.
+        b = state.b if problem.form.linear_conjugate else stats.b_alpha / problem.n
         primal = problem.primal(state.W, loss)
-        dual = problem.dual(state.W, state.b, aa)
+        dual = problem.dual(state.W, b, aa)
         before = replace(
             state,
+            b=b,
             aa=aa,
             loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
             best_primal=min(state.best_primal, primal),

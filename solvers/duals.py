@@ -8,12 +8,10 @@ from solvers.errors import StateLostError
 from solvers.kernels import commit_rows
 from solvers.orders import Commit
 from solvers.problem import Problem
-from solvers.projections import column_updates
+from solvers.projections import nearest_rows
 from solvers.typing import Float64Array, FloatArray, IntArray
 
 _NEVER = -1
-_FAR = 2.0**40
-_TINY = 1e-200
 #: Rows that are projected at once.
 _ROWS_AT_ONCE = 4096
 
@@ -33,7 +31,7 @@ class BlockDuals:
         self.ranked = np.zeros((len(y), len(self._rho)), dtype=np.int32)
         self.counts = np.zeros(len(y), dtype=np.int32)
         self._change: FloatArray | None = None
-        self._change_round = _NEVER
+        self._dense = np.zeros(tiles, dtype=np.bool_)
         self._committed = np.full(tiles, _NEVER, dtype=np.int64)
         self._pending = np.full(tiles, _NEVER, dtype=np.int64)
 
@@ -47,8 +45,9 @@ class BlockDuals:
                 "load the duals of a checkpoint and go on from its state"
             )
         rows = slice(start, stop)
-        if self._change is not None and self._change_round == commit.round:
-            self.A[rows] += np.asarray(commit.step * self._change[rows], dtype=self.A.dtype)
+        if self._change is not None and self._dense[tile]:
+            moved = self.A[rows] + np.asarray(commit.step * self._change[rows], dtype=self.A.dtype)
+            self.A[rows] = moved if commit.shrink == 1.0 else commit.shrink * moved
             self._committed[tile] = commit.round
             return
         commit_rows(
@@ -62,9 +61,17 @@ class BlockDuals:
         )
         self._committed[tile] = commit.round
 
-    def found(self, tile: int, round_: int) -> None:
-        """Note that `ranked` and `counts` of a tile now hold the vertex of this round."""
-        self._pending[tile] = round_
+    def found_ranked(self, tile: int, rows: slice, ranked: IntArray, counts: IntArray, round_: int) -> None:
+        """Keep the vertex of this round for the rows of a tile, as ranked classes."""
+        self.ranked[rows], self.counts[rows] = ranked, counts
+        self._pending[tile], self._dense[tile] = round_, False
+
+    def found_dense(self, tile: int, rows: slice, U: FloatArray, round_: int) -> None:
+        """Keep the vertex U (r, m) of this round for the rows of a tile, as the change that leads to it."""
+        if self._change is None:
+            self._change = np.zeros_like(self.A)
+        np.subtract(U, self.A[rows], out=self._change[rows])
+        self._pending[tile], self._dense[tile] = round_, True
 
     def change(self) -> FloatArray:
         """Give room (rows, m) for a change of A; what was in it is not waiting for a commit any more."""
@@ -75,7 +82,7 @@ class BlockDuals:
 
     def changed(self, round_: int) -> None:
         """Note that the room now holds the change of this round, for every tile."""
-        self._change_round = round_
+        self._dense[:] = True
         self._pending[:] = round_
 
     def widen(self) -> None:
@@ -89,14 +96,7 @@ class BlockDuals:
         self._to_float64()
         for start in range(0, len(self.A), _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
-            self.A[rows] = self._nearest(self.A[rows].astype(np.float64), self._y[rows])
-
-    def _nearest(self, A: Float64Array, y: IntArray) -> Float64Array:
-        """Give the projections of rows (r, m): the column problem whose free solution they are."""
-        own = np.take_along_axis(A, y[:, None].astype(np.int64), axis=1)
-        # Far above the margins, which the column problem adds again, a small row keeps its digits.
-        c = _FAR / np.maximum(own, _TINY)
-        return column_updates(self._form, c * (own - A) - self._form.margin_rows(y), y, c[:, 0])
+            self.A[rows] = nearest_rows(self._form, self.A[rows].astype(np.float64), self._y[rows])
 
     def _to_float64(self) -> None:
         self.A = self.A.astype(np.float64)

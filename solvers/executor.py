@@ -17,7 +17,7 @@ from solvers.errors import InvalidProblemError, StateLostError
 from solvers.orders import Commit, Order
 from solvers.problem import Problem
 from solvers.rows import RowRange, RowSource
-from solvers.typing import FloatArray, IntArray
+from solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Dual variables of the rows [start, stop): (start, stop, A of shape (stop - start, m)).
 DualRows: TypeAlias = tuple[int, int, FloatArray]
@@ -46,8 +46,19 @@ class Executor(Protocol):
         """Number of blocks of the bound problem."""
         ...
 
-    def bind(self, problem: Problem, X: RowSource, y: IntArray, *, keep_duals: bool) -> None:
-        """Take the examples of a problem, with A = 0 where `keep_duals`; what was bound before is dropped."""
+    def bind(
+        self,
+        problem: Problem,
+        X: RowSource,
+        y: IntArray,
+        *,
+        keep_duals: bool,
+        weights: Float64Array | None = None,
+    ) -> None:
+        """Take the examples of a problem, with A = 0 where `keep_duals`; what was bound before is dropped.
+
+        `weights` (n,) says how often each example counts, None once.
+        """
         ...
 
     def run(self, order: Order) -> BlockStats:
@@ -93,12 +104,29 @@ class SerialExecutor:
         """Number of blocks of the bound problem."""
         return len(self._blocks)
 
-    def bind(self, problem: Problem, X: RowSource, y: IntArray, *, keep_duals: bool) -> None:
+    def bind(
+        self,
+        problem: Problem,
+        X: RowSource,
+        y: IntArray,
+        *,
+        keep_duals: bool,
+        weights: Float64Array | None = None,
+    ) -> None:
         """Cut the examples into blocks, with A = 0 where `keep_duals`."""
         blocks = min(self._default_blocks, problem.n) if self._asked_blocks is None else self._asked_blocks
         bounds = block_bounds(problem.n, blocks, self._asked_bounds)
         self._blocks = [
-            Block(i, start, stop, RowRange(X, start, stop), y[start:stop], problem, keep_duals)
+            Block(
+                i,
+                start,
+                stop,
+                RowRange(X, start, stop),
+                y[start:stop],
+                problem,
+                keep_duals,
+                None if weights is None else weights[start:stop],
+            )
             for i, (start, stop) in enumerate(pairwise(bounds))
         ]
 

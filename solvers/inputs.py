@@ -8,9 +8,9 @@ import numpy as np
 
 from solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from solvers.losses.base import Loss
-from solvers.problem import Problem
+from solvers.problem import Problem, SmoothingKind
 from solvers.rows import RowSource, compute_dtype, is_sparse
-from solvers.typing import IntArray
+from solvers.typing import Float64Array, IntArray
 
 
 def checked_rows(X: Any) -> RowSource:
@@ -50,7 +50,13 @@ def checked_labels(y: Any, n: int, m: int | None) -> tuple[IntArray, int]:
 
 
 def checked_problem(
-    X: Any, y: Any, loss: Loss, lam: float, smoothing: float, m: int | None
+    X: Any,
+    y: Any,
+    loss: Loss,
+    lam: float,
+    smoothing: float,
+    smoothing_kind: SmoothingKind,
+    m: int | None,
 ) -> tuple[Problem, RowSource, IntArray]:
     """Give the problem with its examples; InvalidProblemError names what is wrong with them."""
     # A class has the methods of its values, so the protocol alone would let it through.
@@ -61,13 +67,44 @@ def checked_problem(
     rows = checked_rows(X)
     n, d = (int(size) for size in rows.shape)
     labels, classes = checked_labels(y, n, m)
-    problem = Problem(loss=loss, n=n, d=d, m=classes, lam=float(lam), smoothing=float(smoothing))
+    problem = Problem(
+        loss=loss,
+        n=n,
+        d=d,
+        m=classes,
+        lam=float(lam),
+        smoothing=float(smoothing),
+        smoothing_kind=smoothing_kind,
+    )
     return problem, rows, labels
 
 
-def refuse_unsupported(method: str, kernel: Any, sample_weight: Any) -> None:
+def checked_weights(sample_weight: Any, n: int) -> Float64Array | None:
+    """Give sample weights as (n,) float64, None where every example counts once."""
+    if sample_weight is None:
+        return None
+    try:
+        weights = np.array(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidProblemError(
+            "sample_weight is not a sequence of numbers; give one per example"
+        ) from None
+    if weights.shape != (n,):
+        raise InvalidProblemError(
+            f"sample_weight has the shape {weights.shape}; give one number for each of {n} rows"
+        )
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0.0)))
+    if bad.size:
+        row = int(bad[0])
+        raise InvalidProblemError(
+            f"sample_weight of row {row} is {weights[row]}; give finite weights that are not negative"
+        )
+    if not weights.any():
+        raise InvalidProblemError("every sample_weight is 0; give at least one example a positive weight")
+    return None if (weights == 1.0).all() else weights
+
+
+def refuse_unsupported(method: str, kernel: Any) -> None:
     """Refuse what the method cannot do, before any work starts."""
     if kernel is not None:
         raise UnsupportedCombinationError(f"the method {method} has no kernel form; leave kernel out")
-    if sample_weight is not None:
-        raise UnsupportedCombinationError(f"the method {method} takes no sample_weight; leave it out")

@@ -17,8 +17,8 @@ _FLAGS: dict[str, Any] = {"nogil": True, "cache": True, "fastmath": {"contract"}
 
 
 @njit(**_FLAGS)
-def _group_by_class(y: Any, rho: Any, ranked: Any, counts: Any, m: int) -> tuple[Any, Any, Any]:
-    """List the non-zeros of U class by class: (first entry of each class, rows, values)."""
+def _group_by_class(y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, m: int) -> tuple[Any, Any, Any]:
+    """List the non-zeros of U class by class: (first entry of each class, rows, values times weights)."""
     rows = len(y)
     first = np.zeros(m + 1, dtype=np.int64)
     for i in range(rows):
@@ -40,12 +40,12 @@ def _group_by_class(y: Any, rho: Any, ranked: Any, counts: Any, m: int) -> tuple
             c = ranked[i, j]
             if c != y[i]:
                 entry_rows[next_entry[c]] = i
-                entry_values[next_entry[c]] = -rho[j]
+                entry_values[next_entry[c]] = -weights[i] * rho[j]
                 next_entry[c] += 1
                 total += rho[j]
         if total > 0.0:
             entry_rows[next_entry[y[i]]] = i
-            entry_values[next_entry[y[i]]] = total
+            entry_values[next_entry[y[i]]] = weights[i] * total
             next_entry[y[i]] += 1
     return first, entry_rows, entry_values
 
@@ -79,14 +79,14 @@ def _add_one(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
 
 
 @njit(**_FLAGS)
-def accumulate_dense(X: Any, y: Any, rho: Any, ranked: Any, counts: Any, product: Any) -> None:
-    """Add X^T U to `product` (m, d) float64, for the rows X (b, d).
+def accumulate_dense(X: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, product: Any) -> None:
+    """Add sum w_i u_i x_i^T to `product` (m, d) float64, for the rows X (b, d).
 
     Entries are taken class by class and column strip by column strip, so that the sums of a class stay in the
     first-level cache while its rows pass by.
     """
     m, d = product.shape
-    first, rows, values = _group_by_class(y, rho, ranked, counts, m)
+    first, rows, values = _group_by_class(y, weights, rho, ranked, counts, m)
     for low in range(0, d, COLUMN_STRIP):
         for c in range(m):
             target = product[c, low : low + COLUMN_STRIP]
@@ -103,10 +103,18 @@ def accumulate_dense(X: Any, y: Any, rho: Any, ranked: Any, counts: Any, product
 
 @njit(**_FLAGS)
 def accumulate_csr(
-    data: Any, indices: Any, indptr: Any, y: Any, rho: Any, ranked: Any, counts: Any, product: Any
+    data: Any,
+    indices: Any,
+    indptr: Any,
+    y: Any,
+    weights: Any,
+    rho: Any,
+    ranked: Any,
+    counts: Any,
+    product: Any,
 ) -> None:
-    """Add X^T U to `product` (m, d) float64, for CSR rows."""
-    first, rows, values = _group_by_class(y, rho, ranked, counts, product.shape[0])
+    """Add sum w_i u_i x_i^T to `product` (m, d) float64, for CSR rows."""
+    first, rows, values = _group_by_class(y, weights, rho, ranked, counts, product.shape[0])
     for c in range(product.shape[0]):
         for e in range(first[c], first[c + 1]):
             value = values[e]
@@ -132,35 +140,38 @@ def commit_rows(A: Any, y: Any, rho: Any, ranked: Any, counts: Any, step: float,
 
 
 @njit(**_FLAGS)
-def lift_scores(scores: Any, A: Any, smoothing: float) -> None:
-    """Add smoothing * A to the scores, both (b, m)."""
+def lift_scores(scores: Any, A: Any, y: Any, smoothing: float, smoothing_own: float) -> None:
+    """Add smoothing * A to the scores, both (b, m); the own class has a factor of its own."""
     for i in range(A.shape[0]):
+        own = scores[i, y[i]] + smoothing_own * A[i, y[i]]
         for j in range(A.shape[1]):
             scores[i, j] += smoothing * A[i, j]
+        scores[i, y[i]] = own
 
 
 @njit(**_FLAGS)
-def alpha_dot_u(A: Any, y: Any, rho: Any, ranked: Any, counts: Any) -> float:
-    """Give sum_i <alpha_i, u_i>."""
+def alpha_dot_u(A: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, own_share: float) -> float:
+    """Give sum_i w_i <alpha_i, u_i>, where the own class counts `own_share` times."""
     total = 0.0
     for i in range(A.shape[0]):
         others = 0.0
         for j in range(counts[i]):
             c = ranked[i, j]
             if c != y[i]:
-                total -= rho[j] * A[i, c]
+                total -= weights[i] * rho[j] * A[i, c]
                 others += rho[j]
-        total += others * A[i, y[i]]
+        total += weights[i] * own_share * others * A[i, y[i]]
     return total
 
 
 @njit(**_FLAGS)
-def sum_of_squares(A: Any) -> float:
-    """Give |A|_F^2 in float64, adding row by row."""
+def sum_of_squares(A: Any, y: Any, weights: Any, own_share: float) -> float:
+    """Give sum_i w_i |alpha_i|^2 in float64, where the own class counts `own_share` times."""
     total = 0.0
     for i in range(A.shape[0]):
         row = 0.0
         for j in range(A.shape[1]):
             row += np.float64(A[i, j]) * np.float64(A[i, j])
-        total += row
+        row += (own_share - 1.0) * np.float64(A[i, y[i]]) * np.float64(A[i, y[i]])
+        total += weights[i] * row
     return total

@@ -37,9 +37,9 @@ class MethodSpec:
     convex_only: bool = True
     unfit: Callable[[Problem], str | None] = lambda _problem: None
 
-    def needs_duals(self, problem: Problem) -> bool:
-        """Say whether A must be kept for this problem."""
-        return self.keeps_duals or (self.lifted and problem.smoothing > 0)
+    def needs_duals(self, smoothing: float) -> bool:
+        """Say whether A must be kept, with this smoothing."""
+        return self.keeps_duals or (self.lifted and smoothing > 0)
 
     def refuse(self, problem: Problem) -> None:
         """Raise UnsupportedCombinationError where the problem is not for this method."""

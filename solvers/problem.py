@@ -91,9 +91,14 @@ class Problem:
         return self.loss.form(self.m)
 
     @property
+    def own_share(self) -> float:
+        """The share of the smoothing that the own class has: 1, or 0 where only the others are smoothed."""
+        return 0.0 if self.smoothing_kind == "others" else 1.0
+
+    @property
     def smoothing_own(self) -> float:
-        """The gamma of the own class: 0 where only the others are smoothed."""
-        return self.smoothing if self.smoothing_kind == "moreau" else 0.0
+        """The gamma of the own class."""
+        return self.smoothing * self.own_share
 
     @property
     def scale(self) -> float:

@@ -132,12 +132,23 @@ def _loss_of_row(keys: Any, labels: Any, own: Any, own_score: float, margin: flo
 
 @njit(**_FLAGS)
 def rank_rows(
-    scores: Any, y: Any, rho: Any, hinge_first: bool, margins: Any, ranked: Any, counts: Any, sums: Any
+    scores: Any,
+    y: Any,
+    weights: Any,
+    rho: Any,
+    hinge_first: bool,
+    own_in_sort: bool,
+    own_share: float,
+    margins: Any,
+    ranked: Any,
+    counts: Any,
+    sums: Any,
 ) -> None:
     """Find u_i for every row of scores (b, m) and add the row's scalars to `sums`; overwrites the scores.
 
-    `margins` is (m, m) or (0, 0) for 1 - e_y.  Writes `ranked` (b, L) and `counts` (b,).  Adds sum Phi, sum
-    b(u_i), sum |u_i|^2 and the number of rows with u_i != 0.
+    `margins` is (m, m) or (0, 0) for 1 - e_y.  Writes `ranked` (b, L) and `counts` (b,).  Adds w_i times Phi,
+    b(u_i) and |u_i|^2, whose own class counts `own_share` times, and the number of rows with u_i != 0.  With
+    own_in_sort False the own class takes no rank; L < m then.
     """
     m = scores.shape[1]
     size = len(rho)
@@ -154,6 +165,8 @@ def rank_rows(
         else:
             for j in range(m):
                 row[j] += margins[own, j]
+        if not own_in_sort:
+            row[own] = -np.inf
         if size >= SORT_FROM:
             _largest_by_sort(row, keys, labels)
         elif size > LANES or m < 2 * LANES:
@@ -171,12 +184,13 @@ def rank_rows(
         elif loss <= 0.0:
             count, loss = 0, 0.0
         counts[i] = count
-        sums[LOSS] += np.nan if lost else loss
+        weight = weights[i]
+        sums[LOSS] += np.nan if lost else weight * loss
         others = 0.0
         for j in range(count):
             if labels[j] != own:
                 others += rho[j]
-                sums[U_SQ] += rho[j] * rho[j]
-                sums[B_U] += rho[j] * (1.0 if uniform else margins[own, labels[j]])
-        sums[U_SQ] += others * others
+                sums[U_SQ] += weight * rho[j] * rho[j]
+                sums[B_U] += weight * rho[j] * (1.0 if uniform else margins[own, labels[j]])
+        sums[U_SQ] += weight * own_share * others * others
         sums[ACTIVE] += others > 0.0

@@ -18,6 +18,7 @@ from solvers.projections.euclidean import (
     project_topk_simplex_alpha,
     project_topk_simplex_beta,
 )
+from solvers.projections.nearest import nearest_rows
 from solvers.projections.workspace import column_workspace
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "entropy_updates",
     "envelope_losses",
     "margins_or_empty",
+    "nearest_rows",
     "project_bipartite_simplex",
     "project_knapsack",
     "project_topk_cone",

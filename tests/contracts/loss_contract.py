@@ -30,7 +30,19 @@ class LossContract:
         sums = np.zeros(N_SUMS)
         margins = np.empty((0, 0)) if form.margins is None else form.margins
         first = form.family is Family.HINGE_THEN_SUM
-        rank_rows(scores.copy(), y.astype(np.int32), form.rho, first, margins, ranked, counts, sums)
+        rank_rows(
+            scores.copy(),
+            y.astype(np.int32),
+            np.ones(len(y)),
+            form.rho,
+            first,
+            True,
+            1.0,
+            margins,
+            ranked,
+            counts,
+            sums,
+        )
         U = np.zeros(scores.shape)
         for i, label in enumerate(y):
             for j in range(counts[i]):

@@ -13,9 +13,8 @@ def ranks(scores, y, k, margins=None):
     ranked = np.zeros((len(y), k), dtype=np.int32)
     counts = np.zeros(len(y), dtype=np.int32)
     sums = np.zeros(N_SUMS)
-    rank_rows(
-        scores.copy(), y, rho, False, np.empty((0, 0)) if margins is None else margins, ranked, counts, sums
-    )
+    margins = np.empty((0, 0)) if margins is None else margins
+    rank_rows(scores.copy(), y, np.ones(len(y)), rho, False, True, 1.0, margins, ranked, counts, sums)
     return ranked, counts, sums
 
 

@@ -10,7 +10,9 @@ from solvers import (
     InvalidProblemError,
     MaxHinge,
     NonFiniteError,
+    Softmax,
     TopKHinge,
+    TruncatedTopKEntropy,
     UnsupportedCombinationError,
     solve,
 )
@@ -70,7 +72,9 @@ def test_what_makes_no_problem(changes, message) -> None:
     ("changes", "message"),
     [
         ({"kernel": "rbf"}, "the method fw has no kernel form; leave kernel out"),
-        ({"sample_weight": np.ones(20)}, "the method fw takes no sample_weight; leave it out"),
+        ({"loss": Softmax(), "smoothing": 0.5}, "the loss softmax is smooth as it is"),
+        ({"loss": TruncatedTopKEntropy(2)}, "the loss truncated_topk_entropy is not convex"),
+        ({"smoothing_kind": "others"}, "the smoothing kind others is for the hinges"),
     ],
 )
 def test_what_is_not_offered_together(changes, message) -> None:

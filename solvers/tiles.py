@@ -1,0 +1,110 @@
+"""Tiles of a block: runs of its rows, small enough for a core's cache, with what belongs to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from solvers.errors import NonFiniteError
+from solvers.rows import (
+    Rows,
+    RowSource,
+    as_rows,
+    compute_dtype,
+    count_tiles,
+    is_sparse,
+    iterate_tiles,
+    nonfinite_rows,
+    tile_rows,
+)
+from solvers.typing import Float64Array, FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows [start, stop) of a block, ready to compute with."""
+
+    number: int
+    start: int
+    stop: int
+    X: Rows
+    y: IntArray
+    weights: Float64Array
+
+    @property
+    def rows(self) -> slice:
+        """Its rows in the block."""
+        return slice(self.start, self.stop)
+
+
+class TileReader:
+    """Reads the rows of one block tile by tile, and looks once whether they are finite.
+
+    Parameters
+    ----------
+    X, y, weights : features (rows, d), labels and weights (rows,) of the block.
+    first_row : its first row in the whole problem, from which tiles are counted.
+    m : number of classes.
+    """
+
+    def __init__(self, X: RowSource, y: IntArray, weights: Float64Array, first_row: int, m: int) -> None:
+        self._X, self._y, self._weights = X, y, weights
+        self._first_row = first_row
+        #: Rows of a whole tile.
+        self.rows = tile_rows(int(X.shape[1]), m, compute_dtype(X.dtype).itemsize)
+        self._unchecked = set(range(len(self)))
+
+    def __len__(self) -> int:
+        return count_tiles(len(self._y), self._first_row, self.rows)
+
+    def read(self, dtype: np.dtype[Any]) -> Iterator[Tile]:
+        """Yield the tiles with features of the given precision.
+
+        Raises NonFiniteError naming the rows where features are NaN or infinite.
+        """
+        for number, (start, stop, X) in enumerate(iterate_tiles(self._X, self._first_row, self.rows)):
+            if number in self._unchecked:
+                self._check_finite(X, start)
+                self._unchecked.discard(number)
+            rows = slice(start, stop)
+            yield Tile(number, start, stop, as_rows(X, dtype), self._y[rows], self._weights[rows])
+
+    def bounds(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (number, start, stop) of the tiles, reading nothing."""
+        first, last = self._first_row, self._first_row + len(self._y)
+        for number, low in enumerate(range(first - first % self.rows, last, self.rows)):
+            yield number, max(low - first, 0), min(low + self.rows, last) - first
+
+    def _check_finite(self, X: Rows, start: int) -> None:
+        bad = nonfinite_rows(X)
+        if bad.size:
+            rows = ", ".join(str(self._first_row + start + int(row)) for row in bad[:5])
+            more = f" and {bad.size - 5} more near them" if bad.size > 5 else ""
+            raise NonFiniteError(
+                f"the features of rows {rows}{more} hold NaN or infinity; mend or drop these rows"
+            )
+
+
+class Scratch:
+    """Buffers that the tiles of one order share."""
+
+    def __init__(self, rows: int, m: int, dtype: np.dtype[Any]) -> None:
+        self._scores = np.empty((rows, m), dtype=dtype)
+        self._copy: FloatArray | None = None
+
+    def scores_of(self, X: Rows, W: FloatArray) -> FloatArray:
+        """Give X W for a tile, in the shared buffer."""
+        if is_sparse(X):
+            return np.ascontiguousarray(X @ W)
+        return np.dot(X, W, out=self._scores[: X.shape[0]])
+
+    def copy_of(self, scores: FloatArray) -> FloatArray:
+        """Give a copy of the scores of a tile, in a second buffer."""
+        if self._copy is None:
+            self._copy = np.empty_like(self._scores)
+        copy = self._copy[: len(scores)]
+        copy[:] = scores
+        return copy

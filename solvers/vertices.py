@@ -1,0 +1,123 @@
+"""Vertices of a tile: found from its scores, multiplied with its features, mixed into its dual rows.
+
+A hinge over ranks gives rows with at most L + 1 non-zeros, kept as ranked classes; every other loss, and
+every smoothed one, gives dense rows, which are minus its gradients.  Both add each row times its weight.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from solvers import kernels, ranking
+from solvers.duals import BlockDuals
+from solvers.losses.base import Family
+from solvers.problem import Problem
+from solvers.projections.columns import column_kind, margins_or_empty
+from solvers.projections.gradients import gradient_rows
+from solvers.rows import Rows, is_sparse
+from solvers.typing import Float64Array, FloatArray, IntArray
+
+
+class Vertices(Protocol):
+    """Vertices of one tile after another, in buffers that they share."""
+
+    def find(self, scores: FloatArray, y: IntArray, weights: Float64Array, sums: Float64Array, /) -> None:
+        """Find u_i for each row of scores (b, m), which may be overwritten, and add to `sums`."""
+        ...
+
+    def mix_later(self, duals: BlockDuals, tile: int, rows: slice, round_: int, /) -> float:
+        """Leave what was found with the duals of these rows, and give sum w_i <alpha_i, u_i>."""
+        ...
+
+    def accumulate(self, X: Rows, product: Float64Array, /) -> None:
+        """Add sum w_i x_i u_i^T to `product` (m, d)."""
+        ...
+
+
+class RankedVertices:
+    """Vertices of the hinges over ranks, as `solvers.ranking` finds them."""
+
+    def __init__(self, problem: Problem, rows: int) -> None:
+        form = problem.form
+        self._rho = form.rho
+        self._margins = margins_or_empty(form)
+        self._hinge_first = form.family is Family.HINGE_THEN_SUM
+        self._own_in_sort = form.family is not Family.OTHERS_SUM_THEN_HINGE
+        self._own_share = problem.own_share
+        self._ranked = np.empty((rows, len(form.rho)), dtype=np.int32)
+        self._counts = np.empty(rows, dtype=np.int32)
+        self._y: Any = None
+        self._weights: Any = None
+
+    def find(self, scores: FloatArray, y: IntArray, weights: Float64Array, sums: Float64Array) -> None:
+        """Rank the classes of each row; the scores are overwritten."""
+        self._y, self._weights = y, weights
+        ranking.rank_rows(
+            scores, y, weights, self._rho, self._hinge_first, self._own_in_sort, self._own_share,
+            self._margins, *self._found(), sums,
+        )  # fmt: skip
+
+    def mix_later(self, duals: BlockDuals, tile: int, rows: slice, round_: int) -> float:
+        """Copy what was found to the duals, and give sum w_i <alpha_i, u_i>."""
+        ranked, counts = self._found()
+        duals.found_ranked(tile, rows, ranked, counts, round_)
+        return float(
+            kernels.alpha_dot_u(
+                duals.A[rows], self._y, self._weights, self._rho, ranked, counts, self._own_share
+            )
+        )
+
+    def accumulate(self, X: Rows, product: Float64Array) -> None:
+        """Add sum w_i x_i u_i^T to `product` (m, d)."""
+        found = (self._y, self._weights, self._rho, *self._found())
+        if is_sparse(X):
+            kernels.accumulate_csr(X.data, X.indices, X.indptr, *found, product)
+        else:
+            kernels.accumulate_dense(X, *found, product)
+
+    def _found(self) -> tuple[IntArray, IntArray]:
+        rows = len(self._y)
+        return self._ranked[:rows], self._counts[:rows]
+
+
+class DenseVertices:
+    """u_i = -grad Phi_gamma(s_i), or minus a subgradient with gamma = 0; written over the scores."""
+
+    def __init__(self, problem: Problem, *, smoothed: bool) -> None:
+        form = problem.form
+        self._kind, self._rho, self._margins = column_kind(form), form.rho, margins_or_empty(form)
+        self._gammas = (problem.smoothing, problem.smoothing_own) if smoothed else (0.0, 0.0)
+        self._U: Any = None
+        self._weights: Any = None
+
+    def find(self, scores: FloatArray, y: IntArray, weights: Float64Array, sums: Float64Array) -> None:
+        """Find the gradient of each row; the scores are overwritten by U."""
+        self._U, self._weights = scores, weights
+        gradient_rows(self._kind, scores, y, weights, *self._gammas, self._rho, self._margins, scores, sums)
+
+    def mix_later(self, duals: BlockDuals, tile: int, rows: slice, round_: int) -> float:
+        """Leave U - A with the duals, and give sum w_i <alpha_i, u_i>."""
+        duals.found_dense(tile, rows, self._U, round_)
+        products = np.einsum("ij,ij->i", duals.A[rows], self._U, dtype=np.float64)
+        return float(products @ self._weights)
+
+    def accumulate(self, X: Rows, product: Float64Array) -> None:
+        """Add sum w_i x_i u_i^T to `product` (m, d), by one product."""
+        U = self._U
+        if not is_uniform(self._weights):
+            U = U * self._weights[:, None].astype(U.dtype)
+        product += (X.T @ U).T if is_sparse(X) else U.T @ X
+
+
+def vertices_of(problem: Problem, rows: int, *, smoothed: bool) -> Vertices:
+    """Give the kind of vertices that a problem has; `smoothed` asks for those of Phi_gamma itself."""
+    if problem.form.sparse_vertices and not (smoothed and problem.smoothing > 0):
+        return RankedVertices(problem, rows)
+    return DenseVertices(problem, smoothed=smoothed)
+
+
+def is_uniform(weights: Float64Array) -> bool:
+    """Say whether every example counts once."""
+    return bool((weights == 1.0).all())
