@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.errors import InputError
+from pipeline.kernel_transforms import Fourier
 from pipeline.transforms import PCA, Bias, L2Normalize, Standardize, Transforms
 
 # Old enough for every runtime in use, new enough for ReduceL2 with axes as an input.
@@ -60,6 +61,13 @@ def _l2(graph: _Graph, step: L2Normalize) -> None:  # noqa: ARG001 - has nothing
     graph.last = graph.add("Div", graph.last, positive)
 
 
+def _fourier(graph: _Graph, step: Fourier) -> None:
+    phases = graph.add("MatMul", graph.last, graph.constant(step.directions))
+    cosines = graph.add("Cos", graph.add("Add", phases, graph.constant(step.offsets)))
+    factor = np.array(np.sqrt(2.0 / len(step.offsets)), dtype=np.float32)
+    graph.last = graph.add("Mul", cosines, graph.constant(factor))
+
+
 def _bias(graph: _Graph, step: Bias) -> None:  # noqa: ARG001 - has nothing fitted
     start, stop = (graph.constant(np.array([value], dtype=np.int64)) for value in (0, 1))
     rows = graph.add("Slice", graph.add("Shape", graph.last), start, stop)
@@ -70,7 +78,13 @@ def _bias(graph: _Graph, step: Bias) -> None:  # noqa: ARG001 - has nothing fitt
 
 
 OPERATORS: Mapping[str, Callable[[_Graph, Any], None]] = MappingProxyType(
-    {Standardize.name: _standardize, PCA.name: _pca, L2Normalize.name: _l2, Bias.name: _bias}
+    {
+        Standardize.name: _standardize,
+        PCA.name: _pca,
+        L2Normalize.name: _l2,
+        Fourier.name: _fourier,
+        Bias.name: _bias,
+    }
 )
 
 

@@ -85,12 +85,14 @@ def export(
 
 
 def _input_width(stored: StoredModel) -> int:
-    """Features before the transforms: the widths that only grow by a bias are undone from W's."""
+    """Features before the transforms: those that a fitted one takes, or W's without the bias."""
     width = int(stored.W.shape[0])
     for step in reversed(stored.transforms.steps):
         mean = getattr(step, "mean", None)
         if mean is not None:
             width = len(mean)
+        elif hasattr(step, "input_width"):
+            width = step.input_width
         elif step.name == "bias":
             width -= 1
     return width

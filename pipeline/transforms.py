@@ -1,7 +1,7 @@
 """Transforms of features: fitted on the training rows alone, stored with the model, repeated in prediction.
 
 A transform is a frozen class with a `name`, a `fit` over tiles of rows, an `apply`, and its fitted arrays by
-name.  A new one is written here and entered in `TRANSFORMS`.
+name.  A new one is written here, or where its mathematics is, and entered in `TRANSFORMS`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from pipeline.errors import ConfigError
+from pipeline.kernel_transforms import Fourier, Nystroem
 
 Float32Array = NDArray[np.float32]
 Tiles = Callable[[], Iterable[Any]]
@@ -28,8 +29,11 @@ class Transform(Protocol):
     keeps_sparse: ClassVar[bool]
 
     @classmethod
-    def fit(cls, tiles: Tiles, argument: str | None) -> Self:
-        """Fit on the training rows; `argument` is what follows the colon in "pca:256"."""
+    def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:
+        """Fit on the training rows; `argument` is what follows the colon in "pca:256".
+
+        What is random about it follows from `seed`.
+        """
         ...
 
     def apply(self, X: Any) -> Any:
@@ -45,7 +49,7 @@ class L2Normalize:
     keeps_sparse: ClassVar[bool] = True
 
     @classmethod
-    def fit(cls, tiles: Tiles, argument: str | None) -> Self:  # noqa: ARG003 - nothing to fit
+    def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:  # noqa: ARG003 - nothing to fit
         """Nothing to fit."""
         _no_argument(cls.name, argument)
         return cls()
@@ -71,7 +75,7 @@ class Standardize:
     keeps_sparse: ClassVar[bool] = False
 
     @classmethod
-    def fit(cls, tiles: Tiles, argument: str | None) -> Self:
+    def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:  # noqa: ARG003 - not random
         """Take means and variances in two passes in float64."""
         _no_argument(cls.name, argument)
         mean, rows = _mean(tiles)
@@ -95,7 +99,7 @@ class PCA:
     keeps_sparse: ClassVar[bool] = False
 
     @classmethod
-    def fit(cls, tiles: Tiles, argument: str | None) -> Self:
+    def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:  # noqa: ARG003 - not random
         """Decompose the covariance, summed in float64; each component's largest entry is positive."""
         mean, rows = _mean(tiles)
         dimension = _dimension(argument, len(mean), rows)
@@ -121,7 +125,7 @@ class Bias:
     keeps_sparse: ClassVar[bool] = True
 
     @classmethod
-    def fit(cls, tiles: Tiles, argument: str | None) -> Self:  # noqa: ARG003 - nothing to fit
+    def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:  # noqa: ARG003 - nothing to fit
         """Nothing to fit."""
         _no_argument(cls.name, argument)
         return cls()
@@ -135,7 +139,9 @@ class Bias:
         return np.hstack([X, ones])
 
 
-TRANSFORMS: Mapping[str, type[Any]] = {kind.name: kind for kind in (L2Normalize, Standardize, PCA, Bias)}
+TRANSFORMS: Mapping[str, type[Any]] = {
+    kind.name: kind for kind in (L2Normalize, Standardize, PCA, Nystroem, Fourier, Bias)
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,13 +152,13 @@ class Transforms:
     steps: tuple[Any, ...]
 
     @classmethod
-    def fit(cls, names: Sequence[str], tiles: Tiles, *, is_sparse: bool = False) -> Transforms:
+    def fit(cls, names: Sequence[str], tiles: Tiles, *, is_sparse: bool = False, seed: int = 0) -> Transforms:
         """Fit each on the training rows as the ones before leave them."""
         kinds = parse_transforms(names, is_sparse=is_sparse)
         steps: list[Any] = []
         for kind, argument in kinds:
             so_far = cls((), tuple(steps))
-            steps.append(kind.fit(lambda so_far=so_far: map(so_far.apply, tiles()), argument))
+            steps.append(kind.fit(lambda so_far=so_far: map(so_far.apply, tiles()), argument, seed))
         return cls(tuple(names), tuple(steps))
 
     def apply(self, X: Any) -> Any:
