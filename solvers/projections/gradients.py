@@ -112,9 +112,13 @@ def _softmax_row(s: Float64Array, own: int, k: int, u: Float64Array, work: Float
         for i in range(k - 1):
             ties += top[i] == cut
     highest = s[own]
+    left_out = ties
     for j in range(m):
         if j != own and s[j] <= cut:
-            highest = max(highest, s[j])
+            if s[j] == cut and left_out > 0:
+                left_out -= 1
+            else:
+                highest = max(highest, s[j])
     total = math.exp(s[own] - highest)
     for j in range(m):
         u[j] = 0.0
