@@ -52,7 +52,7 @@ class TruncatedTopKEntropy:
     """log(1 + sum of exp(s_j - s_y) over the m - k lowest of the others) (Lapin's thesis, section 6.2.3).
 
     The k - 1 highest others cost nothing, however high they are, so the loss is not convex: there is no dual
-    problem and no certificate.  With k = 1 it is the softmax loss; k < m.
+    problem and no certificate.  With k = 1 it is the softmax loss, which has both; k < m.
     """
 
     k: int
@@ -63,7 +63,8 @@ class TruncatedTopKEntropy:
 
     def form(self, m: int) -> LossForm:
         """Give the loss for m > k classes."""
-        return _entropy_form(m, Family.TRUNCATED_ENTROPY, self.k, self.name)
+        family = Family.TRUNCATED_ENTROPY if self.k > 1 else Family.ENTROPY
+        return _entropy_form(m, family, self.k, self.name)
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""

@@ -1,4 +1,4 @@
-"""What every loss must do; a test class inherits this and provides the fixture `loss`."""
+"""What every loss must do; a test class inherits one of these and provides the fixture `loss`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
 from solvers import Loss, loss_from_dict
 from solvers.losses import Family
+from solvers.projections.columns import column_kind, margins_or_empty, minus_conjugate
+from solvers.projections.gradients import gradient_rows
 from solvers.ranking import B_U, LOSS, N_SUMS, U_SQ, rank_rows
-from tests.reference.losses import brute_loss, margins_of, sorted_loss, vertices
+from tests.reference import losses as reference
 
 
 class LossContract:
@@ -22,27 +25,102 @@ class LossContract:
     def loss(self) -> Loss:
         raise NotImplementedError
 
+    def found(self, loss, scores, y):
+        """Give the dense U and the sums that the kernel of gradients finds."""
+        form = loss.form(self.m)
+        U, sums = np.empty(scores.shape), np.zeros(N_SUMS)
+        gradient_rows(
+            column_kind(form), scores, y.astype(np.int32), np.ones(len(y)), 0.0, 0.0, form.rho,
+            margins_or_empty(form), U, sums,
+        )  # fmt: skip
+        return U, sums
+
+    def draw(self, scale=1.5, n=200):
+        random = np.random.default_rng(11)
+        return scale * random.standard_normal((n, self.m)), random.integers(0, self.m, n)
+
+    def inside(self, loss, label, count=20):
+        """Give rows of the domain: mixtures of gradients at scores near and far."""
+        random = np.random.default_rng(5)
+        scores = random.standard_normal((30, self.m)) * 10.0 ** random.uniform(-1, 1.5, (30, 1))
+        corners = np.array([reference.gradient(loss, s, label) for s in scores])
+        return random.dirichlet(np.full(30, 0.2), count) @ corners
+
+    def test_the_kernel_gives_the_definition(self, loss: Loss) -> None:
+        scores, y = self.draw()
+        _, sums = self.found(loss, scores, y)
+        expected = sum(reference.sorted_loss(loss, s, label) for s, label in zip(scores, y, strict=True))
+        assert sums[LOSS] == pytest.approx(expected, rel=1e-13)
+
+    def test_the_row_is_the_slope_of_the_definition(self, loss: Loss) -> None:
+        """Central differences, at scores drawn so that none lies within 1e-6 of a kink."""
+        scores, y = self.draw(n=30)
+        U, _ = self.found(loss, scores, y)
+        eps = 1e-6
+        for s, label, u in zip(scores, y, U, strict=True):
+            for j, step in enumerate(eps * np.eye(self.m)):
+                ends = [reference.sorted_loss(loss, s + sign * step, label) for sign in (1, -1)]
+                assert (ends[0] - ends[1]) / (2 * eps) == pytest.approx(-u[j], abs=1e-8)
+
+    def test_loss_and_conjugate_bound_the_product(self, loss: Loss) -> None:
+        """Phi(s) + Phi*(-alpha) >= -<alpha, s> on the domain, with equality where alpha = -grad Phi(s)."""
+        if not loss.form(self.m).convex:
+            return
+        scores, y = self.draw(n=40)
+        for label in range(self.m):
+            rows = self.inside(loss, label)
+            conjugates = np.array([reference.minus_conjugate(loss, alpha, label) for alpha in rows])
+            values = np.array([reference.sorted_loss(loss, s, label) for s in scores])
+            assert (values[:, None] + scores @ rows.T - conjugates).min() > -1e-12
+        U, sums = self.found(loss, scores, y)
+        total = 0.0
+        for s, label, u in zip(scores, y, U, strict=True):
+            conjugate = reference.minus_conjugate(loss, u, label)
+            assert conjugate - u @ s == pytest.approx(reference.sorted_loss(loss, s, label), abs=1e-12)
+            total += conjugate
+        assert sums[B_U] == pytest.approx(total, rel=1e-12)
+        assert sums[U_SQ] == pytest.approx(np.sum(U**2), rel=1e-13)
+
+    def test_the_conjugate_of_the_kernel_on_the_whole_domain(self, loss: Loss) -> None:
+        form = loss.form(self.m)
+        for label in range(self.m) if form.convex else []:
+            for alpha in self.inside(loss, label):
+                assert reference.infeasibility(loss, alpha, label) <= 1e-12
+                got = minus_conjugate(column_kind(form), alpha, label, margins_or_empty(form))
+                assert got == pytest.approx(reference.minus_conjugate(loss, alpha, label), abs=1e-13)
+
+    def test_a_loss_without_a_dual_is_not_convex_and_any_other_is(self, loss: Loss) -> None:
+        """Phi at the middle of two scores against the mean of both ends."""
+        random = np.random.default_rng(2)
+        ends = 3.0 * random.standard_normal((2, 2000, self.m))
+        excess = [
+            reference.sorted_loss(loss, 0.5 * (s + t), 1)
+            - 0.5 * (reference.sorted_loss(loss, s, 1) + reference.sorted_loss(loss, t, 1))
+            for s, t in zip(*ends, strict=True)
+        ]
+        assert (max(excess) <= 1e-12) == loss.form(self.m).convex
+
+    def test_it_survives_json(self, loss: Loss) -> None:
+        again = loss_from_dict(json.loads(json.dumps(loss.to_dict())))
+        assert again == loss
+        assert hash(again) == hash(loss)
+        assert isinstance(again, Loss)
+        assert again.form(self.m).family is loss.form(self.m).family
+
+
+class HingeContract(LossContract):
+    """Of a piecewise linear loss, whose rows are vertices of a polytope."""
+
     def ranked(self, loss, scores, y):
-        """Give the dense U and the sums that the kernel finds."""
+        """Give the dense U and the sums that the kernel of ranks finds."""
         form = loss.form(self.m)
         ranked = np.zeros((len(y), len(form.rho)), dtype=np.int32)
-        counts = np.zeros(len(y), dtype=np.int32)
-        sums = np.zeros(N_SUMS)
-        margins = np.empty((0, 0)) if form.margins is None else form.margins
-        first = form.family is Family.HINGE_THEN_SUM
+        counts, sums = np.zeros(len(y), dtype=np.int32), np.zeros(N_SUMS)
         rank_rows(
-            scores.copy(),
-            y.astype(np.int32),
-            np.ones(len(y)),
-            form.rho,
-            first,
-            True,
-            1.0,
-            margins,
-            ranked,
-            counts,
-            sums,
-        )
+            scores.copy(), y.astype(np.int32), np.ones(len(y)), form.rho,
+            form.family is Family.HINGE_THEN_SUM, form.family is not Family.OTHERS_SUM_THEN_HINGE, 1.0,
+            margins_or_empty(form), ranked, counts, sums,
+        )  # fmt: skip
         U = np.zeros(scores.shape)
         for i, label in enumerate(y):
             for j in range(counts[i]):
@@ -51,58 +129,51 @@ class LossContract:
             U[i, label] = -U[i].sum()
         return U, sums
 
-    def draw(self, scale=1.5, n=200):
-        random = np.random.default_rng(11)
-        return scale * random.standard_normal((n, self.m)), random.integers(0, self.m, n)
-
     def test_the_definition_is_the_largest_over_all_vertices(self, loss: Loss) -> None:
         scores, y = self.draw(n=40)
         for s, label in zip(scores, y, strict=True):
-            assert sorted_loss(loss, s, label) == pytest.approx(brute_loss(loss, s, label), abs=1e-13)
+            brute = reference.brute_loss(loss, s, label)
+            assert reference.sorted_loss(loss, s, label) == pytest.approx(brute, abs=1e-13)
 
-    def test_the_kernel_gives_the_definition(self, loss: Loss) -> None:
-        scores, y = self.draw()
-        _, sums = self.ranked(loss, scores, y)
-        expected = sum(sorted_loss(loss, s, label) for s, label in zip(scores, y, strict=True))
-        assert sums[LOSS] == pytest.approx(expected, rel=1e-13)
+    def test_the_domain_is_the_hull_of_the_vertices(self, loss: Loss) -> None:
+        """By linear programs: a row inside by the closed form is a mixture of vertices, one outside not."""
+        random = np.random.default_rng(3)
+        corners = reference.vertices(loss, 1, self.m)
+        seen = set()
+        for row in self.inside(loss, 1, 30):
+            alpha = row * random.uniform(0.9, 1.3)
+            if loss.form(self.m).sparse_vertices:
+                alpha[1] -= alpha.sum()
+            outside = reference.infeasibility(loss, alpha, 1)
+            if abs(outside) < 1e-9:
+                continue
+            system = np.vstack([corners.T, np.ones(len(corners))])
+            mixture = linprog(np.zeros(len(corners)), A_eq=system, b_eq=np.append(alpha, 1.0))
+            assert (mixture.status == 0) == (outside < 0)
+            seen.add(mixture.status == 0)
+        assert False in seen
 
-    def test_the_vertex_is_a_subgradient(self, loss: Loss) -> None:
-        """Phi(s) = <u, -delta - s>, u is a vertex of the domain, and the sums are those of u."""
+    def test_the_vertices_by_rank_are_those_of_the_gradients(self, loss: Loss) -> None:
+        """Both kernels find one vertex of the domain, with its sums."""
         scores, y = self.draw(n=60)
-        U, sums = self.ranked(loss, scores, y)
-        linear = 0.0
+        U, sums = self.found(loss, scores, y)
         for s, label, u in zip(scores, y, U, strict=True):
-            delta = margins_of(loss, label, self.m)
-            assert u @ (-delta - s) == pytest.approx(sorted_loss(loss, s, label), abs=1e-13)
-            assert np.abs(vertices(loss, label, self.m) - u).sum(axis=1).min() < 1e-13
-            linear -= delta @ u
-        assert sums[B_U] == pytest.approx(linear, rel=1e-13)
-        assert sums[U_SQ] == pytest.approx(np.sum(U**2), rel=1e-13)
-
-    def test_the_conjugate_is_linear_on_its_domain(self, loss: Loss) -> None:
-        """Phi(s) + Phi*(-alpha) >= -<alpha, s> with Phi*(-alpha) = <delta, alpha>, tight at each vertex."""
-        random = np.random.default_rng(5)
-        scores, _ = self.draw(n=40)
-        for label in range(self.m):
-            corners = vertices(loss, label, self.m)
-            mixtures = random.dirichlet(np.ones(len(corners)), 20) @ corners
-            delta = margins_of(loss, label, self.m)
-            values = np.array([sorted_loss(loss, s, label) for s in scores])
-            slack = values[:, None] + scores @ mixtures.T + mixtures @ delta
-            assert slack.min() > -1e-12
+            assert np.abs(reference.vertices(loss, label, self.m) - u).sum(axis=1).min() < 1e-13
+            assert u == pytest.approx(reference.vertex(loss, s, label), abs=1e-13)
+        if loss.form(self.m).sparse_vertices:
+            ranked, ranked_sums = self.ranked(loss, scores, y)
+            np.testing.assert_allclose(ranked, U, atol=1e-15)
+            np.testing.assert_allclose(ranked_sums, sums, rtol=1e-13)
 
     def test_zero_scores_are_ranked_by_class(self, loss: Loss) -> None:
         """Ties go to the lower class, so that a first round does not depend on rounding."""
+        form = loss.form(self.m)
+        if not form.sparse_vertices:
+            return
         y = np.arange(self.m)
         U, _ = self.ranked(loss, np.zeros((self.m, self.m)), y)
         again, _ = self.ranked(loss, np.zeros((self.m, self.m), dtype=np.float32), y)
         np.testing.assert_array_equal(U, again)
-        if loss.form(self.m).margins is None:
+        if form.margins is None:
             others = -U[self.m - 1, : self.m - 1]
             assert (np.diff(others) <= 0).all()
-
-    def test_it_survives_json(self, loss: Loss) -> None:
-        again = loss_from_dict(json.loads(json.dumps(loss.to_dict())))
-        assert again == loss
-        assert hash(again) == hash(loss)
-        assert isinstance(again, Loss)

@@ -1,4 +1,4 @@
-"""The six losses."""
+"""Every loss, by its definition and by its name."""
 
 from __future__ import annotations
 
@@ -20,18 +20,60 @@ from solvers import (
     loss_from_dict,
     make_loss,
 )
-from tests.contracts.loss_contract import LossContract
+from solvers.losses import (
+    LOSSES as REGISTRY,
+)
+from solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
+from tests.contracts.loss_contract import HingeContract, LossContract
 from tests.reference.losses import sorted_loss
-from tests.solvers.problems import LOSSES, loss_name, random_margins
+from tests.solvers.problems import EVERY_LOSS, LOSSES, M, loss_name, random_margins
 
-EXTREMES = [TopKHinge(1), TopKHinge(5), UsunierHinge(5), WeightedTopKHinge([3.0, 1.0, 0.0])]
+EXTREMES = [
+    TopKHinge(1),
+    TopKHinge(5),
+    UsunierHinge(5),
+    WeightedTopKHinge([3.0, 1.0, 0.0]),
+    TopKOthersHinge(1),
+    TopKOthersHinge(4),
+    TopKEntropy(1),
+    TopKEntropy(4),
+    TruncatedTopKEntropy(1),
+    TruncatedTopKEntropy(4),
+]
+HINGES = [loss for loss in EVERY_LOSS + EXTREMES if not loss.form(M).smooth]
+SMOOTH = [loss for loss in EVERY_LOSS + EXTREMES if loss.form(M).smooth]
 
 
-@pytest.mark.parametrize("loss", LOSSES + EXTREMES, ids=str)
-class TestEveryLoss(LossContract):
+@pytest.mark.parametrize("loss", HINGES, ids=str)
+class TestEveryHinge(HingeContract):
     @pytest.fixture
     def loss(self, request: pytest.FixtureRequest) -> Loss:
         return request.param
+
+
+@pytest.mark.parametrize("loss", SMOOTH, ids=str)
+class TestEverySmoothLoss(LossContract):
+    @pytest.fixture
+    def loss(self, request: pytest.FixtureRequest) -> Loss:
+        return request.param
+
+
+def test_no_loss_is_left_out() -> None:
+    """A new loss joins `problems.EVERY_LOSS`, and with that every contract."""
+    assert {loss.name for loss in EVERY_LOSS} == set(REGISTRY)
+
+
+def test_losses_of_several_names_agree_where_they_are_the_same() -> None:
+    """k = 1: the top-k entropies are the softmax loss, and the hinge over the others is the max hinge."""
+    for row in np.random.default_rng(1).standard_normal((50, 5)):
+        softmax = sorted_loss(Softmax(), row, 2)
+        assert sorted_loss(TopKEntropy(1), row, 2) == pytest.approx(softmax, rel=1e-13)
+        assert sorted_loss(TruncatedTopKEntropy(1), row, 2) == pytest.approx(softmax, rel=1e-13)
+        assert sorted_loss(TopKOthersHinge(1), row, 2) == sorted_loss(MaxHinge(), row, 2)
+        hinge, logistic = (sorted_loss(OneVsAll(base), row, 2) for base in ("hinge", "logistic"))
+        z = np.where(np.arange(5) == 2, 1.0, -1.0) * row
+        assert hinge == pytest.approx(np.maximum(0, 1 - z).sum())
+        assert logistic == pytest.approx(np.log1p(np.exp(-z)).sum())
 
 
 def test_a_flat_weighting_is_the_unweighted_loss() -> None:
@@ -65,6 +107,12 @@ def test_rank_weights_have_the_printed_values() -> None:
         ({"name": "usunier_hinge", "k": 2}, UsunierHinge(2)),
         ({"name": "weighted_topk_hinge", "k": 3, "weights": "linear"}, WeightedTopKHinge(linear(3))),
         ({"name": "weighted_usunier_hinge", "weights": [2, 1]}, WeightedUsunierHinge([2.0, 1.0])),
+        ({"name": "topk_others_hinge", "k": 2}, TopKOthersHinge(2)),
+        ({"name": "one_vs_all_hinge"}, OneVsAll("hinge")),
+        ({"name": "one_vs_all_logistic"}, OneVsAll("logistic")),
+        ({"name": "softmax"}, Softmax()),
+        ({"name": "topk_entropy", "k": 3}, TopKEntropy(3)),
+        ({"name": "truncated_topk_entropy", "k": 3}, TruncatedTopKEntropy(3)),
         ({"name": "structured_hinge", "margins": random_margins()}, StructuredHinge(random_margins())),
     ],
     ids=lambda value: value["name"] if isinstance(value, dict) else "",
@@ -92,6 +140,15 @@ def test_losses_are_made_by_name(arguments, expected) -> None:
         (lambda: StructuredHinge(random_margins(4)).form(5), "margins are for 4 classes but there are 5"),
         (lambda: TopKHinge(6).form(5), "there are only 5 classes; take k <= 5"),
         (lambda: MaxHinge().form(1), "there are 1 classes"),
+        (lambda: Softmax().form(1), "there are 1 classes; softmax needs at least 2"),
+        (lambda: OneVsAll("hinge").form(1), "there are 1 classes; one_vs_all_hinge needs at least 2"),
+        (lambda: OneVsAll("square"), "the base of one-vs-all is 'square'; take hinge or logistic"),
+        (lambda: TopKEntropy(5).form(5), "k of topk_entropy is 5 but each of 5 classes has 4 others"),
+        (lambda: TruncatedTopKEntropy(6).form(5), "k of truncated_topk_entropy is 6 but .* take k <= 4"),
+        (lambda: TopKOthersHinge(5).form(5), "k of topk_others_hinge is 5 but .* take k <= 4"),
+        (lambda: TopKEntropy(0), "k of topk_entropy is 0"),
+        (lambda: make_loss("softmax", k=3), "the loss softmax takes no k"),
+        (lambda: make_loss("topk_entropy"), "the loss topk_entropy needs k"),
         (lambda: flat(0), "k is 0"),
         (lambda: linear(1.5), "k is 1.5"),
         (lambda: make_loss("hinge"), "there is no loss named 'hinge'; take one of max_hinge"),
