@@ -17,6 +17,16 @@ from solvers.errors import (
 )
 from solvers.executor import DualRows, Executor, SerialExecutor, ThreadExecutor, block_bounds
 from solvers.iteration import Callback
+from solvers.kernel_functions import (
+    ChiSquaredKernel,
+    Kernel,
+    LinearKernel,
+    PolynomialKernel,
+    PrecomputedKernel,
+    RBFKernel,
+)
+from solvers.kernel_problem import KernelResult
+from solvers.kernel_registry import KERNELS, kernel_from_dict, make_kernel
 from solvers.losses import (
     LOSSES,
     Loss,
@@ -46,18 +56,23 @@ if TYPE_CHECKING:
     from solvers.estimators import TopKClassifier
 
 __all__ = [
+    "KERNELS",
     "LOSSES",
     "METHODS",
     "Block",
     "BlockStats",
     "Callback",
     "CertificateError",
+    "ChiSquaredKernel",
     "Commit",
     "DualRows",
     "EvaluateOrder",
     "Executor",
     "InvalidProblemError",
     "IterationRecord",
+    "Kernel",
+    "KernelResult",
+    "LinearKernel",
     "Loss",
     "MaxHinge",
     "Node",
@@ -65,7 +80,10 @@ __all__ = [
     "OneVsAll",
     "OracleOrder",
     "Order",
+    "PolynomialKernel",
+    "PrecomputedKernel",
     "Problem",
+    "RBFKernel",
     "RebuildOrder",
     "RowSource",
     "SerialExecutor",
@@ -92,9 +110,11 @@ __all__ = [
     "block_bounds",
     "exponential",
     "flat",
+    "kernel_from_dict",
     "leaf",
     "linear",
     "loss_from_dict",
+    "make_kernel",
     "make_loss",
     "solve",
     "tree_merge",

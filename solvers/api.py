@@ -6,14 +6,16 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from solvers.executor import DualRows, Executor, SerialExecutor, ThreadExecutor
-from solvers.inputs import checked_problem, checked_weights, refuse_unsupported
+from solvers.inputs import checked_problem, checked_weights
 from solvers.iteration import Callback, Run, iterate
+from solvers.kernel_problem import solve_with_kernel
 from solvers.losses.base import Loss
 from solvers.method_registry import MethodSpec, method_named
 from solvers.problem import Problem, SmoothingKind
@@ -58,7 +60,8 @@ def solve(
     smoothing : gamma of the Moreau envelope; 0 trains on the loss itself.
     method : "dual_ascent" (exact column updates), "fw" (Frank-Wolfe with exact steps), "fw_open_loop" (steps
         2/(t+1)) or "projected_gradient" (steps 1/t and the ball).
-    kernel : not offered with these methods; anything but None is refused.
+    kernel : None for the features as they are; "linear", "rbf", "polynomial", "chi2" or a value such as
+        ``RBFKernel(0.5)``; or "precomputed", with X = K(train, train).  The result is a `KernelResult`.
     sample_weight : (n,) how often each example counts, not negative: the risk is (1/n) sum_i w_i Phi_i and is
         not divided by the sum of the weights, so that example i has the C_i = w_i C of a weighted SVM.
     tol : relative gap to reach.
@@ -85,11 +88,20 @@ def solve(
     CertificateError : the dual value exceeds the primal one by more than rounding.
     """
     spec = method_named(method)
-    refuse_unsupported(method, kernel)
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
     problem, rows, labels = checked_problem(X, y, loss, lam, smoothing, smoothing_kind, m)
     weights = checked_weights(sample_weight, problem.n)
     spec.refuse(problem)
+    if kernel is not None:
+        keep_duals = keep_duals or spec.keeps_duals or spec.lifted
+        linear = partial(
+            solve, y=labels, loss=loss, lam=lam, smoothing=smoothing, method=method, sample_weight=weights,
+            tol=tol, max_passes=max_passes, seed=seed, executor=executor, callbacks=callbacks,
+            smoothing_kind=smoothing_kind, keep_duals=keep_duals, time_limit=time_limit, m=problem.m,
+            state=state, duals=duals,
+        )  # fmt: skip
+        remote = executor if keep_duals and executor is not None and not executor.in_process else None
+        return solve_with_kernel(kernel, problem, rows, labels, weights, linear, tol, remote)
     duals_kept = keep_duals or spec.needs_duals(problem.smoothing)
     _check_state(problem, state, duals_kept=duals_kept, duals_given=duals is not None)
     with ExitStack() as stack:

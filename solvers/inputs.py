@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from solvers.errors import InvalidProblemError
 from solvers.losses.base import Loss
 from solvers.problem import Problem, SmoothingKind
 from solvers.rows import RowSource, compute_dtype, is_sparse
@@ -102,9 +102,3 @@ def checked_weights(sample_weight: Any, n: int) -> Float64Array | None:
     if not weights.any():
         raise InvalidProblemError("every sample_weight is 0; give at least one example a positive weight")
     return None if (weights == 1.0).all() else weights
-
-
-def refuse_unsupported(method: str, kernel: Any) -> None:
-    """Refuse what the method cannot do, before any work starts."""
-    if kernel is not None:
-        raise UnsupportedCombinationError(f"the method {method} has no kernel form; leave kernel out")

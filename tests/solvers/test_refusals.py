@@ -71,7 +71,6 @@ def test_what_makes_no_problem(changes, message) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kernel": "rbf"}, "the method fw has no kernel form; leave kernel out"),
         ({"loss": Softmax(), "smoothing": 0.5}, "the loss softmax is smooth as it is"),
         ({"loss": TruncatedTopKEntropy(2)}, "the loss truncated_topk_entropy is not convex"),
         ({"smoothing_kind": "others"}, "the smoothing kind others is for the hinges"),

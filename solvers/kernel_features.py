@@ -1,0 +1,165 @@
+"""Features that reproduce a kernel matrix: K = F F^T by a pivoted Cholesky factorisation.
+
+With the pivots first, P^T K P = L L^T + E, where L (n, r) is lower trapezoidal and E, the Schur complement at
+which the factorisation stops, has no diagonal entry above n eps max K_ii.  The rows of F = P L are features,
+one an example, and the linear problem in them is the kernel problem up to E: losses and methods work as they
+are.
+Source: N. J. Higham, "Accuracy and Stability of Numerical Algorithms", section 10.3; LAPACK's dpstrf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import linalg
+
+from solvers.errors import InvalidProblemError, NonFiniteError
+from solvers.kernel_functions import Kernel, PrecomputedKernel, WithConstant
+from solvers.kernel_registry import as_kernel
+from solvers.rows import RowSource, as_rows, compute_dtype, is_sparse, nonfinite_rows
+from solvers.typing import Float64Array
+
+#: Bytes that K, its factor and what LAPACK works on may take together.
+MEMORY_BYTES = 4 << 30
+#: So many n x n float64 arrays are in memory at the worst moment.
+_ARRAYS = 3
+#: Entries of E beyond this many times its bound are no rounding: K has negative eigenvalues.
+_SLACK = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class KernelFeatures:
+    """Training rows seen through a kernel.
+
+    Attributes
+    ----------
+    kernel : the kernel, its parameters resolved.
+    train : (n, d) training rows; K itself where it was precomputed.
+    K : (n, n) float64.
+    rows : (n, r) float64 with K = rows rows^T + E.
+    pivots : (r,) the examples whose kernel functions span the features; rows[pivots] is lower triangular.
+    dropped : trace of E.
+    """
+
+    kernel: Kernel
+    train: Any
+    K: Float64Array
+    rows: Float64Array
+    pivots: np.ndarray[Any, np.dtype[np.intp]]
+    dropped: float
+
+    @classmethod
+    def of(cls, kernel: Any, X: RowSource) -> KernelFeatures:
+        """Compute K of the rows of X (n, d), or check the K that X is, and factor it.
+
+        Raises InvalidProblemError where K would not fit `MEMORY_BYTES`, or is not symmetric and positive
+        semi-definite, and NonFiniteError for features or kernel values that are no finite numbers.
+        """
+        kernel = as_kernel(kernel)
+        _refuse_size(int(X.shape[0]))
+        train = _in_memory(X)
+        _refuse_nonfinite(train)
+        eps = float(np.finfo(np.float64).eps)
+        if is_precomputed(kernel):
+            # A matrix in float32 is symmetric and positive semi-definite only to that precision.
+            eps = float(np.finfo(train.dtype).eps)
+            train = symmetric(train, eps)
+        kernel = kernel.resolved(train)
+        with np.errstate(over="ignore", invalid="ignore"):
+            K = kernel.matrix(train, train)
+        if not np.isfinite(K).all():
+            raise NonFiniteError(f"the values of the kernel {kernel.name} overflow; scale the features")
+        rows, pivots, dropped = factor(K, eps, kernel.name)
+        if not len(pivots):
+            # K = 0: one feature that is always 0.
+            rows = np.zeros((len(K), 1))
+        return cls(kernel, train, K, rows, pivots, dropped)
+
+    def coefficients(self, W: Float64Array) -> Float64Array:
+        """Give C (r, m) with rows W = K[:, pivots] C up to E, for weights W (r, m) of the features."""
+        if not len(self.pivots):
+            return np.zeros((0, W.shape[1]))
+        solved = linalg.solve_triangular(self.rows[self.pivots], W, lower=True, trans="T")
+        return np.asarray(solved, dtype=np.float64)
+
+
+def is_precomputed(kernel: Kernel) -> bool:
+    """Say whether features are values of the kernel already."""
+    return isinstance(kernel.kernel if isinstance(kernel, WithConstant) else kernel, PrecomputedKernel)
+
+
+def factor(
+    K: Float64Array, eps: float = 2.0**-52, name: str = "precomputed"
+) -> tuple[Float64Array, np.ndarray[Any, np.dtype[np.intp]], float]:
+    """Give F (n, r), the pivots (r,) and the trace of E of a symmetric K (n, n) = F F^T + E.
+
+    `eps` is the relative precision of K's entries.  Raises InvalidProblemError where K is indefinite.
+    """
+    n = len(K)
+    tolerance = n * eps * max(float(np.diag(K).max(initial=0.0)), 0.0)
+    packed, order, rank, _ = linalg.lapack.dpstrf(K.T, tol=tolerance, lower=1, overwrite_a=0)
+    # Where the first pivot is not above the tolerance LAPACK gives no order.
+    order = np.arange(n) if rank == 0 else np.asarray(order, dtype=np.intp) - 1
+    for column in range(1, rank):
+        packed[:column, column] = 0.0
+    F = np.empty((n, rank))
+    F[order] = packed[:, :rank]
+    del packed
+    rest = order[rank:]
+    E = K[np.ix_(rest, rest)] - F[rest] @ F[rest].T
+    worst = float(np.abs(E).max(initial=0.0))
+    if worst > _SLACK * tolerance:
+        lowest = min(float(np.diag(E).min()), -worst)
+        raise InvalidProblemError(
+            f"the kernel {name} is not positive semi-definite: {rank} of {n} pivots are positive, and what"
+            f" remains has an entry of {lowest:.3g}; add more than that to the diagonal, set its negative"
+            " eigenvalues to zero, or take another kernel"
+        )
+    return F, order[:rank], float(np.maximum(np.diag(E), 0.0).sum())
+
+
+def symmetric(K: Any, eps: float) -> Float64Array:
+    """Give a precomputed K in float64 and exactly symmetric; InvalidProblemError where it is far from it."""
+    K = np.array(K.toarray() if is_sparse(K) else K, dtype=np.float64)
+    if K.ndim != 2 or K.shape[0] != K.shape[1]:
+        raise InvalidProblemError(
+            f"the precomputed kernel has the shape {K.shape}; give the square matrix of all training rows"
+            " with each other"
+        )
+    scale = float(np.abs(K).max(initial=0.0))
+    difference = float(np.abs(K - K.T).max(initial=0.0))
+    if difference > len(K) * eps * scale:
+        raise InvalidProblemError(
+            f"the precomputed kernel is not symmetric: entries differ by up to {difference:.3g} from those"
+            " opposite; give K(train, train), or (K + K.T) / 2 where that is rounding"
+        )
+    return np.asarray(0.5 * (K + K.T), dtype=np.float64) if difference > 0.0 else K
+
+
+def _in_memory(X: RowSource) -> Any:
+    """Give the rows of X as one array or CSR matrix."""
+    values = X if isinstance(X, np.ndarray) or is_sparse(X) else X[0 : int(X.shape[0])]
+    return as_rows(values, compute_dtype(X.dtype))
+
+
+def _refuse_size(n: int) -> None:
+    needed = _ARRAYS * 8 * n * n
+    if needed > MEMORY_BYTES:
+        most = int((MEMORY_BYTES / (_ARRAYS * 8)) ** 0.5)
+        raise InvalidProblemError(
+            f"the kernel matrix of {n:,} examples and its factor take {needed / 2**30:.1f} GiB, and"
+            f" {MEMORY_BYTES / 2**30:.1f} GiB are allowed, enough for {most:,} examples; take Nystroem or"
+            " random Fourier features (sklearn.kernel_approximation) and no kernel"
+        )
+
+
+def _refuse_nonfinite(X: Any) -> None:
+    bad = nonfinite_rows(X)
+    if bad.size:
+        rows = ", ".join(str(int(row)) for row in bad[:5])
+        more = f" and {bad.size - 5} more" if bad.size > 5 else ""
+        raise NonFiniteError(
+            f"the features of rows {rows}{more} hold NaN or infinity; mend or drop these rows"
+        )

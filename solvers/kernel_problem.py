@@ -1,0 +1,220 @@
+"""The kernel problem: solved in the features of `solvers.kernel_features`, certified on K itself.
+
+With f(x) = (1/(lam n)) sum_i k(x, x_i) alpha_i, the scores of the training rows are K A / (lam n) and
+|W|^2 = tr(A^T K A) / (lam n)^2: P and D of `solvers.problem` need K and A alone.  That is what the reported
+values are computed from, in float64, whatever the features of the factor leave out.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from solvers.errors import CertificateError, InvalidProblemError
+from solvers.executor import Executor, SerialExecutor
+from solvers.kernel_features import KernelFeatures, is_precomputed
+from solvers.kernel_functions import Kernel
+from solvers.losses.base import Family, LossForm
+from solvers.orders import EvaluateOrder, RebuildOrder
+from solvers.problem import Problem, inner, relative_gap
+from solvers.rows import RowSource, is_sparse
+from solvers.state import SolveResult
+from solvers.stopping import Status
+from solvers.typing import Float64Array, FloatArray, IntArray
+
+#: Bytes of kernel values that are in memory at once while new rows are scored.
+_SCORED_BYTES = 1 << 26
+#: A gap below minus this share of P and b is a mistake, not rounding.
+_ROUNDING = 1e-6
+#: Support rows are copied out where they are fewer than this share of all rows.
+_WORTH_A_COPY = 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class KernelExpansion:
+    """f(x) = sum_j k(x, x_j) c_j over the support: all that scoring new rows needs.
+
+    Attributes
+    ----------
+    kernel : its parameters resolved.
+    rows : (s, d) features of the support; None for a precomputed kernel, whose rows are K(new, train).
+    support : (s,) places of the support among the training rows.
+    coefficients : (s, m) float64, row j = c_j.
+    n : number of training rows.
+    """
+
+    kernel: Kernel
+    rows: Any
+    support: np.ndarray[Any, np.dtype[np.intp]]
+    coefficients: Float64Array
+    n: int
+
+    @classmethod
+    def of(cls, kernel: Kernel, train: Any, support: Any, coefficients: Float64Array) -> KernelExpansion:
+        """Keep of the training rows what a coefficient other than zero stands beside."""
+        n = int(train.shape[0])
+        used = np.flatnonzero(coefficients.any(axis=1))
+        if len(used) >= _WORTH_A_COPY * n:
+            used = np.arange(len(support))
+        support = np.asarray(support, dtype=np.intp)[used]
+        rows = None if is_precomputed(kernel) else train if len(support) == n else train[support]
+        return cls(kernel, rows, support, coefficients[used], n)
+
+    @property
+    def width(self) -> int:
+        """Columns of the rows that it scores."""
+        return self.n if self.rows is None else int(self.rows.shape[1])
+
+    def scores(self, X: Any) -> Float64Array:
+        """Give f of each row of X (r, d), or of K(new, train) (r, n): (r, m) float64."""
+        scores = np.zeros((X.shape[0], self.coefficients.shape[1]))
+        if not len(self.support):
+            return scores
+        tile = max(1, _SCORED_BYTES // (8 * len(self.support)))
+        for start in range(0, X.shape[0], tile):
+            rows = X[start : start + tile]
+            if self.rows is None:
+                values = self.kernel.matrix(rows, None)[:, self.support]
+            else:
+                values = self.kernel.matrix(rows, self.rows)
+            scores[start : start + tile] = values @ self.coefficients
+        return scores
+
+
+@dataclass(frozen=True, eq=False)
+class KernelResult(SolveResult):
+    """What a run with a kernel reached; `primal`, `dual` and `gap` were computed from K.
+
+    `A` (n, m) holds the dual variables, None for a method that keeps none.  `W` (r, m) and `state` live in
+    the space of the factor's r features, which is `problem`'s too: they continue this very run and mean
+    nothing besides.  `kernel_seconds` went into K, its factor and the certificate; `seconds` lacks them.
+    """
+
+    expansion: KernelExpansion = field(repr=False)
+    kernel_seconds: float = 0.0
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel with its parameters resolved."""
+        return self.expansion.kernel
+
+    def decision_function(self, X: Any) -> Float64Array:
+        """Give the scores of X (rows, d), for a precomputed kernel of K(new, train) (rows, n), in float64."""
+        shape: tuple[int, ...] = tuple(getattr(X, "shape", ()))
+        if len(shape) != 2 or shape[1] != self.expansion.width:
+            what = "kernel values" if self.expansion.rows is None else "features"
+            raise InvalidProblemError(f"X has the shape {shape}; give rows of {self.expansion.width} {what}")
+        return self.expansion.scores(X if is_sparse(X) else np.asarray(X))
+
+
+def solve_with_kernel(
+    kernel: Any,
+    problem: Problem,
+    X: RowSource,
+    labels: IntArray,
+    weights: Float64Array | None,
+    solve_features: Callable[[Float64Array], SolveResult],
+    tol: float,
+    remote: Executor | None,
+) -> KernelResult:
+    """Solve for the rows of X seen through a kernel.
+
+    `solve_features` solves the linear problem with the features that it is given; `problem` is that of X,
+    from which loss, lam and smoothing are taken.  `remote` is where A lives if the result cannot hold it.
+    """
+    began = time.perf_counter()
+    features = KernelFeatures.of(kernel, X)
+    factored = time.perf_counter()
+    result = solve_features(features.rows)
+    solved = time.perf_counter()
+    A = result.A
+    if remote is not None:
+        A = np.concatenate([rows for _, _, rows in remote.duals(result.state.commit)])
+    values = _certified(features, problem, labels, weights, result, A)
+    spent = factored - began + time.perf_counter() - solved
+    status = result.status
+    if status is Status.SOLVED and not values["relative_gap"] <= tol:
+        # What the factor leaves out of K is more than the tolerance allows for.
+        status = Status.NO_PROGRESS
+    inherited = {part.name: getattr(result, part.name) for part in fields(SolveResult)}
+    return KernelResult(**{**inherited, **values, "A": A, "status": status}, kernel_seconds=spent)
+
+
+def _certified(
+    features: KernelFeatures,
+    problem: Problem,
+    labels: IntArray,
+    weights: Float64Array | None,
+    result: SolveResult,
+    A: FloatArray | None,
+) -> dict[str, Any]:
+    """P, D and the gap of a result on K itself, and the expansion that makes its scores."""
+    if not math.isfinite(result.primal):
+        everyone = np.arange(problem.n)
+        values = np.full((problem.n, problem.m), math.nan)
+        return {"expansion": KernelExpansion.of(features.kernel, features.train, everyone, values)}
+    if A is None:
+        support, C = features.pivots, features.coefficients(result.W)
+    else:
+        support, C = np.arange(problem.n), problem.scale * np.asarray(A, dtype=np.float64)
+    expansion = KernelExpansion.of(features.kernel, features.train, support, C)
+    if not len(support):
+        return {"expansion": expansion}
+    columns = features.K if A is not None else np.ascontiguousarray(features.K[:, support])
+    norm = inner(C, columns[support] @ C)
+    wide = replace(problem, d=len(support))
+    with SerialExecutor() as executor:
+        executor.bind(wide, columns, labels, keep_duals=A is not None, **_weighed(weights))
+        if A is not None:
+            executor.load_duals([(0, problem.n, np.asarray(A, dtype=np.float64))])
+        stats = executor.run(EvaluateOrder(C))
+        sums = executor.run(RebuildOrder()) if A is not None else None
+    primal = 0.5 * problem.lam * norm + stats.loss / problem.n
+    lifted = primal
+    if sums is None:
+        b, dual = result.b, result.dual - _loss_of_dual(features, problem, weights)
+    else:
+        b, aa = sums.b_u / problem.n, sums.alpha_sq / problem.n
+        dual = b - 0.5 * problem.lam * norm - 0.5 * problem.smoothing * aa
+        lifted = 0.5 * problem.lam * norm + 0.5 * problem.smoothing * aa + stats.lifted_loss / problem.n
+    if primal - dual < -_ROUNDING * (abs(primal) + abs(b)):
+        raise CertificateError(
+            f"the dual value {dual:.17g} exceeds the primal value {primal:.17g}; do not use this result"
+        )
+    return {
+        "expansion": expansion,
+        "b": b,
+        "primal": primal,
+        "dual": dual,
+        "gap": primal - dual,
+        "relative_gap": relative_gap(primal - dual, primal),
+        "lifted_gap": lifted - dual,
+    }
+
+
+def _weighed(weights: Float64Array | None) -> dict[str, Any]:
+    return {} if weights is None else {"weights": weights}
+
+
+def _loss_of_dual(features: KernelFeatures, problem: Problem, weights: Float64Array | None) -> float:
+    """Give the most by which D on K = F F^T + E lies below D on F F^T, for a dual point that is not known.
+
+    It is tr(A^T E A) / (2 lam n^2) <= tr(E) |A|^2 / (2 lam n^2), and |A| has the bound of its domain.
+    """
+    squares = float(problem.n) if weights is None else float(np.sum(np.square(weights)))
+    most = squares * _largest_square(problem.form)
+    return 0.5 * features.dropped * most * problem.scale / problem.n
+
+
+def _largest_square(form: LossForm) -> float:
+    """Bound of |beta|^2 over the domain of a loss."""
+    if form.family in (Family.ONE_VS_ALL_HINGE, Family.ONE_VS_ALL_LOGISTIC):
+        return float(form.m)
+    if form.family in (Family.ENTROPY, Family.TRUNCATED_ENTROPY):
+        return 2.0
+    return 2.0 * float(form.rho.sum()) ** 2
