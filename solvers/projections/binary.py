@@ -59,20 +59,24 @@ def logistic_weight(u: float, c: float) -> float:
     """
     low, high = u - c, u
     v = high if u < 0.0 else 0.5 * (low + high)
+    last = math.inf
     for _ in range(_MAX_STEPS):
         a = _sigmoid(v)
         residual = v + c * a - u
-        if abs(residual) <= 4.0 * _EPS * (abs(v) + c * a + abs(u)):
+        slope = 1.0 + c * a * (1.0 - a)
+        if abs(residual) <= 4.0 * _EPS * (slope * abs(v) + c * a + abs(u)):
             break
         if residual > 0.0:
             high = v
         else:
             low = v
-        newton = v - residual / (1.0 + c * a * (1.0 - a))
-        if not low < newton < high:
+        newton = v - residual / slope
+        # Where the sigmoid is bent Newton's steps can go to and fro for ever, without leaving the bracket.
+        if not low < newton < high or abs(residual) > 0.5 * last:
             newton = 0.5 * (low + high)
             if not low < newton < high:
                 break
+        last = abs(residual)
         v = newton
     return _sigmoid(v)
 

@@ -122,3 +122,17 @@ def test_the_binary_entropy() -> None:
             assert binary_entropy(a) == pytest.approx(float(expected), rel=1e-14)
     for a in (0.0, 1.0, -1e-9, 1.0 + 1e-9):
         assert binary_entropy(a) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("u", "c"),
+    [
+        (2.82035988, 40.25744701913643),
+        (2.7263667692006233, 1029.7854147135001),
+        (3.0910976851792404, 313265.81888767093),
+    ],
+)
+def test_newton_does_not_go_to_and_fro(u, c) -> None:
+    """Here its steps stay inside the bracket and come no nearer."""
+    root = bisect(lambda v: u - v - c * expit(v), u - c, u)
+    assert logistic_weight(u, c) == pytest.approx(expit(root), rel=1e-9)
