@@ -6,14 +6,11 @@ It lives apart from the rest of the package because importing scikit-learn takes
 
 from __future__ import annotations
 
-import math
 import warnings
-from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_consistent_length, check_random_state
@@ -21,29 +18,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from solvers.api import solve
-from solvers.certificate import rebuild
 from solvers.errors import InvalidProblemError, NonFiniteError, UnsupportedCombinationError
-from solvers.executor import SerialExecutor
+from solvers.estimator_support import WarmStart, positive, state_of, with_constant
 from solvers.losses.base import Loss, checked_k
 from solvers.losses.registry import LOSSES, make_loss
 from solvers.method_registry import METHODS
 from solvers.problem import Problem
-from solvers.rows import is_sparse
-from solvers.state import SolveResult, SolverState
+from solvers.state import SolveResult
 from solvers.stopping import Status
-from solvers.typing import Float64Array, FloatArray, IntArray
-
-
-@dataclass(frozen=True, eq=False)
-class _WarmStart:
-    """Dual variables of the last fit; they are feasible for the same labels and loss, whatever X and C."""
-
-    loss: Loss
-    labels: IntArray
-    A: FloatArray
-
-    def fits(self, loss: Loss, labels: IntArray) -> bool:
-        return self.loss == loss and np.array_equal(self.labels, labels)
+from solvers.typing import Float64Array, IntArray
 
 
 # scikit-learn has no types.
@@ -149,7 +132,7 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"every label is {classes[0]}, which is one class; give examples of at least two classes"
             )
         k = min(checked_k(self.k, type(self).__name__), len(classes))
-        result = self._solve(_with_constant(X) if self.fit_intercept else X, labels, self._chosen_loss(k))
+        result = self._solve(with_constant(X) if self.fit_intercept else X, labels, self._chosen_loss(k))
         self._keep(result, classes, labels)
         self.k_ = k
         return self
@@ -205,17 +188,17 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.loss
 
     def _solve(self, X: Any, labels: IntArray, loss: Loss) -> SolveResult:
-        lam = 1.0 / (len(labels) * _positive(self.C))
+        lam = 1.0 / (len(labels) * positive(self.C))
         if self.warm_start and self.solver in METHODS and not METHODS[self.solver].keeps_duals:
             raise UnsupportedCombinationError(
                 f"the solver {self.solver} has no warm_start; take dual_ascent or leave warm_start out"
             )
         options: dict[str, Any] = {}
-        warm: _WarmStart | None = getattr(self, "_warm", None)
+        warm: WarmStart | None = getattr(self, "_warm", None)
         if self.warm_start and warm is not None and warm.fits(loss, labels):
             n, d = X.shape
             problem = Problem(loss=loss, n=n, d=d, m=warm.A.shape[1], lam=lam, smoothing=self.smoothing)
-            options = {"state": _state_of(problem, X, warm), "duals": [(0, len(labels), warm.A)]}
+            options = {"state": state_of(problem, X, warm), "duals": [(0, len(labels), warm.A)]}
         return solve(
             X,
             labels,
@@ -257,7 +240,7 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.history_ = result.history
         self._warm = None
         if self.warm_start and result.A is not None:
-            self._warm = _WarmStart(result.problem.loss, labels, result.A)
+            self._warm = WarmStart(result.problem.loss, labels, result.A)
 
     def _scores(self, X: Any) -> Float64Array:
         """Scores (rows, m); of two classes, only their difference means anything."""
@@ -271,31 +254,3 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"k is {guesses} but there are {len(self.classes_)} classes; take k <= {len(self.classes_)}"
             )
         return int(guesses)
-
-
-def _positive(C: Any) -> float:
-    """Give C as a float, refusing what is no positive number."""
-    if isinstance(C, bool) or not isinstance(C, Real) or not 0.0 < float(C) < math.inf:
-        raise InvalidProblemError(f"C is {C!r}; give a positive number")
-    return float(C)
-
-
-def _with_constant(X: Any) -> Any:
-    """Append a feature that is 1 for every row of an array or CSR matrix."""
-    if is_sparse(X):
-        constant = sparse.csr_array(np.ones((X.shape[0], 1), dtype=X.dtype))
-        return sparse.hstack([sparse.csr_array(X), constant], format="csr")
-    extended = np.empty((X.shape[0], X.shape[1] + 1), dtype=X.dtype)
-    extended[:, :-1] = X
-    extended[:, -1] = 1.0
-    return extended
-
-
-def _state_of(problem: Problem, X: Any, warm: _WarmStart) -> SolverState:
-    """Give the state that belongs to A for these examples and this lam, W(A) rebuilt from A."""
-    start = SolverState.start(problem)
-    with SerialExecutor() as executor:
-        executor.bind(problem, X, warm.labels, keep_duals=True)
-        executor.load_duals([(0, problem.n, warm.A)])
-        W, b, aa = rebuild(problem, executor, start)
-    return SolverState(round=0, W=W, b=b, aa=aa)
