@@ -10,11 +10,20 @@ from solvers.block_stats import BlockStats
 from solvers.clock import Clock
 from solvers.duals import BlockDuals
 from solvers.errors import StateLostError
-from solvers.orders import AscentOrder, Commit, EvaluateOrder, OracleOrder, Order, RebuildOrder
+from solvers.orders import (
+    AscentOrder,
+    Commit,
+    EvaluateOrder,
+    OracleOrder,
+    Order,
+    RebuildOrder,
+    SdcaOrder,
+)
 from solvers.problem import Problem
 from solvers.projections.columns import column_kind, margins_or_empty
 from solvers.projections.gradients import conjugate_sum
 from solvers.rows import RowSource, compute_dtype
+from solvers.sdca_pass import BlockSdca
 from solvers.tiles import Scratch, Tile, TileReader
 from solvers.typing import Float64Array, FloatArray, IntArray
 from solvers.vertices import is_uniform, vertices_of
@@ -58,6 +67,7 @@ class Block:
         self._dtype = compute_dtype(X.dtype)
         self._tiles = TileReader(X, self._y, self._weights, start, problem.m)
         self._ascent: BlockAscent | None = None
+        self._sdca: BlockSdca | None = None
         self._duals: BlockDuals | None = None
         if keep_duals:
             self._duals = BlockDuals(problem, self._y, self._dtype, len(self._tiles))
@@ -75,6 +85,8 @@ class Block:
                     return self._find_vertex(order)
                 case AscentOrder():
                     return self._ascend(order)
+                case SdcaOrder():
+                    return self._pass(order)
                 case EvaluateOrder():
                     return self._evaluate(order)
                 case RebuildOrder():
@@ -134,13 +146,24 @@ class Block:
         )
 
     def _ascend(self, order: AscentOrder) -> BlockStats:
-        """Find a change of A by exact column updates; it waits for its commit."""
+        """Find a change of A by sweeps over tiles; it waits for its commit."""
         duals = self._committed(order.commit)
         if order.exact:
             duals.widen()
         if self._ascent is None:
             self._ascent = BlockAscent(self.problem, self._X, self._y, self._weights, self.index, self._dtype)
         stats = self._ascent.run(order, duals.A, duals.change())
+        duals.changed(order.round)
+        return stats
+
+    def _pass(self, order: SdcaOrder) -> BlockStats:
+        """Find a change of A by a plain pass over the rows; it waits for its commit."""
+        duals = self._committed(order.commit)
+        if order.exact:
+            duals.widen()
+        if self._sdca is None:
+            self._sdca = BlockSdca(self.problem, self._X, self._y, self._weights, self.index, self._dtype)
+        stats = self._sdca.run(order, duals.A, duals.change())
         duals.changed(order.round)
         return stats
 

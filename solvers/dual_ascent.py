@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from solvers.certificate import FinalValues, final_values
 from solvers.executor import Executor
 from solvers.methods import Advance, Measurement, Runner, product_of, rises
-from solvers.orders import AscentOrder, Commit, EvaluateOrder
+from solvers.orders import AscentOrder, Commit, EvaluateOrder, Order
 from solvers.problem import Problem
 from solvers.state import SolverState
 from solvers.step_rules import Direction, ExactStep
@@ -59,17 +59,7 @@ class DualAscent:
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Let the blocks sweep, and step along their summed change."""
         before = measured.before
-        stats = run(
-            AscentOrder(
-                round=before.round,
-                W=before.W,
-                commit=before.commit,
-                sweeps=_SWEEPS[min(before.round, len(_SWEEPS) - 1)],
-                spread=math.sqrt(self.blocks),
-                seed=self.seed,
-                exact=before.exact,
-            )
-        )
+        stats = run(self._order(before))
         direction = Direction.of(
             problem,
             before.W,
@@ -97,6 +87,18 @@ class DualAscent:
             after=after,
             active=stats.active,
             passes=math.ceil(stats.visited / problem.n),
+        )
+
+    def _order(self, state: SolverState) -> Order:
+        """Give the order by which the blocks find their changes."""
+        return AscentOrder(
+            round=state.round,
+            W=state.W,
+            commit=state.commit,
+            sweeps=_SWEEPS[min(state.round, len(_SWEEPS) - 1)],
+            spread=math.sqrt(self.blocks),
+            seed=self.seed,
+            exact=state.exact,
         )
 
     def final(

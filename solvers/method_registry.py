@@ -11,6 +11,7 @@ from solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from solvers.frank_wolfe import FrankWolfe
 from solvers.methods import Method
 from solvers.problem import Problem
+from solvers.sdca import Sdca
 from solvers.step_rules import ExactStep, HarmonicStep, OpenLoopStep
 
 
@@ -55,6 +56,7 @@ class MethodSpec:
 
 _SPECS = (
     MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
+    MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True),
     MethodSpec("fw", lambda _blocks, _seed: FrankWolfe(ExactStep()), lifted=True),
     MethodSpec("fw_open_loop", lambda _blocks, _seed: FrankWolfe(OpenLoopStep()), lifted=True),
     MethodSpec("projected_gradient", lambda _blocks, _seed: FrankWolfe(HarmonicStep()), lifted=True),

@@ -66,6 +66,21 @@ class AscentOrder:
 
 
 @dataclass(frozen=True, eq=False)
+class SdcaOrder:
+    """Find a change dA of A that raises the dual, by one plain pass of exact column updates from W (d, m).
+
+    The attributes are those of the other orders.
+    """
+
+    round: int
+    W: Float64Array
+    commit: Commit | None = None
+    spread: float = 1.0
+    seed: int = 0
+    exact: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class EvaluateOrder:
     """Sum the losses at W (d, m), after applying `commit`; U and A stay as they are.
 
@@ -89,4 +104,4 @@ class RebuildOrder:
 
 
 #: Everything that `Block.run` understands.
-Order: TypeAlias = OracleOrder | AscentOrder | EvaluateOrder | RebuildOrder
+Order: TypeAlias = OracleOrder | AscentOrder | SdcaOrder | EvaluateOrder | RebuildOrder

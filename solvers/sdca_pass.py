@@ -11,83 +11,126 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from solvers.ascent_kernels import add_change
+from solvers.ascent_kernels import add_change, change_sums
+from solvers.block_stats import BlockStats
+from solvers.clock import Clock
+from solvers.orders import SdcaOrder
 from solvers.problem import Problem
 from solvers.projections.columns import column_kind, column_update_two, margins_or_empty
 from solvers.projections.workspace import column_workspace
-from solvers.rows import Rows, RowSource, as_rows, held_in_memory, slab_bounds
+from solvers.rows import Rows, RowSource, as_rows, held_in_memory, is_sparse, slab_bounds
 from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Rows that are gathered in the order of their visits at once.
 _GATHERED_ROWS = 512
 
 
-class SdcaPass:
-    """One pass over the rows of one block, for as long as it lives.
+class BlockSdca:
+    """Passes over the rows of one block.
 
     Parameters
     ----------
     problem : what is solved.
-    y : (rows,) labels.
-    weights : (rows,) weights of the examples.
-    W : (d, m) weights from which the pass starts.
-    spread : factor >= 1 on the curvature, for a block that moves while others do.
-    dtype : precision of products.
-    sparse : whether the features are a CSR matrix.
+    X : (rows, d) features of the block.
+    y, weights : (rows,) labels, and how often each row counts.
+    index : place of the block among all blocks; it seeds the random orders.
+    dtype : precision of products, where an order does not ask for float64.
     """
 
     def __init__(
         self,
         problem: Problem,
+        X: RowSource,
         y: IntArray,
         weights: Float64Array,
-        W: Float64Array,
-        spread: float,
+        index: int,
         dtype: np.dtype[Any],
-        *,
-        sparse: bool,
     ) -> None:
         form = problem.form
-        self._y, self._weights, self._dtype = y, weights, dtype
+        self._problem, self._X, self._y, self._weights = problem, X, y, weights
+        self._index, self._dtype = index, dtype
         self._loss = column_kind(form), form.rho, margins_or_empty(form)
-        self._gammas = problem.smoothing, problem.smoothing_own
-        self._scale = problem.scale * spread
-        self._sparse = sparse
-        # Scores of a dense row are m inner products along memory, those of a sparse one a sum of rows of W.
-        self._W = np.array(W if sparse else W.T, dtype=dtype, order="C")
-        self._product = np.zeros(self._W.shape)
+        self._slabs = [(0, len(y))] if held_in_memory(X) else list(slab_bounds(X, _GATHERED_ROWS))
 
-    @property
-    def product(self) -> Float64Array:
-        """Sum of w_i x_i (change of beta_i)^T so far, (d, m)."""
-        return np.ascontiguousarray(self._product if self._sparse else self._product.T)
+    def run(self, order: SdcaOrder, A: FloatArray, delta: FloatArray) -> BlockStats:
+        """Write to `delta` (rows, m) the change of A (rows, m) that one pass finds, and sum it.
 
-    def run(self, X: RowSource, A: FloatArray, delta: FloatArray, random: np.random.Generator) -> None:
-        """Visit every row of X (rows, d) once and add to `delta` (rows, m) what its dual row changes by.
-
-        Rows are read slab by slab where X is not in memory; the order of slabs, and of the rows in one, is
-        random.
+        The order of slabs, and of the rows in one, is random; the result depends on the order and on A alone.
         """
-        whole = held_in_memory(X)
-        slabs = [(0, len(A))] if whole else list(slab_bounds(X, _GATHERED_ROWS))
-        for slab in random.permutation(len(slabs)):
-            start, stop = slabs[int(slab)]
-            values = X[start:stop]
-            order = random.permutation(stop - start)
-            for low in range(0, len(order), _GATHERED_ROWS):
-                chosen = order[low : low + _GATHERED_ROWS]
-                self._visit(as_rows(values[chosen], self._dtype), start + chosen, A, delta)
+        delta[:] = 0.0
+        clock = Clock()
+        random = np.random.default_rng((order.seed, order.round, self._index))
+        dtype = np.dtype(np.float64) if order.exact else self._dtype
+        weights = _Weights(order.W, dtype)
+        for slab in random.permutation(len(self._slabs)):
+            start, stop = self._slabs[int(slab)]
+            values = self._X[start:stop]
+            rows = random.permutation(stop - start)
+            for low in range(0, len(rows), _GATHERED_ROWS):
+                chosen = rows[low : low + _GATHERED_ROWS]
+                X = as_rows(values[chosen], dtype)
+                clock.product()
+                self._visit(X, start + chosen, A, delta, weights, self._problem.scale * order.spread)
+                clock.kernel()
+        kind, _, margins = self._loss
+        linear, cross, square, alpha_sq, changed = change_sums(
+            kind, self._y, self._weights, A, delta, margins, self._problem.own_share
+        )
+        clock.kernel()
+        return BlockStats(
+            rows=len(A),
+            product=weights.product,
+            b_u=linear,
+            alpha_u=cross,
+            u_sq=square,
+            alpha_sq=alpha_sq,
+            active=changed,
+            visited=len(A),
+            seconds_products=clock.products,
+            seconds_kernels=clock.kernels,
+        )
 
-    def _visit(self, X: Rows, rows: Int64Array, A: FloatArray, delta: FloatArray) -> None:
-        kind, rho, margins = self._loss
+    def _visit(
+        self, X: Rows, rows: Int64Array, A: FloatArray, delta: FloatArray, weights: _Weights, scale: float
+    ) -> None:
+        problem = self._problem
+        state = weights.laid_out(X)
         shared = (
-            rows, self._y, self._weights, A, delta, self._scale, *self._gammas, kind, rho, margins,
-            self._W, self._product,
+            rows, self._y, self._weights, A, delta, scale, problem.smoothing, problem.smoothing_own,
+            *self._loss, *state,
         )  # fmt: skip
-        if self._sparse:
+        if is_sparse(X):
             visit_csr(X.data, X.indices, X.indptr, *shared)
         else:
             visit_dense(X, *shared)
+
+
+class _Weights:
+    """W as a pass moves it, and the sum of w_i x_i (change of beta_i)^T, laid out for the rows that come."""
+
+    def __init__(self, W: Float64Array, dtype: np.dtype[Any]) -> None:
+        self._start, self._dtype = W, dtype
+        self._sparse = False
+        self._state: tuple[FloatArray, Float64Array] | None = None
+
+    def laid_out(self, X: Rows) -> tuple[FloatArray, Float64Array]:
+        """Give both, (m, d) for dense rows and (d, m) for sparse ones.
+
+        Scores of a dense row are m inner products along memory, those of a sparse one a sum of rows of W.
+        """
+        if self._state is None:
+            self._sparse = is_sparse(X)
+            W = np.array(self._start if self._sparse else self._start.T, dtype=self._dtype, order="C")
+            self._state = W, np.zeros(W.shape)
+        return self._state
+
+    @property
+    def product(self) -> Float64Array:
+        """The sum, (d, m)."""
+        if self._state is None:
+            return np.zeros(self._start.shape)
+        product = self._state[1]
+        return product if self._sparse else np.ascontiguousarray(product.T)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -125,12 +168,14 @@ def visit_dense(
     change = np.empty((1, m))
     scores = np.empty(m, dtype=W.dtype)
     for t in range(len(rows)):
+        i = rows[t]
+        if weights[i] == 0.0:
+            continue
         x = X[t]
         norm = 0.0
         for f in range(len(x)):
             norm += np.float64(x[f]) * np.float64(x[f])
         np.dot(W, x, scores)
-        i = rows[t]
         own = scale * weights[i] * norm
         _update_row(
             scores, i, y[i], own, gamma, gamma_own, kind, rho, margins, A, delta, alpha, change[0], work,
@@ -165,6 +210,9 @@ def visit_csr(
     work, index_work = column_workspace(m)
     alpha, scores, change = np.empty(m), np.empty(m), np.empty(m)
     for t in range(len(rows)):
+        i = rows[t]
+        if weights[i] == 0.0:
+            continue
         low, high = indptr[t], indptr[t + 1]
         norm = 0.0
         scores[:] = 0.0
@@ -173,7 +221,6 @@ def visit_csr(
             norm += x * x
             for j in range(m):
                 scores[j] += x * W[indices[p], j]
-        i = rows[t]
         own = scale * weights[i] * norm
         _update_row(
             scores, i, y[i], own, gamma, gamma_own, kind, rho, margins, A, delta, alpha, change, work,

@@ -10,14 +10,19 @@ from solvers import (
     MaxHinge,
     OneVsAll,
     Problem,
+    SerialExecutor,
     Softmax,
+    Status,
     TopKEntropy,
     TopKHinge,
     TopKOthersHinge,
     UsunierHinge,
+    solve,
 )
+from solvers.orders import SdcaOrder
 from solvers.projections import column_updates
-from solvers.sdca_pass import SdcaPass
+from solvers.rows import RowRange
+from solvers.sdca_pass import BlockSdca
 from tests.solvers.problems import M, examples
 
 LOSSES = [MaxHinge(), TopKHinge(3), TopKOthersHinge(2), UsunierHinge(2), OneVsAll("hinge")]
@@ -56,13 +61,68 @@ def test_a_pass_is_the_algorithm_written_out(loss, smoothing, kind, make) -> Non
     A = column_updates(problem.form, random.standard_normal((len(y), M)), y, 2.0)
     W = X.T @ (weights[:, None] * A) * problem.scale
     delta = np.zeros_like(A)
-    work = SdcaPass(
-        problem, y, weights, W, spread=1.5, dtype=np.dtype(np.float64), sparse=make is sparse.csr_array
-    )
-    work.run(make(X), A, delta, np.random.default_rng(2))
-    same = np.random.default_rng(2)
-    same.permutation(1)
-    end, B = one_pass(problem, X, y, weights, W, A, same.permutation(len(y)), 1.5)
+    block = BlockSdca(problem, RowRange(make(X), 0, len(y)), y, weights, 7, np.dtype(np.float64))
+    stats = block.run(SdcaOrder(round=4, W=W, spread=1.5, seed=2), A, delta)
+    random = np.random.default_rng((2, 4, 7))
+    random.permutation(1)  # of the only slab
+    end, B = one_pass(problem, X, y, weights, W, A, random.permutation(len(y)), 1.5)
     assert np.abs(B - A).max() > 0.1
+    B[5] = A[5]  # what counts for nothing is left alone
     np.testing.assert_allclose(A + delta, B, atol=1e-11)
-    np.testing.assert_allclose(W + 1.5 * problem.scale * work.product, end, atol=1e-11)
+    np.testing.assert_allclose(W + 1.5 * problem.scale * stats.product, end, atol=1e-11)
+
+
+def solved(X, y, loss, lam_n, smoothing=0.0, **options):
+    options = {"method": "sdca", "tol": 1e-5, "max_passes": 5000, "m": M, **options}
+    return solve(X, y, loss, lam_n / len(y), smoothing, **options)
+
+
+@pytest.mark.parametrize(
+    ("loss", "smoothing"),
+    [(loss, 0.0) for loss in LOSSES + SMOOTH] + [(loss, 0.5) for loss in LOSSES],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_it_ends_where_dual_ascent_ends(loss, smoothing, weighted) -> None:
+    """And its dual never falls, for one block or several."""
+    X, y = examples(n=40)
+    weights = np.random.default_rng(3).uniform(0.0, 2.0, len(y)) if weighted else None
+    tol = 1e-5 if smoothing or loss in SMOOTH else 1e-3
+    best = solved(X, y, loss, 0.5, smoothing, sample_weight=weights, tol=1e-7, method="dual_ascent")
+    for blocks in (1, 3):
+        result = solved(
+            X, y, loss, 0.5, smoothing, sample_weight=weights, tol=tol, executor=SerialExecutor(blocks=blocks)
+        )
+        assert result.status is Status.SOLVED
+        assert best.dual - 1e-9 <= result.primal <= best.primal * (1 + tol)
+        duals = np.array([record.dual for record in result.history])
+        assert np.diff(duals).min() > -1e-12 * duals.max()
+
+
+def test_rows_read_from_disk_and_sparse_rows_reach_the_same_optimum(tmp_path) -> None:
+    X, y = examples(n=1200, d=30)
+    X = np.where(np.abs(X) > 0.8, X, 0.0).astype(np.float32)
+    np.save(tmp_path / "X.npy", X)
+    best = solved(X, y, TopKHinge(2), 10.0, tol=1e-5, method="dual_ascent")
+    for features in (X, sparse.csr_matrix(X), np.load(tmp_path / "X.npy", mmap_mode="r")):
+        result = solved(features, y, TopKHinge(2), 10.0, tol=1e-4)
+        assert result.status is Status.SOLVED
+        assert best.dual <= result.primal <= best.primal * (1 + 1.1e-4)
+
+
+def test_single_precision_goes_over_to_double() -> None:
+    """Softmax to a gap that float32 products cannot show."""
+    X, y = examples(n=100)
+    result = solved(X.astype(np.float32), y, Softmax(), 1.0, tol=1e-11)
+    assert result.status is Status.SOLVED
+    assert result.state.exact
+
+
+def test_a_run_that_was_cut_off_goes_on_bit_for_bit() -> None:
+    X, y = examples()
+    options = {"tol": 1e-12, "max_passes": 30, "executor": SerialExecutor(blocks=3)}
+    whole = solved(X, y, MaxHinge(), 0.3, **options)
+    first = solved(X, y, MaxHinge(), 0.3, callbacks=[lambda record, _: record.round < 4], **options)
+    assert first.status is Status.INTERRUPTED
+    rest = solved(X, y, MaxHinge(), 0.3, state=first.state, duals=[(0, len(y), first.A)], **options)
+    np.testing.assert_array_equal(rest.A, whole.A)
