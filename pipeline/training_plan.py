@@ -79,7 +79,7 @@ class TrainingPlan:
         """Whether the dual variables are stored with the model."""
         if self.config.keep_duals is not None:
             return self.config.keep_duals
-        return len(self.rows) * self.m * 4 <= STORED_DUALS_BYTES
+        return not self.method.dual_free and len(self.rows) * self.m * 4 <= STORED_DUALS_BYTES
 
     @property
     def keep_duals(self) -> bool:

@@ -102,6 +102,10 @@ def solve(
         )  # fmt: skip
         remote = executor if keep_duals and executor is not None and not executor.in_process else None
         return solve_with_kernel(kernel, problem, rows, labels, weights, linear, tol, remote)
+    if keep_duals and spec.dual_free:
+        raise UnsupportedCombinationError(
+            f"the method {method} never knows the dual variables; leave keep_duals out or take another method"
+        )
     duals_kept = keep_duals or spec.needs_duals(problem.smoothing)
     _check_state(problem, state, duals_kept=duals_kept, duals_given=duals is not None)
     with ExitStack() as stack:
@@ -162,7 +166,7 @@ def _result(problem: Problem, run: Run, A: FloatArray | None) -> SolveResult:
         dual=final.dual,
         gap=final.gap,
         relative_gap=final.relative_gap,
-        gap_kind="true",
+        gap_kind="true" if final.stationarity is None else "none",
         lifted_gap=final.lifted_gap,
         status=run.status,
         passes=run.state.passes,
@@ -170,4 +174,6 @@ def _result(problem: Problem, run: Run, A: FloatArray | None) -> SolveResult:
         history=run.history,
         problem=problem,
         state=run.state,
+        W_dual=final.W_dual,
+        stationarity=final.stationarity,
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from solvers.atom_methods import AtomFrankWolfe, AwaySteps, FullyCorrective, PairwiseSteps
 from solvers.dual_ascent import DualAscent
 from solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from solvers.frank_wolfe import FrankWolfe
@@ -24,6 +25,7 @@ class MethodSpec:
     name : as people say it.
     make : gives the method for a number of blocks and a seed.
     keeps_duals : whether it needs A in every case; `lifted` ones need it only with smoothing.
+    dual_free : whether it never knows A, so that there is none to keep.
     lifted : whether it handles smoothing through the lifted problem, which needs A.
     one_block : whether it takes more rounds on several blocks, so that one is the default.
     convex_only : whether it needs a dual problem.
@@ -33,6 +35,7 @@ class MethodSpec:
     name: str
     make: Callable[[int, int], Method]
     keeps_duals: bool = False
+    dual_free: bool = False
     lifted: bool = False
     one_block: bool = False
     convex_only: bool = True
@@ -58,6 +61,11 @@ _SPECS = (
     MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
     MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True),
     MethodSpec("fw", lambda _blocks, _seed: FrankWolfe(ExactStep()), lifted=True),
+    MethodSpec("fw_away", lambda _blocks, _seed: AtomFrankWolfe(AwaySteps()), dual_free=True),
+    MethodSpec("fw_pairwise", lambda _blocks, _seed: AtomFrankWolfe(PairwiseSteps()), dual_free=True),
+    MethodSpec(
+        "fw_fully_corrective", lambda _blocks, _seed: AtomFrankWolfe(FullyCorrective()), dual_free=True
+    ),
     MethodSpec("fw_open_loop", lambda _blocks, _seed: FrankWolfe(OpenLoopStep()), lifted=True),
     MethodSpec("projected_gradient", lambda _blocks, _seed: FrankWolfe(HarmonicStep()), lifted=True),
 )

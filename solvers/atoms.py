@@ -1,0 +1,133 @@
+"""Atoms of the dual-free Frank-Wolfe variants: whole matrices U_t, known by W(U_t) and b(U_t) alone.
+
+Without A the dual at A = sum_t w_t U_t, for weights w on the simplex, is bounded from below by
+
+    D(w) = <b, w> - 1/2 <w, G w>,   G_st = lam <W_s, W_t>,
+
+since -Phi* - (gamma/2)|.|^2 is concave; for the hinges without smoothing it is the dual itself.  The first
+atom is A = 0, with W = 0 and b = 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.problem import Problem
+from solvers.state import SolverState
+from solvers.typing import Float64Array
+
+#: Bytes that the W of all atoms may take, and how many atoms there may be: G and its equations stay small.
+_BYTES = 1 << 28
+_MOST = 1024
+#: There is room for the iterate, the new atom, and one more of each kind in any case.
+_LEAST = 4
+#: Names under which a state remembers atoms.
+_W, _B, _WEIGHTS, _GRAM = "atoms.W", "atoms.b", "atoms.weights", "atoms.gram"
+
+
+@dataclass(frozen=True, eq=False)
+class Atoms:
+    """A set of atoms and the point that they make.
+
+    Attributes
+    ----------
+    W : (T, d, m) weights of each atom.
+    b : (T,) linear terms.
+    weights : (T,) >= 0 with sum 1; 0 for an atom that has just come, or idles.
+    gram : (T, T) lam <W_s, W_t>.
+    """
+
+    W: Float64Array
+    b: Float64Array
+    weights: Float64Array
+    gram: Float64Array
+
+    @classmethod
+    def of(cls, problem: Problem, state: SolverState) -> Atoms:
+        """Give the atoms that a state remembers; a state of another method is one atom itself."""
+        if _W in state.memory:
+            return cls(*(state.memory[name] for name in (_W, _B, _WEIGHTS, _GRAM)))
+        W = state.W[None]
+        b = np.array([state.b - 0.5 * problem.smoothing * state.aa])
+        return cls(W=W, b=b, weights=np.ones(1), gram=problem.lam * _inner_products(W, state.W)[:, None])
+
+    def memory(self) -> dict[str, Float64Array]:
+        """Give what a state is to remember."""
+        return {_W: self.W, _B: self.b, _WEIGHTS: self.weights, _GRAM: self.gram}
+
+    def __len__(self) -> int:
+        return len(self.b)
+
+    def gradient(self) -> Float64Array:
+        """Give <grad D, U_t> for each atom, (T,)."""
+        return np.asarray(self.b - self.gram @ self.weights)
+
+    def point(self) -> tuple[Float64Array, float]:
+        """Give W and b of the point, summed anew so that nothing drifts."""
+        T, d, m = self.W.shape
+        return (self.weights @ self.W.reshape(T, d * m)).reshape(d, m), float(self.weights @ self.b)
+
+    def with_atom(self, lam: float, W: Float64Array, b: float) -> tuple[Atoms, int]:
+        """Give the atoms and one more of weight 0, and its place; an atom that is there already stays alone.
+
+        Where they are full, the two lightest atoms become their own convex combination before.
+        """
+        products = lam * _inner_products(self.W, W)
+        square = lam * float(np.vdot(W, W))
+        for t in np.flatnonzero(np.isclose(products, square, rtol=1e-9, atol=0.0) & (self.b == b)):
+            if np.array_equal(self.W[t], W):
+                return self, int(t)
+        if len(self) >= most_atoms(*W.shape):
+            return self._merged().with_atom(lam, W, b)
+        gram = np.empty((len(self) + 1, len(self) + 1))
+        gram[:-1, :-1] = self.gram
+        gram[-1, :-1] = gram[:-1, -1] = products
+        gram[-1, -1] = square
+        more = Atoms(
+            W=np.concatenate([self.W, np.ascontiguousarray(W)[None]]),
+            b=np.append(self.b, b),
+            weights=np.append(self.weights, 0.0),
+            gram=gram,
+        )
+        return more, len(self)
+
+    def weighted(self, weights: Float64Array, idle: int = 0) -> Atoms:
+        """Give other weights to the atoms; of those with weight 0 only the newest `idle` are kept."""
+        kept = weights > 0
+        unused = np.flatnonzero(~kept)
+        kept[unused[max(len(unused) - idle, 0) :]] = True
+        if kept.all():
+            return Atoms(self.W, self.b, weights, self.gram)
+        return Atoms(self.W[kept], self.b[kept], weights[kept], self.gram[np.ix_(kept, kept)])
+
+    def _merged(self) -> Atoms:
+        """Put the convex combination of the two lightest atoms into the place of the first of them.
+
+        An idle atom, the oldest, goes instead where there is one.
+        """
+        if (self.weights == 0).any():
+            return self.weighted(self.weights, idle=int(np.sum(self.weights == 0)) - 1)
+        lightest = np.sort(np.argsort(self.weights, kind="stable")[:2])
+        first, second = int(lightest[0]), int(lightest[1])
+        together = float(self.weights[lightest].sum())
+        mix = np.eye(len(self))
+        mix[first] = 0.0
+        mix[first, lightest] = self.weights[lightest] / together
+        mix = np.delete(mix, second, axis=0)
+        weights = np.delete(self.weights, second)
+        weights[first] = together
+        W = np.delete(self.W, second, axis=0)
+        W[first] = np.tensordot(mix[first, lightest], self.W[lightest], axes=1)
+        return Atoms(W=W, b=mix @ self.b, weights=weights, gram=mix @ self.gram @ mix.T)
+
+
+def most_atoms(d: int, m: int) -> int:
+    """Give the number of atoms (d, m) that are kept: 256 MiB of them, and 1024 at most."""
+    return int(np.clip(_BYTES // (8 * d * m), _LEAST, _MOST))
+
+
+def _inner_products(atoms: Float64Array, W: Float64Array) -> Float64Array:
+    """Give <W_t, W> for each atom, (T,)."""
+    return np.asarray(atoms.reshape(len(atoms), -1) @ np.ascontiguousarray(W).ravel())

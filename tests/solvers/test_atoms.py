@@ -1,0 +1,322 @@
+"""Frank-Wolfe variants over whole-matrix atoms, against values and optima from outside the solvers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from solvers import (
+    METHODS,
+    MaxHinge,
+    SerialExecutor,
+    Softmax,
+    Status,
+    TopKHinge,
+    UnsupportedCombinationError,
+    atoms,
+    solve,
+)
+from solvers.atom_methods import AwaySteps, PairwiseSteps
+from solvers.atoms import Atoms
+from tests.reference import losses as reference
+from tests.reference.training_qp import optimum
+from tests.solvers.problems import EVERY_LOSS, M, examples
+
+VARIANTS = ["fw_away", "fw_pairwise", "fw_fully_corrective"]
+CONVEX = [loss for loss in EVERY_LOSS if loss.form(M).convex]
+#: Every convex loss as it is, and the hinges smoothed.
+CASES = [(loss, 0.0) for loss in CONVEX]
+CASES += [(loss, 0.5) for loss in CONVEX if not loss.form(M).smooth]
+
+
+def case_name(value):
+    return getattr(value, "name", None)
+
+
+def run(X, y, loss, lam_n, smoothing=0.0, method="fw_fully_corrective", **options):
+    options = {"tol": 1e-9, "max_passes": 40, "m": M, **options}
+    return solve(X, y, loss, lam_n / len(y), smoothing, method, **options)
+
+
+def keep_in(states):
+    """Give a callback that keeps the state after each round."""
+    return lambda _record, state: states.append(state)
+
+
+def dual_rows(X, y, loss, smoothing, W):
+    """Give U at the scores of W."""
+    scores = np.asarray(X, dtype=np.float64) @ W
+    return np.array(
+        [reference.gradient(loss, s, label, smoothing) for s, label in zip(scores, y, strict=True)]
+    )
+
+
+@pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
+@pytest.mark.parametrize("method", VARIANTS)
+class TestEveryConvexLoss:
+    def test_the_dual_never_falls_and_every_gap_is_true(self, loss, smoothing, method) -> None:
+        """The primal of each round is that of its W; the dual is below the optimum, which is below it."""
+        X, y = examples(n=20, d=3)
+        for dtype in (np.float64, np.float32):
+            X = X.astype(dtype)
+            states = []
+            result = run(X, y, loss, 0.5, smoothing, method, callbacks=[keep_in(states)])
+            history = result.history
+            assert (np.diff([record.dual for record in history]) >= -1e-14 * result.primal).all()
+            best = optimum(X, y, loss, 0.5 / len(y), smoothing, M)
+            rounding = 1e-6 * best + 1e-8  # what the interior point solver leaves open
+            for record, state in list(zip(history[1:], states[:-1], strict=True))[::5]:
+                primal = reference.primal(X, y, loss, 0.5 / len(y), smoothing, state.W)
+                assert record.primal == pytest.approx(primal, rel=1e-12 if dtype == np.float64 else 1e-5)
+                assert record.gap_kind == "true"
+                assert record.dual - rounding <= best
+            primal = reference.primal(X, y, loss, 0.5 / len(y), smoothing, result.W)
+            assert result.primal == pytest.approx(primal, rel=1e-12)
+            assert result.dual - rounding <= best <= result.primal + rounding
+            assert -1e-13 * result.primal <= result.gap == result.lifted_gap
+            assert result.relative_gap < 0.3
+
+    def test_weights_of_examples_count_in_the_certificate(self, loss, smoothing, method) -> None:
+        X, y = examples(n=20, d=3)
+        weights = np.random.default_rng(4).uniform(0.0, 3.0, len(y))
+        weights[3] = 0.0
+        result = run(X, y, loss, 2.0, smoothing, method, sample_weight=weights, max_passes=100, tol=1e-3)
+        best = optimum(X, y, loss, 2.0 / len(y), smoothing, M, weights=weights)
+        assert result.dual - 1e-6 * best <= best <= result.primal + 1e-6 * best
+        assert result.relative_gap < 0.1
+
+
+@pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
+def test_fully_corrective_steps_reach_the_optimum(loss, smoothing) -> None:
+    """To 1e-8, at an optimum that dual ascent finds by other means."""
+    X, y = examples()
+    result = run(X, y, loss, 5.0, smoothing, tol=1e-8, max_passes=400)
+    assert result.status is Status.SOLVED
+    other = solve(X, y, loss, 5.0 / len(y), smoothing, tol=1e-6, max_passes=3000, m=M)
+    assert other.dual <= result.primal * (1.0 + 1e-12)
+    assert result.dual <= other.primal * (1.0 + 1e-12)
+    assert result.primal == pytest.approx(other.primal, rel=2e-6)
+
+
+@pytest.mark.parametrize("method", ["fw_away", "fw_pairwise"])
+@pytest.mark.parametrize(("loss", "smoothing"), [(TopKHinge(3), 0.0), (MaxHinge(), 0.5), (Softmax(), 0.0)])
+def test_the_gap_closes(loss, smoothing, method) -> None:
+    X, y = examples(n=200, d=6)
+    result = run(X, y, loss, 200.0, smoothing, method, tol=1e-4, max_passes=2000)
+    assert result.status is Status.SOLVED
+    assert 0 <= result.relative_gap <= 1e-4
+
+
+@pytest.mark.parametrize("lam_n", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_fully_corrective_steps_close_the_gap_to_rounding(lam_n, dtype) -> None:
+    """Far below what float32 products can tell: the rounds go over to float64 by themselves."""
+    X, y = examples()
+    result = run(X.astype(dtype), y, TopKHinge(3), lam_n, tol=1e-11, max_passes=400)
+    assert result.status is Status.SOLVED
+    primal = reference.primal(X.astype(dtype), y, TopKHinge(3), lam_n / len(y), 0.0, result.W)
+    assert result.primal == pytest.approx(primal, rel=1e-12)
+    assert result.passes <= 300
+
+
+def test_far_fewer_passes_than_plain_steps() -> None:
+    """Mathematics, 1b: after 200 passes plain steps stand at 1e-2."""
+    X, y = examples(n=80, d=6, m=6)
+    plain = run(X, y, TopKHinge(3), 1.0, method="fw", max_passes=200, m=6)
+    best = run(X, y, TopKHinge(3), 1.0, tol=1e-9, max_passes=200, m=6)
+    assert plain.relative_gap > 1e-2
+    assert best.status is Status.SOLVED
+
+
+@pytest.mark.parametrize("method", VARIANTS)
+@pytest.mark.parametrize(("loss", "smoothing"), [(TopKHinge(2), 0.0), (TopKHinge(2), 0.5), (Softmax(), 0.0)])
+class TestAnswersThatDoNotDependOnHowItRuns:
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_a_checkpoint_leads_to_the_same_answer(self, loss, smoothing, method, dtype) -> None:
+        X, y = examples()
+        X = X.astype(dtype)
+        whole = run(X, y, loss, 2.0, smoothing, method, max_passes=24)
+        first = run(
+            X, y, loss, 2.0, smoothing, method, max_passes=24, callbacks=[lambda record, _: record.round < 11]
+        )
+        assert first.status is Status.INTERRUPTED
+        stored = {name: array.copy() for name, array in first.state.memory.items()}
+        assert {array.dtype for array in stored.values()} == {np.dtype(np.float64)}
+        rest = run(X, y, loss, 2.0, smoothing, method, max_passes=24, state=first.state)
+        np.testing.assert_array_equal(rest.W, whole.W)
+        assert (rest.primal, rest.dual, rest.passes) == (whole.primal, whole.dual, whole.passes)
+        assert [r.dual for r in first.history + rest.history] == [r.dual for r in whole.history]
+        for name, array in stored.items():
+            np.testing.assert_array_equal(first.state.memory[name], array)
+
+    def test_any_number_of_blocks(self, loss, smoothing, method) -> None:
+        X, y = examples(n=30)
+        runs = [
+            run(X, y, loss, 3.0, smoothing, method, max_passes=15, executor=SerialExecutor(blocks=blocks))
+            for blocks in (1, 2, 7, 30)
+        ]
+        for other in runs[1:]:
+            assert other.dual == pytest.approx(runs[0].dual, rel=1e-9)
+            assert other.primal == pytest.approx(runs[0].primal, rel=1e-6)
+
+    def test_a_state_of_plain_frank_wolfe_is_an_atom(self, loss, smoothing, method) -> None:
+        X, y = examples()
+        plain = run(X, y, loss, 2.0, smoothing, "fw", max_passes=10)
+        result = run(X, y, loss, 2.0, smoothing, method, max_passes=12, state=plain.state)
+        assert result.history[0].dual == pytest.approx(plain.dual, rel=1e-9)
+        assert plain.dual < result.dual <= result.primal
+
+
+@pytest.mark.parametrize("method", VARIANTS)
+def test_few_atoms_are_enough_to_go_on(method, monkeypatch) -> None:
+    """What does not fit is merged: the dual still rises, and W is still worth what is said."""
+    monkeypatch.setattr(atoms, "_MOST", 5)
+    X, y = examples()
+    result = run(X, y, TopKHinge(3), 2.0, 0.0, method, max_passes=300, tol=1e-9)
+    assert len(result.state.memory["atoms.b"]) <= 5
+    assert (np.diff([record.dual for record in result.history]) >= -1e-14 * result.primal).all()
+    best = optimum(X, y, TopKHinge(3), 2.0 / len(y), 0.0, M)
+    assert result.dual <= best * (1 + 1e-6)
+    assert best <= result.primal * (1 + 1e-6)
+    assert result.relative_gap < 0.05
+
+
+def test_the_room_for_atoms_is_bounded() -> None:
+    assert atoms.most_atoms(4, 5) == 1024
+    assert 300 < atoms.most_atoms(1024, 100) < 350
+    assert atoms.most_atoms(10**6, 10**4) == 4
+
+
+def filled(weights, seed=0, lam=0.3):
+    """Atoms with random contents, and their W as one matrix (T, d m)."""
+    random = np.random.default_rng(seed)
+    W = random.standard_normal((len(weights), 3, 4))
+    flat = W.reshape(len(weights), -1)
+    return Atoms(W, random.standard_normal(len(weights)), np.array(weights), lam * flat @ flat.T)
+
+
+def consistent(group, lam=0.3):
+    flat = group.W.reshape(len(group), -1)
+    np.testing.assert_allclose(group.gram, lam * flat @ flat.T, rtol=1e-12, atol=1e-12)
+    assert group.weights.sum() == pytest.approx(1.0)
+    assert len(group.b) == len(group.W) == len(group.weights)
+
+
+class TestTheSetOfAtoms:
+    def test_a_new_atom_joins_with_weight_zero(self) -> None:
+        group = filled([0.5, 0.5])
+        W = np.random.default_rng(9).standard_normal((3, 4))
+        more, place = group.with_atom(0.3, W, 2.0)
+        assert (place, more.weights[2], more.b[2]) == (2, 0.0, 2.0)
+        consistent(more)
+        assert len(group) == 2
+
+    def test_an_atom_that_is_there_is_not_taken_twice(self) -> None:
+        group = filled([0.5, 0.25, 0.25])
+        same, place = group.with_atom(0.3, group.W[1].copy(), float(group.b[1]))
+        assert same is group
+        assert place == 1
+        other, place = group.with_atom(0.3, group.W[1].copy(), float(group.b[1]) + 1.0)
+        assert (len(other), place) == (4, 3)
+
+    def test_a_full_set_merges_its_lightest_and_keeps_its_point(self, monkeypatch) -> None:
+        monkeypatch.setattr(atoms, "_MOST", 4)
+        group = filled([0.4, 0.1, 0.3, 0.2])
+        W, b = group.point()
+        more, place = group.with_atom(0.3, np.ones((3, 4)), 1.0)
+        assert (len(more), place) == (4, 3)
+        consistent(more)
+        np.testing.assert_allclose(more.point()[0], W, rtol=1e-13, atol=1e-14)
+        assert more.point()[1] == pytest.approx(b)
+        np.testing.assert_allclose(more.W[1], (0.1 * group.W[1] + 0.2 * group.W[3]) / 0.3)
+
+    def test_an_idle_atom_goes_before_any_is_merged(self, monkeypatch) -> None:
+        monkeypatch.setattr(atoms, "_MOST", 4)
+        group = filled([0.4, 0.0, 0.6, 0.0])
+        more, _ = group.with_atom(0.3, np.ones((3, 4)), 1.0)
+        np.testing.assert_array_equal(more.W[:3], group.W[[0, 2, 3]])
+        consistent(more)
+
+    def test_atoms_out_of_use_are_dropped_but_for_the_newest(self) -> None:
+        group = filled([0.2] * 5)
+        weights = np.array([0.0, 0.5, 0.0, 0.5, 0.0])
+        np.testing.assert_array_equal(group.weighted(weights).W, group.W[[1, 3]])
+        np.testing.assert_array_equal(group.weighted(weights, idle=2).W, group.W[[1, 2, 3, 4]])
+        consistent(group.weighted(weights, idle=1))
+
+    def test_the_gradient_is_that_of_the_dual(self) -> None:
+        group = filled([0.2, 0.3, 0.5])
+
+        def dual(weights):
+            W = np.tensordot(weights, group.W, axes=1)
+            return weights @ group.b - 0.15 * np.sum(W**2)
+
+        for t in range(3):
+            up, down = group.weights.copy(), group.weights.copy()
+            up[t] += 1e-4
+            down[t] -= 1e-4
+            assert group.gradient()[t] == pytest.approx((dual(up) - dual(down)) / 2e-4, rel=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_step_is_the_best_on_its_segment(seed) -> None:
+    """Away steps and pairwise steps, against a search along the line that they are defined on."""
+    group = filled([0.4, 0.35, 0.25, 0.0], seed)
+    gradient, w = group.gradient(), group.weights
+    newest, worst = 3, int(np.argmin(gradient[:3]))
+    to, away = np.eye(4)[newest] - w, w - np.eye(4)[worst]
+    pair = np.eye(4)[newest] - np.eye(4)[worst]
+    chosen = (to, 1.0) if gradient @ to >= gradient @ away else (away, w[worst] / (1 - w[worst]))
+
+    def dual(weights):
+        return weights @ group.b - 0.5 * weights @ group.gram @ weights
+
+    for rule, (direction, longest) in ((AwaySteps(), chosen), (PairwiseSteps(), (pair, w[worst]))):
+        weights, step = rule.reweigh(group, newest)
+        values = [dual(w + g * direction) for g in np.linspace(0.0, longest, 2001)]
+        np.testing.assert_allclose(weights, w + step * direction, atol=1e-15)
+        assert weights.min() >= 0
+        assert dual(weights) >= max(values) - 1e-15
+        if step == longest and direction is not to:
+            assert weights[worst] == 0.0
+
+
+def test_atoms_are_those_of_the_definition() -> None:
+    """b_u and the product of the first vertices, from the gradients of the losses."""
+    X, y = examples()
+    lam = 2.0 / len(y)
+    for loss, smoothing in ((TopKHinge(2), 0.0), (MaxHinge(), 0.5), (Softmax(), 0.0)):
+        result = run(X, y, loss, 2.0, smoothing, "fw_pairwise", max_passes=2)
+        W, b = result.state.memory["atoms.W"], result.state.memory["atoms.b"]
+        U = dual_rows(X, y, loss, smoothing, np.zeros_like(result.W))
+        places = [t for t in range(len(b)) if np.allclose(W[t], reference.weights_of(X, lam, U), atol=1e-12)]
+        values = [
+            reference.minus_conjugate(loss, u, k) - smoothing * (u @ u) / 2 for u, k in zip(U, y, strict=True)
+        ]
+        assert len(places) == 1
+        assert b[places[0]] == pytest.approx(np.mean(values), rel=1e-12)
+
+
+def test_dual_variables_are_refused_for_they_are_never_known() -> None:
+    X, y = examples()
+    for method in VARIANTS:
+        with pytest.raises(UnsupportedCombinationError, match=f"{method} .*keep_duals"):
+            run(X, y, MaxHinge(), 1.0, method=method, keep_duals=True)
+        assert not METHODS[method].needs_duals(0.5)
+
+
+def test_numbers_that_overflow_end_the_run() -> None:
+    X, y = examples()
+    for method in VARIANTS:
+        assert run(1e200 * X, y, MaxHinge(), 60.0, method=method).status is Status.NONFINITE
+
+
+def test_a_run_that_asks_for_too_much_ends_at_rounding() -> None:
+    X, y = examples()
+    for method in VARIANTS:
+        result = run(np.zeros_like(X), y, MaxHinge(), 1.0, method=method)
+        assert result.status is Status.SOLVED
+        assert result.primal == result.dual == 1.0
+    result = run(X, y, MaxHinge(), 5.0, tol=1e-300, max_passes=2000)
+    assert result.status in {Status.NO_PROGRESS, Status.SOLVED}
+    assert abs(result.relative_gap) < 1e-13
