@@ -86,7 +86,7 @@ class KernelExpansion:
         return scores
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class KernelResult(SolveResult):
     """What a run with a kernel reached; `primal`, `dual` and `gap` were computed from K.
 
