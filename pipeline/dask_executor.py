@@ -15,6 +15,7 @@ import itertools
 import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -39,6 +40,17 @@ RELEASE_SECONDS = 5.0
 # So many losses without one finished call between them are no accident.
 LOSSES_IN_A_ROW = 5
 LEASE_SECONDS = 900.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Bound:
+    """What `bind` was given; workers that come later are placed from it."""
+
+    problem: Problem
+    X: RowSource
+    y: IntArray
+    weights: Float64Array | None
+    keep_duals: bool
 
 
 class DaskExecutor:
@@ -72,7 +84,7 @@ class DaskExecutor:
         self._run = ""
         self._epoch = 0
         self._losses = 0
-        self._bound: tuple[Problem, RowSource, IntArray, bool] | None = None
+        self._bound: _Bound | None = None
         self._spans: tuple[Span, ...] = ()
         self._owned: dict[str, tuple[Span, ...]] = {}
 
@@ -105,16 +117,14 @@ class DaskExecutor:
         keep_duals: bool,
         weights: Float64Array | None = None,
     ) -> None:
-        """Place the examples on the workers, with A = 0 where `keep_duals`."""
-        if weights is not None:
-            raise NotImplementedError
+        """Place the examples on the workers, with A = 0 where `keep_duals`, each with its `weights`."""
         self._release()
         bounds = self._asked_bounds
         if bounds is None and isinstance(X, TrainingRows):
             bounds = X.block_bounds()
         cuts = block_bounds(problem.n, self._asked_blocks, bounds)
         self._spans = tuple(Span(i, start, stop) for i, (start, stop) in enumerate(itertools.pairwise(cuts)))
-        self._bound = (problem, X, np.asarray(y), keep_duals)
+        self._bound = _Bound(problem, X, np.asarray(y), weights, keep_duals)
         self._run, self._epoch, self._losses = uuid.uuid4().hex, 0, 0
         self._place()
 
@@ -183,7 +193,7 @@ class DaskExecutor:
         logger.warning("%s: its blocks are placed again (epoch %d)", lost, self._epoch + 1)
         self._count(lost)
         self._place(hoped_for=len(self._owned))
-        if self._bound is not None and self._bound[3]:
+        if self._bound is not None and self._bound.keep_duals:
             raise self._state_lost(lost) from lost
 
     def _count(self, lost: WorkersLost) -> None:
@@ -218,19 +228,21 @@ class DaskExecutor:
     def _placement(self, spans: tuple[Span, ...]) -> Placement:
         if self._bound is None:
             raise StateLostError("nothing is bound to the executor")
-        problem, X, y, keep_duals = self._bound
-        start, stop = spans[0].start, spans[-1].stop
-        rows = X if isinstance(X, TrainingRows) else ShippedRows(X[start:stop], start, problem.n)
+        bound = self._bound
+        start, stop, n = spans[0].start, spans[-1].stop, bound.problem.n
+        X = bound.X
+        rows = X if isinstance(X, TrainingRows) else ShippedRows(X[start:stop], start, n)
         return Placement(
             run=self._run,
             epoch=self._epoch,
             spans=spans,
             blocks=len(self._spans),
-            problem=problem,
+            problem=bound.problem,
             rows=rows,
-            labels=y[start:stop],
-            keep_duals=keep_duals,
-            cache_bytes=self._cache_bytes * (stop - start) // problem.n,
+            labels=bound.y[start:stop],
+            weights=None if bound.weights is None else bound.weights[start:stop],
+            keep_duals=bound.keep_duals,
+            cache_bytes=self._cache_bytes * (stop - start) // n,
             lease=self._lease,
         )
 

@@ -45,8 +45,9 @@ class Span:
 class Placement:
     """What one worker holds from this epoch on.
 
-    `labels` are those of rows spans[0].start .. spans[-1].stop-1.  A run that no call has touched for `lease`
-    seconds is dropped, since its coordinator must have died.
+    `labels` and `weights` (None: every example counts once) are those of rows spans[0].start ..
+    spans[-1].stop-1.  A run that no call has touched for `lease` seconds is dropped, since its coordinator
+    must have died.
     """
 
     run: str
@@ -59,6 +60,7 @@ class Placement:
     keep_duals: bool
     cache_bytes: int
     lease: float
+    weights: NDArray[np.float64] | None = None
 
 
 @dataclass(eq=False)
@@ -96,7 +98,7 @@ def place(placement: Placement) -> None:
     with _registry_lock:
         held = _current(key, placement)
     rows = _cached(placement, held)
-    first = placement.spans[0].start
+    first, weights = placement.spans[0].start, placement.weights
     blocks = {
         span.index: Block(
             span.index,
@@ -106,6 +108,7 @@ def place(placement: Placement) -> None:
             placement.labels[span.start - first : span.stop - first],
             placement.problem,
             placement.keep_duals,
+            None if weights is None else weights[span.start - first : span.stop - first],
         )
         for span in placement.spans
     }

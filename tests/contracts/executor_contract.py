@@ -86,6 +86,22 @@ class ExecutorContract:
             self.assert_same(executor.run(order), serial.run(order))
         np.testing.assert_array_equal(self.all_duals(executor), self.all_duals(serial))
 
+    def test_weights_reach_every_block(self, executor: Executor, serial: Executor) -> None:
+        """Sums and duals are bitwise those of one process, and not those without weights."""
+        weights = np.random.default_rng(9).uniform(0.0, 3.0, BOUNDS[-1])
+        weights[20:25] = 0.0
+        for each in (executor, serial):
+            each.bind(self.problem(), *self.data(), keep_duals=True, weights=weights)
+        answers = []
+        for order in self.orders():
+            answers.append(executor.run(order))
+            self.assert_same(answers[-1], serial.run(order))
+        duals = self.all_duals(executor)
+        np.testing.assert_array_equal(duals, self.all_duals(serial))
+        assert not duals[20:25].any()
+        self.bound(serial)
+        assert serial.run(self.orders()[0]).loss != answers[0].loss
+
     def test_an_order_that_comes_twice_changes_nothing(self, executor: Executor, serial: Executor) -> None:
         self.bound(executor)
         self.bound(serial)
@@ -135,10 +151,12 @@ class ExecutorContract:
         self.bound(executor)
         assert not self.all_duals(executor).any()
 
+    @pytest.mark.parametrize("weighted", [False, True])
     @pytest.mark.parametrize("smoothing", [0.0, 0.5])
-    def test_a_run_is_bitwise_that_of_one_process(self, executor, serial, smoothing) -> None:
+    def test_a_run_is_bitwise_that_of_one_process(self, executor, serial, smoothing, weighted) -> None:
         X, y = self.data()
-        options = {"method": "fw", "tol": 1e-9, "max_passes": 15, "m": M}
+        weights = np.random.default_rng(9).uniform(0.5, 2.0, len(y)) if weighted else None
+        options = {"method": "fw", "tol": 1e-9, "max_passes": 15, "m": M, "sample_weight": weights}
         results = [
             solve(X, y, TopKHinge(2), 0.05, smoothing, executor=e, **options) for e in (executor, serial)
         ]
