@@ -51,11 +51,18 @@ def with_constant(X: Any) -> Any:
     return extended
 
 
-def state_of(problem: Problem, X: Any, warm: WarmStart) -> SolverState:
-    """Give the state that belongs to A for these examples and this lam, W(A) rebuilt from A."""
+def warm_options(
+    warm: WarmStart | None, X: Any, labels: IntArray, loss: Loss, lam: float, smoothing: float
+) -> dict[str, Any]:
+    """Give `solve` the duals of an earlier fit where they are feasible here, and W(A) rebuilt from them."""
+    if warm is None or not warm.fits(loss, labels):
+        return {}
+    n, d = X.shape
+    problem = Problem(loss=loss, n=n, d=d, m=warm.A.shape[1], lam=lam, smoothing=smoothing)
     start = SolverState.start(problem)
+    duals = [(0, n, warm.A)]
     with SerialExecutor() as executor:
         executor.bind(problem, X, warm.labels, keep_duals=True)
-        executor.load_duals([(0, problem.n, warm.A)])
+        executor.load_duals(duals)
         W, b, aa = rebuild(problem, executor, start)
-    return SolverState(round=0, W=W, b=b, aa=aa)
+    return {"state": SolverState(round=0, W=W, b=b, aa=aa), "duals": duals}

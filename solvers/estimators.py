@@ -19,19 +19,22 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from solvers.api import solve
 from solvers.errors import InvalidProblemError, NonFiniteError, UnsupportedCombinationError
-from solvers.estimator_support import WarmStart, positive, state_of, with_constant
+from solvers.estimator_kernels import KernelAttributes, one_of_two, with_intercept
+from solvers.estimator_support import WarmStart, positive, warm_options, with_constant
+from solvers.inputs import checked_problem
+from solvers.kernel_functions import Kernel
+from solvers.kernel_problem import KernelResult, solve_with_kernel
 from solvers.losses.base import Loss, checked_k
 from solvers.losses.registry import LOSSES, make_loss
-from solvers.method_registry import METHODS
-from solvers.problem import Problem
+from solvers.method_registry import METHODS, method_named
 from solvers.state import SolveResult
 from solvers.stopping import Status
 from solvers.typing import Float64Array, IntArray
 
 
 # scikit-learn has no types.
-class TopKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Linear classifier trained for top-k accuracy, with a duality gap that says how far training got.
+class TopKClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Classifier trained for top-k accuracy, with a duality gap that says how far training got.
 
     It minimises, with W = (coef_, intercept_) and lam = 1/(n C),
 
@@ -69,6 +72,16 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     warm_start : bool, default=False
         Start from the dual variables of the last fit where the labels and the loss are the same, as along a
         path of C; otherwise start afresh.  Keeps an (n, m) array; only with solver="dual_ascent".
+    kernel : str or Kernel, default=None
+        None for a linear classifier of the features; "linear" (the same through inner products), "rbf",
+        "polynomial", "chi2", a value such as ``RBFKernel(0.5)``, or "precomputed", where X is K(train, train)
+        in `fit` and K(new, train) afterwards.  The kernel matrix must fit in memory; for more rows take
+        sklearn.kernel_approximation in a pipeline.
+    gamma : float, "scale" or "auto", default=None
+        Of a kernel given by name, as in SVC: "scale" (the default) is 1 / (d var X) and "auto" 1/d.  chi2
+        takes a number, 1 by default.
+    degree, coef0 : int and float, default=None
+        Of the kernel "polynomial": 3 and 0 by default.
     random_state : int, RandomState or None, default=0
         An int is `seed` of `solve`, the order in which dual_ascent visits the examples; every seed ends
         within the same tolerance.
@@ -79,6 +92,9 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     coef_ : (m, d) float64; with two classes (1, d), the second class's weights minus the first's.
     intercept_ : (m,) float64, or (1,); zeros without fit_intercept.
     k_ : int, min(k, m).
+    kernel_ : with a kernel, it with its parameters resolved; coef_ is there for "linear" only.
+    support_, dual_coef_ : with a kernel, places of the training rows that count (s,), and their coefficients
+        (m, s) or (1, s), of which scores are sums: dual_coef_ @ K(support, new) + intercept_.
     n_features_in_ : int, and `feature_names_in_` where X has column names.
     n_iter_ : int, passes over the examples.
     primal_, dual_, dual_gap_, relative_gap_ : floats, P, D, P - D and its share of P, measured in float64.
@@ -100,6 +116,10 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weights: Any = None,
         margins: Any = None,
         warm_start: bool = False,
+        kernel: str | Kernel | None = None,
+        gamma: float | str | None = None,
+        degree: int | None = None,
+        coef0: float | None = None,
         random_state: Any = 0,
     ) -> None:
         self.loss = loss
@@ -113,6 +133,10 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.weights = weights
         self.margins = margins
         self.warm_start = warm_start
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -132,16 +156,19 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"every label is {classes[0]}, which is one class; give examples of at least two classes"
             )
         k = min(checked_k(self.k, type(self).__name__), len(classes))
-        result = self._solve(with_constant(X) if self.fit_intercept else X, labels, self._chosen_loss(k))
+        result = self._solve(X, labels, self._chosen_loss(k))
         self._keep(result, classes, labels)
         self.k_ = k
         return self
 
     def decision_function(self, X: Any) -> Float64Array:
         """Give the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
-        check_is_fitted(self, "coef_")
+        check_is_fitted(self, "classes_")
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
-        scores = np.asarray(X @ self.coef_.T) + self.intercept_
+        if self.__dict__.get("_expansion") is not None:
+            scores = one_of_two(self._expansion.scores(X))
+        else:
+            scores = np.asarray(X @ self.coef_.T) + self.intercept_
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> np.ndarray[Any, Any]:
@@ -174,7 +201,7 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        return tags
+        return self._kernel_tags(tags)
 
     def _chosen_loss(self, k: int) -> Any:
         """Give the loss that a name stands for; what is no name is left to `solve`, which checks it."""
@@ -193,24 +220,32 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise UnsupportedCombinationError(
                 f"the solver {self.solver} has no warm_start; take dual_ascent or leave warm_start out"
             )
-        options: dict[str, Any] = {}
-        warm: WarmStart | None = getattr(self, "_warm", None)
-        if self.warm_start and warm is not None and warm.fits(loss, labels):
-            n, d = X.shape
-            problem = Problem(loss=loss, n=n, d=d, m=warm.A.shape[1], lam=lam, smoothing=self.smoothing)
-            options = {"state": state_of(problem, X, warm), "duals": [(0, len(labels), warm.A)]}
-        return solve(
-            X,
-            labels,
-            loss,
-            lam,
-            smoothing=self.smoothing,
-            method=self.solver,
-            tol=self.tol,
-            max_passes=self.max_passes,
-            seed=self._seed(),
-            **options,
-        )
+        kernel, seed = self._chosen_kernel(), self._seed()
+        warm: WarmStart | None = getattr(self, "_warm", None) if self.warm_start else None
+        spec = method_named(self.solver)
+        keep_duals = kernel is not None and (spec.keeps_duals or spec.lifted)
+
+        def linear(rows: Any) -> SolveResult:
+            return solve(
+                rows,
+                labels,
+                loss,
+                lam,
+                smoothing=self.smoothing,
+                method=self.solver,
+                tol=self.tol,
+                max_passes=self.max_passes,
+                seed=seed,
+                keep_duals=keep_duals,
+                **warm_options(warm, rows, labels, loss, lam, self.smoothing),
+            )
+
+        if kernel is None:
+            return linear(with_constant(X) if self.fit_intercept else X)
+        problem, rows, labels = checked_problem(X, labels, loss, lam, self.smoothing, "moreau", None)
+        spec.refuse(problem)
+        kernel = with_intercept(kernel, fit_intercept=self.fit_intercept)
+        return solve_with_kernel(kernel, problem, rows, labels, None, linear, self.tol, None)
 
     def _seed(self) -> int:
         generator = check_random_state(self.random_state)
@@ -230,9 +265,13 @@ class TopKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,
             )
         self.classes_ = classes
-        W = result.W if len(classes) > 2 else result.W[:, 1:] - result.W[:, :1]
-        self.coef_ = np.ascontiguousarray(W[: self.n_features_in_].T)
-        self.intercept_ = W[-1].copy() if self.fit_intercept else np.zeros(W.shape[1])
+        if isinstance(result, KernelResult):
+            self._keep_expansion(result.expansion)
+        else:
+            self._forget_expansion()
+            W = one_of_two(result.W)
+            self.coef_ = np.ascontiguousarray(W[: self.n_features_in_].T)
+            self.intercept_ = W[-1].copy() if self.fit_intercept else np.zeros(W.shape[1])
         self.n_iter_ = result.passes
         self.primal_, self.dual_ = result.primal, result.dual
         self.dual_gap_, self.relative_gap_ = result.gap, result.relative_gap

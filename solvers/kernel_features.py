@@ -61,17 +61,16 @@ class KernelFeatures:
         _refuse_size(int(X.shape[0]))
         train = _in_memory(X)
         _refuse_nonfinite(train)
-        eps = float(np.finfo(np.float64).eps)
         if is_precomputed(kernel):
-            # A matrix in float32 is symmetric and positive semi-definite only to that precision.
-            eps = float(np.finfo(train.dtype).eps)
-            train = symmetric(train, eps)
+            train = symmetric(train)
         kernel = kernel.resolved(train)
         with np.errstate(over="ignore", invalid="ignore"):
             K = kernel.matrix(train, train)
         if not np.isfinite(K).all():
-            raise NonFiniteError(f"the values of the kernel {kernel.name} overflow; scale the features")
-        rows, pivots, dropped = factor(K, eps, kernel.name)
+            raise NonFiniteError(
+                f"the values of the kernel {plain(kernel).name} overflow; scale the features"
+            )
+        rows, pivots, dropped = factor(K, plain(kernel).name, rounded=is_precomputed(kernel))
         if not len(pivots):
             # K = 0: one feature that is always 0.
             rows = np.zeros((len(K), 1))
@@ -85,20 +84,48 @@ class KernelFeatures:
         return np.asarray(solved, dtype=np.float64)
 
 
+def plain(kernel: Kernel) -> Kernel:
+    """Give the kernel without a constant."""
+    return kernel.kernel if isinstance(kernel, WithConstant) else kernel
+
+
 def is_precomputed(kernel: Kernel) -> bool:
     """Say whether features are values of the kernel already."""
-    return isinstance(kernel.kernel if isinstance(kernel, WithConstant) else kernel, PrecomputedKernel)
+    return isinstance(plain(kernel), PrecomputedKernel)
 
 
 def factor(
-    K: Float64Array, eps: float = 2.0**-52, name: str = "precomputed"
+    K: Float64Array, name: str = "precomputed", *, rounded: bool = False
 ) -> tuple[Float64Array, np.ndarray[Any, np.dtype[np.intp]], float]:
     """Give F (n, r), the pivots (r,) and the trace of E of a symmetric K (n, n) = F F^T + E.
 
-    `eps` is the relative precision of K's entries.  Raises InvalidProblemError where K is indefinite.
+    Where entries may have been `rounded` to float32, whatever their type is now, what lies below that
+    rounding is left to E if it has to be.  Raises InvalidProblemError where K is indefinite beyond rounding.
     """
     n = len(K)
-    tolerance = n * eps * max(float(np.diag(K).max(initial=0.0)), 0.0)
+    largest = max(float(np.diag(K).max(initial=0.0)), 0.0)
+    tolerances = [n * float(np.finfo(np.float64).eps) * largest]
+    if rounded:
+        tolerances.append(n**0.5 * float(np.finfo(np.float32).eps) * largest)
+    for tolerance in tolerances:
+        F, order = _pivoted(K, tolerance)
+        rank = F.shape[1]
+        rest = order[rank:]
+        E = K[np.ix_(rest, rest)] - F[rest] @ F[rest].T
+        worst = float(np.abs(E).max(initial=0.0))
+        if worst <= _SLACK * tolerance:
+            return F, order[:rank], float(np.maximum(np.diag(E), 0.0).sum())
+    lowest = min(float(np.diag(E).min()), -worst)
+    raise InvalidProblemError(
+        f"the kernel {name} is not positive semi-definite: {rank} of {n} pivots are positive, and what"
+        f" remains has an entry of {lowest:.3g}; add more than that to the diagonal, set its negative"
+        " eigenvalues to zero, or take another kernel"
+    )
+
+
+def _pivoted(K: Float64Array, tolerance: float) -> tuple[Float64Array, np.ndarray[Any, np.dtype[np.intp]]]:
+    """Factor until every pivot that is left is at most the tolerance; F (n, r) and all rows, pivots first."""
+    n = len(K)
     packed, order, rank, _ = linalg.lapack.dpstrf(K.T, tol=tolerance, lower=1, overwrite_a=0)
     # Where the first pivot is not above the tolerance LAPACK gives no order.
     order = np.arange(n) if rank == 0 else np.asarray(order, dtype=np.intp) - 1
@@ -106,22 +133,14 @@ def factor(
         packed[:column, column] = 0.0
     F = np.empty((n, rank))
     F[order] = packed[:, :rank]
-    del packed
-    rest = order[rank:]
-    E = K[np.ix_(rest, rest)] - F[rest] @ F[rest].T
-    worst = float(np.abs(E).max(initial=0.0))
-    if worst > _SLACK * tolerance:
-        lowest = min(float(np.diag(E).min()), -worst)
-        raise InvalidProblemError(
-            f"the kernel {name} is not positive semi-definite: {rank} of {n} pivots are positive, and what"
-            f" remains has an entry of {lowest:.3g}; add more than that to the diagonal, set its negative"
-            " eigenvalues to zero, or take another kernel"
-        )
-    return F, order[:rank], float(np.maximum(np.diag(E), 0.0).sum())
+    return F, order
 
 
-def symmetric(K: Any, eps: float) -> Float64Array:
-    """Give a precomputed K in float64 and exactly symmetric; InvalidProblemError where it is far from it."""
+def symmetric(K: Any) -> Float64Array:
+    """Give a precomputed K in float64 and exactly symmetric.
+
+    InvalidProblemError where it is farther from that than entries rounded to float32 are.
+    """
     K = np.array(K.toarray() if is_sparse(K) else K, dtype=np.float64)
     if K.ndim != 2 or K.shape[0] != K.shape[1]:
         raise InvalidProblemError(
@@ -130,7 +149,7 @@ def symmetric(K: Any, eps: float) -> Float64Array:
         )
     scale = float(np.abs(K).max(initial=0.0))
     difference = float(np.abs(K - K.T).max(initial=0.0))
-    if difference > len(K) * eps * scale:
+    if difference > 10.0 * float(np.finfo(np.float32).eps) * scale:
         raise InvalidProblemError(
             f"the precomputed kernel is not symmetric: entries differ by up to {difference:.3g} from those"
             " opposite; give K(train, train), or (K + K.T) / 2 where that is rounding"

@@ -171,13 +171,14 @@ class ChiSquaredKernel:
             values = np.asarray(rows)
             if values.size and float(values.min()) < 0.0:
                 raise InvalidProblemError(
-                    f"the kernel chi2 needs features of at least 0, and there is {float(values.min()):g};"
-                    " leave out what centres them, or take another kernel"
+                    f"Negative values in data, such as {float(values.min()):g}, are not for the kernel chi2;"
+                    " leave out what centres the features, or take another kernel"
                 )
         if min(X.shape[0], Y.shape[0]) == 0:
             return np.zeros((X.shape[0], Y.shape[0]))
         # It gives -chi2.
-        values = np.asarray(additive_chi2_kernel(_float64(X), _float64(Y)), dtype=np.float64)
+        X, Y = (np.require(_float64(rows), requirements="W") for rows in (X, Y))
+        values = np.asarray(additive_chi2_kernel(X, Y), dtype=np.float64)
         values *= _number(self.gamma, self.name)
         return _exp(values)
 
