@@ -37,7 +37,7 @@ LAM = 1.0 / (len(Y) * C)
 
 #: Checks of scikit-learn that are expected to fail, each with its reason; an unexpected pass fails too.
 NO_KERNEL_MATRIX = {
-    "check_estimators_dtypes": "cuts the entries of a Gram matrix to whole numbers, which makes it indefinite",
+    "check_estimators_dtypes": "cuts a Gram matrix to whole numbers, which makes it indefinite",
     "check_positive_only_tag_during_fit": "subtracts the mean of a Gram matrix, which makes it indefinite",
 }
 
