@@ -106,6 +106,10 @@ def solve(
         raise UnsupportedCombinationError(
             f"the method {method} never knows the dual variables; leave keep_duals out or take another method"
         )
+    if keep_duals and not problem.form.convex:
+        raise UnsupportedCombinationError(
+            f"the loss {loss.name} is not convex and has no dual variables; leave keep_duals out"
+        )
     duals_kept = keep_duals or spec.needs_duals(problem.smoothing)
     _check_state(problem, state, duals_kept=duals_kept, duals_given=duals is not None)
     with ExitStack() as stack:

@@ -11,6 +11,7 @@ from solvers.clock import Clock
 from solvers.duals import BlockDuals
 from solvers.errors import StateLostError
 from solvers.orders import (
+    AdoptOrder,
     AscentOrder,
     Commit,
     EvaluateOrder,
@@ -26,7 +27,7 @@ from solvers.rows import RowSource, compute_dtype
 from solvers.sdca_pass import BlockSdca
 from solvers.tiles import Scratch, Tile, TileReader
 from solvers.typing import Float64Array, FloatArray, IntArray
-from solvers.vertices import is_uniform, vertices_of
+from solvers.vertices import DenseVertices, is_uniform, vertices_of
 
 _FLOAT64 = np.dtype(np.float64)
 
@@ -91,6 +92,8 @@ class Block:
                     return self._evaluate(order)
                 case RebuildOrder():
                     return self._rebuild(order)
+                case AdoptOrder():
+                    return self._adopt(order)
 
     def duals(self, commit: Commit | None = None) -> FloatArray:
         """Give A (rows, m), after applying `commit` where that has not been done."""
@@ -224,6 +227,36 @@ class Block:
             product=product,
             b_u=b,
             alpha_sq=alpha_sq,
+            seconds_products=clock.products,
+            seconds_kernels=clock.kernels,
+        )
+
+    def _adopt(self, order: AdoptOrder) -> BlockStats:
+        """Make minus the gradients at W the dual rows."""
+        clock = Clock()
+        duals = self._kept_duals()
+        scratch = Scratch(self._tiles.rows, self.problem.m, _FLOAT64)
+        gradients = DenseVertices(self.problem, smoothed=True)
+        product = np.zeros((self.problem.m, self.problem.d))
+        sums = np.zeros(ranking.N_SUMS)
+        b = alpha_sq = 0.0
+        for tile in self._tiles.read(_FLOAT64):
+            U = scratch.scores_of(tile.X, order.W)
+            clock.product()
+            gradients.find(U, tile.y, tile.weights, sums)
+            duals.load(tile.start, U)
+            b += self._conjugates(U, tile)
+            alpha_sq += self._squares(duals, tile)
+            clock.kernel()
+            gradients.accumulate(tile.X, product)
+            clock.product()
+        return BlockStats(
+            rows=self.stop - self.start,
+            product=np.ascontiguousarray(product.T),
+            b_u=b,
+            alpha_sq=alpha_sq,
+            loss=float(sums[ranking.LOSS]),
+            active=int(sums[ranking.ACTIVE]),
             seconds_products=clock.products,
             seconds_kernels=clock.kernels,
         )

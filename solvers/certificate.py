@@ -22,13 +22,19 @@ _ROUNDING_FLOAT32 = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class FinalValues:
-    """An iterate and its objective values; gap is the true one, lifted_gap its bound with smoothing."""
+    """An iterate and its objective values; gap is the true one, lifted_gap its bound with smoothing.
+
+    `W_dual` is the W(A) that D belongs to, where it is not W.  Where the loss is not convex `stationarity` is
+    |grad P(W)| / |grad P(0)|, and b, D and the gaps are NaN.
+    """
 
     W: Float64Array
     b: float
     primal: float
     dual: float
     lifted_gap: float
+    W_dual: Float64Array | None = None
+    stationarity: float | None = None
 
     @property
     def gap(self) -> float:
@@ -42,8 +48,9 @@ class FinalValues:
 
     @property
     def finite(self) -> bool:
-        """Whether both bounds are numbers."""
-        return math.isfinite(self.primal) and math.isfinite(self.dual)
+        """Whether P and what is said about its distance from the optimum are numbers."""
+        bound = self.dual if self.stationarity is None else self.stationarity
+        return math.isfinite(self.primal) and math.isfinite(bound)
 
 
 def rebuild(problem: Problem, executor: Executor, state: SolverState) -> tuple[Float64Array, float, float]:
@@ -69,9 +76,14 @@ def final_values(
     dual = problem.dual(W, b, aa)
     lifted = problem.lifted_primal(W, aa, stats.lifted_loss / problem.n) - dual
     values = FinalValues(W=W, b=b, primal=primal, dual=dual, lifted_gap=lifted)
-    share = _ROUNDING_FLOAT32 if duals_kept else _ROUNDING
-    if values.gap < -share * (abs(primal) + abs(b)):
+    return checked_order(values, _ROUNDING_FLOAT32 if duals_kept else _ROUNDING)
+
+
+def checked_order(values: FinalValues, share: float = _ROUNDING) -> FinalValues:
+    """Give the values; CertificateError where D exceeds P by more than this share of their terms."""
+    if values.gap < -share * (abs(values.primal) + abs(values.b)):
         raise CertificateError(
-            f"the dual value {dual:.17g} exceeds the primal value {primal:.17g}; do not use this result"
+            f"the dual value {values.dual:.17g} exceeds the primal value {values.primal:.17g}; do not use "
+            "this result"
         )
     return values

@@ -57,7 +57,7 @@ def iterate(
         desk = _Desk(executor)
         measured = method.measure(problem, desk.run, state)
         # From an iterate that was found to be worse than it looked the run goes on, however it looks now.
-        solved = not refuted and is_solved(measured.primal, measured.dual, target)
+        solved = not refuted and is_solved(measured.primal, measured.dual, target, measured.stationarity)
         advance = stay(measured) if solved else method.advance(problem, desk.run, measured)
         here = time.perf_counter() - began
         record = _record(problem, measured, advance, desk, seconds_before + here)
@@ -103,7 +103,7 @@ def _confirmed(status: Status, final: FinalValues, criteria: StoppingCriteria) -
         return status
     if not final.finite:
         return Status.NONFINITE
-    if final.relative_gap <= criteria.tol:
+    if is_solved(final.primal, final.dual, criteria, final.stationarity):
         return Status.SOLVED
     return None if status is Status.SOLVED else status
 
@@ -150,4 +150,5 @@ def _record(
         seconds_products=desk.products,
         seconds_kernels=desk.kernels,
         seconds_waiting=desk.waiting,
+        stationarity=measured.stationarity,
     )

@@ -10,6 +10,7 @@ from solvers.atom_methods import AtomFrankWolfe, AwaySteps, FullyCorrective, Pai
 from solvers.dual_ascent import DualAscent
 from solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from solvers.frank_wolfe import FrankWolfe
+from solvers.lbfgs import Lbfgs, unfit_for_lbfgs
 from solvers.methods import Method
 from solvers.problem import Problem
 from solvers.sdca import Sdca
@@ -60,6 +61,7 @@ class MethodSpec:
 _SPECS = (
     MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
     MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True),
+    MethodSpec("lbfgs", lambda _blocks, _seed: Lbfgs(), convex_only=False, unfit=unfit_for_lbfgs),
     MethodSpec("fw", lambda _blocks, _seed: FrankWolfe(ExactStep()), lifted=True),
     MethodSpec("fw_away", lambda _blocks, _seed: AtomFrankWolfe(AwaySteps()), dual_free=True),
     MethodSpec("fw_pairwise", lambda _blocks, _seed: AtomFrankWolfe(PairwiseSteps()), dual_free=True),

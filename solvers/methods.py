@@ -38,6 +38,8 @@ class Measurement:
     before : the state that was measured, with the values learned on the way.
     stats : the blocks' answer.
     passes : passes over the examples that this took.
+    stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex and there is no dual value, else
+        None.
     """
 
     primal: float
@@ -46,6 +48,7 @@ class Measurement:
     before: SolverState
     stats: BlockStats
     passes: int
+    stationarity: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

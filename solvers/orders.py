@@ -103,5 +103,15 @@ class RebuildOrder:
     exact: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class AdoptOrder:
+    """Set A to -grad Phi_gamma at the scores of W (d, m), in float64, and sum it as a RebuildOrder does.
+
+    The sum of the losses Phi_gamma comes along.  Only for a problem that is smooth.
+    """
+
+    W: Float64Array
+
+
 #: Everything that `Block.run` understands.
-Order: TypeAlias = OracleOrder | AscentOrder | SdcaOrder | EvaluateOrder | RebuildOrder
+Order: TypeAlias = OracleOrder | AscentOrder | SdcaOrder | EvaluateOrder | RebuildOrder | AdoptOrder

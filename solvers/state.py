@@ -16,8 +16,9 @@ from solvers.rows import is_sparse
 from solvers.stopping import Status
 from solvers.typing import Float64Array, FloatArray
 
-#: "true" for P - D of the problem itself; "lifted" for its upper bound where smoothing > 0.
-GapKind: TypeAlias = Literal["true", "lifted"]
+#: "true" for P - D of the problem itself; "lifted" for its upper bound where smoothing > 0; "none" where the
+#: loss is not convex: dual, gap and relative_gap are then NaN, and nothing bounds how far the optimum is.
+GapKind: TypeAlias = Literal["true", "lifted", "none"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +37,7 @@ class SolverState:
     seconds : seconds of solving so far, over all resumptions.
     loss_at_zero : mean loss at W = 0, known after the first round; it bounds the ball of projected_gradient.
     best_primal, best_dual : best values seen; both bound the optimum.
-    exact : whether dual_ascent has gone over to float64 products.
+    exact : whether the method has gone over to float64 products.
     commit : the step that blocks have not yet applied to A.
     memory : what the method remembers besides, by name: atoms, or the last steps of L-BFGS.
     """
@@ -73,6 +74,7 @@ class IterationRecord:
     active : share of examples with a non-zero loss direction.
     seconds_products, seconds_kernels : time of this round in products and per-row work, summed over blocks.
     seconds_waiting : time of this round in which the workers did neither, per worker.
+    stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex, else None.
     """
 
     round: int
@@ -88,6 +90,7 @@ class IterationRecord:
     seconds_products: float = 0.0
     seconds_kernels: float = 0.0
     seconds_waiting: float = 0.0
+    stationarity: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""
@@ -100,17 +103,20 @@ class SolveResult:
 
     Attributes
     ----------
-    W : (d, m) float64; with A it is W(A), rebuilt from A.
+    W : (d, m) float64; with A it is W(A), rebuilt from A, unless `W_dual` says otherwise.
     A : (n, m) dual variables, None where they were not kept or live with an executor elsewhere.
     b : linear term of the dual at A.
     primal, dual, gap, relative_gap : P(W), D(A), their difference; the true gap unless `gap_kind` says
-        "lifted".
+        "lifted", or "none" where the loss is not convex: they are then NaN and certify nothing.
     lifted_gap : the upper bound of the gap that the rounds reported; equal to `gap` where smoothing is 0.
     status : how the run ended.
     passes, seconds : passes over the examples and seconds, over all resumptions.
     history : one record per round of this call.
     problem : what was solved.
     state : state from which a further call goes on exactly where this one stopped (with A as its duals).
+    W_dual : (d, m) float64, the W(A) whose dual value D is, where the method's W is another; else None.
+    stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex, which is all that such a run says
+        about W; else None.
     """
 
     W: Float64Array
@@ -128,6 +134,8 @@ class SolveResult:
     history: tuple[IterationRecord, ...]
     problem: Problem = field(repr=False)
     state: SolverState = field(repr=False)
+    W_dual: Float64Array | None = field(default=None, repr=False)
+    stationarity: float | None = None
 
     def decision_function(self, X: Any) -> Float64Array:
         """Give the scores X W, shape (rows of X, m), in float64."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Status(Enum):
     """How a run ended."""
 
-    #: The relative gap is at most tol.
+    #: The relative gap is at most tol; where the loss is not convex, |grad P(W)| / |grad P(0)| is.
     SOLVED = "solved"
     #: The budget of passes was used up first.
     MAX_PASSES = "max_passes"
@@ -37,7 +37,7 @@ class StoppingCriteria:
 
     Attributes
     ----------
-    tol : relative gap to reach, > 0.
+    tol : relative gap to reach, > 0; where the loss is not convex, |grad P(W)| / |grad P(0)|.
     max_passes : rounds of the method, counted over all resumptions; the final certificate costs one pass
         more.
     time_limit : seconds of this call, None for no limit.
@@ -62,8 +62,15 @@ class StoppingCriteria:
 ENDS_AT_ITERATE = frozenset({Status.SOLVED, Status.NO_PROGRESS, Status.NONFINITE})
 
 
-def is_solved(primal: float, dual: float, criteria: StoppingCriteria) -> bool:
-    """Say whether the gap between two finite objective values is small enough."""
+def is_solved(
+    primal: float, dual: float, criteria: StoppingCriteria, stationarity: float | None = None
+) -> bool:
+    """Say whether the gap between two finite objective values is small enough.
+
+    `stationarity` takes the place of the gap where there is no dual value.
+    """
+    if stationarity is not None:
+        return math.isfinite(primal) and stationarity <= criteria.tol
     finite = math.isfinite(primal) and math.isfinite(dual)
     return finite and relative_gap(primal - dual, primal) <= criteria.tol
 
@@ -76,7 +83,8 @@ def check(
     `seconds` is the time since this call began, `moved` whether a step can still improve the dual, `solved`
     whether the iterate that was measured is good enough.
     """
-    if not all(math.isfinite(value) for value in (record.primal, record.dual, record.step)):
+    bound = record.dual if record.stationarity is None else record.stationarity
+    if not all(math.isfinite(value) for value in (record.primal, bound, record.step)):
         return Status.NONFINITE
     if solved:
         return Status.SOLVED

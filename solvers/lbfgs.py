@@ -1,0 +1,211 @@
+"""L-BFGS on the primal, with the certificate that every gradient carries.
+
+The gradient of P at W is lam (W - W(U)), where u_i = -grad Phi_gamma(W^T x_i) is dual feasible.  By Fenchel
+and Young's equality the dual value of U is below P(W) by
+
+    P(W) - D(U) = lam/2 |W - W(U)|^2 = |grad P(W)|^2 / (2 lam),
+
+so an evaluation, one pass over the examples, gives P, its gradient and a dual bound.  Each round is one
+evaluation: it tries a step, which is then taken or changed.  A loss that is not convex has no dual bound:
+there the run ends where the gradient is small beside that at W = 0, and claims no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solvers.block_stats import BlockStats
+from solvers.certificate import FinalValues, checked_order
+from solvers.executor import Executor
+from solvers.line_search import Bracket
+from solvers.methods import Advance, Measurement, Runner, product_of
+from solvers.orders import AdoptOrder, OracleOrder
+from solvers.problem import Problem, inner, squared_norm
+from solvers.quasi_newton import Pairs
+from solvers.state import SolverState
+from solvers.typing import Float64Array
+
+#: Steps that are tried along one direction before it is given up.
+_TRIALS = 20
+#: A step that lowers P by a smaller share is where float64 products begin, and points whose P differ by less
+#: are told apart by their gradients.
+_STALLED = 1e-7
+#: A gradient below this share of the terms that it is the difference of is rounding, of float32 products or
+#: of float64 ones.
+_ROUNDING_FLOAT32 = 1e-6
+_ROUNDING = 1e-15
+
+
+@dataclass(frozen=True)
+class Lbfgs:
+    """L-BFGS that remembers `pairs` steps.
+
+    In the state, W is the point to try next; its memory holds the point that the step starts from, the
+    direction, the line search, the pairs, and the best point so far, which is what a run gives.
+    """
+
+    pairs: int = 10
+
+    def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
+        """Evaluate P and its gradient at W; the values are those of the best point so far."""
+        memory, passes = dict(state.memory), 1
+        if not problem.form.convex and "first" not in memory:
+            zero = np.zeros_like(state.W)
+            at_zero = run(OracleOrder(state.round, zero, envelope=True, exact=state.exact))
+            first = _gradient(problem, zero, at_zero)
+            memory["first"], passes = np.array([math.sqrt(squared_norm(first))]), 2
+        stats = run(OracleOrder(state.round, state.W, envelope=True, exact=state.exact))
+        value = problem.primal(state.W, stats.loss / problem.n)
+        steepness = squared_norm(_gradient(problem, state.W, stats))
+        if _is_best(value, steepness, state):
+            memory |= {"best": state.W, "best_values": np.array([value, steepness])}
+        primal, steepness = (float(v) for v in memory["best_values"])
+        convex = problem.form.convex
+        dual = primal - steepness / (2.0 * problem.lam) if convex else math.nan
+        return Measurement(
+            primal=primal,
+            dual=dual,
+            gap_kind="true" if convex else "none",
+            before=replace(
+                state,
+                loss_at_zero=stats.loss / problem.n if state.round == 0 else state.loss_at_zero,
+                best_primal=min(state.best_primal, value),
+                best_dual=max(state.best_dual, dual) if convex else state.best_dual,
+                memory=memory,
+            ),
+            stats=stats,
+            passes=passes,
+            stationarity=None if convex else _stationarity(steepness, memory),
+        )
+
+    def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
+        """Take the step that was tried and set off in the next direction, or change it."""
+        before, stats = measured.before, measured.stats
+        memory = before.memory
+        value = problem.primal(before.W, stats.loss / problem.n)
+        gradient = _gradient(problem, before.W, stats)
+        pairs = Pairs.of(memory)
+        if "line" in memory:
+            line = Bracket.of(memory["line"])
+            slope = inner(gradient, memory["direction"])
+            if not line.accepts(value, slope):
+                line = line.after(value, slope)
+                if line.trials >= _TRIALS:
+                    return self._without_progress(measured, Pairs())
+                W = memory["base"] + line.step * memory["direction"]
+                return _towards(measured, W, line, {**memory, "line": line.to_array()})
+            pairs = pairs.with_pair(before.W - memory["base"], gradient - memory["gradient"], self.pairs)
+            if not before.exact and line.value - value <= _STALLED * abs(value):
+                return self._without_progress(measured, pairs)
+        rounding = _ROUNDING if before.exact else _ROUNDING_FLOAT32
+        terms = problem.lam * (_norm(before.W) + _norm(before.W - gradient / problem.lam))
+        if _norm(gradient) <= rounding * terms:
+            return self._without_progress(measured, pairs)
+        direction = -pairs.times(gradient)
+        slope = inner(gradient, direction)
+        if not slope < 0.0:
+            pairs, direction, slope = Pairs(), -gradient, -squared_norm(gradient)
+        # P is not negative, so that without a scale the step at which its tangent is zero is not too short.
+        line = Bracket.start(value, slope, 1.0 if pairs.steps else value / -slope)
+        remembered = {
+            "base": before.W,
+            "gradient": gradient,
+            "direction": direction,
+            "line": line.to_array(),
+            **_kept(memory),
+            **pairs.to_memory(),
+        }
+        return _towards(measured, before.W + line.step * direction, line, remembered)
+
+    def final(
+        self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
+    ) -> FinalValues:
+        """Give P at the best point W and D at its U, by float64 products; U becomes A where it is kept.
+
+        Raises CertificateError where D exceeds P by more than rounding.
+        """
+        W = state.memory.get("best", state.W)
+        if duals_kept:
+            stats = executor.run(AdoptOrder(W))
+        else:
+            stats = executor.run(OracleOrder(state.round, W, envelope=True, exact=True))
+        primal = problem.primal(W, stats.loss / problem.n)
+        if not problem.form.convex:
+            steepness = squared_norm(_gradient(problem, W, stats))
+            stationarity = _stationarity(steepness, state.memory)
+            nan = math.nan
+            return FinalValues(W, b=nan, primal=primal, dual=nan, lifted_gap=nan, stationarity=stationarity)
+        W_dual = problem.scale * product_of(stats)
+        dual = problem.dual(W_dual, stats.b_u / problem.n, stats.alpha_sq / problem.n)
+        values = FinalValues(
+            W, b=stats.b_u / problem.n, primal=primal, dual=dual, lifted_gap=primal - dual, W_dual=W_dual
+        )
+        return checked_order(values)
+
+    def _without_progress(self, measured: Measurement, pairs: Pairs) -> Advance:
+        """Begin again at the best point with float64 products, or end where these were in use."""
+        before = measured.before
+        if before.exact:
+            return Advance(0.0, moved=False, after=before, active=measured.stats.active, passes=0)
+        after = replace(
+            before,
+            round=before.round + 1,
+            W=before.memory["best"],
+            exact=True,
+            best_primal=math.inf,
+            best_dual=-math.inf,
+            memory={**_kept(before.memory), **pairs.to_memory()},
+        )
+        return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
+
+
+def unfit_for_lbfgs(problem: Problem) -> str | None:
+    """Say why a problem is not for L-BFGS, or None."""
+    if problem.form.smooth or problem.smoothing > 0:
+        return None
+    return (
+        f"needs a smooth loss, which {problem.loss.name} is not: give smoothing > 0, or take softmax, "
+        "topk_entropy or one_vs_all_logistic"
+    )
+
+
+def _is_best(value: float, steepness: float, state: SolverState) -> bool:
+    """Say whether a point with this P and |grad P|^2 is better than those of the state so far."""
+    if "best_values" not in state.memory or math.isnan(value):
+        return "best_values" not in state.memory
+    if value < (1.0 - _STALLED) * state.best_primal:
+        return True
+    return value <= (1.0 + _STALLED) * state.best_primal and steepness < state.memory["best_values"][1]
+
+
+def _towards(
+    measured: Measurement, W: Float64Array, line: Bracket, memory: Mapping[str, Float64Array]
+) -> Advance:
+    """Try W next."""
+    before = measured.before
+    after = replace(before, round=before.round + 1, W=W, memory=memory)
+    return Advance(line.step, moved=True, after=after, active=measured.stats.active, passes=0)
+
+
+def _kept(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
+    """Give what is remembered whatever the direction."""
+    return {name: memory[name] for name in ("first", "best", "best_values") if name in memory}
+
+
+def _gradient(problem: Problem, W: Float64Array, stats: BlockStats) -> Float64Array:
+    """Give grad P(W) = lam (W - W(U))."""
+    return np.asarray(problem.lam * (W - problem.scale * product_of(stats)))
+
+
+def _stationarity(steepness: float, memory: Mapping[str, Float64Array]) -> float:
+    """Give |grad P(W)| / |grad P(0)|, from the square of the first."""
+    tiny = float(np.finfo(np.float64).tiny)
+    return math.sqrt(steepness) / max(float(memory["first"][0]), tiny)
+
+
+def _norm(W: Float64Array) -> float:
+    return math.sqrt(squared_norm(W))

@@ -1,0 +1,104 @@
+"""A line search of one evaluation at a time, for steps along which a slope is known too.
+
+A step is taken where the weak Wolfe conditions hold, or their approximate form (W. W. Hager, H. Zhang, SIAM
+J. Optim. 16, 2005), which looks at slopes alone once the values agree to all digits that their sums have.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, dataclass, replace
+
+import numpy as np
+
+from solvers.typing import Float64Array
+
+#: Share of the decrease that the slope promises which a step must bring.
+_DECREASE = 1e-4
+#: The same in the approximate form.
+_FLAT_DECREASE = 0.1
+#: Share of the slope at 0 that may be left.
+_LEFT = 0.9
+#: Values that differ by less than this share of themselves are not told apart.
+_SAME = 1e-7
+#: A new step keeps this share of the bracket away from its ends.
+_MARGIN = 0.1
+#: Bounds of the growth of a step that was too short.
+_GROWTH = 2.0, 100.0
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """What a line search knows: f at 0, the interval that holds a good step, and the step to try next.
+
+    Attributes
+    ----------
+    value, slope : f(0) and f'(0) < 0.
+    step : to try next.
+    low, low_slope : longest step that was too short, and f' there.
+    high, high_slope : shortest step that was too long (infinity before there is one), and f' there.
+    trials : steps tried so far.
+    """
+
+    value: float
+    slope: float
+    step: float
+    low: float
+    low_slope: float
+    high: float = math.inf
+    high_slope: float = math.nan
+    trials: int = 0
+
+    @classmethod
+    def start(cls, value: float, slope: float, step: float) -> Bracket:
+        """Begin with a first step."""
+        return cls(value=value, slope=slope, step=step, low=0.0, low_slope=slope)
+
+    @classmethod
+    def of(cls, values: Float64Array) -> Bracket:
+        """Give what `to_array` was made from."""
+        value, slope, step, low, low_slope, high, high_slope, trials = (float(v) for v in values)
+        return cls(value, slope, step, low, low_slope, high, high_slope, int(trials))
+
+    def to_array(self) -> Float64Array:
+        """Give the numbers (8,)."""
+        return np.array(astuple(self), dtype=np.float64)
+
+    def accepts(self, value: float, slope: float) -> bool:
+        """Say whether f and f' at `step` are good enough; NaN is not."""
+        if not slope >= _LEFT * self.slope:
+            return False
+        if value <= self.value + _DECREASE * self.step * self.slope:
+            return True
+        return self._as_low(value) and slope <= (2.0 * _FLAT_DECREASE - 1.0) * self.slope
+
+    def after(self, value: float, slope: float) -> Bracket:
+        """Give the bracket after a step that was not accepted."""
+        trials = self.trials + 1
+        if self._as_low(value) and slope < _LEFT * self.slope:
+            shorter = replace(self, low=self.step, low_slope=slope, trials=trials)
+            if math.isinf(self.high):
+                return replace(shorter, step=_longer(self.step, self.slope, slope))
+            return replace(shorter, step=shorter.between())
+        longer = replace(self, high=self.step, high_slope=slope, trials=trials)
+        return replace(longer, step=longer.between())
+
+    def between(self) -> float:
+        """Give the zero of the slope between `low` and `high`, taken to be linear, away from `low`.
+
+        Half of the way where that is near `high` or none: there the slope says nothing about the step.
+        """
+        rise = self.high_slope - self.low_slope
+        share = -self.low_slope / rise if rise > 0.0 else 0.5
+        share = max(share, _MARGIN) if share <= 1.0 - _MARGIN else 0.5
+        return self.low + share * (self.high - self.low)
+
+    def _as_low(self, value: float) -> bool:
+        return value <= self.value + _SAME * abs(self.value)
+
+
+def _longer(step: float, slope_at_zero: float, slope: float) -> float:
+    """Give the step at which a linear slope vanishes, within the bounds of growth."""
+    rise = slope - slope_at_zero
+    share = -slope_at_zero / rise if rise > 0.0 else math.inf
+    return step * min(max(share, _GROWTH[0]), _GROWTH[1])

@@ -1,0 +1,316 @@
+"""L-BFGS against general solvers, its certificate against definitions, and its parts on their own."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime, minimize
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+from solvers import (
+    MaxHinge,
+    OneVsAll,
+    SerialExecutor,
+    Softmax,
+    Status,
+    ThreadExecutor,
+    TopKEntropy,
+    TopKHinge,
+    TopKOthersHinge,
+    TruncatedTopKEntropy,
+    UnsupportedCombinationError,
+    UsunierHinge,
+    WeightedTopKHinge,
+    linear,
+    solve,
+)
+from solvers.line_search import Bracket
+from solvers.quasi_newton import Pairs
+from tests.reference import losses as reference
+from tests.reference.training_qp import optimum
+from tests.solvers.problems import M, examples
+
+SMOOTH = [(loss, 0.0, "moreau") for loss in (Softmax(), TopKEntropy(2), OneVsAll("logistic"))]
+SMOOTHED = [
+    (MaxHinge(), 0.5, "moreau"),
+    (TopKHinge(3), 0.5, "moreau"),
+    (TopKHinge(3), 0.5, "others"),
+    (WeightedTopKHinge(linear(3)), 0.1, "moreau"),
+    (UsunierHinge(2), 0.5, "others"),
+    (TopKOthersHinge(2), 0.5, "moreau"),
+    (OneVsAll("hinge"), 0.5, "moreau"),
+]
+
+
+def name_of(value):
+    return getattr(value, "name", str(value))
+
+
+def run(X, y, loss, lam_n, smoothing=0.0, kind="moreau", **options):
+    options = {"method": "lbfgs", "tol": 1e-8, "m": M, "smoothing_kind": kind, **options}
+    return solve(X, y, loss, lam_n / len(y), smoothing, **options)
+
+
+def some_weights(n):
+    weights = np.random.default_rng(8).uniform(0.0, 3.0, n)
+    weights[2] = 0.0
+    return weights
+
+
+# ---------------------------------------------------------------- the optimum and its certificate
+
+
+@pytest.mark.parametrize(("loss", "smoothing", "kind"), SMOOTH + SMOOTHED, ids=name_of)
+@pytest.mark.parametrize("lam_n", [0.1, 1.0, 100.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_it_reaches_the_optimum_of_a_general_solver(loss, smoothing, kind, lam_n, weighted) -> None:
+    X, y = examples(n=20, d=3)
+    weights = some_weights(20) if weighted else None
+    result = run(X, y, loss, lam_n, smoothing, kind, sample_weight=weights)
+    best = optimum(X, y, loss, lam_n / 20, smoothing, M, kind, weights)
+    rounding = 1e-6 * best + 1e-8  # what the interior point solver leaves open
+    assert result.status is Status.SOLVED
+    assert result.relative_gap <= 1e-8
+    assert result.dual - rounding <= best <= result.primal + rounding
+
+
+@pytest.mark.parametrize(("loss", "smoothing", "kind"), SMOOTH + SMOOTHED, ids=name_of)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_reported_values_are_those_of_the_returned_W_and_A(loss, smoothing, kind, dtype) -> None:
+    X, y = examples()
+    X, lam, weights = X.astype(dtype), 0.3 / len(y), some_weights(len(y))
+    result = run(
+        X, y, loss, 0.3, smoothing, kind, tol=1e-2, sample_weight=weights, keep_duals=True,
+        executor=SerialExecutor(blocks=3),
+    )  # fmt: skip
+    P = reference.primal(X, y, loss, lam, smoothing, result.W, kind, weights)
+    D = reference.dual(X, y, loss, lam, smoothing, result.A, kind, weights)
+    assert result.primal == pytest.approx(P, rel=1e-12)
+    assert result.dual == pytest.approx(D, rel=1e-12)
+    assert 1e-12 < result.relative_gap <= 1e-2
+    np.testing.assert_allclose(result.W_dual, reference.weights_of(X, lam, result.A), atol=1e-12)
+    for weight, row, label in zip(weights, result.A, y, strict=True):
+        if weight > 0:
+            assert reference.infeasibility(loss, row / weight, label) <= 1e-12
+    free = run(
+        X, y, loss, 0.3, smoothing, kind, tol=1e-2, sample_weight=weights, executor=SerialExecutor(blocks=3)
+    )
+    assert free.A is None
+    assert (free.primal, free.dual) == pytest.approx((result.primal, result.dual), rel=1e-12)
+
+
+@pytest.mark.parametrize(("loss", "smoothing", "kind"), SMOOTH + SMOOTHED, ids=name_of)
+def test_the_gap_is_the_square_of_the_gradient(loss, smoothing, kind) -> None:
+    """lam (W - W_dual) is the gradient by finite differences, and |gradient|^2 / (2 lam) is the gap."""
+    X, y = examples(n=30)
+    lam, weights = 0.3 / len(y), some_weights(len(y))
+    result = run(X, y, loss, 0.3, smoothing, kind, tol=1e-12, max_passes=4, sample_weight=weights)
+    assert result.status is Status.MAX_PASSES
+
+    def value(flat):
+        return reference.primal(X, y, loss, lam, smoothing, flat.reshape(result.W.shape), kind, weights)
+
+    gradient = lam * (result.W - result.W_dual)
+    slopes = approx_fprime(result.W.ravel(), value, 1e-6).reshape(result.W.shape)
+    np.testing.assert_allclose(gradient, slopes, atol=1e-5)
+    assert result.gap == pytest.approx(np.sum(gradient**2) / (2 * lam), rel=1e-9)
+
+
+@pytest.mark.parametrize("C", [0.01, 1.0, 10.0])
+def test_softmax_is_logistic_regression(C) -> None:
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:400] / 16.0, y[:400]
+    peer = LogisticRegression(C=C, fit_intercept=False, tol=1e-8, max_iter=5000).fit(X, y)
+    ours = solve(X, y, Softmax(), 1.0 / (len(y) * C), method="lbfgs", tol=1e-10)
+    assert ours.status is Status.SOLVED
+    np.testing.assert_allclose(ours.W.T, peer.coef_, atol=1e-4 * np.abs(peer.coef_).max())
+
+
+@pytest.mark.parametrize(("loss", "smoothing", "kind"), SMOOTH + SMOOTHED[:2], ids=name_of)
+def test_single_precision_takes_no_more_passes_than_double(loss, smoothing, kind) -> None:
+    """It goes over to float64 products where float32 ones begin to stall."""
+    X, y = examples(n=200)
+    X = X.astype(np.float32)
+    single, double = (
+        run(features, y, loss, 0.01, smoothing, kind, tol=1e-11) for features in (X, X.astype(np.float64))
+    )
+    assert single.status is double.status is Status.SOLVED
+    assert single.state.exact
+    assert single.passes <= 1.3 * double.passes
+    np.testing.assert_allclose(single.W, double.W, atol=1e-5 * np.abs(double.W).max())
+
+
+def test_threads_give_bit_for_bit_what_one_thread_gives() -> None:
+    X, y = examples(n=600)
+    serial = run(X, y, Softmax(), 1.0, executor=SerialExecutor(blocks=4))
+    with ThreadExecutor(2, blocks=4) as executor:
+        threads = run(X, y, Softmax(), 1.0, executor=executor)
+    np.testing.assert_array_equal(serial.W, threads.W)
+
+
+@pytest.mark.parametrize("loss", [Softmax(), TruncatedTopKEntropy(2)], ids=name_of)
+def test_a_run_that_was_cut_off_goes_on_bit_for_bit(loss) -> None:
+    """All that it needs is in the state, at every round."""
+    X, y = examples()
+    states = []
+    whole = run(X, y, loss, 0.1, tol=1e-7, callbacks=[lambda _, state: states.append(state)])
+    assert len(states) > 10
+    for state in states[:-1:5]:
+        rest = run(X, y, loss, 0.1, tol=1e-7, state=state)
+        np.testing.assert_array_equal(rest.W, whole.W)
+        assert rest.passes == whole.passes
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_the_scale_of_the_features_costs_a_few_rounds_at_most(scale) -> None:
+    """Where X is c times as large and lam c^2 times, scores and P are the same."""
+    X, y = examples(n=200)
+    plain = run(X, y, Softmax(), 1.0)
+    scaled = run(scale * X, y, Softmax(), scale**2)
+    assert scaled.status is Status.SOLVED
+    assert scaled.primal == pytest.approx(plain.primal, rel=1e-8)
+    assert scaled.passes <= plain.passes + 5
+
+
+# ---------------------------------------------------------------- the loss that is not convex
+
+
+def test_the_truncated_entropy_claims_no_gap() -> None:
+    X, y = examples(n=80)
+    lam, loss = 0.3 / 80, TruncatedTopKEntropy(2)
+    result = run(X, y, loss, 0.3, tol=1e-6)
+    assert result.status is Status.SOLVED
+    assert result.gap_kind == "none"
+    assert result.W_dual is None
+    for value in (result.dual, result.gap, result.relative_gap, result.lifted_gap, result.b):
+        assert math.isnan(value)
+    for record in result.history:
+        assert record.gap_kind == "none"
+        assert all(math.isnan(v) for v in (record.gap, record.relative_gap, record.dual))
+
+    def value(flat):
+        return reference.primal(X, y, loss, lam, 0.0, flat.reshape(result.W.shape))
+
+    assert result.primal == pytest.approx(value(result.W.ravel()), rel=1e-12)
+    start = np.linalg.norm(approx_fprime(np.zeros(result.W.size), value, 1e-7))
+    end = np.linalg.norm(approx_fprime(result.W.ravel(), value, 1e-7))
+    assert end <= 1e-5 * start  # what differences can show
+    assert result.stationarity <= 1e-6
+    assert result.history[-1].stationarity == pytest.approx(result.stationarity, rel=1e-3)
+
+
+def test_the_truncated_entropy_is_as_low_as_scipy_finds_it() -> None:
+    X, y = examples(n=80)
+    lam, loss = 0.3 / 80, TruncatedTopKEntropy(2)
+
+    def value(flat):
+        W = flat.reshape(X.shape[1], M)
+        U = np.array([reference.gradient(loss, s, label) for s, label in zip(X @ W, y, strict=True)])
+        P = reference.primal(X, y, loss, lam, 0.0, W)
+        return P, (lam * W - X.T @ U / len(y)).ravel()
+
+    ours = run(X, y, loss, 0.3, tol=1e-6)
+    peer = minimize(value, np.zeros(X.shape[1] * M), jac=True, method="L-BFGS-B", options={"maxiter": 2000})
+    assert ours.primal <= peer.fun * 1.02
+    again = minimize(value, ours.W.ravel(), jac=True, method="L-BFGS-B")
+    assert again.fun == pytest.approx(ours.primal, rel=1e-9)
+
+
+def test_a_start_elsewhere_is_measured_against_the_gradient_at_zero() -> None:
+    X, y = examples(n=80)
+    start = run(X, y, Softmax(), 0.3)
+    cold = run(X, y, TruncatedTopKEntropy(2), 0.3, tol=1e-6, max_passes=1)
+    warm = run(X, y, TruncatedTopKEntropy(2), 0.3, tol=1e-6, state=_at(start.W))
+    assert warm.status is Status.SOLVED
+    assert warm.state.memory["first"] == pytest.approx(cold.state.memory["first"], rel=1e-12)
+    assert warm.history[0].passes == 2
+    assert warm.history[0].primal < cold.primal
+
+
+def _at(W):
+    from solvers import SolverState
+
+    return SolverState(round=0, W=W)
+
+
+@pytest.mark.parametrize(
+    ("loss", "options", "message"),
+    [
+        (MaxHinge(), {}, "lbfgs needs a smooth loss, which max_hinge is not: give smoothing > 0"),
+        (OneVsAll("hinge"), {}, "lbfgs needs a smooth loss, which one_vs_all_hinge is not"),
+        (TruncatedTopKEntropy(2), {"method": "dual_ascent"}, "truncated_topk_entropy is not convex"),
+        (TruncatedTopKEntropy(2), {"method": "sdca"}, "truncated_topk_entropy is not convex"),
+        (TruncatedTopKEntropy(2), {"method": "fw"}, "truncated_topk_entropy is not convex"),
+        (TruncatedTopKEntropy(2), {"keep_duals": True}, "is not convex and has no dual variables"),
+    ],
+    ids=name_of,
+)
+def test_what_is_refused_by_name(loss, options, message) -> None:
+    X, y = examples()
+    with pytest.raises(UnsupportedCombinationError, match=message):
+        run(X, y, loss, 1.0, **options)
+
+
+# ---------------------------------------------------------------- the parts
+
+
+@pytest.mark.parametrize("first", [1e-6, 1e-2, 1.0, 7.0, 1e3, 1e9])
+@pytest.mark.parametrize(
+    ("f", "slope"),
+    [
+        (lambda t: (t - 3.0) ** 2, lambda t: 2.0 * (t - 3.0)),
+        (lambda t: math.log(2.0 * math.cosh(t - 5.0)), lambda t: math.tanh(t - 5.0)),
+        (lambda t: abs(t - 1.0) + 0.01 * t * t, lambda t: math.copysign(1.0, t - 1.0) + 0.02 * t),
+        (lambda t: -math.exp(-((t - 2.0) ** 2)), lambda t: 2.0 * (t - 2.0) * math.exp(-((t - 2.0) ** 2))),
+    ],
+)
+def test_a_step_meets_the_weak_wolfe_conditions(f, slope, first) -> None:
+    def safely(g, t):
+        try:
+            return g(t)
+        except OverflowError:
+            return math.nan
+
+    line = Bracket.start(f(0.0), slope(0.0), first)
+    for _ in range(40):
+        at = safely(f, line.step), safely(slope, line.step)
+        if line.accepts(*at):
+            break
+        line = Bracket.of(line.after(*at).to_array())
+        assert line.low < line.step < line.high
+    assert f(line.step) <= f(0.0) + 1e-4 * line.step * slope(0.0)
+    assert slope(line.step) >= 0.9 * slope(0.0)
+
+
+def test_steps_that_only_slopes_can_tell_apart_are_taken() -> None:
+    """f is flat to all digits near its minimum; a step close to it is good, one far beyond is not."""
+    value, slope = 1.0, -1e-12
+    line = Bracket.start(value, slope, 1.0)
+    assert line.accepts(value + 1e-16, 1e-14)
+    assert not line.accepts(value + 1e-16, 0.9e-12)  # as far on the other side
+    assert not line.accepts(value + 1e-16, -0.95e-12)  # hardly any way at all
+    assert not line.accepts(value + 1e-5, 1e-14)
+
+
+def test_pairs_are_the_inverse_hessian_of_BFGS() -> None:
+    """The two loops against the update of the matrix, for as many pairs as are kept."""
+    random = np.random.default_rng(4)
+    root = random.standard_normal((6, 6))
+    hessian = root @ root.T + np.eye(6)
+    pairs, kept = Pairs(), []
+    for _ in range(5):
+        s = random.standard_normal((3, 2))
+        y = (hessian @ s.ravel()).reshape(3, 2)
+        pairs = Pairs.of(pairs.with_pair(s, y, 4).to_memory() | {"other": s})
+        kept = [*kept, (s.ravel(), y.ravel())][-4:]
+    s, y = kept[-1]
+    H = np.eye(6) * (s @ y) / (y @ y)
+    for s, y in kept:
+        left = np.eye(6) - np.outer(s, y) / (s @ y)
+        H = left @ H @ left.T + np.outer(s, s) / (s @ y)
+    g = random.standard_normal((3, 2))
+    np.testing.assert_allclose(pairs.times(g).ravel(), H @ g.ravel(), rtol=1e-10)
+    assert pairs.with_pair(g, -g, 4) is pairs  # a pair of negative curvature
