@@ -8,11 +8,13 @@ from solvers import kernels, ranking
 from solvers.ascent import BlockAscent
 from solvers.block_stats import BlockStats
 from solvers.clock import Clock
+from solvers.column_atoms import BlockColumnAtoms
 from solvers.duals import BlockDuals
 from solvers.errors import StateLostError
 from solvers.orders import (
     AdoptOrder,
     AscentOrder,
+    ColumnOrder,
     Commit,
     EvaluateOrder,
     OracleOrder,
@@ -69,6 +71,7 @@ class Block:
         self._tiles = TileReader(X, self._y, self._weights, start, problem.m)
         self._ascent: BlockAscent | None = None
         self._sdca: BlockSdca | None = None
+        self._column_atoms: BlockColumnAtoms | None = None
         self._duals: BlockDuals | None = None
         if keep_duals:
             self._duals = BlockDuals(problem, self._y, self._dtype, len(self._tiles))
@@ -88,6 +91,8 @@ class Block:
                     return self._ascend(order)
                 case SdcaOrder():
                     return self._pass(order)
+                case ColumnOrder():
+                    return self._step_by_column(order)
                 case EvaluateOrder():
                     return self._evaluate(order)
                 case RebuildOrder():
@@ -109,6 +114,7 @@ class Block:
             divisors = np.where(weights > 0.0, weights, np.inf)
             rows = (rows / divisors).astype(rows.dtype)
         self._kept_duals().load(first, rows)
+        self._column_atoms = None
 
     def _find_vertex(self, order: OracleOrder) -> BlockStats:
         """Sum the vertex u_i at s_i + gamma alpha_i (Tajima et al., eq. 2.25 with the sign of C.24)."""
@@ -167,6 +173,18 @@ class Block:
         if self._sdca is None:
             self._sdca = BlockSdca(self.problem, self._X, self._y, self._weights, self.index, self._dtype)
         stats = self._sdca.run(order, duals.A, duals.change())
+        duals.changed(order.round)
+        return stats
+
+    def _step_by_column(self, order: ColumnOrder) -> BlockStats:
+        """Find a direction of A inside the active sets of the rows; it waits for its commit."""
+        duals = self._committed(order.commit)
+        duals.widen()
+        if self._column_atoms is None:
+            self._column_atoms = BlockColumnAtoms(
+                self.problem, self._tiles, self._y, self._weights, duals.A, self._dtype
+            )
+        stats = self._column_atoms.run(order, duals.A, duals.change())
         duals.changed(order.round)
         return stats
 

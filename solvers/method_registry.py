@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from solvers.atom_methods import AtomFrankWolfe, AwaySteps, FullyCorrective, PairwiseSteps
+from solvers.column_methods import ColumnFrankWolfe, unfit_for_columns
 from solvers.dual_ascent import DualAscent
 from solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from solvers.frank_wolfe import FrankWolfe
@@ -67,6 +68,18 @@ _SPECS = (
     MethodSpec("fw_pairwise", lambda _blocks, _seed: AtomFrankWolfe(PairwiseSteps()), dual_free=True),
     MethodSpec(
         "fw_fully_corrective", lambda _blocks, _seed: AtomFrankWolfe(FullyCorrective()), dual_free=True
+    ),
+    MethodSpec(
+        "fw_away_columns",
+        lambda _blocks, _seed: ColumnFrankWolfe(pairwise=False),
+        keeps_duals=True,
+        unfit=unfit_for_columns,
+    ),
+    MethodSpec(
+        "fw_pairwise_columns",
+        lambda _blocks, _seed: ColumnFrankWolfe(pairwise=True),
+        keeps_duals=True,
+        unfit=unfit_for_columns,
     ),
     MethodSpec("fw_open_loop", lambda _blocks, _seed: FrankWolfe(OpenLoopStep()), lifted=True),
     MethodSpec("projected_gradient", lambda _blocks, _seed: FrankWolfe(HarmonicStep()), lifted=True),

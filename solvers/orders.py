@@ -81,6 +81,26 @@ class SdcaOrder:
 
 
 @dataclass(frozen=True, eq=False)
+class ColumnOrder:
+    """Find a direction dA of A inside the active sets of the examples, at W (d, m), after applying `commit`.
+
+    Attributes
+    ----------
+    round, W, commit : as for the other orders.
+    pairwise : whether examples swap vertices, or go towards one or away from one.
+    length : share of its own best step that an example takes.
+    exact : products in float64, not in the precision of the features.
+    """
+
+    round: int
+    W: Float64Array
+    commit: Commit | None = None
+    pairwise: bool = False
+    length: float = 1.0
+    exact: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class EvaluateOrder:
     """Sum the losses at W (d, m), after applying `commit`; U and A stay as they are.
 
@@ -114,4 +134,6 @@ class AdoptOrder:
 
 
 #: Everything that `Block.run` understands.
-Order: TypeAlias = OracleOrder | AscentOrder | SdcaOrder | EvaluateOrder | RebuildOrder | AdoptOrder
+Order: TypeAlias = (
+    OracleOrder | AscentOrder | SdcaOrder | ColumnOrder | EvaluateOrder | RebuildOrder | AdoptOrder
+)

@@ -1,0 +1,181 @@
+"""Active sets of vertices, one for every example: what their points are worth, and their change, compiled.
+
+A vertex is a list of classes, as `solvers.ranking` finds it: the class at place p has -rho_p, the own class
+minus the sum of the others.  With a_j = delta_j + s_j - s_y its value <grad, v> is sum_p rho_p a_[p] (a_y =
+0).  The set of row i is `lists[i, s, :lengths[i, s]]` with `shares[i, s]` for s < used[i], and one dense
+point `base[i]` with `base_share[i]`, which need not be there while all of these are 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+_FLAGS: dict[str, Any] = {"nogil": True, "cache": True, "fastmath": {"contract"}, "error_model": "numpy"}
+
+#: What a row does: nothing, go towards its vertex, away from a point of its set, or from that to the vertex.
+REST, TOWARDS, AWAY, SWAP = range(4)
+#: A share that subtracting its own leaves.
+_ROUNDING = 1e-15
+#: The place of the dense point among those of a set.
+BASE = -1
+
+
+@njit(**_FLAGS)
+def value_of(a: Any, rho: Any, labels: Any, count: int) -> float:
+    """Give <grad, v> of a vertex."""
+    total = 0.0
+    for p in range(count):
+        total += rho[p] * a[labels[p]]
+    return total
+
+
+@njit(**_FLAGS)
+def value_of_point(a: Any, point: Any, own: int) -> float:
+    """Give <grad, alpha> of a dense point, whose classes sum to 0."""
+    total = 0.0
+    for j in range(len(a)):
+        if j != own:
+            total -= point[j] * a[j]
+    return total
+
+
+@njit(**_FLAGS)
+def add_vertex(target: Any, factor: float, rho: Any, labels: Any, count: int, own: int) -> None:
+    """Add a multiple of a vertex."""
+    others = 0.0
+    for p in range(count):
+        if labels[p] != own:
+            target[labels[p]] -= factor * rho[p]
+            others += rho[p]
+    target[own] += factor * others
+
+
+@njit(**_FLAGS)
+def worst_of(
+    a: Any, own: int, rho: Any, lists: Any, lengths: Any, shares: Any, used: int, base: Any, base_share: float
+) -> tuple[int, float, float]:
+    """Give the place of the point in a set with the smallest <grad, v>, that value, and its share."""
+    place, least, share = BASE, np.inf, 0.0
+    if base_share > 0.0:
+        least, share = value_of_point(a, base, own), base_share
+    for s in range(used):
+        value = value_of(a, rho, lists[s], lengths[s])
+        if value < least:
+            place, least, share = s, value, shares[s]
+    return place, least, share
+
+
+@njit(**_FLAGS)
+def rest_of(base_share: float, shares: Any, used: int, place: int) -> float:
+    """Give the share of all points of a set but one: 1 minus its own, with all digits."""
+    total = 0.0 if place == BASE else base_share
+    for s in range(used):
+        if s != place:
+            total += shares[s]
+    return total
+
+
+@njit(**_FLAGS)
+def order_ties(rho: Any, labels: Any, count: int) -> None:
+    """Sort the classes of equal rank weights, so that equal vertices are equal lists."""
+    start = 0
+    while start < count:
+        stop = start + 1
+        while stop < count and rho[stop] == rho[start]:
+            stop += 1
+        if stop > start + 1:
+            labels[start:stop] = np.sort(labels[start:stop])
+        start = stop
+
+
+@njit(**_FLAGS)
+def take_step(
+    step: float,
+    y: Any,
+    rho: Any,
+    ranked: Any,
+    counts: Any,
+    moves: Any,
+    leaving: Any,
+    reach: Any,
+    lists: Any,
+    lengths: Any,
+    shares: Any,
+    used: Any,
+    base: Any,
+    base_share: Any,
+) -> None:
+    """Change the sets as A changes by `step` times the directions that were chosen last."""
+    for i in range(len(y)):
+        move, place, length, left = moves[i], leaving[i], step * reach[i], 0.0
+        if move == REST or length == 0.0:
+            continue
+        if move != TOWARDS:
+            lost = length if move == SWAP else length * rest_of(base_share[i], shares[i], used[i], place)
+            left = (base_share[i] if place == BASE else shares[i, place]) - lost
+            # At the end of its way the point is out, but for rounding.
+            left = left if left > _ROUNDING else 0.0
+        if move != SWAP:
+            # Away from v is A + length (A - v), towards u is A + length (u - A).
+            kept = 1.0 - length if move == TOWARDS else 1.0 + length
+            base_share[i] *= kept
+            for s in range(used[i]):
+                shares[i, s] *= kept
+        if move != TOWARDS:
+            if place == BASE:
+                base_share[i] = left
+            else:
+                shares[i, place] = left
+        used[i] = _drop_empty(lists[i], lengths[i], shares[i], used[i])
+        if move != AWAY:
+            used[i] = _take_in(
+                length, ranked[i], counts[i], y[i], rho, lists[i], lengths[i], shares[i], used[i], base, i,
+                base_share,
+            )  # fmt: skip
+
+
+@njit(**_FLAGS)
+def _drop_empty(lists: Any, lengths: Any, shares: Any, used: int) -> int:
+    """Close the gaps of points without a share; give the number of those that are left."""
+    kept = 0
+    for s in range(used):
+        if shares[s] > 0.0:
+            if kept < s:
+                lists[kept], lengths[kept], shares[kept] = lists[s], lengths[s], shares[s]
+            kept += 1
+    return kept
+
+
+@njit(**_FLAGS)
+def _take_in(
+    gained: float,
+    labels: Any,
+    count: int,
+    own: int,
+    rho: Any,
+    lists: Any,
+    lengths: Any,
+    shares: Any,
+    used: int,
+    base: Any,
+    i: int,
+    base_share: Any,
+) -> int:
+    """Give a vertex a share of the set of row i; in a full set the smallest one joins the dense point."""
+    for s in range(used):
+        if lengths[s] == count and np.all(lists[s, :count] == labels[:count]):
+            shares[s] += gained
+            return used
+    place = used
+    if used == len(shares):
+        place = int(np.argmin(shares))
+        whole = base_share[i] + shares[place]
+        base[i] *= base_share[i] / whole
+        add_vertex(base[i], shares[place] / whole, rho, lists[place], lengths[place], own)
+        base_share[i] = whole
+    lists[place, :count] = labels[:count]
+    lengths[place], shares[place] = count, gained
+    return max(used, place + 1)

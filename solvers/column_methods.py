@@ -1,0 +1,140 @@
+"""Frank-Wolfe with away or pairwise steps inside the domain of every example.
+
+The other reading of these names on a product of polytopes (`solvers.atom_methods` has the first): not one
+active set of whole matrices, but one for every example.  This needs A, and with it the lifted scores where
+the loss is smoothed.
+
+Sources: S. Lacoste-Julien, M. Jaggi, "On the global linear convergence of Frank-Wolfe optimization variants",
+NIPS 2015, algorithms 1 and 2, with one step for all examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solvers.certificate import FinalValues, final_values
+from solvers.executor import Executor
+from solvers.methods import Advance, Measurement, Runner, product_of, rises
+from solvers.orders import ColumnOrder, Commit
+from solvers.problem import Problem
+from solvers.state import SolverState
+from solvers.step_rules import Direction, ExactStep
+
+#: A rise of the dual below this share of the gap says that float32 scores may have nothing more to give.
+_STALLED = 1e-3
+#: Name under which a state remembers the length of the examples' own steps.
+_LENGTH = "columns.length"
+#: Directions are made a little shorter than what was best in the round before: the step is then mostly 1, at
+#: which vertices leave their sets; and like gradients, they zigzag less.
+_SHORTER = 0.6
+
+
+@dataclass(frozen=True)
+class ColumnFrankWolfe:
+    """Frank-Wolfe whose examples move inside their own active sets of vertices.
+
+    With `pairwise` an example moves up to the share w_v of its worst vertex v to the new vertex u,
+    w_v (u - v); else it goes towards u, or away from v by up to (alpha - v) w_v / (1 - w_v), whichever is
+    steeper.  Each goes as far as is best for it alone, times a length that all share and that follows from
+    the steps so far; then one exact step g in [0, 1] is taken along the sum.  A set holds 16 vertices at
+    most, beyond which the one of smallest share becomes part of a dense point; after a checkpoint is loaded
+    alpha_i itself is that point.  A is in float64.
+    """
+
+    pairwise: bool
+
+    def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
+        """Measure W, and find the directions on the way."""
+        stats = run(
+            ColumnOrder(
+                round=state.round,
+                W=state.W,
+                commit=state.commit,
+                pairwise=self.pairwise,
+                length=_length(state),
+                exact=state.exact,
+            )
+        )
+        # The blocks know |A|^2 of the A they hold; the recursion for it is only needed between rounds.
+        aa = stats.alpha_sq / problem.n
+        loss = stats.loss / problem.n
+        primal = problem.lifted_primal(state.W, aa, loss)
+        dual = problem.dual(state.W, state.b, aa)
+        before = replace(
+            state,
+            aa=aa,
+            loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
+            best_primal=min(state.best_primal, primal),
+            best_dual=max(state.best_dual, dual),
+        )
+        return Measurement(
+            primal=primal,
+            dual=dual,
+            gap_kind="lifted" if problem.smoothing > 0 else "true",
+            before=before,
+            stats=stats,
+            passes=1,
+        )
+
+    def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
+        """Step along the sum of the directions."""
+        before, stats = measured.before, measured.stats
+        direction = Direction.of(
+            problem,
+            before.W,
+            weights=problem.scale * product_of(stats),
+            linear=stats.b_u / problem.n,
+            cross=stats.alpha_u / problem.n,
+            square=stats.u_sq / problem.n,
+        )
+        step = ExactStep().step(before.round, direction)
+        rise = direction.rise(step)
+        stalled = rise < _STALLED * min(measured.primal - measured.dual, measured.dual + rise)
+        after = replace(
+            before,
+            round=before.round + 1,
+            W=before.W + step * direction.weights,
+            b=before.b + step * direction.linear,
+            aa=before.aa + step * (2.0 * direction.cross + step * direction.square),
+            exact=before.exact or stalled,
+            commit=Commit(round=before.round, step=step),
+            memory={_LENGTH: np.array([_next_length(_length(before), direction)])},
+        )
+        return Advance(
+            step=step,
+            # A round that brings nothing in float32 is the occasion to go over to float64, not the end.
+            moved=not before.exact or rises(direction),
+            after=after,
+            active=stats.active,
+            passes=0,
+        )
+
+    def final(
+        self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
+    ) -> FinalValues:
+        """Give the values of a last state in float64."""
+        return final_values(problem, executor, state, duals_kept=duals_kept)
+
+
+def _length(state: SolverState) -> float:
+    """Give the share of its own best step that an example takes in the next round."""
+    return float(state.memory[_LENGTH][0]) if _LENGTH in state.memory else 1.0
+
+
+def _next_length(length: float, direction: Direction) -> float:
+    """Give the length of the next round, after one whose best step was slope / curvature."""
+    if not (direction.slope > 0 and direction.curvature > 0):
+        return length
+    return length * min(max(_SHORTER * direction.slope / direction.curvature, 0.1), 2.0)
+
+
+def unfit_for_columns(problem: Problem) -> str | None:
+    """Say why a loss has no active sets of ranked lists; None where it has."""
+    if problem.form.sparse_vertices:
+        return None
+    return (
+        f"keeps the vertices of an example as ranked lists of classes, which {problem.loss.name} does not "
+        "have; take fw_away or fw_pairwise"
+    )
