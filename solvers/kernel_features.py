@@ -24,7 +24,7 @@ from solvers.typing import Float64Array
 #: Bytes that K, its factor and what LAPACK works on may take together.
 MEMORY_BYTES = 4 << 30
 #: So many n x n float64 arrays are in memory at the worst moment.
-_ARRAYS = 3
+ARRAYS = 3
 #: Entries of E beyond this many times its bound are no rounding: K has negative eigenvalues.
 _SLACK = 10.0
 
@@ -164,9 +164,9 @@ def _in_memory(X: RowSource) -> Any:
 
 
 def _refuse_size(n: int) -> None:
-    needed = _ARRAYS * 8 * n * n
+    needed = ARRAYS * 8 * n * n
     if needed > MEMORY_BYTES:
-        most = int((MEMORY_BYTES / (_ARRAYS * 8)) ** 0.5)
+        most = int((MEMORY_BYTES / (ARRAYS * 8)) ** 0.5)
         raise InvalidProblemError(
             f"the kernel matrix of {n:,} examples and its factor take {needed / 2**30:.1f} GiB, and"
             f" {MEMORY_BYTES / 2**30:.1f} GiB are allowed, enough for {most:,} examples; take Nystroem or"

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import CertificateError, InvalidProblemError
+from solvers.errors import CertificateError, InvalidProblemError, StateLostError
 from solvers.executor import Executor, SerialExecutor
 from solvers.kernel_features import KernelFeatures, is_precomputed
 from solvers.kernel_functions import Kernel
@@ -138,7 +138,7 @@ def solve_with_kernel(
     values = _certified(features, problem, labels, weights, result, A)
     spent = factored - began + time.perf_counter() - solved
     status = result.status
-    if status is Status.SOLVED and not values["relative_gap"] <= tol:
+    if status is Status.SOLVED and values.get("relative_gap", 0.0) > tol:
         # What the factor leaves out of K is more than the tolerance allows for.
         status = Status.NO_PROGRESS
     inherited = {part.name: getattr(result, part.name) for part in fields(SolveResult)}
@@ -154,51 +154,61 @@ def _certified(
     A: FloatArray | None,
 ) -> dict[str, Any]:
     """P, D and the gap of a result on K itself, and the expansion that makes its scores."""
+    kernel, train = features.kernel, features.train
+    everyone = np.arange(problem.n)
     if not math.isfinite(result.primal):
-        everyone = np.arange(problem.n)
-        values = np.full((problem.n, problem.m), math.nan)
-        return {"expansion": KernelExpansion.of(features.kernel, features.train, everyone, values)}
-    if A is None:
-        support, C = features.pivots, features.coefficients(result.W)
-    else:
-        support, C = np.arange(problem.n), problem.scale * np.asarray(A, dtype=np.float64)
-    expansion = KernelExpansion.of(features.kernel, features.train, support, C)
-    if not len(support):
+        unknown = np.full((problem.n, problem.m), math.nan)
+        return {"expansion": KernelExpansion.of(kernel, train, everyone, unknown)}
+    if A is not None:
+        expansion = KernelExpansion.of(kernel, train, everyone, problem.scale * np.asarray(A, np.float64))
+        return {"expansion": expansion, **values_on_matrix(features.K, problem, labels, weights, A)}
+    C = features.coefficients(result.W)
+    expansion = KernelExpansion.of(kernel, train, features.pivots, C)
+    if not len(C):
         return {"expansion": expansion}
-    columns = features.K if A is not None else np.ascontiguousarray(features.K[:, support])
-    norm = inner(C, columns[support] @ C)
-    wide = replace(problem, d=len(support))
+    columns = np.ascontiguousarray(features.K[:, features.pivots])
     with SerialExecutor() as executor:
-        executor.bind(wide, columns, labels, keep_duals=A is not None, **_weighed(weights))
-        if A is not None:
-            executor.load_duals([(0, problem.n, np.asarray(A, dtype=np.float64))])
-        stats = executor.run(EvaluateOrder(C))
-        sums = executor.run(RebuildOrder()) if A is not None else None
-    primal = 0.5 * problem.lam * norm + stats.loss / problem.n
-    lifted = primal
-    if sums is None:
-        b, dual = result.b, result.dual - _loss_of_dual(features, problem, weights)
-    else:
-        b, aa = sums.b_u / problem.n, sums.alpha_sq / problem.n
-        dual = b - 0.5 * problem.lam * norm - 0.5 * problem.smoothing * aa
-        lifted = 0.5 * problem.lam * norm + 0.5 * problem.smoothing * aa + stats.lifted_loss / problem.n
+        wide = replace(problem, d=len(C))
+        executor.bind(wide, columns, labels, keep_duals=False, weights=weights)
+        loss = executor.run(EvaluateOrder(C)).loss / problem.n
+    primal = 0.5 * problem.lam * inner(C, columns[features.pivots] @ C) + loss
+    dual = result.dual - _loss_of_dual(features, problem, weights)
+    return {"expansion": expansion, **_values(primal, dual, primal - dual, result.b)}
+
+
+def values_on_matrix(
+    K: RowSource, problem: Problem, labels: IntArray, weights: Float64Array | None, A: FloatArray
+) -> dict[str, float]:
+    """Give b, P, D and the gaps of A (n, m) for a kernel matrix K (n, n), read twice by rows, in float64."""
+    kept: Float64Array = np.asarray(A, dtype=np.float64)
+    lam, gamma, n = problem.lam, problem.smoothing, problem.n
+    with SerialExecutor() as executor:
+        executor.bind(replace(problem, d=n), K, labels, keep_duals=True, weights=weights)
+        executor.load_duals([(0, n, kept)])
+        stats = executor.run(EvaluateOrder(problem.scale * kept))
+        sums = executor.run(RebuildOrder())
+    if sums.product is None:
+        raise StateLostError("the kernel matrix gave no product with A; run it again")
+    norm = problem.scale**2 * inner(kept, sums.product)
+    b, aa = sums.b_u / n, sums.alpha_sq / n
+    dual = b - 0.5 * lam * norm - 0.5 * gamma * aa
+    lifted = 0.5 * lam * norm + 0.5 * gamma * aa + stats.lifted_loss / n - dual
+    return _values(0.5 * lam * norm + stats.loss / n, dual, lifted, b)
+
+
+def _values(primal: float, dual: float, lifted_gap: float, b: float) -> dict[str, float]:
     if primal - dual < -_ROUNDING * (abs(primal) + abs(b)):
         raise CertificateError(
             f"the dual value {dual:.17g} exceeds the primal value {primal:.17g}; do not use this result"
         )
     return {
-        "expansion": expansion,
         "b": b,
         "primal": primal,
         "dual": dual,
         "gap": primal - dual,
         "relative_gap": relative_gap(primal - dual, primal),
-        "lifted_gap": lifted - dual,
+        "lifted_gap": lifted_gap,
     }
-
-
-def _weighed(weights: Float64Array | None) -> dict[str, Any]:
-    return {} if weights is None else {"weights": weights}
 
 
 def _loss_of_dual(features: KernelFeatures, problem: Problem, weights: Float64Array | None) -> float:

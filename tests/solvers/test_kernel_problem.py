@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -10,6 +12,7 @@ from sklearn.metrics.pairwise import chi2_kernel, polynomial_kernel, rbf_kernel
 from sklearn.svm import SVC
 
 from solvers import (
+    METHODS,
     ChiSquaredKernel,
     InvalidProblemError,
     KernelResult,
@@ -26,6 +29,8 @@ from solvers import (
     ThreadExecutor,
     TopKEntropy,
     TopKHinge,
+    TruncatedTopKEntropy,
+    UnsupportedCombinationError,
     UsunierHinge,
     kernel_features,
     solve,
@@ -112,6 +117,38 @@ def test_the_values_are_those_of_K_and_A(loss, smoothing, method) -> None:
         rtol=1e-9,
         atol=1e-12,
     )
+
+
+@pytest.mark.parametrize("loss", [MaxHinge(), Softmax()], ids=loss_name)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_brackets_the_same_optimum(method, loss) -> None:
+    """Also those without dual variables, whose scores come from the rows at the pivots."""
+    best = solve(X, Y, loss, LAM, tol=1e-6, kernel=RBF, max_passes=5000)
+    try:
+        result = solve(X, Y, loss, LAM, method=method, tol=2e-2, kernel=RBF, max_passes=5000)
+    except UnsupportedCombinationError as refusal:
+        # Exactly as without a kernel.
+        with pytest.raises(UnsupportedCombinationError, match=re.escape(str(refusal))):
+            solve(X, Y, loss, LAM, method=method)
+        return
+    assert result.status is Status.SOLVED
+    assert result.relative_gap <= 2e-2
+    assert result.dual <= best.primal * (1 + 1e-12)
+    assert result.primal >= best.dual * (1 - 1e-12)
+    if result.A is None:
+        assert METHODS[method].dual_free
+        np.testing.assert_array_equal(np.sort(result.expansion.support), np.arange(60))
+
+
+def test_a_nonconvex_loss_has_scores_and_no_certificate() -> None:
+    loss = TruncatedTopKEntropy(2)
+    kernel = solve(X, Y, loss, LAM, method="lbfgs", kernel="linear")
+    features = solve(X, Y, loss, LAM, method="lbfgs")
+    assert np.isnan(kernel.dual)
+    assert np.isnan(kernel.gap)
+    assert kernel.status is features.status is Status.SOLVED
+    assert kernel.primal == pytest.approx(features.primal, rel=1e-9)
+    np.testing.assert_allclose(kernel.decision_function(NEW), features.decision_function(NEW), atol=1e-8)
 
 
 @pytest.mark.parametrize(
