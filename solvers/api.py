@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from solvers.executor import DualRows, Executor, SerialExecutor, ThreadExecutor
@@ -113,6 +114,8 @@ def solve(
     duals_kept = keep_duals or spec.needs_duals(problem.smoothing)
     _check_state(problem, state, duals_kept=duals_kept, duals_given=duals is not None)
     with ExitStack() as stack:
+        # Between orders too: threads that share the norm of a matrix wait longer than one takes alone.
+        stack.enter_context(_blas().limit(limits=1, user_api="blas"))
         if executor is None:
             executor = _default_executor(problem, spec)
             stack.callback(executor.close)
@@ -140,6 +143,11 @@ def _check_state(problem: Problem, state: SolverState | None, *, duals_kept: boo
         )
     if duals_kept and state.round > 0 and not duals_given:
         raise StateLostError(f"the state of round {state.round} is given without its duals; load both")
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def _default_executor(problem: Problem, spec: MethodSpec) -> Executor:
