@@ -11,6 +11,7 @@ from storage.errors import StorageError
 from storage.features import Dataset
 from storage.findings import Finding
 from storage.history import history_path, read_history
+from storage.kernels import kernel_folders, kernel_keys, load_kernel
 from storage.local_store import PARTIAL
 from storage.models import load_model, published_models, unfinished_models
 from storage.runs import read_run, run_names
@@ -25,12 +26,13 @@ def verify_store(store: Store, *, deep: bool = True) -> list[Finding]:
 
     Looks at every dataset, model, checkpoint, history and commit log: presence and sizes of files, and with
     `deep` their digests, shapes, label ranges and agreement with the manifest; `.partial` files, staging
-    that was never committed, models never finished, runs and models whose dataset is gone.
+    that was never committed, models never finished, runs and models whose dataset is gone, kernels.
     """
     datasets: dict[str, str] = {}
     found = list(_datasets(store, datasets, deep=deep))
     found += _models(store, datasets, deep=deep)
     found += _runs(store, datasets, deep=deep)
+    found += _kernels(store, deep=deep)
     found += _partials(store)
     return sorted(found, key=lambda finding: (finding.harmless, finding.path, finding.rows or (0, 0)))
 
@@ -105,6 +107,22 @@ def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Fi
             yield Finding("history", history_path(name), str(error), "delete the damaged line")
         for round_number in checkpoint_rounds(store, name):
             yield from _checkpoint(store, name, round_number, deep=deep)
+
+
+def _kernels(store: Store, *, deep: bool) -> Iterator[Finding]:
+    mend = "delete the kernel's record and folder: training makes them again"
+    named = set()
+    for key in kernel_keys(store):
+        try:
+            kernel = load_kernel(store, key)
+        except StorageError as error:
+            yield Finding("kernel", join("kernels", f"{key}.json"), str(error), mend)
+            continue
+        named.add(kernel.folder)
+        yield from check_files(kernel.files, deep=deep, mend=mend)
+    for folder in kernel_folders(store):
+        if folder not in named:
+            yield Finding("staging", folder, "it was begun and never finished", "delete it", harmless=True)
 
 
 def _checkpoint(store: Store, run_id: str, round_number: int, *, deep: bool) -> Iterator[Finding]:

@@ -1,0 +1,150 @@
+"""Kernel matrices and their factors, kept so that a later run on the same rows need not compute them again.
+
+A kernel lies in a folder of its own, and is there for others once the record kernels/<key>.json names that
+folder.  The key stands for everything that the matrix follows from.  Nothing but training reads them: they
+can be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.array_reader import ArrayReader
+from storage.arrays import ArraySpec, packed_group, packed_metadata, packed_shard, write_row_blocks
+from storage.bundles import RowBlocks
+from storage.chunking import ChunkPlan
+from storage.errors import NotFoundError
+from storage.files import FileEntry, FileSet, put_file
+from storage.fingerprint import digest_json, seal, unseal
+from storage.records import now, plain
+from storage.schema import KERNEL_ENCODING, check_encoding, encoding
+from storage.stores import Store, open_store
+from storage.urls import join
+
+_KERNELS = "kernels"
+MATRIX = "matrix"
+FACTOR = "factor"
+
+_RECORD = re.compile(r"^([0-9a-f]{16})\.json$")
+
+
+def kernel_key(facts: Mapping[str, Any]) -> str:
+    """Name of the kernel that follows from `facts`, plain values for JSON."""
+    return digest_json(plain(facts))[:16]
+
+
+@dataclass(frozen=True)
+class KernelDraft:
+    """A kernel that is being written; pickles, so that workers write its shards."""
+
+    store: Store
+    folder: str
+    spec: ArraySpec
+
+    @classmethod
+    def begin(cls, store: Store, key: str, n: int) -> KernelDraft:
+        """Take a new folder for an (n, n) matrix in float64."""
+        folder = join(_KERNELS, f"{key}-{uuid.uuid4().hex[:8]}")
+        spec = ArraySpec(ChunkPlan.choose(n, n, 8), (n,), np.dtype(np.float64))
+        return cls(store, folder, spec)
+
+    @property
+    def plan(self) -> ChunkPlan:
+        """Where the rows of the matrix are cut into units."""
+        return self.spec.plan
+
+    def write_unit(self, unit: int, rows: NDArray[np.float64]) -> FileEntry:
+        """Write one unit's rows of the matrix."""
+        return put_file(self.store, self.folder, packed_shard(MATRIX, self.spec, unit, rows))
+
+    def reader(self, entries: Sequence[FileEntry]) -> ArrayReader:
+        """Read the matrix back before anything is published."""
+        files = FileSet(self.store, self.folder, entries, "the kernel matrix")
+        return ArrayReader(files, MATRIX, self.spec, "the kernel matrix")
+
+    def publish(self, key: str, entries: Sequence[FileEntry], factor: RowBlocks, facts: Any) -> StoredKernel:
+        """Write the factor and then the record that makes both visible."""
+        written, _ = write_row_blocks(self.store, self.folder, FACTOR, factor)
+        group = [packed_metadata(MATRIX, self.spec), packed_group("", encoding(KERNEL_ENCODING))]
+        files = [*entries, *written, *(put_file(self.store, self.folder, file) for file in group)]
+        record = {
+            **encoding(KERNEL_ENCODING),
+            "key": key,
+            "created": now(),
+            "folder": self.folder,
+            "files": [entry.to_json() for entry in files],
+            "facts": plain(facts),
+        }
+        self.store.write_bytes(_record_path(key), seal(record))
+        return load_kernel(self.store, key)
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        self.store.delete_tree(self.folder)
+
+
+class StoredKernel:
+    """A kernel matrix (n, n) and its factor (n, r), opened for reading; pickles as (store URL, key)."""
+
+    def __init__(self, store: Store, record: Mapping[str, Any]) -> None:
+        self.store = store
+        self.key = str(record["key"])
+        self.folder = str(record["folder"])
+        self.facts: Mapping[str, Any] = record["facts"]
+        entries = [FileEntry.from_json(item) for item in record["files"]]
+        self.files = FileSet(store, self.folder, entries, f"kernel {self.key}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopen, (self.store.url, self.key)
+
+    @cached_property
+    def matrix(self) -> ArrayReader:
+        """The matrix, by rows."""
+        return ArrayReader.open(self.files, MATRIX, f"matrix of kernel {self.key}")
+
+    @cached_property
+    def factor(self) -> ArrayReader:
+        """The factor, by rows."""
+        return ArrayReader.open(self.files, FACTOR, f"factor of kernel {self.key}")
+
+
+def find_kernel(store: Store, key: str) -> StoredKernel | None:
+    """The kernel of this key, or None."""
+    return load_kernel(store, key) if store.exists(_record_path(key)) else None
+
+
+def load_kernel(store: Store, key: str) -> StoredKernel:
+    """The kernel of this key; `NotFoundError` if there is none, `IntegrityError` if its record is damaged."""
+    path = _record_path(key)
+    if not store.exists(path):
+        raise NotFoundError(f"{store.url} has no kernel {key}: train again")
+    place = join(store.url, path)
+    record = unseal(store.read_bytes(path), place)
+    check_encoding(record, KERNEL_ENCODING, place)
+    return StoredKernel(store, record)
+
+
+def kernel_keys(store: Store) -> list[str]:
+    """Keys of all published kernels."""
+    return sorted(match.group(1) for name in store.list(_KERNELS) if (match := _RECORD.match(name)))
+
+
+def kernel_folders(store: Store) -> list[str]:
+    """Folders of kernels; one that no record names is being written, or its writer was killed."""
+    return sorted(join(_KERNELS, name) for name in store.list(_KERNELS) if not name.endswith(".json"))
+
+
+def _reopen(url: str, key: str) -> StoredKernel:
+    return load_kernel(open_store(url), key)
+
+
+def _record_path(key: str) -> str:
+    return join(_KERNELS, f"{key}.json")

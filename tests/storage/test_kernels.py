@@ -1,0 +1,61 @@
+"""Stored kernels: written shard by shard, seen once they are whole, checked by fsck."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.errors import IntegrityError, NotFoundError
+from storage.kernels import KernelDraft, StoredKernel, find_kernel, kernel_key, load_kernel
+from storage.stores import Store, open_store
+from storage.verification import verify_store
+
+K = np.random.default_rng(0).normal(size=(70, 70))
+F = K[:, :9].astype(np.float32)
+
+
+def write(store: Store, key: str) -> StoredKernel:
+    draft = KernelDraft.begin(store, key, len(K))
+    spans = [draft.plan.bounds(unit) for unit in range(draft.plan.units)]
+    entries = [draft.write_unit(unit, K[span.start : span.stop]) for unit, span in enumerate(spans)]
+    np.testing.assert_array_equal(draft.reader(entries).rows(0, 70), K)
+    assert find_kernel(store, key) is None
+    return draft.publish(key, entries, [(0, 40, F[:40]), (40, 70, F[40:])], {"rows": 70})
+
+
+def test_a_kernel_comes_back_as_it_was(tmp_path: Path) -> None:
+    store = open_store(tmp_path, create=True)
+    key = kernel_key({"dataset": "d1", "gamma": 0.5})
+    assert kernel_key({"gamma": 0.5, "dataset": "d1"}) == key != kernel_key({"dataset": "d1", "gamma": 0.6})
+    written = write(store, key)
+    for kernel in (written, find_kernel(store, key), pickle.loads(pickle.dumps(written))):
+        assert kernel is not None
+        np.testing.assert_array_equal(kernel.matrix.rows(3, 61), K[3:61])
+        np.testing.assert_array_equal(kernel.factor.rows(0, 70), F)
+        assert kernel.facts == {"rows": 70}
+    assert not verify_store(store)
+    with pytest.raises(NotFoundError, match="has no kernel 0123: train again"):
+        load_kernel(store, "0123")
+
+
+def test_what_was_begun_is_harmless_and_what_is_damaged_is_found(tmp_path: Path) -> None:
+    store = open_store(tmp_path, create=True)
+    draft = KernelDraft.begin(store, "0" * 16, len(K))
+    draft.write_unit(0, K[: draft.plan.bounds(0).stop])
+    assert [(finding.kind, finding.harmless) for finding in verify_store(store)] == [("staging", True)]
+    draft.discard()
+    assert not verify_store(store)
+    kernel = write(store, "0" * 16)
+    shard = tmp_path / kernel.folder / "matrix" / "c" / "0" / "0"
+    data = bytearray(shard.read_bytes())
+    data[20] ^= 1
+    shard.write_bytes(data)
+    assert [finding.harmless for finding in verify_store(store)] == [False]
+    with pytest.raises(IntegrityError, match="matrix of kernel"):
+        kernel.matrix.rows(0, 70)
+    record = tmp_path / "kernels" / f"{'0' * 16}.json"
+    record.write_text(record.read_text().replace("70", "71", 1))
+    assert any(finding.kind == "kernel" for finding in verify_store(store))
