@@ -41,13 +41,15 @@ def job_summary(result: JobResult) -> str:
 def _training_facts(result: TrainResult) -> dict[str, str]:
     certificate = result.certificate
     certified = "not asked for" if certificate is None else "yes" if certificate.certified else "no"
+    bound = {"dual": f"{result.dual:.8g}", "relative gap": f"{result.relative_gap:.2e} ({result.gap_kind})"}
+    if result.stationarity is not None:
+        bound, certified = {}, "no certificate: the loss is not convex"
     return {
         "model": result.model,
         "dataset": f"{result.dataset}: {result.n:,} x {result.d:,}, {result.m:,} classes",
         "ended": f"{result.status} after {result.passes:,} passes, {result.seconds:.1f} s",
         "primal": f"{result.primal:.8g}",
-        "dual": f"{result.dual:.8g}",
-        "relative gap": f"{result.relative_gap:.2e} ({result.gap_kind})",
+        **bound,
         "certified": certified,
     }
 

@@ -2,12 +2,14 @@
 
 One pass over the stored features gives everything: the scores for the primal, and X^T A for the dual.
 Nothing is taken from the solver's loop and no code is shared with it (`pipeline.certificate_math`).  With
-X (n x d, one example a row), W (d x m) and A (n x m),
+X (n x d, one example a row), W (d x m), A (n x m) and the weights w_i of the examples,
 
-    P(W) = lam/2 |W|^2 + (1/n) sum_i Phi_gamma(W^T x_i; y_i)            W(A) = X^T A / (lam n)
-    D(A) = -lam/2 |W(A)|^2 - (1/n) sum_i <delta_i, alpha_i> - gamma/(2n) |A|^2
+    P(W) = lam/2 |W|^2 + (1/n) sum_i w_i Phi_gamma(W^T x_i)             W(A) = X^T A / (lam n)
+    D(A) = -lam/2 |W(A)|^2 + (1/n) sum_i w_i (-Phi*(-beta_i) - gamma/2 |beta_i|^2),   alpha_i = w_i beta_i
 
-and P(W) - D(A) bounds how far W is from the optimum, whatever made W and A.
+and P(W) - D(A) bounds how far W is from the optimum, whatever made W and A: W need not be W(A).  Where no A
+was stored and W was not made from one (L-BFGS), beta_i = -grad Phi_gamma(W^T x_i) serves, for then
+P(W) - D(A) = |grad P(W)|^2 / (2 lam).
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.certificate_math import RankedLoss
+from pipeline.certificate_dense import certified_loss
+from pipeline.certificate_math import CertifiedLoss, envelope, penalties
 from pipeline.errors import CertificateMismatchError
 from pipeline.partition import TrainingRows
 from pipeline.progress import Progress
@@ -41,12 +44,12 @@ class Certificate:
     """P, D and their gap for a stored model, and what they were computed from.
 
     `rests_on` is "A" (the dual variables were stored: every row was checked and W(A) recomputed),
-    "W and b", or "W, b and aa" where smoothing > 0.  `gap_kind` is "true"; `lifted_gap` is the upper bound
-    that training watches where smoothing > 0, None where it is the same.  `infeasibility` is the largest
-    share by which a dual row, or A as a whole, leaves its domain, and `w_difference` is |W - W(A)| / |W|;
-    both None without A.  `agrees` says whether training recorded the same P and D to 1e-6, `valid` whether
-    all these checks hold, and `certified` whether the relative gap is also within the tolerance `tol` asked
-    for.
+    "W and b", "W, b and aa" where smoothing > 0, or "W" (A is the gradient at W).  `gap_kind` is "true";
+    `lifted_gap` is the upper bound that training watches where smoothing > 0, None where it is the same.
+    `infeasibility` is the largest share by which a dual row, or A as a whole, leaves its domain, and
+    `w_difference` is |W - W(A)| / |W|, rounding where W was made from A and anything where it was not; both
+    None without A.  `agrees` says whether training recorded the same P and D to 1e-6, `valid` whether these
+    checks hold, and `certified` whether the relative gap is also within the tolerance `tol` asked for.
     """
 
     model: str
@@ -78,14 +81,13 @@ class Certificate:
 def certify(model_url: str, progress: Progress | None = None, *, store: bool = True) -> Certificate:
     """Recompute the certificate of the model at `model_url`; with `store`, put it into the model's record.
 
-    Raises `InputError` if the model's dataset is gone or is another one, `IntegrityError` for damaged files,
+    Raises `InputError` if the model's dataset is gone or is another one, or if its loss has no dual problem;
+    `IntegrityError` for damaged files;
     and `CertificateMismatchError` if D exceeds P by more than rounding, which no sound computation gives.
     """
     started = time.perf_counter()
     stored = StoredModel.open(model_url)
-    record = stored.model.record
-    loss = RankedLoss.from_record(record.loss, record.m)
-    sums = _Sums.zero(record, loss, with_duals=stored.model.has_duals)
+    sums = _Sums.zero(stored)
     for X, y, A in _tiles(stored, stored.rows("train"), progress):
         sums.add(X, y, A, stored.W)
     certificate = _conclude(stored, sums, started)
@@ -98,13 +100,15 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
 class _Sums:
     """What one pass adds up; means are taken at the end."""
 
-    loss: RankedLoss
+    loss: CertifiedLoss
     gamma: float
+    gamma_own: float
+    class_weights: NDArray[np.float64]
     rows: int = 0
     loss_sum: float = 0.0
     lifted_sum: float = 0.0
-    linear: float = 0.0
-    alpha_sq: float = 0.0
+    conjugate: float = 0.0
+    penalty: float = 0.0
     infeasibility: float = 0.0
     outside: float = 0.0
     mass: float = 0.0
@@ -112,31 +116,53 @@ class _Sums:
     product: NDArray[np.float64] | None = field(default=None)
 
     @classmethod
-    def zero(cls, record: ModelRecord, loss: RankedLoss, *, with_duals: bool) -> _Sums:
-        product = np.zeros((record.d, record.m)) if with_duals else None
-        return cls(loss, record.smoothing, product=product)
+    def zero(cls, stored: StoredModel) -> _Sums:
+        record = stored.model.record
+        loss = certified_loss(record.loss, record.m)
+        own = 0.0 if record.smoothing_kind == "others" else record.smoothing
+        weights = np.ones(record.m) if record.class_weights is None else np.asarray(record.class_weights)
+        # Without b the pass itself finds an A.
+        product = None if _has_dual_sums(stored) else np.zeros((record.d, record.m))
+        return cls(loss, record.smoothing, own, weights, product=product)
 
     def add(self, X: Any, y: NDArray[Any], A: NDArray[Any] | None, W: NDArray[np.float64]) -> None:
         """Add rows X (r, d) with labels y (r,) and, where they are kept, dual variables A (r, m)."""
-        scores = np.asarray(X @ W)
+        scores, weights = np.asarray(X @ W), self.class_weights[y]
         self.rows += len(y)
-        if self.gamma > 0:
-            self.loss_sum += float(self.loss.envelope(scores, y, self.gamma).sum())
-        else:
-            self.loss_sum += float(self.loss.values(scores, y).sum())
-        if A is None or self.product is None:
+        losses = envelope(self.loss, scores, y, self.gamma, self.gamma_own)
+        self.loss_sum += float(weights @ losses)
+        if self.product is None:
             return
-        self.tolerance = max(self.tolerance, FEASIBLE[A.dtype.itemsize])
-        alpha = A.astype(np.float64)
-        amounts = self.loss.violations(alpha, y)
-        self.outside += float(amounts.sum())
-        self.mass += 0.5 * float(np.abs(alpha).sum()) / float(self.loss.rho.sum())
-        self.infeasibility = max(self.infeasibility, float(amounts.max(initial=0.0)))
+        if A is None:
+            beta = self.loss.gradient(scores, y, self.gamma, self.gamma_own)
+            alpha = beta * weights[:, None]
+        else:
+            alpha = A.astype(np.float64)
+            beta = alpha / np.where(weights > 0.0, weights, np.inf)[:, None]
+            self._check(alpha, beta, y, weights, FEASIBLE[A.dtype.itemsize])
         self.product += np.asarray(X.T @ alpha)
-        self.linear += float(self.loss.linear(alpha, y).sum())
-        self.alpha_sq += float(np.vdot(alpha, alpha))
+        self.conjugate += float(weights @ self.loss.conjugate(beta, y))
+        self.penalty += float(weights @ penalties(beta, y, self.gamma, self.gamma_own))
         if self.gamma > 0:
-            self.lifted_sum += float(self.loss.values(scores + self.gamma * alpha, y).sum())
+            lift = self.gamma * beta
+            lift[np.arange(len(y)), y] *= self.gamma_own / self.gamma
+            self.lifted_sum += float(weights @ self.loss.values(scores + lift, y))
+
+    def _check(
+        self,
+        alpha: NDArray[np.float64],
+        beta: NDArray[np.float64],
+        y: NDArray[Any],
+        weights: NDArray[np.float64],
+        tolerance: float,
+    ) -> None:
+        """Note by how much rows leave their domains; an example without weight has alpha_i = 0."""
+        amounts = self.loss.violations(beta, y)
+        amounts[weights == 0.0] = np.abs(alpha[weights == 0.0]).sum(axis=1)
+        self.tolerance = max(self.tolerance, tolerance)
+        self.outside += float(np.where(weights > 0.0, weights, 1.0) @ amounts)
+        self.mass += 0.5 * float(np.abs(alpha).sum()) / self.loss.radius
+        self.infeasibility = max(self.infeasibility, float(amounts.max(initial=0.0)))
 
     @property
     def largest_infeasibility(self) -> float:
@@ -145,6 +171,11 @@ class _Sums:
         Where C is large all rows are tiny, and what is little beside the domain is much for them.
         """
         return max(self.infeasibility, self.outside / self.mass if self.mass > 0.0 else 0.0)
+
+
+def _has_dual_sums(stored: StoredModel) -> bool:
+    """Whether b and aa stand for A, which was not stored; W is W(A) then."""
+    return not stored.model.has_duals and "dual_sums" in stored.model.arrays
 
 
 def _tiles(
@@ -172,16 +203,16 @@ def _conclude(stored: StoredModel, sums: _Sums, started: float) -> Certificate:
     lam, gamma, n = record.lam, record.smoothing, record.n
     if sums.product is None:
         b, aa = (float(stored.model.array("dual_sums")[i]) for i in (0, 1))
-        W_dual, rests_on, w_difference = W, "W, b and aa" if gamma > 0 else "W and b", None
+        linear, penalty = b, 0.5 * gamma * aa
+        W_dual, rests_on = W, "W, b and aa" if gamma > 0 else "W and b"
     else:
-        b, aa = sums.linear / n, sums.alpha_sq / n
-        W_dual, rests_on = sums.product / (lam * n), "A"
-        w_difference = float(np.linalg.norm(W - W_dual) / max(float(np.linalg.norm(W)), 1e-300))
+        linear, penalty = sums.conjugate / n, sums.penalty / n
+        W_dual, rests_on = sums.product / (lam * n), "A" if stored.model.has_duals else "W"
     primal = 0.5 * lam * float(np.vdot(W, W)) + sums.loss_sum / n
-    dual = b - 0.5 * lam * float(np.vdot(W_dual, W_dual)) - 0.5 * gamma * aa
+    dual = linear - 0.5 * lam * float(np.vdot(W_dual, W_dual)) - penalty
     lifted = None
     if gamma > 0 and sums.product is not None:
-        lifted = 0.5 * lam * float(np.vdot(W, W)) + 0.5 * gamma * aa + sums.lifted_sum / n - dual
+        lifted = 0.5 * lam * float(np.vdot(W, W)) + penalty + sums.lifted_sum / n - dual
     gap = primal - dual
     _check_order(record, gap, lifted, primal)
     relative = max(gap, 0.0) / max(abs(primal), float(np.finfo(np.float64).tiny))
@@ -190,8 +221,7 @@ def _conclude(stored: StoredModel, sums: _Sums, started: float) -> Certificate:
         abs(found - recorded[name]) <= AGREEMENT * max(abs(primal), 1e-300)
         for name, found in (("primal", primal), ("dual", dual))
     )
-    feasible = sums.largest_infeasibility <= sums.tolerance
-    valid = agrees and feasible and (w_difference is None or w_difference <= AGREEMENT)
+    valid = agrees and sums.largest_infeasibility <= sums.tolerance
     tol = float(record.config["tol"])
     return Certificate(
         model=record.id,
@@ -207,8 +237,8 @@ def _conclude(stored: StoredModel, sums: _Sums, started: float) -> Certificate:
         recorded_primal=recorded["primal"],
         recorded_dual=recorded["dual"],
         agrees=agrees,
-        w_difference=w_difference,
-        infeasibility=None if sums.product is None else sums.largest_infeasibility,
+        w_difference=_distance(W, W_dual) if stored.model.has_duals else None,
+        infeasibility=sums.largest_infeasibility if stored.model.has_duals else None,
         valid=valid,
         tol=tol,
         certified=valid and relative <= tol,
@@ -217,8 +247,13 @@ def _conclude(stored: StoredModel, sums: _Sums, started: float) -> Certificate:
     )
 
 
+def _distance(W: NDArray[np.float64], V: NDArray[np.float64]) -> float:
+    """|W - V| / |W|."""
+    return float(np.linalg.norm(W - V) / max(float(np.linalg.norm(W)), 1e-300))
+
+
 def _check_order(record: ModelRecord, gap: float, lifted: float | None, primal: float) -> None:
-    """D <= P <= P~ holds for every W(A) and A; a reversal means that numbers or files are wrong."""
+    """D <= P <= P~ holds for every W and A; a reversal means that numbers or files are wrong."""
     rounding = 1e-6 * max(abs(primal), 1e-300)
     if not gap >= -rounding:
         raise CertificateMismatchError(

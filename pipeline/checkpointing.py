@@ -21,6 +21,9 @@ from storage.stores import Store
 
 HISTORY_SECONDS = 0.5
 
+# Prefix of the arrays in which a checkpoint keeps what the method remembers.
+MEMORY = "memory."
+
 # Fields of SolverState that are single numbers; W is an array and the commit is applied before saving.
 SCALARS = ("round", "b", "aa", "passes", "seconds", "loss_at_zero", "best_primal", "best_dual", "exact")
 
@@ -106,7 +109,8 @@ class RunRecorder:
 
 def save_state(place: RunPlace, state: SolverState, duals: Any) -> None:
     """Save `state` and, where they are kept, the dual variables with its commit applied."""
-    arrays = {"W": state.W, **place.transforms}
+    memory = {MEMORY + name: array for name, array in state.memory.items()}
+    arrays = {"W": state.W, **memory, **place.transforms}
     scalars = {name: getattr(state, name) for name in SCALARS}
     finite = {name: value if value is None or np.isfinite(value) else None for name, value in scalars.items()}
     meta = {"fingerprint": dict(place.fingerprint), "state": finite}
@@ -115,7 +119,9 @@ def save_state(place: RunPlace, state: SolverState, duals: Any) -> None:
 
 def load_state(checkpoint: Checkpoint) -> SolverState:
     """Give the state that `save_state` saved; its duals have every commit applied already."""
-    blank = SolverState(round=0, W=np.asarray(checkpoint.arrays["W"], dtype=np.float64))
+    arrays = {name: np.asarray(array, dtype=np.float64) for name, array in checkpoint.arrays.items()}
+    memory = {name.removeprefix(MEMORY): array for name, array in arrays.items() if name.startswith(MEMORY)}
+    blank = SolverState(round=0, W=arrays["W"], memory=memory)
     known = {name: value for name, value in checkpoint.meta["state"].items() if value is not None}
     return replace(blank, **known)
 

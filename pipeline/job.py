@@ -110,7 +110,9 @@ def find_trained(config: TrainConfig, store: Store, dataset: Dataset) -> TrainRe
     for record in reversed(list_models(store)):
         if record.dataset != dataset.info.id or record.run is None:
             continue
-        if not record.result.get("relative_gap", 1.0) <= config.tol:
+        gap = record.result.get("relative_gap")
+        # Where there is no dual there is no gap, and the method's own criterion counts.
+        if record.result.get("status") != "solved" if gap is None else not gap <= config.tol:
             continue
         made = read_run(store, record.run)
         if made.outcome is not None and dict(made.fingerprint) == same:

@@ -6,6 +6,7 @@ import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def render(data: ReportData) -> str:
         result=record.result,
         certificate=record.certificate,
         evaluation=evaluation,
-        verdict=verdict(record.certificate),
+        verdict=verdict(record.certificate, result=record.result),
         charts=charts(data.history, _tolerance(record.config, record.certificate)),
         accuracy_chart=accuracy_chart(evaluation),
         configuration=flat(record.config),
@@ -67,8 +68,12 @@ def render(data: ReportData) -> str:
     )
 
 
-def verdict(certificate: Mapping[str, Any] | None) -> tuple[str, str]:
+def verdict(
+    certificate: Mapping[str, Any] | None, result: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[str, str]:
     """Give the style ("good", "fair" or "bad") and the words of the certificate's verdict."""
+    if result.get("gap_kind") == "none":
+        return "fair", "No certificate"
     if certificate is None:
         return "fair", "Not certified yet"
     if certificate["certified"]:
@@ -83,7 +88,11 @@ def charts(history: Sequence[Mapping[str, Any]], tol: float | None) -> list[tupl
     axes = {"rounds": _column(history, "round"), "seconds": _column(history, "seconds")}
     gaps, steps = _column(history, "relative_gap"), _column(history, "step")
     objectives = (_column(history, "primal"), _column(history, "dual"))
-    drawn = [("Relative duality gap", axis, gap_chart(axis, x, gaps, tol)) for axis, x in axes.items()]
+    stationarity = _column(history, "stationarity")
+    title, label = "Relative duality gap", "relative gap"
+    if not np.isnan(stationarity).all():
+        title, label, gaps = "Gradient beside the first one", "share", stationarity
+    drawn = [(title, axis, gap_chart(axis, x, gaps, tol, label)) for axis, x in axes.items()]
     drawn += [
         ("Primal and dual objective", axis, objective_chart(axis, x, *objectives)) for axis, x in axes.items()
     ]
@@ -96,7 +105,9 @@ def charts(history: Sequence[Mapping[str, Any]], tol: float | None) -> list[tupl
     ]
 
 
-def gap_chart(axis: str, x: list[float], gaps: list[float], tol: float | None) -> Markup:
+def gap_chart(
+    axis: str, x: list[float], gaps: list[float], tol: float | None, label: str = "relative gap"
+) -> Markup:
     """Draw the gap of every round, and the smallest so far."""
     best = np.fmin.accumulate(np.asarray(gaps, np.float64))
     lines = [
@@ -104,7 +115,7 @@ def gap_chart(axis: str, x: list[float], gaps: list[float], tol: float | None) -
         Series.of("best so far", x, best, 1, positive=True),
     ]
     target = None if tol is None else (f"tolerance {number(tol)}", tol)
-    return line_chart(lines, x_label=axis, y_label="relative gap", log=True, target=target)
+    return line_chart(lines, x_label=axis, y_label=label, log=True, target=target)
 
 
 def objective_chart(axis: str, x: list[float], primal: list[float], dual: list[float]) -> Markup:

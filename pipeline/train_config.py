@@ -11,7 +11,37 @@ Weights = Literal["flat", "linear", "exponential"]
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 
-RANKED_LOSSES = frozenset({"topk_hinge", "usunier_hinge", "weighted_topk_hinge", "weighted_usunier_hinge"})
+# The solvers' own registries say the same; reading them would make `topline --help` compile.
+LOSS_NAMES = (
+    "max_hinge",
+    "structured_hinge",
+    "topk_hinge",
+    "topk_others_hinge",
+    "usunier_hinge",
+    "weighted_topk_hinge",
+    "weighted_usunier_hinge",
+    "softmax",
+    "topk_entropy",
+    "truncated_topk_entropy",
+    "one_vs_all_hinge",
+    "one_vs_all_logistic",
+)
+METHOD_NAMES = (
+    "dual_ascent",
+    "sdca",
+    "fw",
+    "fw_away",
+    "fw_pairwise",
+    "fw_fully_corrective",
+    "fw_away_columns",
+    "fw_pairwise_columns",
+    "fw_open_loop",
+    "projected_gradient",
+    "lbfgs",
+)
+# Losses that count guesses among the m - 1 other classes, so that k < m, and among all classes.
+K_BELOW_M = frozenset({"topk_others_hinge", "topk_entropy", "truncated_topk_entropy"})
+LOSSES_WITH_K = K_BELOW_M | {"topk_hinge", "usunier_hinge", "weighted_topk_hinge", "weighted_usunier_hinge"}
 
 
 class TrainConfig(BaseModel):
@@ -25,8 +55,10 @@ class TrainConfig(BaseModel):
 
     store: NonEmpty = Field(default="topline-store", description="Store that holds the dataset")
     dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
-    loss: NonEmpty = Field(default="topk_hinge", description="Loss by name")
-    k: int | None = Field(default=None, ge=1, description="k of the top-k losses (5, or m if smaller)")
+    loss: NonEmpty = Field(default="topk_hinge", description=", ".join(LOSS_NAMES))
+    k: int | None = Field(
+        default=None, ge=1, description="k of the top-k losses (5, or as many as few classes allow)"
+    )
     weights: Weights | tuple[float, ...] | None = Field(
         default=None, description="Rank weights of the weighted losses: flat, linear, exponential or numbers"
     )
@@ -35,11 +67,15 @@ class TrainConfig(BaseModel):
     )
     C: float = Field(default=1.0, gt=0.0, allow_inf_nan=False, description="Cost of the losses, 1 / (lam n)")
     smoothing: float = Field(
-        default=0.0, ge=0.0, allow_inf_nan=False, description="gamma of the Moreau envelope"
+        default=0.0, ge=0.0, allow_inf_nan=False, description="gamma of the Moreau envelope of a hinge"
     )
-    method: NonEmpty = Field(
-        default="dual_ascent", description="dual_ascent, fw, fw_open_loop or projected_gradient"
+    smoothing_kind: Literal["moreau", "others"] = Field(
+        default="moreau", description="Smooth in all m scores, or (others) in those of the other classes"
     )
+    class_weight: Literal["none", "balanced"] = Field(
+        default="none", description="balanced: every class counts as much as any other, whatever its rows"
+    )
+    method: NonEmpty = Field(default="dual_ascent", description=", ".join(METHOD_NAMES))
     tol: float = Field(default=1e-3, gt=0.0, allow_inf_nan=False, description="Relative duality gap to reach")
     max_passes: int = Field(default=1000, ge=1, description="Passes over the data at most")
     time_limit: float | None = Field(default=None, gt=0.0, description="Seconds at most")
@@ -71,7 +107,7 @@ class TrainConfig(BaseModel):
             raise ValueError(f"margins belong to loss structured_hinge, not to {self.loss}")
         if self.weights is not None and not self.loss.startswith("weighted_"):
             raise ValueError(f"weights belong to the weighted losses, not to {self.loss}")
-        if self.k is not None and self.loss not in RANKED_LOSSES:
+        if self.k is not None and self.loss not in LOSSES_WITH_K:
             raise ValueError(f"k belongs to the top-k losses, not to {self.loss}")
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from dask.system import CPU_COUNT
 from distributed import Client
+from numpy.typing import NDArray
 
 from pipeline.certification import Certificate, certify
 from pipeline.checkpointing import (
@@ -45,7 +47,11 @@ ROLLBACKS = 5
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a finished run reached; `to_dict` is the object that `topline train --json` prints."""
+    """What a finished run reached; `to_dict` is the object that `topline train --json` prints.
+
+    Where the loss is not convex dual and gaps are NaN (null in JSON), `gap_kind` is "none" and
+    `stationarity` says how far the gradient fell.
+    """
 
     model: str
     run: str
@@ -62,6 +68,7 @@ class TrainResult:
     d: int
     m: int
     certificate: Certificate | None
+    stationarity: float | None = None
 
     @property
     def solved(self) -> bool:
@@ -75,7 +82,8 @@ class TrainResult:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainResult:
         """Read what `to_dict` gave, from a run's record, which may hold more."""
-        known = {field.name: values[field.name] for field in fields(cls)}
+        known = {field.name: values.get(field.name) for field in fields(cls)}
+        known |= {name: math.nan for name in ("dual", "gap", "relative_gap") if known[name] is None}
         certificate = values["certificate"]
         return cls(**{**known, "certificate": Certificate(**certificate) if certificate else None})
 
@@ -113,7 +121,7 @@ def train(
                 f" (transforms standardize or l2) or take a C smaller than {plan.config.C:g}"
             )
         url = _publish(plan, executor, result)
-    certificate = certify(url, progress) if plan.config.certify else None
+    certificate = certify(url, progress) if plan.config.certify and plan.convex else None
     return _conclude(plan, result, url, certificate)
 
 
@@ -127,6 +135,7 @@ def _compile_kernels(plan: TrainingPlan, progress: Progress | None) -> None:
         plan.m,
         config.smoothing,
         config.method,
+        smoothing_kind=config.smoothing_kind,
         keep_duals=plan.keep_duals,
         sparse=plan.rows.dataset.info.layout == "csr",
     )
@@ -204,6 +213,8 @@ def _solve_from(
         plan.lam,
         config.smoothing,
         config.method,
+        sample_weight=plan.sample_weight,
+        smoothing_kind=config.smoothing_kind,
         tol=config.tol,
         max_passes=config.max_passes,
         seed=config.seed,
@@ -230,7 +241,7 @@ def _publish(plan: TrainingPlan, executor: Executor, result: SolveResult) -> str
     """Store the model; with dual variables its certificate rests on them, otherwise on W, b and |A|^2/n."""
     arrays = {"W": result.W} | dict(plan.transforms.arrays())
     if not plan.stores_duals:
-        arrays["dual_sums"] = np.asarray([result.b, result.state.aa])
+        arrays |= _dual_sums(result)
     record = plan.model_record(
         {
             "status": result.status.value,
@@ -240,6 +251,7 @@ def _publish(plan: TrainingPlan, executor: Executor, result: SolveResult) -> str
             "relative_gap": result.relative_gap,
             "gap_kind": result.gap_kind,
             "lifted_gap": result.lifted_gap,
+            "stationarity": result.stationarity,
             "passes": result.passes,
             "seconds": result.seconds,
         }
@@ -249,6 +261,16 @@ def _publish(plan: TrainingPlan, executor: Executor, result: SolveResult) -> str
         return save_model(plan.store, record, arrays, duals)
     except (StateLostError, ClusterError) as error:
         raise InterruptedRunError(f"{error}; {plan.how_to_resume}") from error
+
+
+def _dual_sums(result: SolveResult) -> dict[str, NDArray[np.float64]]:
+    """Give b and |A|^2/n of the A that W was made from; nothing where it was made from none."""
+    problem = result.problem
+    for aa in (result.state.aa, 0.0) if result.W_dual is None else ():
+        rounding = 1e-9 * (abs(result.b) + abs(result.primal))
+        if abs(problem.dual(result.W, result.b, aa) - result.dual) <= rounding:
+            return {"dual_sums": np.asarray([result.b, aa])}
+    return {}
 
 
 def _conclude(
@@ -270,6 +292,7 @@ def _conclude(
         d=result.problem.d,
         m=result.problem.m,
         certificate=certificate,
+        stationarity=result.stationarity,
     )
     finish_run(plan.store, plan.run_id, trained.to_dict())
     return trained

@@ -18,10 +18,11 @@ from pydantic import ValidationError
 from pipeline.checkpointing import RunPlace
 from pipeline.errors import ConfigError, InputError
 from pipeline.partition import TrainingRows
-from pipeline.train_config import RANKED_LOSSES, TrainConfig
+from pipeline.train_config import K_BELOW_M, LOSSES_WITH_K, TrainConfig
 from pipeline.transforms import Transforms
 from solvers.losses import Loss, make_loss
 from solvers.method_registry import MethodSpec, method_named
+from solvers.problem import Problem
 from storage.checkpoints import latest_checkpoint
 from storage.errors import MismatchError
 from storage.features import Dataset
@@ -70,6 +71,28 @@ class TrainingPlan:
         return 1.0 / (len(self.rows) * self.config.C)
 
     @property
+    def convex(self) -> bool:
+        """Whether the loss has a dual problem, and its models a certificate."""
+        return self.loss.form(self.m).convex
+
+    @cached_property
+    def class_weights(self) -> NDArray[np.float64] | None:
+        """How often an example of each class counts (m,), None once; n / (classes * rows of the class).
+
+        Classes without rows count for nothing and are not counted.
+        """
+        if self.config.class_weight == "none":
+            return None
+        counts = np.bincount(self.rows.labels(), minlength=self.m)
+        share = len(self.rows) / np.count_nonzero(counts)
+        return np.divide(share, counts, out=np.zeros(self.m), where=counts > 0)
+
+    @property
+    def sample_weight(self) -> NDArray[np.float64] | None:
+        """How often each example counts (n,), None once."""
+        return None if self.class_weights is None else self.class_weights[self.rows.labels()]
+
+    @property
     def method(self) -> MethodSpec:
         """What the chosen method asks for."""
         return method_named(self.config.method)
@@ -77,6 +100,8 @@ class TrainingPlan:
     @property
     def stores_duals(self) -> bool:
         """Whether the dual variables are stored with the model."""
+        if self.method.dual_free or not self.convex:
+            return False
         if self.config.keep_duals is not None:
             return self.config.keep_duals
         return not self.method.dual_free and len(self.rows) * self.m * 4 <= STORED_DUALS_BYTES
@@ -119,6 +144,8 @@ class TrainingPlan:
             lam=self.lam,
             C=self.config.C,
             smoothing=self.config.smoothing,
+            smoothing_kind=self.config.smoothing_kind,
+            class_weights=None if self.class_weights is None else tuple(self.class_weights.tolist()),
             method=self.config.method,
             n=len(self.rows),
             d=self.rows.shape[1],
@@ -142,7 +169,7 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     _check_labels(raw)
     config = settled(config, dataset)
     loss = _loss(config)
-    loss.form(dataset.info.m)
+    _check_problem(config, loss, raw)
     transforms = _transforms(config, store, raw)
     run_id = config.resume or create_run(
         store,
@@ -215,11 +242,23 @@ def _check_labels(rows: TrainingRows) -> None:
         logger.warning("%d of %d classes have no training rows: %s", len(empty), info.m, shown)
 
 
+def _check_problem(config: TrainConfig, loss: Loss, rows: TrainingRows) -> None:
+    """Refuse a loss, smoothing and method that do not go together."""
+    method = method_named(config.method)
+    lam = 1.0 / (len(rows) * config.C)
+    d, m = rows.shape[1], rows.dataset.info.m
+    method.refuse(Problem(loss, len(rows), d, m, lam, config.smoothing, config.smoothing_kind))
+    if config.keep_duals and method.dual_free:
+        raise ConfigError(f"the method {method.name} never knows the dual variables: leave keep_duals out")
+    if config.keep_duals and not loss.form(m).convex:
+        raise ConfigError(f"the loss {loss.name} is not convex, so it has no duals: leave keep_duals out")
+
+
 def _settled_k(config: TrainConfig, m: int) -> int | None:
     """Give the k that was asked for, or the default one, which bends to a small m."""
-    if config.k is not None or config.loss not in RANKED_LOSSES or isinstance(config.weights, tuple):
+    if config.k is not None or config.loss not in LOSSES_WITH_K or isinstance(config.weights, tuple):
         return config.k
-    return min(DEFAULT_K, m)
+    return min(DEFAULT_K, m - 1 if config.loss in K_BELOW_M else m)
 
 
 def _loss(config: TrainConfig) -> Loss:

@@ -8,13 +8,21 @@ from scipy import sparse as scipy_sparse
 from solvers.api import solve
 from solvers.executor import SerialExecutor
 from solvers.losses.base import Loss
+from solvers.problem import SmoothingKind
 
 #: Enough rounds to meet every kernel: the second one applies the step of the first.
 _ROUNDS = 2
 
 
 def compile_kernels(
-    loss: Loss, m: int, smoothing: float, method: str, *, keep_duals: bool = False, sparse: bool = False
+    loss: Loss,
+    m: int,
+    smoothing: float,
+    method: str,
+    *,
+    smoothing_kind: SmoothingKind = "moreau",
+    keep_duals: bool = False,
+    sparse: bool = False,
 ) -> None:
     """Compile (or load) what float32 features with this loss and method need, by solving a problem of 2 rows.
 
@@ -32,6 +40,7 @@ def compile_kernels(
         tol=1e-15,
         max_passes=_ROUNDS,
         executor=SerialExecutor(),
+        smoothing_kind=smoothing_kind,
         keep_duals=keep_duals,
         m=m,
     )

@@ -127,7 +127,9 @@ class BarDisplay:
 def fact_text(facts: Mapping[str, Any]) -> str:
     """Give the facts worth a place beside a bar, shortly."""
     if "relative_gap" in facts:
-        gap = facts["relative_gap"]
+        gap, stationarity = facts["relative_gap"], facts.get("stationarity")
+        if isinstance(stationarity, float):
+            return f"gradient at {stationarity:.2e} of its first size"
         return f"relative gap {gap:.2e}" if isinstance(gap, float) else ""
     return ", ".join(f"{name} {value}" for name, value in facts.items() if isinstance(value, (int, str)))
 

@@ -41,7 +41,10 @@ def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
     """
     if result.solved:
         return SUCCESS, []
-    short = f"the relative gap is {result.relative_gap:.2e}, above the tolerance {tol:g}"
+    reached = f"the relative gap is {result.relative_gap:.2e}"
+    if result.stationarity is not None:
+        reached = f"the gradient fell to {result.stationarity:.2e} of its first size"
+    short = f"{reached}, above the tolerance {tol:g}"
     why = f"stopped after {result.passes} passes ({result.status})"
     if call.chose("train", "max_passes", "time_limit"):
         return SUCCESS, [f"{why}: {short}"]
@@ -56,12 +59,22 @@ def training_facts(result: TrainResult) -> dict[str, str]:
         "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}",
         "training": f"{result.status} after {result.passes:,} passes, {result.seconds:.1f} s",
         "primal": f"{result.primal:.8g}",
-        "dual": f"{result.dual:.8g}",
-        "relative gap": f"{result.relative_gap:.2e} ({result.gap_kind})",
+        **bound_facts(result),
     }
     if result.certificate is not None:
         shown["certificate"] = certificate_text(result.certificate)
     return shown
+
+
+def bound_facts(result: TrainResult) -> dict[str, str]:
+    """Give the dual bound and the gap, or say why there is none."""
+    if result.stationarity is not None:
+        fell = f"the gradient fell to {result.stationarity:.2e} of its first size"
+        return {"certificate": f"none: the loss is not convex; {fell}"}
+    return {
+        "dual": f"{result.dual:.8g}",
+        "relative gap": f"{result.relative_gap:.2e} ({result.gap_kind})",
+    }
 
 
 def certificate_text(certificate: Certificate) -> str:

@@ -13,6 +13,10 @@ from pipeline.certification import certify
 from pipeline.errors import CertificateMismatchError, InputError
 from pipeline.train_config import ClusterConfig, TrainConfig
 from pipeline.training import train
+from solvers.errors import UnsupportedCombinationError
+from solvers.losses import make_loss
+from solvers.method_registry import METHODS
+from solvers.problem import Problem
 from storage.errors import IntegrityError
 from storage.features import Dataset
 from storage.models import Model, load_model, save_model
@@ -67,6 +71,112 @@ def test_sound_models_are_certified(folder: Path, options: dict[str, Any], smoot
         assert certificate.lifted_gap >= certificate.gap
     else:
         assert certificate.lifted_gap is None
+
+
+EVERY: list[dict[str, Any]] = [
+    {"loss": "softmax"},
+    {"loss": "topk_entropy", "k": 2},
+    {"loss": "truncated_topk_entropy", "k": 1},
+    {"loss": "one_vs_all_hinge"},
+    {"loss": "one_vs_all_hinge", "smoothing": 0.4},
+    {"loss": "one_vs_all_logistic"},
+    {"loss": "topk_others_hinge", "k": 2},
+    {"loss": "topk_others_hinge", "k": 2, "smoothing": 0.4, "smoothing_kind": "others"},
+    {"loss": "topk_hinge", "k": 2, "smoothing": 0.4, "smoothing_kind": "others"},
+    {"loss": "weighted_usunier_hinge", "smoothing": 0.4, "smoothing_kind": "others"},
+    {"loss": "max_hinge", "smoothing": 0.4, "smoothing_kind": "others"},
+]
+
+
+@pytest.mark.parametrize("class_weight", ["none", "balanced"])
+@pytest.mark.parametrize("options", EVERY, ids=lambda options: "-".join(map(str, options.values())))
+def test_every_loss_smoothing_and_weighting(folder: Path, options: dict[str, Any], class_weight: str) -> None:
+    url = trained(folder, method="dual_ascent", tol=1e-5, class_weight=class_weight, **options)
+    certificate = certify(url)
+    assert certificate.certified
+    assert certificate.rests_on == "A"
+    # w_i beta_i is stored in float32, which rounds it once more.
+    rounding = 1e-9 if class_weight == "none" else 1e-7
+    assert certificate.primal == pytest.approx(certificate.recorded_primal, rel=rounding)
+    assert certificate.dual == pytest.approx(certificate.recorded_dual, rel=rounding)
+    if certificate.lifted_gap is not None:
+        assert certificate.lifted_gap >= certificate.gap - 1e-9
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("keep_duals", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss": "softmax"},
+        {"loss": "usunier_hinge", "k": 2, "smoothing": 0.4},
+        {"loss": "topk_hinge", "k": 2},
+    ],
+    ids=lambda options: options["loss"],
+)
+def test_every_method(folder: Path, options: dict[str, Any], method: str, keep_duals: bool) -> None:
+    """Whatever W was made of, P(W) - D(A) comes out as training recorded it."""
+    spec = METHODS[method]
+    if spec.dual_free and keep_duals:
+        return
+    options = {**options, "method": method, "keep_duals": keep_duals, "class_weight": "balanced"}
+    loss = make_loss(options["loss"], options.get("k"))
+    if spec.unfit(Problem(loss, 10, 3, 5, 1.0, options.get("smoothing", 0.0))) is not None:
+        with pytest.raises(UnsupportedCombinationError, match=method):
+            trained(folder, **options)
+        return
+    url = trained(folder, **options)
+    certificate = certify(url)
+    assert certificate.certified
+    rounding = 1e-7 if keep_duals else 1e-9
+    assert certificate.primal == pytest.approx(certificate.recorded_primal, rel=rounding)
+    assert certificate.dual == pytest.approx(certificate.recorded_dual, rel=rounding)
+    assert certificate.rests_on == ("A" if keep_duals else "W" if method == "lbfgs" else certificate.rests_on)
+
+
+def test_weights_that_were_not_made_from_duals_are_certified_by_their_gradient(folder: Path) -> None:
+    """L-BFGS: W is not W(A), and the gap is |grad P|^2 / (2 lam) all the same."""
+    kept = certify(trained(folder, method="lbfgs", loss="softmax", tol=1e-3))
+    assert kept.certified
+    assert kept.w_difference is not None
+    assert kept.w_difference > 1e-6
+    url = trained(folder, method="lbfgs", loss="softmax", tol=1e-3, keep_duals=False)
+    alone = certify(url)
+    assert alone.rests_on == "W"
+    assert alone.certified
+    assert alone.gap == pytest.approx(kept.gap, rel=1e-6)
+    model = load_model(url)
+    worse = save_model(
+        model.store, dataclasses.replace(model.record, certificate=None), {"W": 1.2 * model.array("W")}
+    )
+    assert certify(worse).gap > 10 * alone.gap
+    assert not certify(worse).valid
+
+
+def test_a_loss_that_is_not_convex_has_no_certificate(folder: Path) -> None:
+    config = TrainConfig(
+        store=str(folder), loss="truncated_topk_entropy", k=2, method="lbfgs", tol=1e-3, max_passes=500
+    )
+    result = train(config, HERE)
+    assert result.certificate is None
+    assert result.gap_kind == "none"
+    assert result.stationarity is not None
+    assert result.stationarity <= 1e-3
+    with pytest.raises(InputError, match="not convex: it has no dual problem, so its models have no certif"):
+        certify(result.model)
+
+
+def test_duals_of_rows_that_count_for_nothing_must_be_zero(folder: Path) -> None:
+    model = load_model(trained(folder, k=2, class_weight="balanced"))
+    weights = model.record.class_weights
+    assert weights is not None
+    zeroed = dataclasses.replace(model.record, class_weights=(0.0, *weights[1:]), certificate=None)
+    arrays = {name: model.array(name) for name in model.arrays}
+    n = model.record.n
+    certificate = certify(save_model(model.store, zeroed, arrays, [(0, n, model.duals(0, n))]))
+    assert certificate.infeasibility is not None
+    assert certificate.infeasibility > 0.1
+    assert not certificate.valid
 
 
 def test_general_margins_are_certified(folder: Path, tmp_path: Path) -> None:

@@ -112,6 +112,25 @@ def test_page_without_certificate_evaluation_or_history() -> None:
     assert "No rounds were recorded" in page
 
 
+def test_page_of_a_loss_that_is_not_convex_says_why_there_is_no_certificate() -> None:
+    full = hand_made_report()
+    result = {
+        "status": "solved", "passes": 40, "seconds": 1.0, "primal": 0.31, "dual": None, "gap": None,
+        "relative_gap": None, "gap_kind": "none", "stationarity": 2.5e-4,
+    }  # fmt: skip
+    history = [
+        {**record, "dual": None, "gap": None, "relative_gap": None, "stationarity": record["gap"]}
+        for record in full.history
+    ]
+    record = replace(full.record, certificate=None, result=result)
+    page = render(replace(full, record=record, history=history))
+    assert "No certificate: the loss is not convex" in page
+    assert "2.50e-04 of its first size" in page
+    assert "Gradient beside the first one" in page
+    assert "topline certify" not in page
+    assert "Relative duality gap" not in page
+
+
 def test_a_certificate_that_fails_its_checks_is_not_shown_as_good() -> None:
     full = hand_made_report().record
     assert full.certificate is not None

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipeline.train_config import ClusterConfig, TrainConfig
+from pipeline.train_config import (
+    K_BELOW_M,
+    LOSS_NAMES,
+    LOSSES_WITH_K,
+    METHOD_NAMES,
+    ClusterConfig,
+    TrainConfig,
+)
+from solvers.errors import InvalidProblemError
+from solvers.losses import LOSSES, make_loss
+from solvers.method_registry import METHODS
 
 
 @pytest.mark.parametrize(
@@ -24,6 +34,9 @@ from pipeline.train_config import ClusterConfig, TrainConfig
         ({"weights": "linear"}, "weights belong to the weighted losses"),
         ({"loss": "max_hinge", "k": 3}, "k belongs to the top-k losses"),
         ({"weights": "steep", "loss": "weighted_topk_hinge"}, "flat"),
+        ({"loss": "softmax", "k": 3}, "k belongs to the top-k losses, not to softmax"),
+        ({"smoothing_kind": "lapin"}, "'moreau' or 'others'"),
+        ({"class_weight": "sqrt"}, "'none' or 'balanced'"),
         ({"typo": 1}, "Extra inputs"),
     ],
     ids=str,
@@ -31,6 +44,20 @@ from pipeline.train_config import ClusterConfig, TrainConfig
 def test_refusals(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         TrainConfig(**options)
+
+
+def test_names_and_k_are_those_of_the_solvers() -> None:
+    """The help is made without importing the solvers; this is where a new loss or method shows."""
+    assert set(LOSS_NAMES) == set(LOSSES)
+    assert set(METHOD_NAMES) == set(METHODS)
+    with_k = {name for name, (_, parameter) in LOSSES.items() if parameter in ("k", "rho")}
+    assert with_k == LOSSES_WITH_K
+    for name in sorted(with_k):
+        weights = "flat" if name.startswith("weighted_") else None
+        largest = 3 if name in K_BELOW_M else 4
+        make_loss(name, largest, weights).form(4)
+        with pytest.raises(InvalidProblemError, match=f"take k <= {largest}"):
+            make_loss(name, largest + 1, weights).form(4)
 
 
 @pytest.mark.parametrize(

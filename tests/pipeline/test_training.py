@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from pipeline.certification import certify
-from pipeline.errors import InputError, InterruptedRunError
+from pipeline.errors import ConfigError, InputError, InterruptedRunError
 from pipeline.train_config import ClusterConfig, TrainConfig
 from pipeline.training import train
-from solvers.errors import InvalidProblemError, StateLostError
+from solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from storage.errors import IntegrityError, MismatchError, NotFoundError
+from storage.features import Dataset
 from storage.history import read_history
 from storage.models import load_model
 from storage.runs import list_runs, read_run
@@ -72,14 +73,101 @@ def test_a_run_leaves_a_certified_model_and_its_whole_history(folder: Path) -> N
     assert outcome["model"] == result.model
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.5])
-def test_threads_and_workers_train_the_same_model(folder: Path, smoothing: float) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"smoothing": 0.5},
+        {"class_weight": "balanced"},
+        {"class_weight": "balanced", "smoothing": 0.5, "smoothing_kind": "others"},
+        {"class_weight": "balanced", "loss": "softmax", "k": None, "method": "dual_ascent"},
+    ],
+    ids=str,
+)
+def test_threads_and_workers_train_the_same_model(folder: Path, options: dict[str, Any]) -> None:
     W = [
-        load_model(train(config(folder, smoothing=smoothing), cluster).model).array("W")
+        load_model(train(config(folder, **options), cluster).model).array("W")
         for cluster in (HERE, ClusterConfig(workers=1), ClusterConfig(workers=2))
     ]
     assert np.array_equal(W[0], W[1])
     assert np.array_equal(W[0], W[2])
+
+
+def test_balanced_classes_count_alike(folder: Path) -> None:
+    """The weights are in the record, sum to n over the rows, and make another model."""
+    plain, balanced = (
+        load_model(train(config(folder, class_weight=weight), HERE).model) for weight in ("none", "balanced")
+    )
+    assert plain.record.class_weights is None
+    weights = np.asarray(balanced.record.class_weights)
+    dataset = Dataset.open(open_store(folder))
+    counts = np.bincount(dataset.labels()[dataset.split() == 0], minlength=5)
+    np.testing.assert_allclose(weights * counts, counts.sum() / 5)
+    assert not np.array_equal(plain.array("W"), balanced.array("W"))
+
+
+def test_a_class_without_rows_counts_for_nothing(tmp_path: Path) -> None:
+    X, labels = make_features(120, 6, 4)
+    keep = labels != 2
+    write_dataset(
+        open_store(tmp_path, create=True), X[keep], labels[keep], np.zeros(keep.sum(), dtype=np.int8), m=4
+    )
+    weights = load_model(train(config(tmp_path, class_weight="balanced"), HERE).model).record.class_weights
+    assert weights is not None
+    assert weights[2] == 0.0
+    counts = np.bincount(labels[keep], minlength=4)
+    np.testing.assert_allclose(np.asarray(weights) * counts, np.where(counts > 0, counts.sum() / 3, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "newton"}, "there is no method named 'newton'"),
+        ({"loss": "softmax", "k": None, "smoothing": 0.5}, "the loss softmax is smooth as it is"),
+        ({"smoothing_kind": "others"}, "the smoothing kind others is for .* not for topk_hinge with"),
+        ({"loss": "truncated_topk_entropy"}, "truncated_topk_entropy is not convex .* which the method fw"),
+        ({"method": "fw_away", "keep_duals": True}, "the method fw_away never knows the dual variables"),
+        ({"method": "lbfgs"}, "the method lbfgs needs a smooth loss, which topk_hinge is not"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_a_run_begins(
+    folder: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((InvalidProblemError, UnsupportedCombinationError, ConfigError), match=message):
+        train(config(folder, **options), HERE)
+    assert not list_runs(open_store(folder))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "fw_fully_corrective"},
+        {"method": "fw_away", "smoothing": 0.5},
+        {"method": "lbfgs", "loss": "softmax", "k": None},
+        {"method": "lbfgs", "loss": "truncated_topk_entropy"},
+        {"method": "sdca"},
+    ],
+    ids=str,
+)
+def test_what_a_method_remembers_is_in_its_checkpoints(folder: Path, options: dict[str, Any]) -> None:
+    options = {**options, "tol": 1e-12}
+    whole = train(config(folder, **{**options, "max_passes": 16}), HERE)
+    first = train(config(folder, **{**options, "max_passes": 7}), HERE)
+    assert first.status == whole.status == "max_passes"
+    second = train(TrainConfig(store=str(folder), resume=first.run, max_passes=16), HERE)
+    assert second.passes == whole.passes
+    assert np.array_equal(load_model(second.model).array("W"), load_model(whole.model).array("W"))
+
+
+def test_a_weighted_run_goes_on_where_it_was_to_rounding(folder: Path) -> None:
+    """Stored duals are w_i times what the blocks hold, so that they come back with another last digit."""
+    options = {"class_weight": "balanced", "method": "dual_ascent", "tol": 1e-12}
+    whole = train(config(folder, **{**options, "max_passes": 24}), HERE)
+    first = train(config(folder, **{**options, "max_passes": 9}), HERE)
+    second = train(TrainConfig(store=str(folder), resume=first.run, max_passes=24), HERE)
+    assert second.passes == pytest.approx(whole.passes, abs=2)
+    assert second.dual == pytest.approx(whole.dual, rel=1e-4)
+    assert second.dual > first.dual
 
 
 @pytest.mark.parametrize("options", [{}, {"smoothing": 0.5}, {"keep_duals": False}], ids=str)
@@ -142,6 +230,9 @@ def test_k_bends_to_few_classes_only_where_it_was_not_chosen(tmp_path: Path) -> 
     with pytest.raises(InvalidProblemError, match="k <= 3"):
         train(config(tmp_path / "store", k=4), HERE)
     assert len(list_runs(open_store(tmp_path / "store"))) == 1
+    for loss in ("topk_others_hinge", "topk_entropy"):
+        result = train(TrainConfig(store=str(tmp_path / "store"), loss=loss, tol=0.1), HERE)
+        assert load_model(result.model).record.loss == {"name": loss, "k": 2}
 
 
 def test_data_that_make_no_problem_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

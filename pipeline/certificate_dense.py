@@ -1,0 +1,175 @@
+"""The other losses of the certificate: one-vs-all, softmax, top-k entropies; apart from the solvers too.
+
+    one-vs-all       Phi = sum_j phi(z_j s_j), z_y = 1, z_j = -1 elsewhere; a dual row is alpha_j = z_j a_j,
+                     0 <= a_j <= 1
+    top-k entropy    Phi = max of <a, x> - sum x log x - p log p, p = 1 - sum x, over x in the top-k simplex
+                     {x >= 0, sum x <= 1, x_j <= sum x / k}; softmax is k = 1
+
+The truncated top-k entropy with k > 1 is not convex: there is nothing to certify its models with.  Source:
+Lapin's thesis, sections 6.2.1 and 6.2.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import entr, expit
+
+from pipeline.certificate_math import (
+    HINGE_PER_RANK,
+    Array,
+    CertifiedLoss,
+    Labels,
+    RankedLoss,
+    dual_rows,
+    others_of,
+)
+from pipeline.errors import InputError
+
+
+def certified_loss(record: Mapping[str, Any], m: int) -> CertifiedLoss:
+    """Read a model record's loss; `InputError` for one that is not known here, or has no dual problem."""
+    name, k = str(record.get("name")), int(record.get("k", 1))
+    if name in HINGE_PER_RANK:
+        return RankedLoss.from_record(record, m)
+    if name == "truncated_topk_entropy" and k > 1:
+        raise InputError(
+            f"the loss {name} with k = {k} is not convex: it has no dual problem, so "
+            "its models have no certificate"
+        )
+    known: dict[str, CertifiedLoss] = {
+        "one_vs_all_hinge": OneVsAllHinge(),
+        "one_vs_all_logistic": OneVsAllLogistic(),
+        "softmax": TopKEntropy(1),
+        "topk_entropy": TopKEntropy(k),
+        "truncated_topk_entropy": TopKEntropy(1),
+    }
+    if name not in known:
+        names = sorted([*HINGE_PER_RANK, *known])
+        raise InputError(f"the certificate of loss {name!r} is not known; known: {names}")
+    return known[name]
+
+
+def _signs(rows: Array, y: Labels) -> Array:
+    signs = -np.ones(rows.shape)
+    signs[np.arange(len(rows)), y] = 1.0
+    return signs
+
+
+@dataclass(frozen=True)
+class OneVsAllHinge:
+    """phi(z) = max(0, 1 - z)."""
+
+    radius: ClassVar[float] = 1.0
+
+    def values(self, scores: Array, y: Labels) -> Array:
+        """Phi(s; y) of each row."""
+        return np.asarray(np.maximum(0.0, 1.0 - _signs(scores, y) * scores).sum(axis=1))
+
+    def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:
+        """Give z_j a_j: a is the slack over gamma, cut to [0, 1]; with gamma = 0 a corner."""
+        signs = _signs(scores, y)
+        slack = 1.0 - signs * scores
+        if gamma == 0.0:
+            return np.asarray(signs * (slack > 0.0))
+        weights = np.where(signs > 0.0, gamma_own, gamma)
+        return np.asarray(signs * np.clip(slack / weights, 0.0, 1.0))
+
+    def conjugate(self, alpha: Array, y: Labels) -> Array:
+        """Sum of a."""
+        return np.asarray((_signs(alpha, y) * alpha).sum(axis=1))
+
+    def violations(self, alpha: Array, y: Labels) -> Array:
+        """Amount by which the a leave [0, 1]."""
+        a = _signs(alpha, y) * alpha
+        return np.asarray(np.maximum(np.maximum(-a, a - 1.0).max(axis=1), 0.0))
+
+
+@dataclass(frozen=True)
+class OneVsAllLogistic:
+    """phi(z) = log(1 + exp(-z))."""
+
+    radius: ClassVar[float] = 1.0
+
+    def values(self, scores: Array, y: Labels) -> Array:
+        """Phi(s; y) of each row."""
+        return np.asarray(np.logaddexp(0.0, -_signs(scores, y) * scores).sum(axis=1))
+
+    def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
+        """Give z_j / (1 + exp(z_j s_j)); it is smooth as it is, so gamma is 0."""
+        signs = _signs(scores, y)
+        return np.asarray(signs * expit(-signs * scores))
+
+    def conjugate(self, alpha: Array, y: Labels) -> Array:
+        """Sum of the binary entropies of a."""
+        a = np.clip(_signs(alpha, y) * alpha, 0.0, 1.0)
+        return np.asarray((entr(a) + entr(1.0 - a)).sum(axis=1))
+
+    def violations(self, alpha: Array, y: Labels) -> Array:
+        """Amount by which the a leave [0, 1]."""
+        return OneVsAllHinge().violations(alpha, y)
+
+
+@dataclass(frozen=True)
+class TopKEntropy:
+    """The top-k entropy loss; softmax for k = 1."""
+
+    k: int
+    radius: ClassVar[float] = 1.0
+
+    def values(self, scores: Array, y: Labels) -> Array:
+        """Phi(s; y) of each row."""
+        level, _, _ = self._solve(_differences(scores, y))
+        return np.asarray(np.logaddexp(0.0, level))
+
+    def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
+        """Give the dual row of the maximising x; it is smooth as it is, so gamma is 0."""
+        a = _differences(scores, y)
+        level, capped, tails = self._solve(a)
+        order = np.argsort(-a, axis=1, kind="stable")
+        ranked = np.take_along_axis(a, order, axis=1)
+        rows = np.arange(len(a))
+        shares = (self.k - capped[:, None]) / self.k * np.exp(ranked - tails[rows, capped][:, None])
+        shares = np.where(np.arange(a.shape[1]) < capped[:, None], 1.0 / self.k, shares)
+        x = np.empty_like(a)
+        np.put_along_axis(x, order, expit(level)[:, None] * shares, axis=1)
+        return dual_rows(x, y)
+
+    def conjugate(self, alpha: Array, y: Labels) -> Array:
+        """-sum x log x - p log p of each row."""
+        x = np.maximum(others_of(-alpha, y), 0.0)
+        return np.asarray(entr(x).sum(axis=1) + entr(np.maximum(0.0, 1.0 - x.sum(axis=1))))
+
+    def violations(self, alpha: Array, y: Labels) -> Array:
+        """Amount by which each row leaves the top-k simplex."""
+        x = others_of(-alpha, y)
+        total = x.sum(axis=1)
+        own = np.take_along_axis(alpha, y[:, None].astype(np.int64), axis=1)[:, 0]
+        amounts = [np.abs(own - total), -x.min(axis=1), total - 1.0, x.max(axis=1) - total / self.k]
+        return np.asarray(np.maximum(np.max(amounts, axis=0), 0.0))
+
+    def _solve(self, a: Array) -> tuple[Array, Array, Array]:
+        """Give log(s / (1 - s)) of the optimal s = sum x, how many classes are capped, and the tails.
+
+        With u classes at their cap s / k the rest is (k - u) / k times softmax of the rest, and the maximum
+        over s is log(1 + e^G_u); the u that counts is the least whose rest keeps below the cap.
+        """
+        ranked = -np.sort(-a, axis=1)
+        tails = np.logaddexp.accumulate(ranked[:, ::-1], axis=1)[:, ::-1]
+        u = np.arange(min(self.k, a.shape[1]))
+        free = (self.k - u) / self.k
+        sums = np.concatenate([np.zeros((len(a), 1)), np.cumsum(ranked, axis=1)], axis=1)[:, u]
+        levels = sums / self.k + free * (tails[:, u] - np.log(free)) + u / self.k * np.log(self.k)
+        # The last u has one class of share 1 / k for itself, so there always is one.
+        keeps = free * np.exp(ranked[:, u] - tails[:, u]) <= (1.0 + 1e-13) / self.k
+        capped = np.argmax(keeps, axis=1)
+        return levels[np.arange(len(a)), capped], capped, tails
+
+
+def _differences(scores: Array, y: Labels) -> Array:
+    """s_j - s_y of the others, (r, m - 1)."""
+    own = np.take_along_axis(scores, y[:, None].astype(np.int64), axis=1)
+    return others_of(scores - own, y)
