@@ -46,6 +46,7 @@ from solvers.losses import (
 )
 from solvers.method_registry import METHODS
 from solvers.orders import Commit, EvaluateOrder, OracleOrder, Order, RebuildOrder
+from solvers.path import regularisation_path
 from solvers.problem import Problem
 from solvers.rank_weights import exponential, flat, linear
 from solvers.rows import RowSource
@@ -116,6 +117,7 @@ __all__ = [
     "loss_from_dict",
     "make_kernel",
     "make_loss",
+    "regularisation_path",
     "solve",
     "tree_merge",
     "tree_total",

@@ -23,6 +23,7 @@ from solvers.problem import Problem, SmoothingKind
 from solvers.state import SolveResult, SolverState
 from solvers.stopping import StoppingCriteria
 from solvers.typing import FloatArray
+from solvers.warm_start import state_of_duals
 
 #: Multiplications a round below which threads cost more than they bring.
 _SMALL_ROUND = 1e8
@@ -78,7 +79,8 @@ def solve(
     time_limit : seconds.
     m : number of classes; by default the largest label + 1.
     state, duals : continue from a SolverState and, where A is kept, from ``executor.duals(state.commit)`` or
-        ``[(0, n, result.A)]`` of the same problem.
+        ``[(0, n, result.A)]`` of the same problem.  Duals alone start a new run from their best
+        multiple, by one pass more; they may be those of other features, another lam or another smoothing.
 
     Raises
     ------
@@ -120,10 +122,13 @@ def solve(
             executor = _default_executor(problem, spec)
             stack.callback(executor.close)
         executor.bind(problem, rows, labels, keep_duals=duals_kept, weights=weights)
-        if state is not None and duals is not None:
-            executor.load_duals(duals)
-            # They come with the step that the state was waiting to see applied.
-            state = replace(state, commit=None)
+        if duals is not None:
+            if state is None:
+                state = state_of_duals(problem, executor, duals)
+            else:
+                executor.load_duals(duals)
+                # They come with the step that the state was waiting to see applied.
+                state = replace(state, commit=None)
         chosen = spec.make(executor.blocks, seed)
         run = iterate(problem, executor, chosen, criteria, state, callbacks, duals_kept=duals_kept)
         A = _collected_duals(executor, run.state) if duals_kept and executor.in_process else None
@@ -134,8 +139,6 @@ def _check_state(problem: Problem, state: SolverState | None, *, duals_kept: boo
     if duals_given and not duals_kept:
         raise UnsupportedCombinationError("duals are given but would not be kept; say keep_duals=True")
     if state is None:
-        if duals_given:
-            raise InvalidProblemError("duals are given without their state; give both")
         return
     if state.W.shape != (problem.d, problem.m):
         raise InvalidProblemError(

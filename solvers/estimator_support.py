@@ -10,13 +10,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from solvers.certificate import rebuild
 from solvers.errors import InvalidProblemError
-from solvers.executor import SerialExecutor
 from solvers.losses.base import Loss
-from solvers.problem import Problem
 from solvers.rows import is_sparse
-from solvers.state import SolverState
 from solvers.typing import FloatArray, IntArray
 
 
@@ -51,18 +47,8 @@ def with_constant(X: Any) -> Any:
     return extended
 
 
-def warm_options(
-    warm: WarmStart | None, X: Any, labels: IntArray, loss: Loss, lam: float, smoothing: float
-) -> dict[str, Any]:
-    """Give `solve` the duals of an earlier fit where they are feasible here, and W(A) rebuilt from them."""
+def warm_options(warm: WarmStart | None, loss: Loss, labels: IntArray) -> dict[str, Any]:
+    """Give `solve` the duals of an earlier fit where they are feasible here."""
     if warm is None or not warm.fits(loss, labels):
         return {}
-    n, d = X.shape
-    problem = Problem(loss=loss, n=n, d=d, m=warm.A.shape[1], lam=lam, smoothing=smoothing)
-    start = SolverState.start(problem)
-    duals = [(0, n, warm.A)]
-    with SerialExecutor() as executor:
-        executor.bind(problem, X, warm.labels, keep_duals=True)
-        executor.load_duals(duals)
-        W, b, aa = rebuild(problem, executor, start)
-    return {"state": SolverState(round=0, W=W, b=b, aa=aa), "duals": duals}
+    return {"duals": [(0, len(warm.A), warm.A)]}

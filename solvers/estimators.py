@@ -237,7 +237,7 @@ class TopKClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # type:
                 max_passes=self.max_passes,
                 seed=seed,
                 keep_duals=keep_duals,
-                **warm_options(warm, rows, labels, loss, lam, self.smoothing),
+                **warm_options(warm, loss, labels),
             )
 
         if kernel is None:

@@ -77,8 +77,6 @@ def test_state_and_duals_belong_together() -> None:
     state, A = (lambda r: (r.state, r.A))(run(X, y, 0.5))
     with pytest.raises(StateLostError, match="state of round 24 is given without its duals"):
         run(X, y, 0.5, state=state)
-    with pytest.raises(InvalidProblemError, match="without their state"):
-        run(X, y, 0.5, duals=[(0, len(y), A)])
     with pytest.raises(UnsupportedCombinationError, match="keep_duals=True"):
         run(X, y, 0.0, duals=[(0, len(y), A)], state=state)
     with pytest.raises(StateLostError, match=r"shape \(20, 2\) do not fit"):

@@ -1,0 +1,35 @@
+"""A start from dual variables alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from solvers.certificate import rebuild
+from solvers.executor import DualRows, Executor
+from solvers.problem import Problem, squared_norm
+from solvers.state import SolverState
+from solvers.typing import FloatArray
+
+
+def state_of_duals(problem: Problem, executor: Executor, duals: Iterable[DualRows]) -> SolverState:
+    """Load A into the blocks of an executor, and give the state that belongs to it.
+
+    A is feasible whatever the features, lam and gamma are, and so is every multiple s A with s in [0, 1].
+    W(A) grows as 1/lam, so that after a step to a smaller lam the whole of A is often worse than nothing: the
+    best s of D(s A) >= s b - s^2/2 (lam |W(A)|^2 + gamma aa) is taken.
+    """
+    parts = list(duals)
+    executor.load_duals(parts)
+    W, b, aa = rebuild(problem, executor, SolverState.start(problem))
+    square = problem.lam * squared_norm(W) + problem.smoothing * aa
+    if b < square:
+        share = max(b / square, 0.0)
+        executor.load_duals([(start, stop, _times(share, rows)) for start, stop, rows in parts])
+        W, b, aa = share * W, share * b, share * share * aa
+    return SolverState(round=0, W=W, b=b, aa=aa, passes=1)
+
+
+def _times(share: float, rows: FloatArray) -> FloatArray:
+    return np.asarray(rows.dtype.type(share) * rows)
