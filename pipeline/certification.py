@@ -24,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.certificate_dense import certified_loss
+from pipeline.certificate_kernels import TILE_ROWS as KERNEL_TILE_ROWS
+from pipeline.certificate_kernels import KernelRows
 from pipeline.certificate_math import CertifiedLoss, envelope, penalties
 from pipeline.errors import CertificateMismatchError
 from pipeline.partition import TrainingRows
@@ -87,10 +89,13 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
     """
     started = time.perf_counter()
     stored = StoredModel.open(model_url)
-    sums = _Sums.zero(stored)
-    for X, y, A in _tiles(stored, stored.rows("train"), progress):
-        sums.add(X, y, A, stored.W)
-    certificate = _conclude(stored, sums, started)
+    rows = stored.rows("train")
+    kernel = None if stored.model.record.kernel is None else KernelRows.of(stored.model, rows)
+    W = stored.W if kernel is None else kernel.C
+    sums = _Sums.zero(stored, W.shape)
+    for X, y, A in _tiles(stored, rows, kernel, progress):
+        sums.add(X, y, A, W)
+    certificate = _conclude(stored, W, sums, started)
     if store:
         update_record(model_url, certificate=certificate.to_dict())
     return certificate
@@ -116,13 +121,13 @@ class _Sums:
     product: NDArray[np.float64] | None = field(default=None)
 
     @classmethod
-    def zero(cls, stored: StoredModel) -> _Sums:
+    def zero(cls, stored: StoredModel, shape: tuple[int, ...]) -> _Sums:
         record = stored.model.record
         loss = certified_loss(record.loss, record.m)
         own = 0.0 if record.smoothing_kind == "others" else record.smoothing
         weights = np.ones(record.m) if record.class_weights is None else np.asarray(record.class_weights)
         # Without b the pass itself finds an A.
-        product = None if _has_dual_sums(stored) else np.zeros((record.d, record.m))
+        product = None if _has_dual_sums(stored) else np.zeros(shape)
         return cls(loss, record.smoothing, own, weights, product=product)
 
     def add(self, X: Any, y: NDArray[Any], A: NDArray[Any] | None, W: NDArray[np.float64]) -> None:
@@ -179,23 +184,27 @@ def _has_dual_sums(stored: StoredModel) -> bool:
 
 
 def _tiles(
-    stored: StoredModel, rows: TrainingRows, progress: Progress | None
+    stored: StoredModel, rows: TrainingRows, kernel: KernelRows | None, progress: Progress | None
 ) -> Iterator[tuple[Any, NDArray[Any], NDArray[Any] | None]]:
-    """All training rows in float64 with their labels and dual variables, a few thousand at a time."""
-    labels = rows.labels()
+    """All training rows in float64 with their labels and dual variables, a few thousand at a time.
+
+    With a kernel a row's features are its kernel values.
+    """
+    labels, step = rows.labels(), TILE_ROWS if kernel is None else KERNEL_TILE_ROWS
     if progress is not None:
         progress.begin("certify", len(rows), "rows")
     for first, last, unit in rows.tiles():
-        for start in range(first, last, TILE_ROWS):
-            stop = min(last, start + TILE_ROWS)
+        for start in range(first, last, step):
+            stop = min(last, start + step)
             A = stored.model.duals(start, stop) if stored.model.has_duals else None
-            yield unit[start - first : stop - first].astype(np.float64), labels[start:stop], A
+            X = unit[start - first : stop - first].astype(np.float64)
+            yield X if kernel is None else kernel.values(X), labels[start:stop], A
         if progress is not None:
             progress.advance(last - first)
 
 
-def _conclude(stored: StoredModel, sums: _Sums, started: float) -> Certificate:
-    record, W = stored.model.record, stored.W
+def _conclude(stored: StoredModel, W: NDArray[np.float64], sums: _Sums, started: float) -> Certificate:
+    record = stored.model.record
     if sums.rows != record.n:
         raise CertificateMismatchError(
             f"model {record.id} records {record.n} training rows, its dataset has {sums.rows}: train again"
@@ -208,11 +217,15 @@ def _conclude(stored: StoredModel, sums: _Sums, started: float) -> Certificate:
     else:
         linear, penalty = sums.conjugate / n, sums.penalty / n
         W_dual, rests_on = sums.product / (lam * n), "A" if stored.model.has_duals else "W"
-    primal = 0.5 * lam * float(np.vdot(W, W)) + sums.loss_sum / n
-    dual = linear - 0.5 * lam * float(np.vdot(W_dual, W_dual)) - penalty
+    square, dual_square = float(np.vdot(W, W)), float(np.vdot(W_dual, W_dual))
+    if record.kernel is not None:
+        # W holds the coefficients C and W_dual is K C: both squares are tr(C^T K C).
+        square = dual_square = float(np.vdot(W, W_dual))
+    primal = 0.5 * lam * square + sums.loss_sum / n
+    dual = linear - 0.5 * lam * dual_square - penalty
     lifted = None
     if gamma > 0 and sums.product is not None:
-        lifted = 0.5 * lam * float(np.vdot(W, W)) + penalty + sums.lifted_sum / n - dual
+        lifted = 0.5 * lam * square + penalty + sums.lifted_sum / n - dual
     gap = primal - dual
     _check_order(record, gap, lifted, primal)
     relative = max(gap, 0.0) / max(abs(primal), float(np.finfo(np.float64).tiny))
@@ -237,7 +250,7 @@ def _conclude(stored: StoredModel, sums: _Sums, started: float) -> Certificate:
         recorded_primal=recorded["primal"],
         recorded_dual=recorded["dual"],
         agrees=agrees,
-        w_difference=_distance(W, W_dual) if stored.model.has_duals else None,
+        w_difference=_distance(W, W_dual) if stored.model.has_duals and record.kernel is None else None,
         infeasibility=sums.largest_infeasibility if stored.model.has_duals else None,
         valid=valid,
         tol=tol,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -101,7 +101,7 @@ def evaluate(
     if len(rows) == 0:
         counts = ", ".join(f"{name} {count}" for name, count in rows.dataset.info.counts.items())
         raise InputError(f"dataset {record.dataset} has no {split} rows to evaluate on (it has {counts})")
-    ranks, firsts = _ranks(rows, stored.W, progress)
+    ranks, firsts = _ranks(rows, stored.scores, progress)
     y = rows.labels()
     shown = [k for k in REPORTED_K if k <= record.m]
     majority = _majority(rows)
@@ -142,7 +142,7 @@ def topk_shares(ranks: NDArray[np.int64], ks: Sequence[int]) -> dict[int, float]
 
 
 def _ranks(
-    rows: TrainingRows, W: NDArray[np.float64], progress: Progress | None
+    rows: TrainingRows, score: Callable[[Any], NDArray[np.float64]], progress: Progress | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rank of the own class, and the best of the other classes, for every row; one pass, unit by unit."""
     labels = rows.labels()
@@ -151,7 +151,7 @@ def _ranks(
     ranks = np.empty(len(rows), dtype=np.int64)
     firsts = np.empty(len(rows), dtype=np.int64)
     for start, stop, X in rows.tiles():
-        scores = np.asarray(X @ W)
+        scores = score(X)
         y = labels[start:stop]
         ranks[start:stop] = ranks_against_ties(scores, y)
         scores[np.arange(stop - start), y] = -np.inf

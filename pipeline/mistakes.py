@@ -89,7 +89,7 @@ def _misses(stored: StoredModel, split: str, codes: Sequence[int]) -> dict[int, 
         wanted = np.flatnonzero(np.isin(labels[start:stop], codes))
         if not len(wanted):
             continue
-        scores = np.asarray(X[wanted] @ stored.W)
+        scores = stored.scores(X[wanted])
         y = labels[start:stop][wanted].astype(np.int64)
         ranks = ranks_against_ties(scores, y)
         own = scores[np.arange(len(y)), y]

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.backbones import Backbone, Network, backbone_of_spec
 from pipeline.errors import ConfigError, InputError
@@ -105,7 +104,7 @@ def _predicted(
     stored: StoredModel, describer: Describer, network: Network, rows: Sequence[ImageRow], top_k: int
 ) -> list[Prediction]:
     X = describer.describe(network, rows)
-    scores: NDArray[np.float64] = np.asarray(stored.transforms.apply(X), dtype=np.float64) @ stored.W
+    scores = stored.scores(np.asarray(stored.transforms.apply(X), dtype=np.float64))
     best = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
     names = stored.model.record.class_names
     return [

@@ -62,12 +62,18 @@ def export(
     npz and safetensors hold W (features after transforms, m), the transforms' arrays and a JSON record
     with the class names; onnx is a graph from features to scores and to the `top_k` best classes (5, or m
     if smaller).
-    Raises `ConfigError` for a format that is not offered, `PipelineError` if the scores do not agree.
+    Raises `ConfigError` for a format that is not offered and for a model with a kernel, `PipelineError` if
+    the scores do not agree.
     """
     if format not in FORMATS:
         raise ConfigError(f"a model is not exported as {format!r}: take one of {', '.join(FORMATS)}")
     stored = StoredModel.open(model_url)
     record = stored.model.record
+    if stored.kernel is not None:
+        raise ConfigError(
+            f"model {record.id} has the kernel {stored.kernel.name} and scores through its training rows,"
+            " which no format holds: train with --transforms nystroem:1000 or fourier:4000 to export"
+        )
     k = min(5, record.m) if top_k is None else top_k
     if not 1 <= k <= record.m:
         raise ConfigError(f"top-k {k} is not between 1 and the {record.m} classes of model {record.id}")

@@ -1,15 +1,21 @@
-"""A published model together with the dataset that it was trained on."""
+"""A published model together with the dataset that it was trained on, and the scores that it gives."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, issparse, vstack
 
 from pipeline.errors import InputError
 from pipeline.partition import TrainingRows
 from pipeline.transforms import Transforms
+from solvers.kernel_functions import Kernel
+from solvers.kernel_problem import KernelExpansion
+from solvers.kernel_registry import kernel_from_dict
 from storage.errors import NotFoundError
 from storage.features import Dataset
 from storage.models import Model, load_model
@@ -17,11 +23,16 @@ from storage.models import Model, load_model
 
 @dataclass(frozen=True, eq=False)
 class StoredModel:
-    """A model, its W (d, m) in float64 and its fitted transforms."""
+    """A model, its W (d, m) in float64 and its fitted transforms.
+
+    With a `kernel` there is no W, only zeros in its place: the scores are sums over the training rows, which
+    are read from the dataset.
+    """
 
     model: Model
     W: NDArray[np.float64]
     transforms: Transforms
+    kernel: Kernel | None = None
 
     @classmethod
     def open(cls, url: str) -> StoredModel:
@@ -29,7 +40,16 @@ class StoredModel:
         model = load_model(url)
         arrays = {name: model.array(name) for name in model.arrays}
         transforms = Transforms.from_record(model.record.transforms, arrays)
+        record = model.record
+        if record.kernel is not None:
+            return cls(model, np.zeros((record.d, record.m)), transforms, kernel_from_dict(record.kernel))
         return cls(model, np.asarray(arrays["W"], dtype=np.float64), transforms)
+
+    def scores(self, X: Any) -> NDArray[np.float64]:
+        """Give the scores (r, m) of rows X (r, d) as the transforms leave them."""
+        if self.kernel is None:
+            return np.asarray(X @ self.W, dtype=np.float64)
+        return self._expansion.scores(X)
 
     def dataset(self) -> Dataset:
         """Open the dataset it was trained on; `InputError` if that is gone or is not the same any more."""
@@ -51,3 +71,18 @@ class StoredModel:
     def rows(self, split: str) -> TrainingRows:
         """Rows of one split of its dataset, transformed as in training."""
         return TrainingRows(self.dataset(), split, self.transforms)
+
+    @cached_property
+    def _expansion(self) -> KernelExpansion:
+        """The training rows that count, with their coefficients, read once."""
+        record, rows = self.model.record, self.rows("train")
+        A = np.asarray(self.model.duals(0, record.n), dtype=np.float64)
+        support = np.flatnonzero(A.any(axis=1))
+        parts = []
+        for start, stop, X in rows.tiles():
+            parts.append(X[support[(start <= support) & (support < stop)] - start])
+        held = csr_matrix(vstack(parts, format="csr")) if issparse(parts[0]) else np.concatenate(parts)
+        if self.kernel is None:
+            raise InputError(f"model {record.id} has no kernel")
+        C = A[support] / (record.lam * record.n)
+        return KernelExpansion(self.kernel, held, support, C, record.n)

@@ -76,6 +76,19 @@ class TrainConfig(BaseModel):
         default="none", description="balanced: every class counts as much as any other, whatever its rows"
     )
     method: NonEmpty = Field(default="dual_ascent", description=", ".join(METHOD_NAMES))
+    kernel: Literal["linear", "rbf", "polynomial", "chi2"] | None = Field(
+        default=None, description="Exact kernel: linear, rbf, polynomial or chi2; none trains on the features"
+    )
+    kernel_gamma: float | Literal["scale", "auto"] | None = Field(
+        default=None, description="gamma of the kernel: a number, scale = 1 / (d var X) or auto = 1 / d"
+    )
+    kernel_degree: int | None = Field(default=None, ge=1, description="Degree of the polynomial kernel (3)")
+    kernel_coef0: float | None = Field(
+        default=None, ge=0.0, allow_inf_nan=False, description="Constant of the polynomial kernel (0)"
+    )
+    kernel_bytes: int = Field(
+        default=8 << 30, ge=1, description="Bytes of memory that kernel matrix and factor may take"
+    )
     tol: float = Field(default=1e-3, gt=0.0, allow_inf_nan=False, description="Relative duality gap to reach")
     max_passes: int = Field(default=1000, ge=1, description="Passes over the data at most")
     time_limit: float | None = Field(default=None, gt=0.0, description="Seconds at most")
@@ -109,6 +122,9 @@ class TrainConfig(BaseModel):
             raise ValueError(f"weights belong to the weighted losses, not to {self.loss}")
         if self.k is not None and self.loss not in LOSSES_WITH_K:
             raise ValueError(f"k belongs to the top-k losses, not to {self.loss}")
+        parameters = (self.kernel_gamma, self.kernel_degree, self.kernel_coef0)
+        if self.kernel is None and any(value is not None for value in parameters):
+            raise ValueError("kernel_gamma, kernel_degree and kernel_coef0 belong to a kernel: name one")
         return self
 
 

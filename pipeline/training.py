@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
-from dask.system import CPU_COUNT
 from distributed import Client
 from numpy.typing import NDArray
 
@@ -21,18 +19,18 @@ from pipeline.checkpointing import (
     load_state,
     save_state,
 )
-from pipeline.cluster import open_cluster
-from pipeline.dask_executor import DaskExecutor
 from pipeline.errors import ClusterError, InterruptedRunError
 from pipeline.interrupts import stop_on_signals
-from pipeline.partition import CachedRows, TrainingRows
+from pipeline.kernel_training import on_kernel
+from pipeline.partition import TrainingRows
 from pipeline.progress import Progress
 from pipeline.train_config import ClusterConfig, TrainConfig
+from pipeline.training_executor import open_executor
 from pipeline.training_plan import TrainingPlan, plan_training
 from solvers.api import solve
 from solvers.compiling import compile_kernels
 from solvers.errors import NonFiniteError, StateLostError
-from solvers.executor import Executor, ThreadExecutor
+from solvers.executor import Executor
 from solvers.state import SolveResult, SolverState
 from solvers.stopping import Status
 from storage.checkpoints import Checkpoint
@@ -82,7 +80,7 @@ class TrainResult:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainResult:
         """Read what `to_dict` gave, from a run's record, which may hold more."""
-        known = {field.name: values.get(field.name) for field in fields(cls)}
+        known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
         known |= {name: math.nan for name in ("dual", "gap", "relative_gap") if known[name] is None}
         certificate = values["certificate"]
         return cls(**{**known, "certificate": Certificate(**certificate) if certificate else None})
@@ -104,12 +102,15 @@ def train(
     plan = plan_training(config)
     cluster = cluster or ClusterConfig()
     _compile_kernels(plan, progress)
-    with stop_on_signals() as flag, _open_executor(plan, cluster, client) as (executor, rows):
+    with (
+        stop_on_signals() as flag,
+        open_executor(plan, cluster, client, progress, flag) as (plan, executor, rows),
+    ):
         recorder = RunRecorder(plan.place, executor, flag, plan.config.checkpoint_seconds, progress)
         if progress is not None:
             progress.begin("train", plan.config.max_passes, "passes")
         with recorder:
-            result = _solve(plan, executor, rows, recorder)
+            result = on_kernel(plan, executor, _solve(plan, executor, rows, recorder))
         if result.status is Status.INTERRUPTED:
             raise InterruptedRunError(
                 f"stopped by {flag.reason} after {result.passes} passes; {plan.how_to_resume}"
@@ -137,45 +138,8 @@ def _compile_kernels(plan: TrainingPlan, progress: Progress | None) -> None:
         config.method,
         smoothing_kind=config.smoothing_kind,
         keep_duals=plan.keep_duals,
-        sparse=plan.rows.dataset.info.layout == "csr",
+        sparse=plan.rows.dataset.info.layout == "csr" and plan.kernel is None,
     )
-
-
-@contextmanager
-def _open_executor(
-    plan: TrainingPlan, cluster: ClusterConfig, client: Client | None
-) -> Iterator[tuple[Executor, TrainingRows]]:
-    """Choose where the blocks live: a client's workers, an own cluster's, or threads of this process."""
-    bounds = plan.bounds
-    if client is None and cluster.scheduler is None and cluster.workers != 0:
-        wanted = cluster.workers or max(1, CPU_COUNT // cluster.threads_per_worker)
-        cluster = cluster.model_copy(update={"workers": min(wanted, len(bounds) - 1)})
-    with _client(cluster, client, plan.rows) as found:
-        rows = plan.rows
-        if found is None:
-            executor: Executor = ThreadExecutor(min(CPU_COUNT, len(bounds) - 1), bounds=bounds)
-            rows = CachedRows(plan.rows, cluster.cache_bytes)
-        else:
-            executor = DaskExecutor(
-                found,
-                bounds=bounds,
-                cache_bytes=cluster.cache_bytes,
-                worker_wait=cluster.worker_wait,
-                silence=cluster.silence,
-            )
-        try:
-            yield executor, rows
-        finally:
-            executor.close()
-
-
-@contextmanager
-def _client(cluster: ClusterConfig, client: Client | None, rows: TrainingRows) -> Iterator[Client | None]:
-    if client is not None:
-        yield client
-        return
-    with open_cluster(cluster, data_bytes=rows.nbytes) as own:
-        yield own
 
 
 def _solve(plan: TrainingPlan, executor: Executor, rows: TrainingRows, recorder: RunRecorder) -> SolveResult:
@@ -239,7 +203,7 @@ def _save_what_is_here(plan: TrainingPlan, state: SolverState | None) -> None:
 
 def _publish(plan: TrainingPlan, executor: Executor, result: SolveResult) -> str:
     """Store the model; with dual variables its certificate rests on them, otherwise on W, b and |A|^2/n."""
-    arrays = {"W": result.W} | dict(plan.transforms.arrays())
+    arrays = ({} if plan.kernel is not None else {"W": result.W}) | dict(plan.transforms.arrays())
     if not plan.stores_duals:
         arrays |= _dual_sums(result)
     record = plan.model_record(
@@ -289,7 +253,7 @@ def _conclude(
         passes=result.passes,
         seconds=result.seconds,
         n=result.problem.n,
-        d=result.problem.d,
+        d=plan.rows.shape[1],
         m=result.problem.m,
         certificate=certificate,
         stationarity=result.stationarity,

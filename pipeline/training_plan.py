@@ -8,7 +8,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,22 +16,25 @@ from pydantic import ValidationError
 
 from pipeline.checkpointing import RunPlace
 from pipeline.errors import ConfigError, InputError
+from pipeline.kernel_training import planned_kernel
+from pipeline.loss_choice import chosen_loss, read_margins, settled_k
 from pipeline.partition import TrainingRows
-from pipeline.train_config import K_BELOW_M, LOSSES_WITH_K, TrainConfig
+from pipeline.train_config import TrainConfig
 from pipeline.transforms import Transforms
-from solvers.losses import Loss, make_loss
+from solvers.kernel_functions import Kernel
+from solvers.losses import Loss
 from solvers.method_registry import MethodSpec, method_named
 from solvers.problem import Problem
 from storage.checkpoints import latest_checkpoint
 from storage.errors import MismatchError
 from storage.features import Dataset
+from storage.kernels import StoredKernel
 from storage.models import ModelRecord
 from storage.runs import create_run, read_run
 from storage.stores import Store, open_store
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_K = 5
 # Dual variables are stored with the model by default while they take no more than this.
 STORED_DUALS_BYTES = 256 << 20
 # Dual ascent keeps data of up to this size in one block.
@@ -40,7 +42,7 @@ ASCENT_BLOCK_BYTES = 512 << 20
 
 # What may differ between a run and its resumption: when to stop, and how often to save.
 MAY_CHANGE = frozenset(
-    {"store", "resume", "tol", "max_passes", "time_limit", "checkpoint_seconds", "certify"}
+    {"store", "resume", "tol", "max_passes", "time_limit", "checkpoint_seconds", "certify", "kernel_bytes"}
 )
 
 
@@ -49,7 +51,8 @@ class TrainingPlan:
     """A run that can start: its data, problem and place.
 
     `config` is resolved: the dataset has its id, k its value.  `resumes` says whether checkpoints of `run_id`
-    are to be looked for.
+    are to be looked for.  With a `kernel`, `factor` are the rows that training reads in place of features,
+    once `pipeline.kernel_training` has them.
     """
 
     config: TrainConfig
@@ -59,6 +62,14 @@ class TrainingPlan:
     transforms: Transforms
     run_id: str
     resumes: bool
+    kernel: Kernel | None = None
+    stored_kernel: StoredKernel | None = None
+    factor: TrainingRows | None = None
+
+    @property
+    def trained(self) -> TrainingRows:
+        """The rows that training reads."""
+        return self.rows if self.factor is None else self.factor
 
     @property
     def m(self) -> int:
@@ -99,7 +110,9 @@ class TrainingPlan:
 
     @property
     def stores_duals(self) -> bool:
-        """Whether the dual variables are stored with the model."""
+        """Whether the dual variables are stored with the model; with a kernel they are the model."""
+        if self.kernel is not None:
+            return True
         if self.method.dual_free or not self.convex:
             return False
         if self.config.keep_duals is not None:
@@ -119,8 +132,8 @@ class TrainingPlan:
         two blocks move at the same time, so it gets no more than it needs.
         """
         if self.method.one_block:
-            return self.rows.block_bounds(most=-(-self.rows.nbytes // ASCENT_BLOCK_BYTES))
-        return self.rows.block_bounds()
+            return self.trained.block_bounds(most=-(-self.trained.nbytes // ASCENT_BLOCK_BYTES))
+        return self.trained.block_bounds()
 
     @property
     def how_to_resume(self) -> str:
@@ -131,6 +144,9 @@ class TrainingPlan:
     def place(self) -> RunPlace:
         """Where the run keeps its checkpoints and history."""
         print_ = fingerprint(self.config, self.rows.dataset)
+        if self.stored_kernel is not None:
+            # Another factor of the same matrix is another basis of the weights.
+            print_["factor"] = self.stored_kernel.folder
         return RunPlace(self.store, self.run_id, print_, self.transforms.arrays(), self.keep_duals)
 
     def model_record(self, result: Mapping[str, Any]) -> ModelRecord:
@@ -153,6 +169,7 @@ class TrainingPlan:
             class_names=info.class_names,
             features=info.features,
             transforms=self.transforms.record(),
+            kernel=None if self.kernel is None else self.kernel.to_dict(),
             result=result,
             run=self.run_id,
             code_version=importlib.metadata.version("topline"),
@@ -168,9 +185,11 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     raw = TrainingRows(dataset, "train")
     _check_labels(raw)
     config = settled(config, dataset)
-    loss = _loss(config)
+    loss = chosen_loss(config)
     _check_problem(config, loss, raw)
     transforms = _transforms(config, store, raw)
+    rows = TrainingRows(dataset, "train", transforms)
+    kernel = planned_kernel(config, rows)
     run_id = config.resume or create_run(
         store,
         config.model_dump(mode="json"),
@@ -180,17 +199,18 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     return TrainingPlan(
         config=config,
         store=store,
-        rows=TrainingRows(dataset, "train", transforms),
+        rows=rows,
         loss=loss,
         transforms=transforms,
         run_id=run_id,
         resumes=config.resume is not None,
+        kernel=kernel,
     )
 
 
 def settled(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     """Give the options with what the data decides filled in: the dataset's id, and k."""
-    k = _settled_k(config, dataset.info.m)
+    k = settled_k(config, dataset.info.m)
     return config.model_copy(update={"dataset": dataset.info.id, "k": k})
 
 
@@ -199,7 +219,7 @@ def fingerprint(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
     chosen = config.model_dump(mode="json", exclude=set(MAY_CHANGE))
     if config.margins is not None:
         # The file may have changed since: its content makes the problem, not its name.
-        content = _read_margins(config.margins).tobytes()
+        content = read_margins(config.margins).tobytes()
         chosen["margins_sha256"] = hashlib.sha256(content).hexdigest()
     return {**chosen, "dataset": dataset.info.id, "dataset_digest": dataset.info.digest}
 
@@ -252,30 +272,6 @@ def _check_problem(config: TrainConfig, loss: Loss, rows: TrainingRows) -> None:
         raise ConfigError(f"the method {method.name} never knows the dual variables: leave keep_duals out")
     if config.keep_duals and not loss.form(m).convex:
         raise ConfigError(f"the loss {loss.name} is not convex, so it has no duals: leave keep_duals out")
-
-
-def _settled_k(config: TrainConfig, m: int) -> int | None:
-    """Give the k that was asked for, or the default one, which bends to a small m."""
-    if config.k is not None or config.loss not in LOSSES_WITH_K or isinstance(config.weights, tuple):
-        return config.k
-    return min(DEFAULT_K, m - 1 if config.loss in K_BELOW_M else m)
-
-
-def _loss(config: TrainConfig) -> Loss:
-    weights: Any = config.weights
-    if weights is None and config.loss.startswith("weighted_"):
-        weights = "linear"
-    margins = None if config.margins is None else _read_margins(config.margins)
-    return make_loss(config.loss, config.k, weights, margins)
-
-
-def _read_margins(path: Path) -> NDArray[np.float64]:
-    try:
-        if path.suffix == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
-        return np.loadtxt(path, delimiter=",", ndmin=2)
-    except (OSError, ValueError) as error:
-        raise InputError(f"margins {path} cannot be read: {error}") from error
 
 
 def _transforms(config: TrainConfig, store: Store, raw: TrainingRows) -> Transforms:

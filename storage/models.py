@@ -44,7 +44,8 @@ class ModelRecord:
     `id` and `created` are given by `save_model`, `revision` counts from 1 and grows with every
     `update_record`.  `loss` is the loss's own dictionary, `features` the features' specification (so that
     new images become the same features), `transforms` those fitted on the training split.  `class_weights`
-    (m,) says how often an example of each class counts, None once.
+    (m,) says how often an example of each class counts, None once.  With a `kernel` the dual variables take
+    the place of weights.
     """
 
     dataset: str
@@ -67,6 +68,7 @@ class ModelRecord:
     run: str | None = None
     code_version: str = ""
     stage: str = "candidate"
+    kernel: Mapping[str, Any] | None = None
     smoothing_kind: str = "moreau"
     class_weights: tuple[float, ...] | None = None
     id: str = ""

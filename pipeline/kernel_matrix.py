@@ -1,0 +1,211 @@
+"""The exact kernel matrix of the training rows: computed by tiles, factored, and kept in the store.
+
+A task computes a run of whole shards, row tile by column tile, and writes them where it runs: on the workers,
+or here where there are none.  The factor is computed here (`solvers.kernel_features`); its rows are what
+training reads in place of the features.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from distributed import Client, wait
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from pipeline.errors import ClusterError, ConfigError
+from pipeline.partition import TrainingRows
+from pipeline.progress import Progress
+from pipeline.transforms import Transforms
+from solvers.kernel_features import ARRAYS, factor
+from solvers.kernel_functions import Kernel
+from storage.chunking import Span
+from storage.files import FileEntry
+from storage.fingerprint import digest_array
+from storage.kernels import KernelDraft, StoredKernel, find_kernel, kernel_key
+
+logger = logging.getLogger(__name__)
+
+ROW_TILE = 512
+COLUMN_TILE = 4096
+POLL_SECONDS = 0.25
+# So many tasks for each thread are handed out at once: enough to keep it busy, few enough to stop soon.
+TASKS_AHEAD = 2
+# So long the workers may all be gone.
+ALONE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTask:
+    """What every tile of one matrix needs to know."""
+
+    rows: TrainingRows
+    kernel: Kernel
+    draft: KernelDraft
+
+
+class StopAskedError(Exception):
+    """Somebody asked to stop between two tiles."""
+
+
+def refuse_size(n: int, budget: int) -> None:
+    """Refuse a matrix that would not fit the budget beside its factor, before any work."""
+    needed = ARRAYS * 8 * n * n
+    if needed > budget:
+        raise ConfigError(
+            f"the kernel matrix of {n:,} rows and its factor take {needed / 2**30:.1f} GiB, more than"
+            f" --kernel-bytes {budget} allows: take --transforms nystroem:1000 or fourier:4000 and no kernel,"
+            " or raise it"
+        )
+
+
+def kernel_of_rows(
+    rows: TrainingRows,
+    transforms: Transforms,
+    kernel: Kernel,
+    client: Client | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> StoredKernel:
+    """Find the matrix of these rows in their store, or compute, factor and keep it.
+
+    Raises `StopAskedError` soon after `stop` says so, `InvalidProblemError` and `UnsupportedCombinationError`
+    for features that the kernel does not take, and `ClusterError` where the workers stay away.
+    """
+    info, store = rows.dataset.info, rows.dataset.store
+    facts = {
+        "dataset": info.id,
+        "digest": info.digest,
+        "transforms": list(transforms.names),
+        "arrays": {name: digest_array(array) for name, array in transforms.arrays().items()},
+        "kernel": kernel.to_dict(),
+        "rows": len(rows),
+    }
+    key = kernel_key(facts)
+    found = find_kernel(store, key)
+    if found is not None:
+        logger.info("kernel %s of %s is there already", key, store.url)
+        return found
+    task = KernelTask(rows, kernel, KernelDraft.begin(store, key, len(rows)))
+    if progress is not None:
+        progress.begin("kernel", len(rows), "rows")
+    try:
+        entries = _computed(task, client, progress, stop)
+        if progress is not None:
+            progress.begin("factor the kernel")
+        F = _factored(task, entries)
+        return task.draft.publish(key, entries, _row_blocks(F), facts)
+    except BaseException:
+        task.draft.discard()
+        raise
+
+
+def _computed(
+    task: KernelTask, client: Client | None, progress: Progress | None, stop: Callable[[], bool]
+) -> list[FileEntry]:
+    """Compute and write every shard."""
+    runs = _runs(task.draft.plan.units, task.draft.plan.shard_rows)
+    entries: list[FileEntry] = []
+    local = client is None or task.draft.store.url.startswith("memory://")
+    done = _here(task, runs) if local or client is None else _on_workers(task, runs, client)
+    for written in done:
+        entries += written
+        if progress is not None:
+            progress.advance(sum(entry.rows[1] - entry.rows[0] for entry in written if entry.rows))
+        if stop():
+            raise StopAskedError
+    return sorted(entries)
+
+
+def _runs(units: int, shard_rows: int) -> list[tuple[int, int]]:
+    """Cut the units into runs of about a tile of rows."""
+    step = max(1, ROW_TILE // shard_rows)
+    return [(first, min(units, first + step)) for first in range(0, units, step)]
+
+
+def _here(task: KernelTask, runs: list[tuple[int, int]]) -> Iterator[list[FileEntry]]:
+    for first, last in runs:
+        yield compute_units(task, first, last)
+
+
+def _on_workers(task: KernelTask, runs: list[tuple[int, int]], client: Client) -> Iterator[list[FileEntry]]:
+    """Hand the runs out, a few at a time; a run of a worker that died is done again by another."""
+    waiting = list(reversed(runs))
+    pending: list[Any] = []
+    heard = time.monotonic()
+    try:
+        while waiting or pending:
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            threads = sum(int(info["nthreads"]) for info in workers)
+            while waiting and len(pending) < TASKS_AHEAD * max(1, threads):
+                first, last = waiting.pop()
+                pending.append(client.submit(_compute_alone, task, first, last, pure=False, retries=3))
+            with contextlib.suppress(TimeoutError), client.as_current():
+                wait(pending, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")
+            heard = time.monotonic() if threads else heard
+            if time.monotonic() - heard > ALONE_SECONDS:
+                raise ClusterError(f"no worker for {ALONE_SECONDS:g} s while the kernel was computed")
+            ready = [future for future in pending if future.done()]
+            pending = [future for future in pending if not future.done()]
+            # Also where nothing is ready: the caller looks at its stop flag.
+            yield [entry for future in ready for entry in future.result()]
+    finally:
+        client.cancel(pending)
+
+
+def _compute_alone(task: KernelTask, first: int, last: int) -> list[FileEntry]:
+    """Compute units on a worker, whose other threads have their own."""
+    with threadpool_limits(1):
+        return compute_units(task, first, last)
+
+
+def compute_units(task: KernelTask, first: int, last: int) -> list[FileEntry]:
+    """Compute and write the units first..last-1 of the matrix."""
+    draft, X = task.draft, _features(task)
+    n = len(task.rows)
+    spans = [draft.plan.bounds(unit) for unit in range(first, last)]
+    whole = Span(spans[0].start, spans[-1].stop)
+    K = np.empty((whole.rows, n))
+    for start in range(0, n, COLUMN_TILE):
+        stop = min(n, start + COLUMN_TILE)
+        K[:, start:stop] = task.kernel.matrix(X[whole.start : whole.stop], X[start:stop])
+    return [
+        draft.write_unit(unit, K[span.start - whole.start : span.stop - whole.start])
+        for unit, span in zip(range(first, last), spans, strict=True)
+    ]
+
+
+_features_lock = threading.Lock()
+_features_held: tuple[str, Any] | None = None
+
+
+def _features(task: KernelTask) -> Any:
+    """All training rows, read once in each process; those of the last matrix make room."""
+    global _features_held
+    with _features_lock:
+        if _features_held is None or _features_held[0] != task.draft.folder:
+            _features_held = None
+            _features_held = (task.draft.folder, task.rows[0 : len(task.rows)])
+        return _features_held[1]
+
+
+def _factored(task: KernelTask, entries: list[FileEntry]) -> NDArray[np.float64]:
+    """Factor the matrix, read back from the store."""
+    global _features_held
+    _features_held = None
+    n = len(task.rows)
+    F, _, _ = factor(task.draft.reader(entries).rows(0, n), task.kernel.name)
+    return F if F.shape[1] else np.zeros((n, 1))
+
+
+def _row_blocks(F: NDArray[np.float64]) -> Iterator[tuple[int, int, NDArray[np.float32]]]:
+    for start in range(0, len(F), COLUMN_TILE):
+        rows = F[start : start + COLUMN_TILE]
+        yield start, start + len(rows), rows.astype(np.float32)

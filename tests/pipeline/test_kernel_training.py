@@ -1,0 +1,246 @@
+"""Exact kernels on stores: the matrix by tiles, the optimum as in memory, models that score and certify."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+from sklearn.metrics.pairwise import chi2_kernel, linear_kernel, polynomial_kernel, rbf_kernel
+
+from pipeline import kernel_matrix
+from pipeline.certification import certify
+from pipeline.errors import ConfigError, InterruptedRunError
+from pipeline.evaluation import evaluate
+from pipeline.kernel_matrix import kernel_of_rows
+from pipeline.partition import TrainingRows
+from pipeline.publishing import export
+from pipeline.stored_model import StoredModel
+from pipeline.train_config import ClusterConfig, TrainConfig
+from pipeline.training import train
+from pipeline.transforms import Transforms
+from solvers import RBFKernel, TopKHinge, solve
+from solvers.kernel_functions import ChiSquaredKernel, LinearKernel, PolynomialKernel
+from storage.features import Dataset
+from storage.kernels import kernel_keys
+from storage.stores import open_store
+from storage.verification import verify_store
+from tests.pipeline.small_data import small_dataset, write_dataset
+
+HERE = ClusterConfig(workers=0)
+NONE = Transforms((), ())
+
+
+def features(dataset: Dataset, split: str = "train") -> Any:
+    rows = TrainingRows(dataset, split)
+    return rows[0 : len(rows)]
+
+
+def dense(X: Any) -> Any:
+    return (X.toarray() if isinstance(X, csr_matrix) else X).astype(np.float64)
+
+
+def trained(store: Path, cluster: ClusterConfig = HERE, **options: Any) -> Any:
+    choice = {"loss": "max_hinge", "kernel": "rbf", "kernel_gamma": 0.1, "transforms": "none", **options}
+    return train(TrainConfig(store=str(store), **choice), cluster)
+
+
+# ---------------------------------------------------------------- the matrix
+
+
+@pytest.mark.parametrize(
+    ("kernel", "peer"),
+    [
+        (LinearKernel(), linear_kernel),
+        (RBFKernel(0.1), lambda X: rbf_kernel(X, gamma=0.1)),
+        (PolynomialKernel(2, 0.5, 1.0), lambda X: polynomial_kernel(X, degree=2, gamma=0.5, coef0=1.0)),
+        (ChiSquaredKernel(0.2), lambda X: chi2_kernel(X, gamma=0.2)),
+    ],
+    ids=["linear", "rbf", "polynomial", "chi2"],
+)
+def test_tiles_make_the_whole_matrix_and_its_factor(kernel, peer, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(kernel_matrix, "ROW_TILE", 32)
+    monkeypatch.setattr(kernel_matrix, "COLUMN_TILE", 77)
+    dataset = small_dataset(tmp_path, n=300)
+    if kernel.name == "chi2":
+        dataset = absolute(tmp_path / "positive", features(dataset))
+    X = features(dataset)
+    n = len(X)
+    stored = kernel_of_rows(TrainingRows(dataset), NONE, kernel)
+    K = peer(X.astype(np.float64))
+    np.testing.assert_allclose(stored.matrix.rows(0, n), K, rtol=1e-11, atol=1e-12)
+    F = stored.factor.rows(0, n).astype(np.float64)
+    np.testing.assert_allclose(F @ F.T, K, atol=1e-5 * np.abs(K).max())
+    if kernel.name == "linear":
+        assert F.shape[1] == X.shape[1]
+
+
+def absolute(folder: Path, X: Any) -> Dataset:
+    store = open_store(folder, create=True)
+    info = write_dataset(store, np.abs(X), np.arange(len(X)) % 5, np.zeros(len(X), dtype=np.int8))
+    return Dataset.open(store, info.id)
+
+
+def test_a_matrix_is_made_once_for_the_same_rows_and_kernel(tmp_path: Path) -> None:
+    small_dataset(tmp_path, n=300)
+    store = open_store(tmp_path)
+    first = trained(tmp_path)
+    assert len(kernel_keys(store)) == 1
+    again = trained(tmp_path, C=0.1, loss="topk_hinge", k=2)
+    assert len(kernel_keys(store)) == 1
+    assert again.primal != first.primal
+    trained(tmp_path, kernel_gamma=0.2)
+    trained(tmp_path, transforms="standardize")
+    assert len(kernel_keys(store)) == 3
+    assert not verify_store(store)
+
+
+# ---------------------------------------------------------------- the same as in memory
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+def test_a_store_gives_what_solve_gives(sparse: bool, smoothing: float, tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path, n=300, sparse=sparse)
+    result = trained(tmp_path, loss="topk_hinge", k=2, smoothing=smoothing, tol=1e-5)
+    X, y = features(dataset), TrainingRows(dataset).labels()
+    lam = 1.0 / len(y)
+    best = solve(X, y, TopKHinge(2), lam, smoothing, tol=1e-6, kernel=RBFKernel(0.1), max_passes=5000)
+    assert result.solved
+    assert result.relative_gap <= 1e-5
+    assert result.dual <= best.primal * (1 + 1e-9)
+    assert best.dual <= result.primal * (1 + 1e-9)
+    assert result.primal == pytest.approx(best.primal, rel=3e-5)
+    assert (result.n, result.d, result.m) == (len(y), 12, 5)
+    certificate = result.certificate
+    assert certificate.certified
+    assert certificate.rests_on == "A"
+    assert certificate.primal == pytest.approx(result.primal, rel=1e-8)
+    assert certificate.dual == pytest.approx(result.dual, rel=1e-8)
+    # Scores of new rows, against the sum written out.
+    stored = StoredModel.open(result.model)
+    new = features(dataset, "test")
+    A = stored.model.duals(0, len(y)).astype(np.float64)
+    expected = rbf_kernel(dense(new), dense(X), gamma=0.1) @ A / (lam * len(y))
+    np.testing.assert_allclose(stored.scores(new), expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"kernel_gamma": None}, "rbf"),
+        ({"kernel": "polynomial", "kernel_degree": 2, "kernel_coef0": 1.0}, "polynomial"),
+        ({"kernel": "linear", "kernel_gamma": None}, "linear"),
+        ({"method": "fw", "tol": 0.05}, "rbf"),
+        ({"class_weight": "balanced"}, "rbf"),
+        ({"loss": "softmax", "transforms": "l2,bias", "kernel_gamma": "auto"}, "rbf"),
+    ],
+)
+def test_models_with_kernels_are_certified_evaluated_and_not_exported(
+    options: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    small_dataset(tmp_path, n=400)
+    result = trained(tmp_path, **options)
+    assert result.certificate.certified
+    assert certify(result.model).certified
+    model = StoredModel.open(result.model).model
+    assert model.record.kernel is not None
+    assert model.record.kernel["name"] == name
+    assert "W" not in model.arrays
+    found = evaluate(result.model)
+    assert found.topk[1] > found.majority_baseline
+    with pytest.raises(ConfigError, match=f"has the kernel {name} and scores through its training rows"):
+        export(result.model, tmp_path / "model.npz", "npz")
+
+
+def test_the_linear_kernel_trains_the_linear_model(tmp_path: Path) -> None:
+    small_dataset(tmp_path, n=400)
+    kernel = trained(tmp_path, kernel="linear", kernel_gamma=None, tol=1e-4)
+    linear = trained(tmp_path, kernel=None, kernel_gamma=None, tol=1e-4)
+    assert kernel.primal == pytest.approx(linear.primal, rel=2e-4)
+    assert kernel.dual <= linear.primal
+    assert linear.dual <= kernel.primal
+
+
+def test_a_certificate_is_the_sums_written_out(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path, n=300)
+    X, y = features(dataset), TrainingRows(dataset).labels().astype(int)
+    stored = StoredModel.open(trained(tmp_path).model)
+    A = stored.model.duals(0, len(y)).astype(np.float64)
+    scores = rbf_kernel(X.astype(np.float64), gamma=0.1) @ A
+    own = scores[np.arange(len(y)), y]
+    hinge = (1.0 - np.eye(5)[y] + scores - own[:, None]).max(axis=1)
+    norm = np.sum(A * scores)
+    certificate = certify(stored.model.url)
+    assert certificate.primal == pytest.approx((0.5 * norm + hinge.sum()) / len(y), rel=1e-9)
+    # Rows of A in float32 sum to zero only to that precision.
+    alpha = A[np.arange(len(y)), y]
+    assert certificate.dual == pytest.approx((alpha.sum() - 0.5 * norm) / len(y), rel=1e-7)
+
+
+# ---------------------------------------------------------------- workers, interruption, refusals
+
+
+@pytest.mark.cluster
+def test_workers_make_the_same_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_matrix, "ROW_TILE", 16)
+    small_dataset(tmp_path / "here", n=300)
+    small_dataset(tmp_path / "there", n=300)
+    here = trained(tmp_path / "here")
+    there = trained(tmp_path / "there", ClusterConfig(workers=2, dashboard=False))
+    assert there.primal == pytest.approx(here.primal, rel=1e-9)
+    assert there.certificate.certified
+
+
+def test_an_interrupted_run_goes_on_with_the_same_factor(tmp_path: Path) -> None:
+    small_dataset(tmp_path, n=300)
+    short = trained(tmp_path, tol=1e-6, max_passes=4, certify=False)
+    assert not short.solved
+    resumed = train(TrainConfig(store=str(tmp_path), resume=short.run, max_passes=2000), HERE)
+    assert resumed.solved
+    assert resumed.passes > 4
+    assert resumed.primal == pytest.approx(trained(tmp_path, tol=1e-6).primal, rel=2e-6)
+
+
+def asked_to_stop(*_: Any) -> None:
+    raise kernel_matrix.StopAskedError
+
+
+def test_a_stop_between_tiles_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = small_dataset(tmp_path, n=300)
+    with pytest.raises(kernel_matrix.StopAskedError):
+        kernel_of_rows(TrainingRows(dataset), NONE, RBFKernel(0.1), stop=lambda: True)
+    assert not verify_store(open_store(tmp_path))
+    monkeypatch.setattr("pipeline.kernel_training.kernel_of_rows", asked_to_stop)
+    with pytest.raises(InterruptedRunError, match="kernel was computed; continue with: topline train"):
+        trained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kernel_bytes": 1 << 20}, "take --transforms nystroem:1000 or fourier:4000 and no kernel"),
+        ({"method": "fw_away"}, "made of its dual variables, and the method fw_away knows none"),
+        ({"keep_duals": False}, "made of its dual variables, and keep_duals is off"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    small_dataset(tmp_path, n=700)
+    with pytest.raises(ConfigError, match=message):
+        trained(tmp_path, **options)
+    assert not kernel_keys(open_store(tmp_path))
+
+
+def test_parameters_need_their_kernel() -> None:
+    with pytest.raises(ValueError, match="belong to a kernel: name one"):
+        TrainConfig(kernel_gamma=0.5)
+
+
+def test_chi2_of_sparse_features_is_refused(tmp_path: Path) -> None:
+    small_dataset(tmp_path, n=300, sparse=True)
+    with pytest.raises(ConfigError, match="chi2 takes no sparse features"):
+        trained(tmp_path, kernel="chi2", kernel_gamma=None)
