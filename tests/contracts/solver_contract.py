@@ -1,0 +1,203 @@
+"""What every method must do with every loss, smoothing and weighting that it is for, and with all others.
+
+Combinations are made from the registries: a new loss is a line in `tests.solvers.problems`, and a new method
+for every convex loss is no line at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from solvers import METHODS, InvalidProblemError, Status, UnsupportedCombinationError, solve
+from solvers.losses import OneVsAll, TruncatedTopKEntropy
+from tests.reference import losses as reference
+from tests.reference.smooth import is_smooth
+from tests.reference.training_qp import optimum
+from tests.solvers.problems import EVERY_LOSS, M, examples
+
+X, Y = examples(n=20, d=3)
+LAM = 2.0 / len(Y)
+#: Weights far apart, one of them zero.
+WEIGHTS = np.random.default_rng(0).uniform(0.2, 2.0, len(Y)) * (np.arange(len(Y)) != 4)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem on X and Y."""
+
+    loss: Any
+    smoothing: float
+    kind: str
+    weighted: bool
+
+    def __str__(self) -> str:
+        smoothing = f"-{self.kind}" if self.smoothing else ""
+        return f"{self.loss.name}{smoothing}{'-weighted' if self.weighted else ''}"
+
+    @property
+    def weights(self):
+        return WEIGHTS if self.weighted else None
+
+    @property
+    def ranked(self) -> bool:
+        return not (is_smooth(self.loss) or isinstance(self.loss, OneVsAll))
+
+    @property
+    def convex(self) -> bool:
+        return not isinstance(self.loss, TruncatedTopKEntropy)
+
+    @property
+    def smooth(self) -> bool:
+        return is_smooth(self.loss) or self.smoothing > 0
+
+
+CASES = [
+    Case(loss, smoothing, kind, weighted)
+    for loss, (smoothing, kind), weighted in product(
+        EVERY_LOSS, [(0.0, "moreau"), (0.5, "moreau"), (0.5, "others")], [False, True]
+    )
+]
+#: What methods are for that are not for every convex loss.
+FITS = {
+    "lbfgs": lambda case: case.smooth,
+    "fw_away_columns": lambda case: case.ranked,
+    "fw_pairwise_columns": lambda case: case.ranked,
+}
+#: Relative gaps that methods reach in the passes given here, where all others reach GAPS in PASSES.  The gap
+#: of these falls like 1/t: ten times fewer are ten times the passes.
+SLOW = {"fw": (5e-3, 1000), "fw_open_loop": (5e-3, 1000), "projected_gradient": (5e-3, 1000)}
+#: Relative gap of smooth problems, and of the others.
+GAPS = {True: 1e-8, False: 1e-4}
+PASSES = 10_000
+
+
+def words_of_refusal(method: str, case: Case) -> tuple[str, ...]:
+    """Give what the refusal must name; nothing where the combination is allowed."""
+    if case.smoothing and is_smooth(case.loss):
+        return (case.loss.name, "smooth")
+    if case.kind == "others" and not case.ranked:
+        return (case.loss.name, "others")
+    fits = FITS.get(method, lambda case: case.convex)
+    return () if fits(case) else (case.loss.name, method)
+
+
+COMBINATIONS = list(product(METHODS, CASES))
+ALLOWED = [(method, case) for method, case in COMBINATIONS if not words_of_refusal(method, case)]
+REFUSED = [(method, case) for method, case in COMBINATIONS if words_of_refusal(method, case)]
+
+
+def name_of(value: Any) -> str:
+    """Name a combination."""
+    return f"{value[0]}-{value[1]}"
+
+
+@cache
+def solved(method: str, case: Case):
+    """Solve to the gap that the method is held to."""
+    tol, passes = SLOW.get(method, (GAPS[case.smooth], PASSES))
+    return run(method, case, X, tol=tol, max_passes=passes)
+
+
+def run(method: str, case: Case, features: Any, **options: Any):
+    """Solve one case, with A where the method knows it."""
+    return solve(
+        features, Y, case.loss, LAM, case.smoothing, method, sample_weight=case.weights,
+        smoothing_kind=case.kind, m=M, keep_duals=case.convex and not METHODS[method].dual_free, **options,
+    )  # fmt: skip
+
+
+@cache
+def best_of(case: Case) -> float:
+    """Give the optimum of the general solver."""
+    return optimum(X, Y, case.loss, LAM, case.smoothing, M, case.kind, case.weights)
+
+
+def primal_of(case: Case, features: Any, W: Any) -> float:
+    """Give P(W) by the definitions."""
+    return reference.primal(features, Y, case.loss, LAM, case.smoothing, W, case.kind, case.weights)
+
+
+class SolverContract:
+    """Inherit it and parametrise `combination` over ALLOWED."""
+
+    def test_primal_and_dual_are_those_of_the_returned_W_and_A(self, combination) -> None:
+        method, case = combination
+        self.check_values(case, X, solved(method, case), 1e-9)
+
+    def test_float32_features_change_no_value_by_more_than_their_duals(self, combination) -> None:
+        """P and D are sums in float64; A is float32, and so is w_i times the rows that the blocks hold."""
+        method, case = combination
+        features = X.astype(np.float32)
+        result = run(method, case, features, tol=1e-5, max_passes=40)
+        self.check_values(case, features, result, 1e-7 if case.weighted else 1e-9)
+
+    def check_values(self, case: Case, features: Any, result: Any, rounding: float) -> None:
+        assert result.primal == pytest.approx(primal_of(case, features, result.W), rel=rounding)
+        if not case.convex:
+            return
+        assert result.gap == pytest.approx(result.primal - result.dual, abs=1e-15)
+        if result.A is None:
+            # Without A its linear term is taken on trust here, and checked by the optimum below.
+            expected = result.b - 0.5 * LAM * np.sum(result.W**2)
+        else:
+            A = np.asarray(result.A, dtype=np.float64)
+            expected = reference.dual(features, Y, case.loss, LAM, case.smoothing, A, case.kind, case.weights)
+            W = result.W if result.W_dual is None else result.W_dual
+            np.testing.assert_allclose(W, reference.weights_of(features, LAM, A), rtol=0, atol=100 * rounding)
+            self.check_feasible(case, A)
+        assert result.dual == pytest.approx(expected, rel=rounding, abs=rounding * result.primal)
+
+    def check_feasible(self, case: Case, A: Any) -> None:
+        """Every row is w_i times a point of the domain, to the precision that A is kept in."""
+        weights = np.ones(len(Y)) if case.weights is None else case.weights
+        for weight, row, label in zip(weights, A, Y, strict=True):
+            if weight > 0:
+                assert reference.infeasibility(case.loss, row / weight, label) <= 1e-6
+            else:
+                np.testing.assert_array_equal(row, 0.0)
+
+    def test_the_optimum_of_a_general_solver_lies_between(self, combination) -> None:
+        method, case = combination
+        if not case.convex:
+            return
+        result, best = solved(method, case), best_of(case)
+        rounding = 1e-9 * (1.0 + best)  # what the interior point method leaves open
+        assert result.dual - rounding <= best <= result.primal + rounding
+
+    def test_the_gap_closes(self, combination) -> None:
+        method, case = combination
+        result = solved(method, case)
+        assert result.status is Status.SOLVED
+        if case.convex:
+            assert result.relative_gap <= SLOW.get(method, (GAPS[case.smooth], PASSES))[0]
+            assert result.gap >= -1e-12 * result.primal
+            return
+        # Not convex: no bound is claimed, and the gradient is that of the definition.
+        assert result.gap_kind == "none"
+        assert np.isnan([result.dual, result.gap, result.relative_gap]).all()
+        sizes = [np.linalg.norm(self.gradient(case, W)) for W in (result.W, np.zeros_like(result.W))]
+        assert result.stationarity == pytest.approx(sizes[0] / sizes[1], rel=1e-4)
+
+    def gradient(self, case: Case, W: Any) -> Any:
+        """Give grad P(W) by the definitions."""
+        U = np.array([reference.gradient(case.loss, s, label) for s, label in zip(X @ W, Y, strict=True)])
+        weights = np.ones(len(Y)) if case.weights is None else case.weights
+        return LAM * W - X.T @ (weights[:, None] * U) / len(Y)
+
+
+class RefusalContract:
+    """Inherit it and parametrise `combination` over REFUSED."""
+
+    def test_it_is_refused_by_name(self, combination) -> None:
+        method, case = combination
+        with pytest.raises((UnsupportedCombinationError, InvalidProblemError)) as refusal:
+            run(method, case, X, max_passes=2)
+        for word in words_of_refusal(method, case):
+            assert word in str(refusal.value)
+        assert "\n" not in str(refusal.value)

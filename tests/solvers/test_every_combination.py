@@ -1,0 +1,53 @@
+"""Every loss with every method, smoothing and weighting: solved to the same optimum, or refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from solvers import METHODS
+from tests.contracts.solver_contract import (
+    ALLOWED,
+    CASES,
+    FITS,
+    LAM,
+    REFUSED,
+    SLOW,
+    WEIGHTS,
+    RefusalContract,
+    SolverContract,
+    X,
+    Y,
+    best_of,
+    name_of,
+)
+from tests.reference.training_qp import optimum
+from tests.solvers.problems import M
+
+WEIGHTED = [case for case in {case for _, case in ALLOWED} if case.weighted and case.convex]
+
+
+@pytest.mark.parametrize("combination", ALLOWED, ids=name_of)
+class TestEveryAllowedCombination(SolverContract):
+    pass
+
+
+@pytest.mark.parametrize("combination", REFUSED, ids=name_of)
+class TestEveryOtherCombination(RefusalContract):
+    pass
+
+
+@pytest.mark.parametrize("case", sorted(WEIGHTED, key=str), ids=str)
+def test_examples_without_weight_might_as_well_be_left_out(case) -> None:
+    """The risk is not divided by the sum of the weights: n' of n examples at lam n / n' have P n / n'."""
+    kept = WEIGHTS > 0
+    share = kept.sum() / len(Y)
+    less = optimum(X[kept], Y[kept], case.loss, LAM / share, case.smoothing, M, case.kind, WEIGHTS[kept])
+    assert best_of(case) == pytest.approx(less * share, rel=1e-8)
+
+
+def test_no_method_is_left_out_and_each_is_for_something() -> None:
+    allowed = {method for method, _ in ALLOWED}
+    assert allowed == set(METHODS)
+    assert set(FITS) | set(SLOW) <= set(METHODS)
+    assert len(ALLOWED) + len(REFUSED) == len(METHODS) * len(CASES)
+    assert {case for _, case in ALLOWED} >= {case for case in CASES if case.convex and case.smoothing == 0}
