@@ -79,8 +79,11 @@ def rest_of(base_share: float, shares: Any, used: int, place: int) -> float:
 
 
 @njit(**_FLAGS)
-def order_ties(rho: Any, labels: Any, count: int) -> None:
-    """Sort the classes of equal rank weights, so that equal vertices are equal lists."""
+def put_in_order(rho: Any, labels: Any, count: int, own: int) -> int:
+    """Write a vertex so that equal vertices are equal lists; give its new length.
+
+    Classes of equal rank weights are sorted, and an own class that could as well be last is left out.
+    """
     start = 0
     while start < count:
         stop = start + 1
@@ -89,6 +92,14 @@ def order_ties(rho: Any, labels: Any, count: int) -> None:
         if stop > start + 1:
             labels[start:stop] = np.sort(labels[start:stop])
         start = stop
+    last = count - 1
+    while last >= 0 and labels[last] != own and rho[last] == rho[count - 1]:
+        last -= 1
+    if last < 0 or labels[last] != own or rho[last] != rho[count - 1]:
+        return count
+    for p in range(last, count - 1):
+        labels[p] = labels[p + 1]
+    return count - 1
 
 
 @njit(**_FLAGS)

@@ -14,7 +14,7 @@ from solvers.active_sets import (
     SWAP,
     TOWARDS,
     add_vertex,
-    order_ties,
+    put_in_order,
     rest_of,
     value_of,
     value_of_point,
@@ -105,7 +105,7 @@ def choose_directions(
         row[:] = 0.0
         moves[i] = REST
         _violations(scores[i], own, margins, a)
-        order_ties(rho, ranked[i], counts[i])
+        counts[i] = put_in_order(rho, ranked[i], counts[i], own)
         top = value_of(a, rho, ranked[i], counts[i])
         here = value_of_point(a, A[i], own)
         # Where there is no dense point its share is 0, and nobody looks at it.

@@ -40,13 +40,13 @@ class ColumnFrankWolfe:
     steeper.  Each goes as far as is best for it alone, times a length that all share and that follows from
     the steps so far; then one exact step g in [0, 1] is taken along the sum.  A set holds 16 vertices at
     most, beyond which the one of smallest share becomes part of a dense point; after a checkpoint is loaded
-    alpha_i itself is that point.  A is in float64.
+    the sets are new ones that make the loaded rows.  A is in float64.
     """
 
     pairwise: bool
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
-        """Measure W, and find the directions on the way."""
+        """Measure W, and find the directions on the way; with smoothing too the gap is the true one."""
         stats = run(
             ColumnOrder(
                 round=state.round,
@@ -60,7 +60,7 @@ class ColumnFrankWolfe:
         # The blocks know |A|^2 of the A they hold; the recursion for it is only needed between rounds.
         aa = stats.alpha_sq / problem.n
         loss = stats.loss / problem.n
-        primal = problem.lifted_primal(state.W, aa, loss)
+        primal = problem.primal(state.W, loss)
         dual = problem.dual(state.W, state.b, aa)
         before = replace(
             state,
@@ -69,14 +69,7 @@ class ColumnFrankWolfe:
             best_primal=min(state.best_primal, primal),
             best_dual=max(state.best_dual, dual),
         )
-        return Measurement(
-            primal=primal,
-            dual=dual,
-            gap_kind="lifted" if problem.smoothing > 0 else "true",
-            before=before,
-            stats=stats,
-            passes=1,
-        )
+        return Measurement(primal=primal, dual=dual, gap_kind="true", before=before, stats=stats, passes=1)
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
         """Step along the sum of the directions."""
