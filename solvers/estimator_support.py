@@ -1,32 +1,48 @@
-"""Parts of the estimators that know nothing of scikit-learn's contract."""
+"""Parts of the estimators: parameters and weights as `solve` takes them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from scipy import sparse
+from sklearn.utils import check_random_state
+from sklearn.utils.class_weight import compute_class_weight
 
 from solvers.errors import InvalidProblemError
+from solvers.losses import TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
 from solvers.losses.base import Loss
+from solvers.losses.registry import LOSSES, make_loss
 from solvers.rows import is_sparse
-from solvers.typing import FloatArray, IntArray
+from solvers.state import SolveResult
+from solvers.typing import Float64Array, FloatArray, IntArray
+
+_OF_THE_OTHERS = frozenset({TopKOthersHinge.name, TopKEntropy.name, TruncatedTopKEntropy.name})
 
 
 @dataclass(frozen=True, eq=False)
 class WarmStart:
-    """Dual variables of the last fit; they are feasible for the same labels and loss, whatever X and C."""
+    """Dual variables of the last fit; they are feasible for the same labels, weights and loss, whatever X."""
 
     loss: Loss
     labels: IntArray
+    weights: Float64Array | None
     A: FloatArray
 
-    def fits(self, loss: Loss, labels: IntArray) -> bool:
-        """Say whether they can start a fit with this loss and these labels."""
-        return self.loss == loss and np.array_equal(self.labels, labels)
+    def options(self, loss: Loss, labels: IntArray, weights: Float64Array | None) -> dict[str, Any]:
+        """Give what makes `solve` start from them where they are feasible."""
+        pairs = ((self.labels, labels), (self.weights, weights))
+        if self.loss == loss and all(_same(before, now) for before, now in pairs):
+            return {"duals": [(0, len(self.A), self.A)]}
+        return {}
+
+
+def _same(before: Any, now: Any) -> bool:
+    return before is now if before is None or now is None else np.array_equal(before, now)
 
 
 def positive(C: Any) -> float:
@@ -34,6 +50,27 @@ def positive(C: Any) -> float:
     if isinstance(C, bool) or not isinstance(C, Real) or not 0.0 < float(C) < math.inf:
         raise InvalidProblemError(f"C is {C!r}; give a positive number")
     return float(C)
+
+
+def seed_of(random_state: Any) -> int:
+    """Give the seed of `solve` that scikit-learn's `random_state` stands for."""
+    generator = check_random_state(random_state)
+    if isinstance(random_state, Integral):
+        return int(random_state)
+    return int(generator.randint(np.iinfo(np.int32).max))
+
+
+def shortfall(result: SolveResult, tol: float) -> str:
+    """Say where a run ended that did not come to its tolerance."""
+    reached = (
+        f"at a relative gap of {result.relative_gap:.2g}"
+        if result.stationarity is None
+        else f"with {result.stationarity:.2g} of the first gradient left"
+    )
+    return (
+        f"training ended after {result.passes} passes ({result.status.value}) {reached}, short of "
+        f"tol = {tol:g}; scale the features, raise max_passes or raise tol"
+    )
 
 
 def with_constant(X: Any) -> Any:
@@ -47,8 +84,44 @@ def with_constant(X: Any) -> Any:
     return extended
 
 
-def warm_options(warm: WarmStart | None, loss: Loss, labels: IntArray) -> dict[str, Any]:
-    """Give `solve` the duals of an earlier fit where they are feasible here."""
-    if warm is None or not warm.fits(loss, labels):
-        return {}
-    return {"duals": [(0, len(warm.A), warm.A)]}
+def chosen_loss(loss: Any, k: int, m: int, weights: Any, margins: Any) -> Any:
+    """Give the loss that a name stands for, for m classes; what is no name is left to `solve` to check.
+
+    k is lowered to m - 1 where the loss looks at the other classes only.
+    """
+    if isinstance(loss, str):
+        k = min(k, m - 1) if loss in _OF_THE_OTHERS else k
+        takes_k = LOSSES.get(loss, (None, None))[1] == "k" or isinstance(weights, str)
+        return make_loss(loss, k=k if takes_k else None, weights=weights, margins=margins)
+    if weights is not None or margins is not None:
+        raise InvalidProblemError(
+            f"the loss {loss!r} is complete; leave weights and margins out or give its name"
+        )
+    return loss
+
+
+def combined_weights(
+    sample_weight: Float64Array | None, class_weight: Any, classes: np.ndarray[Any, Any], labels: IntArray
+) -> Float64Array | None:
+    """Give the weight of each example times that of its class; None where neither is given.
+
+    "balanced" gives every class that counts the same share of the total weight.  InvalidProblemError where
+    examples of only one class count.
+    """
+    if sample_weight is None and class_weight is None:
+        return None
+    weights = np.ones(len(labels)) if sample_weight is None else sample_weight
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        counts = np.bincount(labels, weights=weights, minlength=len(classes))
+        share = counts.sum() / np.count_nonzero(counts)
+        weights = weights * (share / np.where(counts > 0.0, counts, np.inf))[labels]
+    elif isinstance(class_weight, Mapping):
+        weights = weights * compute_class_weight(class_weight, classes=classes, y=classes[labels])[labels]
+    elif class_weight is not None:
+        raise InvalidProblemError(f"class_weight is {class_weight!r}; give None, 'balanced' or a dict")
+    left = np.unique(labels[weights > 0])
+    if len(left) == 1:
+        raise InvalidProblemError(
+            f"every example of positive weight is of the class {classes[left[0]]}; give a second one weight"
+        )
+    return weights

@@ -7,26 +7,35 @@ It lives apart from the rest of the package because importing scikit-learn takes
 from __future__ import annotations
 
 import warnings
-from numbers import Integral
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_consistent_length, check_random_state
+from sklearn.utils import Tags, check_consistent_length
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 
 from solvers.api import solve
 from solvers.errors import InvalidProblemError, NonFiniteError, UnsupportedCombinationError
 from solvers.estimator_kernels import KernelAttributes, one_of_two, with_intercept
-from solvers.estimator_support import WarmStart, positive, warm_options, with_constant
+from solvers.estimator_support import (
+    WarmStart,
+    chosen_loss,
+    combined_weights,
+    positive,
+    seed_of,
+    shortfall,
+    with_constant,
+)
 from solvers.inputs import checked_problem
 from solvers.kernel_functions import Kernel
 from solvers.kernel_problem import KernelResult, solve_with_kernel
 from solvers.losses.base import Loss, checked_k
-from solvers.losses.registry import LOSSES, make_loss
 from solvers.method_registry import METHODS, method_named
+from solvers.problem import SmoothingKind
 from solvers.state import SolveResult
 from solvers.stopping import Status
 from solvers.typing import Float64Array, IntArray
@@ -41,12 +50,16 @@ class TopKClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # type:
         P(W) = lam/2 |W|_F^2 + (1/n) sum_i Phi(W^T x_i; y_i)
 
     which is 1/(n C) times LinearSVC's 1/2 |W|^2 + C sum_i Phi, so that a C means the same there and here.
+    With weights Phi counts w_i times: an example of weight 0 might as well be left out, one of weight 2 be
+    there twice.
 
     Parameters
     ----------
     loss : str or Loss, default="topk_hinge"
         "topk_hinge", "usunier_hinge", "max_hinge", "weighted_topk_hinge", "weighted_usunier_hinge",
-        "structured_hinge", or one of the losses of this package as a value, such as ``TopKHinge(5)``.
+        "structured_hinge", "topk_others_hinge", "softmax", "topk_entropy", "one_vs_all_hinge",
+        "one_vs_all_logistic", "truncated_topk_entropy" (with lbfgs only, and without a certificate), or one
+        of the losses of this package as a value, such as ``TopKHinge(5)``.
     k : int, default=5
         How many guesses count: k of the losses that have one (and of rank weights given by name), and the
         default of `predict_top_k` and `top_k_score`.  With m < k classes it is m, for that many guesses
@@ -55,11 +68,13 @@ class TopKClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # type:
     C : float, default=1.0
         Weight of the losses against the regulariser.
     smoothing : float, default=0.0
-        Gamma of the loss's Moreau envelope; 0 trains on the loss itself.
+        Gamma of the loss's envelope; 0 trains on the loss itself.
+    smoothing_kind : "moreau" or "others", default="moreau"
+        What is smoothed: all scores, or those of the other classes only.
     solver : str, default="dual_ascent"
-        `method` of `solve`: also "fw", "fw_open_loop", "projected_gradient".
+        `method` of `solve`: also "lbfgs" for smooth losses, "sdca", "fw" and the others of its kind.
     tol : float, default=1e-3
-        Relative duality gap to reach.
+        Relative duality gap to reach; without a dual, share of the gradient at zero.
     max_passes : int, default=1000
         Budget of passes over the examples; a ConvergenceWarning says where it ran out.
     fit_intercept : bool, default=True
@@ -70,8 +85,11 @@ class TopKClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # type:
     margins : array-like (m, m), default=None
         Margins of "structured_hinge", rows (true class) and columns in the order of `classes_`.
     warm_start : bool, default=False
-        Start from the dual variables of the last fit where the labels and the loss are the same, as along a
-        path of C; otherwise start afresh.  Keeps an (n, m) array; only with solver="dual_ascent".
+        Start from the dual variables of the last fit where labels, weights and loss are the same, as along a
+        path of C; otherwise start afresh.  Keeps an (n, m) array; only with "dual_ascent" and "sdca".
+    class_weight : dict or "balanced", default=None
+        Weight of each class (1 where a dict has none), times `sample_weight`; "balanced" gives every class
+        the same total.
     kernel : str or Kernel, default=None
         None for a linear classifier of the features; "linear" (the same through inner products), "rbf",
         "polynomial", "chi2", a value such as ``RBFKernel(0.5)``, or "precomputed", where X is K(train, train)
@@ -97,7 +115,8 @@ class TopKClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # type:
         (m, s) or (1, s), of which scores are sums: dual_coef_ @ K(support, new) + intercept_.
     n_features_in_ : int, and `feature_names_in_` where X has column names.
     n_iter_ : int, passes over the examples.
-    primal_, dual_, dual_gap_, relative_gap_ : floats, P, D, P - D and its share of P, measured in float64.
+    primal_, dual_, dual_gap_, relative_gap_ : floats, P, D, P - D and its share of P, measured in float64;
+        all but primal_ are NaN where the loss is not convex.
     status_ : Status, how training ended.
     history_ : tuple of IterationRecord, one a round.
     """
@@ -111,11 +130,13 @@ class TopKClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # type:
         solver: str = "dual_ascent",
         tol: float = 1e-3,
         *,
+        smoothing_kind: SmoothingKind = "moreau",
         max_passes: int = 1000,
         fit_intercept: bool = True,
         weights: Any = None,
         margins: Any = None,
         warm_start: bool = False,
+        class_weight: Any = None,
         kernel: str | Kernel | None = None,
         gamma: float | str | None = None,
         degree: int | None = None,
@@ -128,19 +149,23 @@ class TopKClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # type:
         self.smoothing = smoothing
         self.solver = solver
         self.tol = tol
+        self.smoothing_kind = smoothing_kind
         self.max_passes = max_passes
         self.fit_intercept = fit_intercept
         self.weights = weights
         self.margins = margins
         self.warm_start = warm_start
+        self.class_weight = class_weight
         self.kernel = kernel
         self.gamma = gamma
         self.degree = degree
         self.coef0 = coef0
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse, float32 or float64, and y (n,), labels of two or more classes.
+
+        `sample_weight` (n,) says how often each example counts, None once.
 
         Raises
         ------
@@ -155,9 +180,16 @@ class TopKClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # type:
             raise InvalidProblemError(
                 f"every label is {classes[0]}, which is one class; give examples of at least two classes"
             )
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = combined_weights(sample_weight, self.class_weight, classes, labels)
         k = min(checked_k(self.k, type(self).__name__), len(classes))
-        result = self._solve(X, labels, self._chosen_loss(k))
-        self._keep(result, classes, labels)
+        loss = chosen_loss(self.loss, k, len(classes), self.weights, self.margins)
+        result = self._solve(X, labels, weights, loss)
+        self._keep(result, classes)
+        self._warm = None
+        if self.warm_start and result.A is not None:
+            self._warm = WarmStart(result.problem.loss, labels, weights, result.A)
         self.k_ = k
         return self
 
@@ -203,67 +235,37 @@ class TopKClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # type:
         tags.input_tags.sparse = True
         return self._kernel_tags(tags)
 
-    def _chosen_loss(self, k: int) -> Any:
-        """Give the loss that a name stands for; what is no name is left to `solve`, which checks it."""
-        if isinstance(self.loss, str):
-            takes_k = LOSSES.get(self.loss, (None, None))[1] == "k" or isinstance(self.weights, str)
-            return make_loss(self.loss, k=k if takes_k else None, weights=self.weights, margins=self.margins)
-        if self.weights is not None or self.margins is not None:
-            raise InvalidProblemError(
-                f"the loss {self.loss!r} is complete; leave weights and margins out or give its name"
-            )
-        return self.loss
-
-    def _solve(self, X: Any, labels: IntArray, loss: Loss) -> SolveResult:
+    def _solve(self, X: Any, labels: IntArray, weights: Float64Array | None, loss: Loss) -> SolveResult:
         lam = 1.0 / (len(labels) * positive(self.C))
         if self.warm_start and self.solver in METHODS and not METHODS[self.solver].keeps_duals:
             raise UnsupportedCombinationError(
                 f"the solver {self.solver} has no warm_start; take dual_ascent or leave warm_start out"
             )
-        kernel, seed = self._chosen_kernel(), self._seed()
+        kernel, seed = self._chosen_kernel(), seed_of(self.random_state)
         warm: WarmStart | None = getattr(self, "_warm", None) if self.warm_start else None
+        start = {} if warm is None else warm.options(loss, labels, weights)
         spec = method_named(self.solver)
         keep_duals = kernel is not None and (spec.keeps_duals or spec.lifted)
 
-        def linear(rows: Any) -> SolveResult:
-            return solve(
-                rows,
-                labels,
-                loss,
-                lam,
-                smoothing=self.smoothing,
-                method=self.solver,
-                tol=self.tol,
-                max_passes=self.max_passes,
-                seed=seed,
-                keep_duals=keep_duals,
-                **warm_options(warm, loss, labels),
-            )
-
+        linear: Callable[[Any], SolveResult] = partial(
+            solve, y=labels, loss=loss, lam=lam, smoothing=self.smoothing, method=self.solver, tol=self.tol,
+            max_passes=self.max_passes, seed=seed, smoothing_kind=self.smoothing_kind, keep_duals=keep_duals,
+            sample_weight=weights, **start,
+        )  # fmt: skip
         if kernel is None:
             return linear(with_constant(X) if self.fit_intercept else X)
-        problem, rows, labels = checked_problem(X, labels, loss, lam, self.smoothing, "moreau", None)
+        problem, rows, labels = checked_problem(
+            X, labels, loss, lam, self.smoothing, self.smoothing_kind, None
+        )
         spec.refuse(problem)
         kernel = with_intercept(kernel, fit_intercept=self.fit_intercept)
-        return solve_with_kernel(kernel, problem, rows, labels, None, linear, self.tol, None)
+        return solve_with_kernel(kernel, problem, rows, labels, weights, linear, self.tol, None)
 
-    def _seed(self) -> int:
-        generator = check_random_state(self.random_state)
-        if isinstance(self.random_state, Integral):
-            return int(self.random_state)
-        return int(generator.randint(np.iinfo(np.int32).max))
-
-    def _keep(self, result: SolveResult, classes: np.ndarray[Any, Any], labels: IntArray) -> None:
+    def _keep(self, result: SolveResult, classes: np.ndarray[Any, Any]) -> None:
         if result.status is Status.NONFINITE:
             raise NonFiniteError(f"the weights overflowed with C = {self.C}; scale the features or lower C")
         if result.status is not Status.SOLVED:
-            warnings.warn(
-                f"training ended after {result.passes} passes ({result.status.value}) at a relative gap of "
-                f"{result.relative_gap:.2g}, short of tol = {self.tol:g}; scale the features, raise "
-                "max_passes or raise tol",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+            warnings.warn(shortfall(result, self.tol), ConvergenceWarning, stacklevel=3)
         self.classes_ = classes
         if isinstance(result, KernelResult):
             self._keep_expansion(result.expansion)
@@ -277,9 +279,6 @@ class TopKClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # type:
         self.dual_gap_, self.relative_gap_ = result.gap, result.relative_gap
         self.status_ = result.status
         self.history_ = result.history
-        self._warm = None
-        if self.warm_start and result.A is not None:
-            self._warm = WarmStart(result.problem.loss, labels, result.A)
 
     def _scores(self, X: Any) -> Float64Array:
         """Scores (rows, m); of two classes, only their difference means anything."""

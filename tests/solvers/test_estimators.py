@@ -14,12 +14,18 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import top_k_accuracy_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 from sklearn.svm import LinearSVC
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.estimator_checks import (
+    check_sample_weight_equivalence_on_dense_data,
+    check_sample_weight_equivalence_on_sparse_data,
+    parametrize_with_checks,
+)
 
 from solvers import (
     InvalidProblemError,
@@ -44,7 +50,21 @@ NAMES = np.array(["ash", "birch", "cedar", "elm", "fir"])
 
 #: Checks of scikit-learn that are expected to fail, each with its reason; an unexpected pass fails too.
 #: The checks themselves skip data frames where pandas is missing, and array APIs, which TopKClassifier lacks.
-EXPECTED_FAILURES: dict[str, str] = {}
+NOT_TO_THE_LAST_DIGIT = dict.fromkeys(
+    (f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse")),
+    "compares scores to 1e-7, and a run of visits to single rows ends within tol of the optimum, which is "
+    "1e-3 here; test_weights_are_repeated_rows_to_the_last_digit makes the same check with tol = 1e-12",
+)
+WITHOUT_A_BIAS = {
+    "check_class_weight_classifiers": "asks for one class at 87 % of points all around the origin, where a "
+    "classifier without a bias gives one class at a point and another at its mirror image"
+}
+
+
+def expected_failures(model) -> dict[str, str]:
+    """Give the checks that a model is expected to fail."""
+    by_row = NOT_TO_THE_LAST_DIGIT if model.solver == "dual_ascent" and model.tol > 1e-10 else {}
+    return {**by_row, **({} if model.fit_intercept else WITHOUT_A_BIAS)}
 
 
 @parametrize_with_checks(
@@ -54,8 +74,9 @@ EXPECTED_FAILURES: dict[str, str] = {}
         TopKClassifier(smoothing=0.5, k=2),
         TopKClassifier(warm_start=True),
         TopKClassifier(solver="fw", loss="usunier_hinge", tol=1e-2, max_passes=5000),
+        TopKClassifier(solver="lbfgs", loss="softmax", class_weight="balanced"),
     ],
-    expected_failed_checks=lambda _: EXPECTED_FAILURES,
+    expected_failed_checks=expected_failures,
 )
 # Some checks fit labels drawn at random on features around 100, where the default budget is too small.
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -296,6 +317,124 @@ def test_clones_and_pickles() -> None:
     np.testing.assert_array_equal(again.decision_function(X), model.decision_function(X))
     assert again.status_ is Status.SOLVED
     assert [r.to_dict() for r in again.history_] == [r.to_dict() for r in model.history_]
+
+
+# ---------------------------------------------------------------- weights of examples and classes
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # rounding may come before tol
+def test_weights_are_repeated_rows_to_the_last_digit() -> None:
+    """The check of scikit-learn, with a tolerance that leaves dual ascent no freedom."""
+    for loss in ("topk_hinge", "max_hinge"):
+        check_sample_weight_equivalence_on_dense_data("TopKClassifier", TopKClassifier(loss, tol=1e-12))
+        check_sample_weight_equivalence_on_sparse_data("TopKClassifier", TopKClassifier(loss, tol=1e-12))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"loss": "softmax"},
+        {"loss": "softmax", "solver": "lbfgs"},
+        {"smoothing": 0.5},
+        {"smoothing": 0.5, "smoothing_kind": "others"},
+        {"smoothing": 0.5, "solver": "sdca"},
+        {"loss": "one_vs_all_logistic"},
+        {"kernel": "rbf", "gamma": 0.5, "smoothing": 0.5},
+    ],
+    ids=str,
+)
+def test_weights_are_repeated_rows(parameters) -> None:
+    """Rows of weight 0 are left out, and C stays as it is: 1/2 |W|^2 + C sum_i w_i Phi_i knows no n."""
+    weights = np.random.default_rng(3).integers(0, 4, len(Y))
+    model = TopKClassifier(k=2, C=0.3, tol=1e-9, max_passes=5000, **parameters)
+    weighted = clone(model).fit(X, NAMES[Y], sample_weight=weights)
+    repeated = clone(model).fit(X.repeat(weights, axis=0), NAMES[Y].repeat(weights))
+    assert weighted.status_ is repeated.status_ is Status.SOLVED
+    np.testing.assert_allclose(weighted.decision_function(X), repeated.decision_function(X), atol=1e-3)
+    assert weighted.primal_ * len(Y) == pytest.approx(repeated.primal_ * weights.sum(), rel=1e-7)
+
+
+def test_class_weights_multiply_sample_weights() -> None:
+    weights = np.random.default_rng(4).uniform(0.5, 2.0, len(Y))
+    by_class = {"birch": 3.0, "fir": 0.25}
+    product = weights * np.array([by_class.get(name, 1.0) for name in NAMES[Y]])
+    model = TopKClassifier(k=2, C=0.3, smoothing=0.5, class_weight=by_class)
+    both = model.fit(X, NAMES[Y], sample_weight=weights)
+    plain = clone(model).set_params(class_weight=None).fit(X, NAMES[Y], sample_weight=product)
+    np.testing.assert_array_equal(both.coef_, plain.coef_)
+    other = clone(plain).fit(X, NAMES[Y])
+    assert np.abs(other.coef_ - plain.coef_).max() > 0.01
+
+
+def test_balanced_gives_every_class_the_same_total() -> None:
+    weights = np.random.default_rng(5).uniform(0.5, 2.0, len(Y))
+    totals = np.bincount(Y, weights=weights)
+    product = weights * (weights.sum() / (M * totals))[Y]
+    np.testing.assert_allclose(np.bincount(Y, weights=product), weights.sum() / M)
+    model = TopKClassifier(k=2, C=0.3, smoothing=0.5)
+    balanced = clone(model).set_params(class_weight="balanced").fit(X, Y, sample_weight=weights)
+    plain = clone(model).fit(X, Y, sample_weight=product)
+    np.testing.assert_allclose(balanced.coef_, plain.coef_, rtol=1e-12)
+
+
+def test_balanced_is_scikit_learns_without_sample_weights() -> None:
+    y = np.where(Y == 0, 1, Y)
+    peer = compute_sample_weight("balanced", y)
+    model = TopKClassifier(k=2, C=0.3, smoothing=0.5)
+    balanced = clone(model).set_params(class_weight="balanced").fit(X, y)
+    np.testing.assert_allclose(balanced.coef_, clone(model).fit(X, y, sample_weight=peer).coef_, rtol=1e-12)
+
+
+def test_softmax_with_weights_is_logistic_regression() -> None:
+    weights = np.random.default_rng(6).uniform(0.0, 3.0, len(Y))
+    peer = LogisticRegression(C=0.3, fit_intercept=False, tol=1e-10, max_iter=5000)
+    peer.fit(X, Y, sample_weight=weights)
+    ours = TopKClassifier("softmax", C=0.3, solver="lbfgs", tol=1e-12, fit_intercept=False)
+    ours.fit(X, Y, sample_weight=weights)
+    np.testing.assert_allclose(ours.coef_, peer.coef_, atol=1e-5)
+
+
+def test_other_weights_start_afresh() -> None:
+    model = TopKClassifier(k=3, tol=1e-4, warm_start=True).fit(X, Y)
+    weights = np.random.default_rng(7).uniform(0.0, 3.0, len(Y))
+    for sample_weight in (weights, weights[::-1], None):
+        model.fit(X, Y, sample_weight=sample_weight)
+        fresh = clone(model).fit(X, Y, sample_weight=sample_weight)
+        np.testing.assert_array_equal(model.coef_, fresh.coef_)
+    passes = model.n_iter_
+    assert model.fit(X, Y).n_iter_ == 2 < passes
+
+
+def test_a_loss_without_a_dual_says_so_in_its_attributes() -> None:
+    model = TopKClassifier("truncated_topk_entropy", k=2, solver="lbfgs", tol=1e-5).fit(X, Y)
+    assert model.status_ is Status.SOLVED
+    assert np.isnan([model.dual_, model.dual_gap_, model.relative_gap_]).all()
+    with pytest.warns(ConvergenceWarning, match="of the first gradient left, short of tol = 1e-05"):
+        model.set_params(max_passes=3).fit(X, Y)
+
+
+def test_guesses_among_the_others_stay_below_the_number_of_classes() -> None:
+    for loss in ("topk_others_hinge", "topk_entropy"):
+        model = TopKClassifier(loss, k=9).fit(X, Y)
+        assert model.k_ == M
+        same = TopKClassifier(loss, k=M - 1).fit(X, Y)
+        np.testing.assert_array_equal(model.coef_, same.coef_)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "weights", "message"),
+    [
+        ({}, -np.ones(len(Y)), "Negative values in data passed to `sample_weight`"),
+        ({}, np.ones(3), "sample_weight.shape"),
+        ({}, np.full(len(Y), np.nan), "sample_weight contains NaN"),
+        ({}, (Y == 2).astype(float), "every example of positive weight is of the class 2"),
+        ({"class_weight": "even"}, None, "class_weight is 'even'; give None, 'balanced' or a dict"),
+        ({"class_weight": {0: -1.0}}, None, "sample_weight of row .* is -1.0"),
+    ],
+)
+def test_weights_are_refused(parameters, weights, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        TopKClassifier(k=2, **parameters).fit(X, Y, sample_weight=weights)
 
 
 # ---------------------------------------------------------------- seeds, warm starts, budgets

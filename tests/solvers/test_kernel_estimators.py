@@ -29,6 +29,7 @@ from solvers import (
 )
 from solvers.kernel_functions import WithConstant
 from tests.solvers.problems import M, examples
+from tests.solvers.test_estimators import expected_failures
 
 X, Y = examples()
 NEW = examples(n=25, seed=5)[0]
@@ -41,6 +42,8 @@ NO_KERNEL_MATRIX = {
     "check_positive_only_tag_during_fit": "subtracts the mean of a Gram matrix, which makes it indefinite",
 }
 
+NEGATIVE = {"check_class_weight_classifiers": "gives every classifier negative features, whatever its tags"}
+
 
 @parametrize_with_checks(
     [
@@ -51,7 +54,11 @@ NO_KERNEL_MATRIX = {
         TopKClassifier(kernel="polynomial", coef0=1.0, loss="max_hinge"),
         TopKClassifier(kernel="chi2"),
     ],
-    expected_failed_checks=lambda model: NO_KERNEL_MATRIX if model.kernel == "precomputed" else {},
+    expected_failed_checks=lambda model: {
+        **expected_failures(model),
+        **(NO_KERNEL_MATRIX if model.kernel == "precomputed" else {}),
+        **(NEGATIVE if model.kernel == "chi2" else {}),
+    },
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_scikit_learns_own_checks(estimator, check) -> None:
