@@ -96,7 +96,10 @@ class FlowProgress:
         """Take a round's record; facts of another kind are passed on only."""
         if "relative_gap" in facts:
             self._gaps.append(facts)
-            self._share = max(self._share, self._gap_share(facts["relative_gap"]))
+            # Where the loss is not convex there is no gap, and the gradient is what falls.
+            stationarity = facts.get("stationarity")
+            gap = facts["relative_gap"] if stationarity is None else stationarity
+            self._share = max(self._share, self._gap_share(gap))
             self._pin_now_and_then()
         if self._also is not None:
             self._also.note(facts)

@@ -217,6 +217,10 @@ def settled(config: TrainConfig, dataset: Dataset) -> TrainConfig:
 def fingerprint(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
     """What must be the same for a run to go on to the same answer, by name."""
     chosen = config.model_dump(mode="json", exclude=set(MAY_CHANGE))
+    # A run that began before there were these options has them at their defaults.
+    for name in ("smoothing_kind", "class_weight"):
+        if chosen[name] == TrainConfig.model_fields[name].default:
+            del chosen[name]
     if config.margins is not None:
         # The file may have changed since: its content makes the problem, not its name.
         content = read_margins(config.margins).tobytes()

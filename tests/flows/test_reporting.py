@@ -73,6 +73,15 @@ def test_training_moves_by_factors_of_the_gap_and_never_back() -> None:
     assert shares == pytest.approx([0.0, 100 / 3, 100 / 3, 200 / 3, 200 / 3, 100.0])
 
 
+def test_without_a_gap_training_moves_by_the_gradient() -> None:
+    board = Board()
+    progress = FlowProgress(board, tol=1e-4)
+    progress.begin("train", 100, "passes")
+    for number, size in enumerate((1.0, 1e-2, 1e-4)):
+        progress.note({**record(number, math.nan), "stationarity": size})
+        assert pinned(board, "train-progress") == pytest.approx(50.0 * number)
+
+
 def test_a_first_gap_below_the_tolerance_is_the_whole_way() -> None:
     board = Board()
     progress = FlowProgress(board, tol=0.5)

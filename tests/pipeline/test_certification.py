@@ -85,6 +85,8 @@ EVERY: list[dict[str, Any]] = [
     {"loss": "topk_hinge", "k": 2, "smoothing": 0.4, "smoothing_kind": "others"},
     {"loss": "weighted_usunier_hinge", "smoothing": 0.4, "smoothing_kind": "others"},
     {"loss": "max_hinge", "smoothing": 0.4, "smoothing_kind": "others"},
+    {"loss": "softmax", "kernel": "rbf"},
+    {"loss": "topk_hinge", "k": 2, "smoothing": 0.4, "smoothing_kind": "others", "kernel": "rbf"},
 ]
 
 

@@ -14,6 +14,7 @@ from pipeline.cli import main
 from pipeline.cli.app import app
 from pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
 from pipeline.config import SECTIONS
+from pipeline.report import write_report
 from tests.pipeline.small_data import small_dataset
 
 TOPLINE = Path(sys.executable).with_name("topline")
@@ -82,6 +83,39 @@ def test_train_prints_one_json_object_with_the_promised_fields(topline: Any, sto
     assert 0 <= ran.json["relative_gap"] <= 0.05
     assert ran.json["certificate"]["certified"] is True
     assert len(ran.out.strip().splitlines()) == 1
+
+
+def test_a_loss_that_is_not_convex_says_so_everywhere(topline: Any, store: str, tmp_path: Path) -> None:
+    """null in JSON, a sentence for a person, and no certificate to be had."""
+    options = ("train", "--store", store, "--loss", "truncated_topk_entropy", "--k", "2", "--method", "lbfgs")
+    ran = topline(*options, "--workers", "0", "--json")
+    assert ran.code == 0, ran.err
+    assert [ran.json[name] for name in ("dual", "gap", "relative_gap", "certificate")] == [None] * 4
+    assert ran.json["gap_kind"] == "none"
+    assert 0.0 <= ran.json["stationarity"] <= 1e-3
+    model = ran.json["model"]
+    assert "none: the loss is not convex; the gradient fell to" in topline(*options, "--workers", "0").out
+    refused = topline("certify", model)
+    assert refused.code == BAD_INPUT
+    assert "k = 2 is not convex: it has no dual problem" in refused.err
+    page = Path(write_report(model, tmp_path / "report.html")).read_text()
+    assert "No certificate: the loss is not convex" in page
+    assert topline("models", "list", "--store", store).code == 0
+    short = topline(*options, "--workers", "0", "--max-passes", "2", "--json")
+    assert "the gradient fell to" in short.err
+
+
+def test_class_weights_and_smoothing_kinds_reach_the_certificate(topline: Any, store: str) -> None:
+    weights = ("--class-weight", "balanced", "--smoothing", "0.5", "--smoothing-kind", "others")
+    ran = topline("train", "--store", store, "--k", "2", *weights, "--workers", "0", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["certificate"]["certified"] is True
+    record = topline("models", "show", ran.json["model"], "--json").json
+    assert record["smoothing_kind"] == "others"
+    assert len(record["class_weights"]) == 5
+    refused = topline("train", "--store", store, "--loss", "softmax", "--smoothing", "1", "--workers", "0")
+    assert refused.code == BAD_INPUT
+    assert "the loss softmax is smooth as it is" in refused.err
 
 
 def test_models_can_be_certified_evaluated_listed_and_shown(topline: Any, store: str) -> None:
