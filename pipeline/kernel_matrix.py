@@ -60,9 +60,8 @@ def refuse_size(n: int, budget: int) -> None:
     needed = ARRAYS * 8 * n * n
     if needed > budget:
         raise ConfigError(
-            f"the kernel matrix of {n:,} rows and its factor take {needed / 2**30:.1f} GiB, more than"
-            f" --kernel-bytes {budget} allows: take --transforms nystroem:1000 or fourier:4000 and no kernel,"
-            " or raise it"
+            f"the kernel matrix of {n:,} rows and its factor take {needed:,} bytes, more than the {budget:,}"
+            " of --kernel-bytes: take --transforms nystroem:1000 or fourier:4000 and no kernel, or raise it"
         )
 
 

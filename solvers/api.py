@@ -64,6 +64,7 @@ def solve(
         2/(t+1)) or "projected_gradient" (steps 1/t and the ball).
     kernel : None for the features as they are; "linear", "rbf", "polynomial", "chi2" or a value such as
         ``RBFKernel(0.5)``; or "precomputed", with X = K(train, train).  The result is a `KernelResult`.
+        ``KernelFeatures.of(kernel, X)`` serves many calls on the same rows.
     sample_weight : (n,) how often each example counts, not negative: the risk is (1/n) sum_i w_i Phi_i and is
         not divided by the sum of the weights, so that example i has the C_i = w_i C of a weighted SVM.
     tol : relative gap to reach.

@@ -52,11 +52,18 @@ class KernelFeatures:
 
     @classmethod
     def of(cls, kernel: Any, X: RowSource) -> KernelFeatures:
-        """Compute K of the rows of X (n, d), or check the K that X is, and factor it.
+        """Compute K of the rows of X (n, d), or check the K that X is, and factor it; once is enough.
 
         Raises InvalidProblemError where K would not fit `MEMORY_BYTES`, or is not symmetric and positive
         semi-definite, and NonFiniteError for features or kernel values that are no finite numbers.
         """
+        if isinstance(kernel, KernelFeatures):
+            if len(kernel.K) != int(X.shape[0]):
+                raise InvalidProblemError(
+                    f"the kernel was computed for {len(kernel.K)} rows, and there are {int(X.shape[0])}; give"
+                    " its parameters instead"
+                )
+            return kernel
         kernel = as_kernel(kernel)
         _refuse_size(int(X.shape[0]))
         train = _in_memory(X)

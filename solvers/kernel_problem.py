@@ -122,7 +122,7 @@ def solve_with_kernel(
     tol: float,
     remote: Executor | None,
 ) -> KernelResult:
-    """Solve for the rows of X seen through a kernel.
+    """Solve for the rows of X seen through a kernel, or with the features that were made of them before.
 
     `solve_features` solves the linear problem with the features that it is given; `problem` is that of X,
     from which loss, lam and smoothing are taken.  `remote` is where A lives if the result cannot hold it.

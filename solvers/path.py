@@ -10,6 +10,8 @@ from typing import Any
 
 from solvers.api import solve
 from solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from solvers.inputs import checked_rows
+from solvers.kernel_features import KernelFeatures
 from solvers.losses.base import Loss
 from solvers.method_registry import method_named
 from solvers.state import SolveResult, SolverState
@@ -55,6 +57,9 @@ def regularisation_path(
         raise InvalidProblemError("there is no C; give at least one")
     if from_weights:
         options["keep_duals"] = keep_duals
+    if options.get("kernel") is not None:
+        # One matrix and one factor serve every C.
+        options["kernel"] = KernelFeatures.of(options["kernel"], checked_rows(X))
     results: dict[float, SolveResult] = {}
     last: SolveResult | None = None
     for C in sorted(set(values)):

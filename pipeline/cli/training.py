@@ -25,12 +25,10 @@ def train(call: Call) -> Outcome:
     config = call.config(TrainConfig)
     result: TrainResult = call.run("train", run_training, config=config, cluster=call.config(ClusterConfig))
     code, warnings = judge(result, call, config.tol)
-    lines = [
-        *facts(training_facts(result)),
-        "",
-        f"  next: topline evaluate {result.model}",
-        f"        topline export {result.model} --format onnx --output model.onnx",
-    ]
+    lines = [*facts(training_facts(result)), "", f"  next: topline evaluate {result.model}"]
+    if config.kernel is None:
+        form = "npz" if any(name.startswith("nystroem") for name in config.transforms) else "onnx"
+        lines.append(f"        topline export {result.model} --format {form} --output model.{form}")
     return Outcome(result.to_dict(), lines, warnings, code)
 
 

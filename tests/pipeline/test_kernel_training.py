@@ -12,6 +12,8 @@ from sklearn.metrics.pairwise import chi2_kernel, linear_kernel, polynomial_kern
 
 from pipeline import kernel_matrix
 from pipeline.certification import certify
+from pipeline.cluster import open_cluster
+from pipeline.dask_executor import DaskExecutor
 from pipeline.errors import ConfigError, InterruptedRunError
 from pipeline.evaluation import evaluate
 from pipeline.kernel_matrix import kernel_of_rows
@@ -21,13 +23,13 @@ from pipeline.stored_model import StoredModel
 from pipeline.train_config import ClusterConfig, TrainConfig
 from pipeline.training import train
 from pipeline.transforms import Transforms
-from solvers import RBFKernel, TopKHinge, solve
+from solvers import RBFKernel, Status, TopKHinge, solve
 from solvers.kernel_functions import ChiSquaredKernel, LinearKernel, PolynomialKernel
 from storage.features import Dataset
 from storage.kernels import kernel_keys
 from storage.stores import open_store
 from storage.verification import verify_store
-from tests.pipeline.small_data import small_dataset, write_dataset
+from tests.pipeline.small_data import make_features, small_dataset, write_dataset
 
 HERE = ClusterConfig(workers=0)
 NONE = Transforms((), ())
@@ -194,6 +196,19 @@ def test_workers_make_the_same_matrix(tmp_path: Path, monkeypatch: pytest.Monkey
     assert there.certificate.certified
 
 
+@pytest.mark.cluster
+def test_solve_with_a_kernel_takes_workers_too() -> None:
+    X, y = make_features(200, 6, 4)
+    best = solve(X, y, TopKHinge(2), 0.01, 0.5, tol=1e-6, kernel="rbf")
+    config = ClusterConfig(workers=2, dashboard=False)
+    with open_cluster(config, data_bytes=0) as client, DaskExecutor(client, blocks=3) as executor:
+        result = solve(X, y, TopKHinge(2), 0.01, 0.5, tol=1e-4, kernel="rbf", executor=executor)
+    assert result.status is Status.SOLVED
+    assert result.A.shape == (200, 4)
+    assert result.dual <= best.primal <= result.primal * (1 + 1e-6)
+    np.testing.assert_allclose(result.decision_function(X), best.decision_function(X), atol=0.05)
+
+
 def test_an_interrupted_run_goes_on_with_the_same_factor(tmp_path: Path) -> None:
     small_dataset(tmp_path, n=300)
     short = trained(tmp_path, tol=1e-6, max_passes=4, certify=False)
@@ -221,7 +236,10 @@ def test_a_stop_between_tiles_leaves_nothing_behind(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kernel_bytes": 1 << 20}, "take --transforms nystroem:1000 or fourier:4000 and no kernel"),
+        (
+            {"kernel_bytes": 1 << 20},
+            "more than the 1,048,576 of --kernel-bytes: take --transforms nystroem",
+        ),
         ({"method": "fw_away"}, "made of its dual variables, and the method fw_away knows none"),
         ({"keep_duals": False}, "made of its dual variables, and keep_duals is off"),
     ],

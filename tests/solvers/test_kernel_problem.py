@@ -33,6 +33,7 @@ from solvers import (
     UnsupportedCombinationError,
     UsunierHinge,
     kernel_features,
+    regularisation_path,
     solve,
 )
 from solvers.kernel_features import KernelFeatures, factor
@@ -226,6 +227,38 @@ def test_executors_and_resuming(executor) -> None:
     assert again.passes > first.passes
     alone = solve(X, Y, TopKHinge(2), LAM, 0.5, kernel=RBF, tol=1e-6)
     assert again.primal == pytest.approx(alone.primal, rel=1e-6)
+
+
+def test_duals_alone_start_a_run_whatever_the_kernel_was() -> None:
+    first = solve(X, Y, TopKHinge(2), LAM, 0.5, kernel=RBF, tol=1e-6)
+    warm = solve(X, Y, TopKHinge(2), LAM, 0.5, kernel=RBF, tol=1e-3, duals=[(0, 60, first.A)])
+    assert warm.history[0].relative_gap <= 1e-3
+    other = RBFKernel(0.4)
+    moved = solve(X, Y, TopKHinge(2), LAM, 0.5, kernel=other, tol=1e-6, duals=[(0, 60, first.A)])
+    cold = solve(X, Y, TopKHinge(2), LAM, 0.5, kernel=other, tol=1e-6)
+    assert moved.history[0].dual > cold.history[0].dual
+    assert moved.primal == pytest.approx(cold.primal, rel=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("method", "smoothing"), [("dual_ascent", 0.5), ("dual_ascent", 0.0), ("lbfgs", 0.5)]
+)
+def test_a_path_factors_the_matrix_once(method, smoothing, monkeypatch) -> None:
+    calls = []
+    monkeypatch.setattr(kernel_features, "factor", lambda *a, **k: calls.append(1) or factor(*a, **k))
+    found = regularisation_path(X, Y, TopKHinge(2), [0.1, 1.0, 10.0], smoothing, method, kernel=RBF, tol=1e-4)
+    assert len(calls) == 1
+    for C, result in zip([0.1, 1.0, 10.0], found, strict=True):
+        alone = solve(X, Y, TopKHinge(2), 1.0 / (60 * C), smoothing, tol=1e-5, kernel=RBF, max_passes=5000)
+        assert result.relative_gap <= 1e-4
+        assert result.dual <= alone.primal * (1 + 1e-12)
+        assert alone.dual <= result.primal * (1 + 1e-12)
+        assert result.decision_function(NEW).shape == (25, M)
+
+
+def test_features_of_other_rows_are_refused() -> None:
+    with pytest.raises(InvalidProblemError, match="computed for 25 rows, and there are 60"):
+        solve(X, Y, MaxHinge(), LAM, kernel=KernelFeatures.of(RBF, NEW))
 
 
 @pytest.mark.parametrize("form", [sparse.csr_matrix, lambda a: a.astype(np.float32), np.ndarray.tolist])
