@@ -51,7 +51,7 @@ def solve(
     state: SolverState | None = None,
     duals: Iterable[DualRows] | None = None,
 ) -> SolveResult:
-    """Minimise lam/2 |W|^2 + (1/n) sum_i Phi_gamma(W^T x_i; y_i) and certify the result.
+    """Minimise lam/2 |W|^2 + (1/n) sum_i w_i Phi_gamma(W^T x_i; y_i) and certify the result.
 
     Parameters
     ----------
@@ -60,16 +60,19 @@ def solve(
     loss : one of the losses of this package, such as ``TopKHinge(5)``.
     lam : weight of the regulariser; C = 1/(lam n).
     smoothing : gamma of the Moreau envelope; 0 trains on the loss itself.
-    method : "dual_ascent" (exact column updates), "fw" (Frank-Wolfe with exact steps), "fw_open_loop" (steps
-        2/(t+1)) or "projected_gradient" (steps 1/t and the ball).
+    method : "dual_ascent" (exact column updates in tiles), "sdca" (the same row by row), "lbfgs" (smooth
+        problems only), "fw" (Frank-Wolfe with exact steps), "fw_open_loop" (steps 2/(t+1)),
+        "projected_gradient" (steps 1/t and the ball), "fw_away", "fw_pairwise", "fw_fully_corrective" (over
+        whole-matrix atoms), "fw_away_columns" or "fw_pairwise_columns" (over the atoms of every example).
     kernel : None for the features as they are; "linear", "rbf", "polynomial", "chi2" or a value such as
         ``RBFKernel(0.5)``; or "precomputed", with X = K(train, train).  The result is a `KernelResult`.
         ``KernelFeatures.of(kernel, X)`` serves many calls on the same rows.
     sample_weight : (n,) how often each example counts, not negative: the risk is (1/n) sum_i w_i Phi_i and is
         not divided by the sum of the weights, so that example i has the C_i = w_i C of a weighted SVM.
-    tol : relative gap to reach.
+    tol : relative gap to reach; for truncated_topk_entropy, which is not convex and takes lbfgs, the share
+        |grad P(W)| / |grad P(0)|: then nothing is certified and dual and gap are NaN.
     max_passes : budget of passes over the examples.
-    seed : of the random orders of dual_ascent; the others have none.
+    seed : of the random orders of dual_ascent and sdca; the others have none.
     executor : where to run; by default threads of this process.  It stays bound, so that its duals can be
         read.
     callbacks : called after each round with (IterationRecord, SolverState); one that returns False ends the
