@@ -22,8 +22,9 @@ from solvers.problem import Problem
 from solvers.state import SolverState
 from solvers.step_rules import Direction, ExactStep
 
-#: A rise of the dual below this share of the gap says that float32 scores may have nothing more to give.
-_STALLED = 1e-3
+#: Where the relative gap, or the rise of the dual as a share of the gap, is below these, float32 scores are
+#: too coarse to say which vertices are best.
+_FINE, _STALLED = 1e-4, 1e-5
 #: Name under which a state remembers the length of the examples' own steps.
 _LENGTH = "columns.length"
 #: Directions are made a little shorter than what was best in the round before: the step is then mostly 1, at
@@ -84,14 +85,15 @@ class ColumnFrankWolfe:
         )
         step = ExactStep().step(before.round, direction)
         rise = direction.rise(step)
-        stalled = rise < _STALLED * min(measured.primal - measured.dual, measured.dual + rise)
+        gap = measured.primal - measured.dual
+        coarse = gap < _FINE * abs(measured.primal) or rise < _STALLED * min(gap, measured.dual + rise)
         after = replace(
             before,
             round=before.round + 1,
             W=before.W + step * direction.weights,
             b=before.b + step * direction.linear,
             aa=before.aa + step * (2.0 * direction.cross + step * direction.square),
-            exact=before.exact or stalled,
+            exact=before.exact or coarse,
             commit=Commit(round=before.round, step=step),
             memory={_LENGTH: np.array([_next_length(_length(before), direction)])},
         )
