@@ -66,6 +66,7 @@ class BlockAscent:
         self._tiles = [self._cut(number) for number in range(len(self._slabs))]
         self._grams: dict[tuple[int, int], FloatArray] = {}
         self._gram_bytes = 0
+        self._made_for: tuple[np.dtype[Any], float | None] | None = None
 
     def run(self, order: AscentOrder, A: FloatArray, delta: FloatArray) -> BlockStats:
         """Write to `delta` (rows, m) the change of A (rows, m) that the sweeps find, and sum it.
@@ -81,11 +82,12 @@ class BlockAscent:
         return work.stats()
 
     def _precision(self, order: AscentOrder) -> np.dtype[Any]:
-        """Give the precision of an order's products; Gram matrices of another one are dropped."""
+        """Give the precision of an order's products; Gram matrices made for another order are dropped."""
         dtype = np.dtype(np.float64) if order.exact else self._dtype
-        if any(gram.dtype != dtype for gram in self._grams.values()):
+        made_for = dtype, None if order.shared is None else order.shared.kappa
+        if self._made_for != made_for:
             self._grams.clear()
-            self._gram_bytes = 0
+            self._gram_bytes, self._made_for = 0, made_for
         return dtype
 
     def gram(self, key: tuple[int, int], X: Rows) -> FloatArray:
@@ -110,7 +112,7 @@ class BlockAscent:
             chosen = np.arange(len(tile)) if first else np.flatnonzero(work.moved[start + tile])
             if len(chosen):
                 # Converted tile by tile: a block that lies in memory is one slab.
-                work.visit((slab, int(number)), as_rows(rows[tile], work.dtype), start + tile, chosen)
+                work.visit((slab, int(number)), work.rows(rows[tile]), start + tile, chosen)
 
     def _cut(self, slab: int) -> list[Int64Array]:
         """Cut the rows of a slab, in an order that is random once and for all, into tiles."""
@@ -144,10 +146,17 @@ class _Work:
         self._gammas = block.problem.smoothing, block.problem.smoothing_own
         self._scale = block.problem.scale * order.spread
         # (m, d): a change of one alpha_ij is an axpy along a row of both.
-        self._W = np.array(order.W.T, dtype=dtype, order="C")
+        self._shared = order.shared
+        W = order.W if self._shared is None else self._shared.unshrunk(order.W)
+        self._W = np.array(W.T, dtype=dtype, order="C")
         self._product = np.zeros(self._W.shape)
         self._clock = Clock()
         self._visited = 0
+
+    def rows(self, values: Any) -> Rows:
+        """Give rows of the features as this order sees them."""
+        X = as_rows(values, self.dtype)
+        return X if self._shared is None else self._shared.shrunk(X)
 
     def visit(self, key: tuple[int, int], X: Rows, rows: Int64Array, chosen: Int64Array) -> None:
         """Update the chosen rows of a tile and carry their change into the weights of this block."""
@@ -187,9 +196,10 @@ class _Work:
             self._block.problem.own_share,
         )
         self._clock.kernel()
+        product = np.ascontiguousarray(self._product.T)
         return BlockStats(
             rows=len(self._A),
-            product=np.ascontiguousarray(self._product.T),
+            product=product if self._shared is None else self._shared.unshrunk(product),
             b_u=linear,
             alpha_u=cross,
             u_sq=square,

@@ -25,7 +25,7 @@ from solvers.orders import (
 from solvers.problem import Problem
 from solvers.projections.columns import column_kind, margins_or_empty
 from solvers.projections.gradients import conjugate_sum
-from solvers.rows import RowSource, compute_dtype
+from solvers.rows import RowSource, compute_dtype, is_sparse
 from solvers.sdca_pass import BlockSdca
 from solvers.tiles import Scratch, Tile, TileReader
 from solvers.typing import Float64Array, FloatArray, IntArray
@@ -198,8 +198,11 @@ class Block:
         lifted = vertices_of(self.problem, self._tiles.rows, smoothed=False) if smoothed else plain
         sums, lifted_sums = np.zeros(ranking.N_SUMS), np.zeros(ranking.N_SUMS)
         alpha_sq = b_alpha = 0.0
+        total: Float64Array | None = None
         for tile in self._tiles.read(dtype):
             scores = scratch.scores_of(tile.X, W)
+            if order.total and not is_sparse(tile.X):
+                total = (0.0 if total is None else total) + (tile.weights @ tile.X)[:, None]
             clock.product()
             if self._duals is not None:
                 self._duals.commit(tile.number, tile.start, tile.stop, order.commit)
@@ -215,6 +218,7 @@ class Block:
         loss = float(sums[ranking.LOSS])
         return BlockStats(
             rows=self.stop - self.start,
+            product=total,
             alpha_sq=alpha_sq,
             b_alpha=b_alpha,
             loss=loss,

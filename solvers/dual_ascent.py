@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
+from solvers import shared_direction
 from solvers.certificate import FinalValues, final_values
 from solvers.executor import Executor
 from solvers.methods import Advance, Measurement, Runner, product_of, rises
 from solvers.orders import AscentOrder, Commit, EvaluateOrder, Order
 from solvers.problem import Problem
+from solvers.shared_direction import SharedDirection
 from solvers.state import SolverState
 from solvers.step_rules import Direction, ExactStep
+from solvers.typing import Float64Array
 
 #: Sweeps of the first rounds and of all later ones, of which only the first visits every row.
 _SWEEPS = (1, 2, 3, 4)
@@ -36,10 +40,13 @@ class DualAscent:
 
     blocks: int = 1
     seed: int = 0
+    #: Whether several blocks keep the direction that all examples share apart (`solvers.shared_direction`).
+    keeps_apart: ClassVar[bool] = True
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W; with smoothing the gap is the true one, for the lifted one closes far more slowly."""
-        stats = run(EvaluateOrder(W=state.W, commit=state.commit, exact=state.exact))
+        looks = self.keeps_apart and self.blocks > 1 and not shared_direction.looked_for(state.memory)
+        stats = run(EvaluateOrder(W=state.W, commit=state.commit, exact=state.exact, total=looks))
         aa = stats.alpha_sq / problem.n
         loss = stats.loss / problem.n
         # Where it is no linear function the line search knew only a bound of it.
@@ -53,13 +60,18 @@ class DualAscent:
             loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
             best_primal=min(state.best_primal, primal),
             best_dual=max(state.best_dual, dual),
+            memory=shared_direction.found(problem, stats.product, self.blocks) if looks else state.memory,
         )
         return Measurement(primal=primal, dual=dual, gap_kind="true", before=before, stats=stats, passes=1)
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Let the blocks sweep, and step along their summed change."""
         before = measured.before
-        stats = run(self._order(before))
+        shared = shared_direction.remembered(before.memory)
+        start, memory = before.W, before.memory
+        if shared is not None:
+            start, memory = shared_direction.drawn_to_point(shared, before.W, before.memory)
+        stats = run(self._order(before, start, shared))
         direction = Direction.of(
             problem,
             before.W,
@@ -71,6 +83,7 @@ class DualAscent:
         step = ExactStep().step(before.round, direction)
         rise = direction.rise(step)
         stalled = rise < _STALLED * min(measured.primal - measured.dual, measured.dual + rise)
+        stuck = before.exact and not rises(direction)
         after = replace(
             before,
             round=before.round + 1,
@@ -79,26 +92,29 @@ class DualAscent:
             aa=before.aa + step * (2.0 * direction.cross + step * direction.square),
             exact=before.exact or stalled,
             commit=Commit(round=before.round, step=step),
+            memory=shared_direction.without() if stuck and shared is not None else memory,
         )
         return Advance(
             step=step,
-            # A round that brings nothing in float32 is the occasion to go over to float64, not the end.
-            moved=not before.exact or rises(direction),
+            # A round that brings nothing in float32 is the occasion to go over to float64, and one that
+            # brings nothing with a direction kept apart to do without it; neither is the end.
+            moved=not stuck or shared is not None,
             after=after,
             active=stats.active,
             passes=math.ceil(stats.visited / problem.n),
         )
 
-    def _order(self, state: SolverState) -> Order:
-        """Give the order by which the blocks find their changes."""
+    def _order(self, state: SolverState, start: Float64Array, shared: SharedDirection | None) -> Order:
+        """Give the order by which the blocks find their changes, from weights `start` on."""
         return AscentOrder(
             round=state.round,
-            W=state.W,
+            W=start,
             commit=state.commit,
             sweeps=_SWEEPS[min(state.round, len(_SWEEPS) - 1)],
             spread=math.sqrt(self.blocks),
             seed=self.seed,
             exact=state.exact,
+            shared=shared,
         )
 
     def final(

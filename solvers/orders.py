@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from solvers.shared_direction import SharedDirection
 from solvers.typing import Float64Array
 
 
@@ -54,6 +55,7 @@ class AscentOrder:
     spread : factor >= 1 on the curvature, for a block that moves while others do.
     seed : of the random orders; with the round and the block it fixes them.
     exact : products and A in float64, not in the precision of the features.
+    shared : the direction along which examples are shrunk; W then starts from the point that it is drawn to.
     """
 
     round: int
@@ -63,6 +65,7 @@ class AscentOrder:
     spread: float = 1.0
     seed: int = 0
     exact: bool = False
+    shared: SharedDirection | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +107,14 @@ class ColumnOrder:
 class EvaluateOrder:
     """Sum the losses at W (d, m), after applying `commit`; U and A stay as they are.
 
-    Products are in float64 where `exact`, else in the precision of the features.
+    Products are in float64 where `exact`, else in the precision of the features.  Where `total`, the product
+    of the answer is sum x_i (d, 1), unless the features are sparse.
     """
 
     W: Float64Array
     commit: Commit | None = None
     exact: bool = True
+    total: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from solvers.dual_ascent import DualAscent
 from solvers.orders import Order, SdcaOrder
+from solvers.shared_direction import SharedDirection
 from solvers.state import SolverState
+from solvers.typing import Float64Array
 
 
 @dataclass(frozen=True)
 class Sdca(DualAscent):
     """Dual ascent by one plain pass a round."""
 
-    def _order(self, state: SolverState) -> Order:
+    keeps_apart: ClassVar[bool] = False
+
+    def _order(self, state: SolverState, start: Float64Array, _shared: SharedDirection | None) -> Order:
         return SdcaOrder(
             round=state.round,
-            W=state.W,
+            W=start,
             commit=state.commit,
             spread=math.sqrt(self.blocks),
             seed=self.seed,

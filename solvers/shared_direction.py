@@ -1,0 +1,96 @@
+"""The direction that all examples share, kept apart as a primal variable while blocks ascend.
+
+Features of one sign, or far from their centre, share their mean direction u.  Through it every dual row is
+coupled to every other: the dual holds -lam/2 |v(A)|^2 with v(A) = u^T W(A), which is stiff in the sum of the
+rows and free in their differences.  Blocks that ascend at the same time all answer to the same v and
+overshoot; safe steps are as many times too short.  With p (m,), the proximal point method puts
+
+    -lam/2 |v|^2  =  min over p of  -lam <p, v> + lam/2 |p|^2
+
+and lets p go to its minimum by steps p <- kappa v + (1 - kappa) p.  What a block then sees is the same
+problem with the examples' part along u shrunk by sqrt(kappa), and weights whose part along u is
+kappa v + (1 - kappa) p.  The line search is still on D itself.  The smoothness of the risk in p,
+C sum t_i^2 / m with t_i = <x_i, u>, says how far kappa may fall before p's own steps are the slower part.
+`python -m tests.benchmarks.block_rounds` prints rounds with and without it.
+Sources: R. T. Rockafellar, "Augmented Lagrangians and applications of the proximal point algorithm in convex
+programming", 1976; for blocks C. Ma et al., "Adding vs. averaging in distributed primal-dual optimization",
+2015.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.problem import Problem
+from solvers.rows import Rows
+from solvers.typing import Float64Array, FloatArray
+
+#: Names in `SolverState.memory`.
+_DIRECTION, _KAPPA, _POINT = "shared.direction", "shared.kappa", "shared.point"
+#: Times the natural scale 1 / (1 + C sum t_i^2 / m) that kappa is for one block; more blocks share it.
+_SHARE = 5.0
+
+
+@dataclass(frozen=True, eq=False)
+class SharedDirection:
+    """A unit vector u (d,) along which examples are shrunk by sqrt(kappa), 0 < kappa < 1.
+
+    With M = I - (1 - sqrt(kappa)) u u^T the shrunk examples are X M.
+    """
+
+    u: Float64Array
+    kappa: float
+
+    def shrunk(self, X: Rows) -> FloatArray:
+        """Give the rows X M, in the precision of X (r, d)."""
+        u = self.u.astype(X.dtype)
+        along = (X @ u) * X.dtype.type(1.0 - math.sqrt(self.kappa))
+        return np.asarray(X - along[:, None] * u)
+
+    def unshrunk(self, V: Float64Array) -> Float64Array:
+        """Give M^-1 V of V (d, m): weights for shrunk rows, or a sum over shrunk rows made one over rows."""
+        return V + (1.0 / math.sqrt(self.kappa) - 1.0) * np.outer(self.u, self.u @ V)
+
+
+def looked_for(memory: Mapping[str, Float64Array]) -> bool:
+    """Say whether a state knows its direction, or that it has none."""
+    return _KAPPA in memory
+
+
+def found(problem: Problem, total: Float64Array | None, blocks: int) -> dict[str, Float64Array]:
+    """Give what to remember of the direction of `total` = sum x_i (d, 1); None stands for sparse examples."""
+    mean = np.zeros(problem.d) if total is None else total[:, 0] / problem.n
+    size = float(np.linalg.norm(mean))
+    if not (math.isfinite(size) and size > 0.0):
+        return without()
+    natural = 1.0 / (1.0 + size * size / (problem.lam * problem.m))
+    kappa = max(0.5 * natural, min(1.0, _SHARE * natural) / blocks)
+    if kappa >= 1.0:
+        return without()
+    return {_DIRECTION: mean / size, _KAPPA: np.array([kappa])}
+
+
+def without() -> dict[str, Float64Array]:
+    """Give what to remember where no direction is kept apart."""
+    return {_KAPPA: np.ones(1)}
+
+
+def remembered(memory: Mapping[str, Float64Array]) -> SharedDirection | None:
+    """Give the direction that a state remembers."""
+    if _DIRECTION not in memory:
+        return None
+    return SharedDirection(memory[_DIRECTION], float(memory[_KAPPA][0]))
+
+
+def drawn_to_point(
+    direction: SharedDirection, W: Float64Array, memory: Mapping[str, Float64Array]
+) -> tuple[Float64Array, dict[str, Float64Array]]:
+    """Give the weights that blocks start from at W = W(A) (d, m), and the memory with p moved on."""
+    v = direction.u @ W
+    p = direction.kappa * v + (1.0 - direction.kappa) * memory.get(_POINT, v)
+    drawn = W + (1.0 - direction.kappa) * np.outer(direction.u, p - v)
+    return drawn, {**memory, _POINT: p}

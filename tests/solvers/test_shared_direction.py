@@ -1,0 +1,108 @@
+"""The shared direction of the features: the same answers, and far fewer rounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from solvers import SerialExecutor, Softmax, SolverState, Status, TopKHinge, UsunierHinge, solve
+from solvers.dual_ascent import DualAscent
+from solvers.problem import Problem
+from solvers.shared_direction import SharedDirection, found, remembered
+from tests.reference import losses as reference
+from tests.reference.training_qp import optimum
+
+
+def one_signed(n=600, d=24, m=6, seed=3):
+    """Rectified clouds of unit norm: their mean holds most of their length."""
+    random = np.random.default_rng(seed)
+    y = random.integers(0, m, n)
+    X = np.maximum(0.5 * random.standard_normal((m, d))[y] + random.standard_normal((n, d)), 0.0)
+    return X / np.linalg.norm(X, axis=1, keepdims=True), y
+
+
+def rounds_of(X, y, C, monkeypatch, *, apart, **options):
+    monkeypatch.setattr(DualAscent, "keeps_apart", apart)
+    result = solve(X, y, TopKHinge(2), 1.0 / (C * len(y)), max_passes=5000, **options)
+    assert result.status is Status.SOLVED
+    return len(result.history)
+
+
+def test_shrinking_is_the_matrix_it_says_and_unshrinking_undoes_it() -> None:
+    random = np.random.default_rng(0)
+    u = random.standard_normal(7)
+    u /= np.linalg.norm(u)
+    direction = SharedDirection(u, 0.09)
+    M = np.eye(7) - (1.0 - 0.3) * np.outer(u, u)
+    X, V = random.standard_normal((5, 7)), random.standard_normal((7, 3))
+    np.testing.assert_allclose(direction.shrunk(X), X @ M, atol=1e-14)
+    np.testing.assert_allclose(M @ direction.unshrunk(V), V, atol=1e-14)
+
+
+@pytest.mark.parametrize("loss", [TopKHinge(2), UsunierHinge(2), Softmax()], ids=lambda loss: loss.name)
+@pytest.mark.parametrize("blocks", [2, 5])
+def test_the_answer_is_that_of_the_problem_and_the_dual_never_falls(loss, blocks) -> None:
+    X, y = one_signed(n=150, d=8, m=4)
+    lam = 0.02
+    with SerialExecutor(blocks=blocks) as executor:
+        result = solve(X, y, loss, lam, tol=1e-7, max_passes=5000, executor=executor)
+    assert remembered(result.state.memory) is not None
+    assert result.status is Status.SOLVED
+    assert result.dual == pytest.approx(reference.dual(X, y, loss, lam, 0.0, result.A), rel=1e-9)
+    assert result.primal == pytest.approx(reference.primal(X, y, loss, lam, 0.0, result.W), rel=1e-9)
+    duals = [record.dual for record in result.history]
+    assert (np.diff(duals) >= -1e-12 * max(duals)).all()
+
+
+def test_the_optimum_lies_between_the_bounds() -> None:
+    X, y = one_signed(n=40, d=4, m=4)
+    executor = SerialExecutor(blocks=3)
+    result = solve(X, y, TopKHinge(2), 0.02, tol=1e-6, max_passes=5000, executor=executor)
+    assert remembered(result.state.memory) is not None
+    best = optimum(X, y, TopKHinge(2), 0.02, 0.0, 4)
+    assert result.dual - 1e-7 <= best <= result.primal + 1e-7
+
+
+def test_many_blocks_take_far_fewer_rounds(monkeypatch) -> None:
+    """Counts for one seed: 8 blocks that answer to the same mean overshoot without it."""
+    X, y = one_signed()
+    apart = rounds_of(X, y, 1.0, monkeypatch, apart=True, executor=SerialExecutor(blocks=8))
+    together = rounds_of(X, y, 1.0, monkeypatch, apart=False, executor=SerialExecutor(blocks=8))
+    assert apart < 0.6 * together
+
+
+def test_a_checkpoint_remembers_it() -> None:
+    X, y = one_signed(n=200)
+    lam, states = 1.0 / 200, []
+    with SerialExecutor(blocks=3) as executor:
+
+        def keep(record, state):
+            A = np.concatenate([rows.copy() for _, _, rows in executor.duals(state.commit)])
+            states.append((state, A))
+
+        whole = solve(X, y, TopKHinge(2), lam, tol=1e-6, executor=executor, callbacks=[keep])
+    state, A = states[2]
+    again = solve(
+        X,
+        y,
+        TopKHinge(2),
+        lam,
+        tol=1e-6,
+        state=replace(state, commit=None),
+        duals=[(0, 200, A)],
+        executor=SerialExecutor(blocks=3),
+    )
+    assert again.passes == whole.passes
+    np.testing.assert_allclose(again.W, whole.W, rtol=1e-12, atol=1e-14)
+
+
+def test_sparse_and_centred_features_have_none() -> None:
+    X, y = one_signed(n=200)
+    result = solve(sparse.csr_matrix(X), y, TopKHinge(2), 1e-2, executor=SerialExecutor(blocks=3))
+    assert remembered(result.state.memory) is None
+    problem = Problem(loss=TopKHinge(2), n=4, d=3, m=4, lam=1.0)
+    assert remembered(found(problem, np.zeros((3, 1)), 1)) is None
+    assert remembered(SolverState.start(problem).memory) is None
