@@ -62,7 +62,9 @@ class KernelExpansion:
         if len(used) >= _WORTH_A_COPY * n:
             used = np.arange(len(support))
         support = np.asarray(support, dtype=np.intp)[used]
-        rows = None if is_precomputed(kernel) else train if len(support) == n else train[support]
+        # Pivots may be all rows in an order of their own.
+        whole = len(support) == n and bool((support == np.arange(n)).all())
+        rows = None if is_precomputed(kernel) else train if whole else train[support]
         return cls(kernel, rows, support, coefficients[used], n)
 
     @property

@@ -142,6 +142,17 @@ def test_every_method_brackets_the_same_optimum(method, loss) -> None:
         np.testing.assert_array_equal(np.sort(result.expansion.support), np.arange(60))
 
 
+def test_a_method_without_duals_scores_as_one_with_them() -> None:
+    """Here every row is a pivot, in an order of their own."""
+    scores = []
+    for method in ("dual_ascent", "lbfgs"):
+        result = solve(X, Y, Softmax(), 0.01, method=method, kernel=RBFKernel(2.0), tol=1e-9)
+        assert len(result.W) == len(X)
+        scores.append(result.decision_function(X))
+    np.testing.assert_allclose(*scores, atol=1e-3)
+    assert np.abs(scores[0]).max() > 1.0
+
+
 def test_a_nonconvex_loss_has_scores_and_no_certificate() -> None:
     loss = TruncatedTopKEntropy(2)
     kernel = solve(X, Y, loss, LAM, method="lbfgs", kernel="linear")
