@@ -26,7 +26,7 @@ from storage.files import FileEntry, FileSet, put_file
 from storage.fingerprint import digest_json, seal, unseal
 from storage.records import now, plain
 from storage.schema import KERNEL_ENCODING, check_encoding, encoding
-from storage.stores import Store, open_store
+from storage.stores import Store
 from storage.urls import join
 
 _KERNELS = "kernels"
@@ -71,7 +71,7 @@ class KernelDraft:
         return ArrayReader(files, MATRIX, self.spec, "the kernel matrix")
 
     def publish(self, key: str, entries: Sequence[FileEntry], factor: RowBlocks, facts: Any) -> StoredKernel:
-        """Write the factor and then the record that makes both visible."""
+        """Write the factor and then the record that makes both visible; the first one of a key wins."""
         written, _ = write_row_blocks(self.store, self.folder, FACTOR, factor)
         group = [packed_metadata(MATRIX, self.spec), packed_group("", encoding(KERNEL_ENCODING))]
         files = [*entries, *written, *(put_file(self.store, self.folder, file) for file in group)]
@@ -83,7 +83,8 @@ class KernelDraft:
             "files": [entry.to_json() for entry in files],
             "facts": plain(facts),
         }
-        self.store.write_bytes(_record_path(key), seal(record))
+        if not self.store.put_if_absent(_record_path(key), seal(record)):
+            self.discard()
         return load_kernel(self.store, key)
 
     def discard(self) -> None:
@@ -92,10 +93,15 @@ class KernelDraft:
 
 
 class StoredKernel:
-    """A kernel matrix (n, n) and its factor (n, r), opened for reading; pickles as (store URL, key)."""
+    """A kernel matrix (n, n) and its factor (n, r), opened for reading.
+
+    Pickles with its record, so that whoever opens it reads the very same factor, whatever the key stands for
+    by then: the factor of an equal matrix may be another basis.
+    """
 
     def __init__(self, store: Store, record: Mapping[str, Any]) -> None:
         self.store = store
+        self._record = record
         self.key = str(record["key"])
         self.folder = str(record["folder"])
         self.facts: Mapping[str, Any] = record["facts"]
@@ -103,7 +109,7 @@ class StoredKernel:
         self.files = FileSet(store, self.folder, entries, f"kernel {self.key}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.store.url, self.key)
+        return StoredKernel, (self.store, self._record)
 
     @cached_property
     def matrix(self) -> ArrayReader:
@@ -140,10 +146,6 @@ def kernel_keys(store: Store) -> list[str]:
 def kernel_folders(store: Store) -> list[str]:
     """Folders of kernels; one that no record names is being written, or its writer was killed."""
     return sorted(join(_KERNELS, name) for name in store.list(_KERNELS) if not name.endswith(".json"))
-
-
-def _reopen(url: str, key: str) -> StoredKernel:
-    return load_kernel(open_store(url), key)
 
 
 def _record_path(key: str) -> str:

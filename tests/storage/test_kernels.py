@@ -41,6 +41,17 @@ def test_a_kernel_comes_back_as_it_was(tmp_path: Path) -> None:
         load_kernel(store, "0123")
 
 
+def test_of_two_writers_the_first_wins(tmp_path: Path) -> None:
+    store = open_store(tmp_path, create=True)
+    first = write(store, "0" * 16)
+    draft = KernelDraft.begin(store, "0" * 16, len(K))
+    entries = [draft.write_unit(0, K)]
+    second = draft.publish("0" * 16, entries, [(0, 70, -F)], {"rows": 70})
+    assert second.folder == first.folder
+    np.testing.assert_array_equal(second.factor.rows(0, 70), F)
+    assert not verify_store(store)
+
+
 def test_what_was_begun_is_harmless_and_what_is_damaged_is_found(tmp_path: Path) -> None:
     store = open_store(tmp_path, create=True)
     draft = KernelDraft.begin(store, "0" * 16, len(K))
