@@ -320,3 +320,34 @@ def test_a_run_that_asks_for_too_much_ends_at_rounding() -> None:
     result = run(X, y, MaxHinge(), 5.0, tol=1e-300, max_passes=2000)
     assert result.status in {Status.NO_PROGRESS, Status.SOLVED}
     assert abs(result.relative_gap) < 1e-13
+
+
+def hard_data():
+    """Yield (name, X, y, m, k, lam n): sizes and shapes that a method may stumble over."""
+    X, y = examples()
+    yield "small features", (1e-4 * X).astype(np.float32), y, M, 2, 6e-7
+    yield "large features", (1e4 * X).astype(np.float32), y, M, 2, 6e9
+    constant = np.full((len(y), 1), 1e4)
+    yield "constant columns", np.hstack([X, 1e-4 * constant, constant]).astype(np.float32), y, M, 2, 60.0
+    yield "duplicate rows", np.repeat(X[:20], 3, axis=0), np.repeat(y[:20], 3), M, 1, 20.0
+    yield "m = 2", X, y % 2, 2, 1, 20.0
+    yield "k = m", X, y, M, M, 20.0
+    yield "n < m", X[:4], np.array([0, 5, 9, 11]), 12, 3, 4.0
+    yield "one example of a class", X, np.where(np.arange(len(y)) == 3, 4, y % 4), M, 2, 20.0
+
+
+@pytest.mark.parametrize("case", list(hard_data()), ids=lambda case: case[0])
+@pytest.mark.parametrize("method", [*VARIANTS, "fw_away_columns", "fw_pairwise_columns"])
+def test_hard_data_give_right_bounds(case, method) -> None:
+    """Every certificate holds; the fully corrective steps close it, whatever the data."""
+    _, X, y, m, k, lam_n = case
+    passes = 400 if method == "fw_fully_corrective" else 60
+    result = run(X, y, TopKHinge(k), lam_n, 0.0, method, tol=1e-8, max_passes=passes, m=m)
+    best = run(X.astype(np.float64), y, TopKHinge(k), lam_n, tol=1e-10, max_passes=1000, m=m)
+    assert best.status is Status.SOLVED
+    primal = reference.primal(X, y, TopKHinge(k), lam_n / len(y), 0.0, best.W)
+    assert best.primal == pytest.approx(primal, rel=1e-9)
+    assert result.dual <= primal * (1 + 1e-12)
+    assert best.dual <= result.primal * (1 + 1e-12)
+    if method == "fw_fully_corrective":
+        assert result.status is Status.SOLVED
