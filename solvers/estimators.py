@@ -21,6 +21,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, colu
 from solvers.api import solve
 from solvers.errors import InvalidProblemError, NonFiniteError, UnsupportedCombinationError
 from solvers.estimator_kernels import KernelAttributes, one_of_two, with_intercept
+from solvers.estimator_probabilities import Probabilities
 from solvers.estimator_support import (
     WarmStart,
     chosen_loss,
@@ -42,7 +43,7 @@ from solvers.typing import Float64Array, IntArray
 
 
 # scikit-learn has no types.
-class TopKClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class TopKClassifier(KernelAttributes, Probabilities, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classifier trained for top-k accuracy, with a duality gap that says how far training got.
 
     It minimises, with W = (coef_, intercept_) and lam = 1/(n C),

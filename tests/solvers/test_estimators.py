@@ -31,6 +31,7 @@ from solvers import (
     InvalidProblemError,
     MaxHinge,
     NonFiniteError,
+    Softmax,
     Status,
     StructuredHinge,
     TopKClassifier,
@@ -403,6 +404,23 @@ def test_other_weights_start_afresh() -> None:
         np.testing.assert_array_equal(model.coef_, fresh.coef_)
     passes = model.n_iter_
     assert model.fit(X, Y).n_iter_ == 2 < passes
+
+
+@pytest.mark.parametrize("classes", [2, M])
+def test_softmax_has_the_probabilities_of_logistic_regression(classes) -> None:
+    X_, y = X[classes > Y], NAMES[Y[classes > Y]]
+    peer = LogisticRegression(C=0.3 if classes > 2 else 0.6, fit_intercept=False, tol=1e-10).fit(X_, y)
+    ours = TopKClassifier(Softmax(), C=0.3, tol=1e-10, fit_intercept=False).fit(X_, y)
+    np.testing.assert_allclose(ours.predict_proba(X), peer.predict_proba(X), atol=1e-5)
+    np.testing.assert_allclose(ours.predict_log_proba(X), np.log(ours.predict_proba(X)), rtol=1e-12)
+    np.testing.assert_array_equal(ours.predict(X), ours.classes_[ours.predict_proba(X).argmax(axis=1)])
+
+
+@pytest.mark.parametrize("loss", ["max_hinge", "topk_entropy", "one_vs_all_logistic"])
+def test_other_scores_are_no_probabilities(loss) -> None:
+    model = fitted(loss=loss)
+    assert not hasattr(model, "predict_proba")
+    assert not hasattr(model, "predict_log_proba")
 
 
 def test_a_loss_without_a_dual_says_so_in_its_attributes() -> None:
