@@ -17,6 +17,7 @@ from solvers.errors import (
 )
 from solvers.executor import DualRows, Executor, SerialExecutor, ThreadExecutor, block_bounds
 from solvers.iteration import Callback
+from solvers.kernel_features import KernelFeatures
 from solvers.kernel_functions import (
     ChiSquaredKernel,
     Kernel,
@@ -72,6 +73,7 @@ __all__ = [
     "InvalidProblemError",
     "IterationRecord",
     "Kernel",
+    "KernelFeatures",
     "KernelResult",
     "LinearKernel",
     "Loss",

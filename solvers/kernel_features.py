@@ -40,7 +40,7 @@ class KernelFeatures:
     K : (n, n) float64.
     rows : (n, r) float64 with K = rows rows^T + E.
     pivots : (r,) the examples whose kernel functions span the features; rows[pivots] is lower triangular.
-    dropped : trace of E.
+    dropped : Frobenius norm of E, which bounds its largest eigenvalue.
     """
 
     kernel: Kernel
@@ -104,7 +104,7 @@ def is_precomputed(kernel: Kernel) -> bool:
 def factor(
     K: Float64Array, name: str = "precomputed", *, rounded: bool = False
 ) -> tuple[Float64Array, np.ndarray[Any, np.dtype[np.intp]], float]:
-    """Give F (n, r), the pivots (r,) and the trace of E of a symmetric K (n, n) = F F^T + E.
+    """Give F (n, r), the pivots (r,) and the norm of E of a symmetric K (n, n) = F F^T + E.
 
     Where entries may have been `rounded` to float32, whatever their type is now, what lies below that
     rounding is left to E if it has to be.  Raises InvalidProblemError where K is indefinite beyond rounding.
@@ -121,7 +121,7 @@ def factor(
         E = K[np.ix_(rest, rest)] - F[rest] @ F[rest].T
         worst = float(np.abs(E).max(initial=0.0))
         if worst <= _SLACK * tolerance:
-            return F, order[:rank], float(np.maximum(np.diag(E), 0.0).sum())
+            return F, order[:rank], float(np.linalg.norm(E))
     lowest = min(float(np.diag(E).min()), -worst)
     raise InvalidProblemError(
         f"the kernel {name} is not positive semi-definite: {rank} of {n} pivots are positive, and what"

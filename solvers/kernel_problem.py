@@ -216,7 +216,7 @@ def _values(primal: float, dual: float, lifted_gap: float, b: float) -> dict[str
 def _loss_of_dual(features: KernelFeatures, problem: Problem, weights: Float64Array | None) -> float:
     """Give the most by which D on K = F F^T + E lies below D on F F^T, for a dual point that is not known.
 
-    It is tr(A^T E A) / (2 lam n^2) <= tr(E) |A|^2 / (2 lam n^2), and |A| has the bound of its domain.
+    It is tr(A^T E A) / (2 lam n^2) <= |E| |A|^2 / (2 lam n^2), and |A| has the bound of its domain.
     """
     squares = float(problem.n) if weights is None else float(np.sum(np.square(weights)))
     most = squares * _largest_square(problem.form)

@@ -112,6 +112,23 @@ def test_a_precomputed_matrix_is_the_named_kernel() -> None:
     assert not named.__sklearn_tags__().input_tags.pairwise
 
 
+@pytest.mark.parametrize("kernel", ["rbf", "precomputed"])
+def test_weights_of_examples_and_classes_count(kernel) -> None:
+    rows = X if kernel == "rbf" else rbf_kernel(X, gamma=0.3)
+    weights = np.random.default_rng(0).uniform(0.1, 2.0, len(Y))
+    model = TopKClassifier(
+        k=3, C=C, kernel=kernel, gamma=0.3 if kernel == "rbf" else None, class_weight={2: 3.0}, tol=1e-6
+    ).fit(rows, Y, sample_weight=weights)
+    total = weights * np.where(Y == 2, 3.0, 1.0)
+    result = solve(
+        X, Y, TopKHinge(3), LAM, sample_weight=total, kernel=WithConstant(RBFKernel(0.3)), tol=1e-6
+    )
+    assert model.primal_ == pytest.approx(result.primal, rel=2e-6)
+    assert model.dual_ <= result.primal * (1 + 1e-12)
+    plain = fitted(gamma=0.3)
+    assert abs(model.primal_ - plain.primal_) > 0.01
+
+
 def test_gamma_comes_from_the_training_rows() -> None:
     model = fitted(loss="max_hinge")
     assert model.kernel_.gamma == pytest.approx(1.0 / (4 * X.var()))
