@@ -1,6 +1,6 @@
 """Rounds to a relative gap of 1e-3 for more and more blocks that ascend at the same time, in one process.
 
-    python -m tests.benchmarks.block_rounds [--rows 20000] [--features 512] [--classes 100] [--C 0.05] [--quick]
+    python -m tests.benchmarks.block_rounds [--rows 20000] [--features 512] [--classes 100] [--C 0.05]
 
 A round is one message to every block and one back, whoever holds the blocks, so this is about rounds and not
 about time.  Printed are dual ascent, dual ascent without the shared direction kept apart, and Frank-Wolfe,
