@@ -1,10 +1,14 @@
-"""Dual ascent on one block: random tiles of rows, exact column updates inside each tile.
+"""Dual ascent on one block: a sweep over all rows, many over those not at rest, and extrapolation.
 
-A visit of a tile costs one BLAS product, the scores X_t W before its column updates, and a sparse one,
-X_t^T dA after them;
-between the two the tile's Gram matrix keeps its scores right.  Which rows share a tile is fixed, so that Gram
-matrices can be kept.  The order of tiles, and of the rows inside one, is random in every sweep: in a fixed
-order the method takes many times the rounds.
+A round's first sweep of exact column updates visits every row in a random order: it is the full check.  A row
+that it leaves at a vertex of its domain, where it was, rests for the round.  The others, often a small part,
+are swept again and again while that pays: until a stage of sweeps brings less than a share of what the first
+sweep brought, or the visits reach a multiple of the rows of the block.
+
+Sweeps close in on the optimum along a few directions, slowly where C is large.  So the changes of the last
+stages are kept, with their images in W, and after each stage the best point of the space that they span is
+looked for: D is quadratic there, a system of a few equations.  That point may lie outside the domain.  Its
+projection, row by row, does not, and the best point of the segment to it is exact again.
 """
 
 from __future__ import annotations
@@ -13,25 +17,29 @@ from typing import Any
 
 import numpy as np
 
-from solvers.ascent_kernels import add_change, add_change_csr, change_sums, sweep_tile
+from solvers.ascent_kernels import change_sums
+from solvers.ascent_rows import HeldRows, Portion, RowFeed
+from solvers.ascent_sweeps import add_rows_csr, add_rows_dense, sweep_csr, sweep_dense
 from solvers.block_stats import BlockStats
 from solvers.clock import Clock
+from solvers.extrapolation import Extrapolation
 from solvers.orders import AscentOrder
 from solvers.problem import Problem
 from solvers.projections.columns import column_kind, margins_or_empty
-from solvers.rows import Rows, RowSource, as_rows, held_in_memory, is_sparse, slab_bounds
+from solvers.rows import RowSource, is_sparse
 from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
-#: Rows of a tile: a larger one solves more exactly, but pays t^2 d for its Gram matrix.
-_TILE_ROWS = 128
-#: A block of up to so many rows that is read at once is one tile, its Gram matrix the whole kernel.
-_WHOLE_ROWS = 4096
-#: Column sweeps a visit over a tile that is a whole block, where further sweeps need no product with X.
-_WHOLE_SWEEPS = 4
-#: Bytes of Gram matrices that a block keeps.
-_GRAM_BYTES = 1 << 27
-#: Change of an alpha (whose row sums to at most the sum of the rank weights) below which a row rests.
-_STILL = 1e-5
+#: Weights of up to so many entries are kept in float64: they stay in the second-level cache all the same.
+_SMALL_W = 1 << 15
+#: An order for up to so many sweeps is taken literally, one for more asks for stages of so many sweeps each.
+_PLAIN_SWEEPS = 2
+#: Visits after a round's first sweep, in rows of the block, and stages that they may be spread over.
+_MOST_VISITS = 8.0
+_MOST_STAGES = 24
+#: A stage whose last sweep brings less than this share of what the first one brought ends the round.
+_STAGE_PAYS = 0.1
+#: A row whose rise is below this share of the mean has not moved.
+_STILL = 0.01
 
 
 class BlockAscent:
@@ -55,18 +63,22 @@ class BlockAscent:
         index: int,
         dtype: np.dtype[Any],
     ) -> None:
-        self.problem = problem
-        self.y, self.weights = y, weights
-        self._dtype = dtype
-        self._X = X
-        self._index = index
-        self._slabs = [(0, len(y))] if held_in_memory(X) else list(slab_bounds(X, _TILE_ROWS))
-        whole = len(self._slabs) == 1 and len(y) <= _WHOLE_ROWS
-        self.sweeps_a_visit = _WHOLE_SWEEPS if whole else 1
-        self._tiles = [self._cut(number) for number in range(len(self._slabs))]
-        self._grams: dict[tuple[int, int], FloatArray] = {}
-        self._gram_bytes = 0
-        self._made_for: tuple[np.dtype[Any], float | None] | None = None
+        form = problem.form
+        self.problem, self.y, self.weights = problem, y, weights
+        self.index, self.dtype = index, dtype
+        self.loss = column_kind(form), form.rho, margins_or_empty(form)
+        self.feed = RowFeed(X, dtype)
+        self.norms, self.along = np.full(len(y), -1.0), np.zeros(len(y))
+        self._direction = np.zeros(problem.d)
+
+    def keep_apart(self, order: AscentOrder) -> tuple[Float64Array, float]:
+        """Give the direction that an order keeps apart, and by how much it shrinks squares along it."""
+        shared = order.shared
+        u = np.zeros(self.problem.d) if shared is None else shared.u
+        if not np.array_equal(u, self._direction):
+            self._direction = u
+            self.norms[:] = -1.0
+        return self._direction, 0.0 if shared is None else 1.0 - shared.kappa
 
     def run(self, order: AscentOrder, A: FloatArray, delta: FloatArray) -> BlockStats:
         """Write to `delta` (rows, m) the change of A (rows, m) that the sweeps find, and sum it.
@@ -74,138 +86,141 @@ class BlockAscent:
         The result depends on the order and on A alone.
         """
         delta[:] = 0.0
-        random = np.random.default_rng((order.seed, order.round, self._index))
-        work = _Work(self, order, A, delta, random, self._precision(order))
-        for sweep in range(order.sweeps):
-            for slab in random.permutation(len(self._slabs)):
-                self._sweep_slab(work, int(slab), first=sweep == 0)
+        work = Work(self, order, A, delta)
+        first = work.sweep(work.feed_rows(np.arange(len(A))))
+        busy = np.flatnonzero(work.rises >= 0.0)
+        held = self.feed.held(busy) if order.sweeps > _PLAIN_SWEEPS and len(busy) else None
+        if held is not None:
+            _stages(work, held, first, order.sweeps)
+            return work.stats()
+        for _ in range(order.sweeps - 1):
+            busy = busy[work.moved(busy)]
+            work.sweep(work.feed_rows(busy))
         return work.stats()
 
-    def _precision(self, order: AscentOrder) -> np.dtype[Any]:
-        """Give the precision of an order's products; Gram matrices made for another order are dropped."""
-        dtype = np.dtype(np.float64) if order.exact else self._dtype
-        made_for = dtype, None if order.shared is None else order.shared.kappa
-        if self._made_for != made_for:
-            self._grams.clear()
-            self._gram_bytes, self._made_for = 0, made_for
-        return dtype
 
-    def gram(self, key: tuple[int, int], X: Rows) -> FloatArray:
-        """Give X X^T (t, t) of the tile with this key, from memory where it was kept."""
-        kept = self._grams.get(key)
-        if kept is not None:
-            return kept
-        product = X @ X.T
-        gram = np.ascontiguousarray(product.toarray() if is_sparse(product) else product)
-        if self._gram_bytes + gram.nbytes <= _GRAM_BYTES:
-            self._grams[key] = gram
-            self._gram_bytes += gram.nbytes
-        return gram
-
-    def _sweep_slab(self, work: _Work, slab: int, *, first: bool) -> None:
-        start, stop = self._slabs[slab]
-        if not (first or work.moved[start:stop].any()):
+def _stages(work: Work, held: HeldRows, first: float, sweeps: int) -> None:
+    """Sweep over rows in memory, in stages of so many sweeps, and extrapolate after each."""
+    everything = np.arange(len(held.rows))
+    budget = _MOST_VISITS * len(work.rises)
+    extrapolation = Extrapolation(work, held) if work.linear else None
+    for _ in range(_MOST_STAGES):
+        chosen = everything
+        rise = 0.0
+        for _ in range(sweeps):
+            last = work.sweep([held.shuffled(chosen, work.random)])
+            rise += last
+            budget -= len(chosen)
+            chosen = everything[work.moved(held.rows)]
+            if budget <= 0 or not len(chosen):
+                break
+        # The primal objective is far from its least value where rows were moved together: sweeps come last.
+        if budget <= 0 or last < _STAGE_PAYS * first:
             return
-        rows = self._X[start:stop]
-        for number in work.random.permutation(len(self._tiles[slab])):
-            tile = self._tiles[slab][number]
-            chosen = np.arange(len(tile)) if first else np.flatnonzero(work.moved[start + tile])
-            if len(chosen):
-                # Converted tile by tile: a block that lies in memory is one slab.
-                work.visit((slab, int(number)), work.rows(rows[tile]), start + tile, chosen)
-
-    def _cut(self, slab: int) -> list[Int64Array]:
-        """Cut the rows of a slab, in an order that is random once and for all, into tiles."""
-        start, stop = self._slabs[slab]
-        rows = np.random.default_rng((self._index, slab)).permutation(stop - start)
-        if self.sweeps_a_visit > 1:
-            return [rows]
-        # Rows of a tile in memory order: the gather then reads forward.
-        return [np.sort(rows[low : low + _TILE_ROWS]) for low in range(0, len(rows), _TILE_ROWS)]
+        if extrapolation is not None:
+            extrapolation.step(rise)
 
 
-class _Work:
-    """What the visits of one order share."""
+class Work:
+    """What the sweeps of one order share: the weights as they move, and which rows move."""
 
-    def __init__(
-        self,
-        block: BlockAscent,
-        order: AscentOrder,
-        A: FloatArray,
-        delta: FloatArray,
-        random: np.random.Generator,
-        dtype: np.dtype[Any],
-    ) -> None:
-        form = block.problem.form
-        self._block = block
-        self._A, self._delta = A, delta
-        self.random = random
-        self.dtype = dtype
-        self.moved = np.ones(len(A), dtype=np.bool_)
-        self._kind, self._rho, self._margins = column_kind(form), form.rho, margins_or_empty(form)
-        self._gammas = block.problem.smoothing, block.problem.smoothing_own
-        self._scale = block.problem.scale * order.spread
-        # (m, d): a change of one alpha_ij is an axpy along a row of both.
-        self._shared = order.shared
-        W = order.W if self._shared is None else self._shared.unshrunk(order.W)
-        self._W = np.array(W.T, dtype=dtype, order="C")
-        self._product = np.zeros(self._W.shape)
-        self._clock = Clock()
+    def __init__(self, block: BlockAscent, order: AscentOrder, A: FloatArray, delta: FloatArray) -> None:
+        self.block, self.A, self.delta = block, A, delta
+        self.random = np.random.default_rng((order.seed, order.round, block.index))
+        self.scale = block.problem.scale * order.spread
+        self.linear = block.problem.form.linear_conjugate
+        self.rises = np.empty(len(A))
+        small = order.W.size <= _SMALL_W
+        self._dtype = np.dtype(np.float64) if order.exact or small else block.dtype
+        self._start = order.W
+        self.sparse = False
+        self.u, self.kept_apart = block.keep_apart(order)
+        self.apart = np.zeros(block.problem.m)
+        self.W: FloatArray = np.empty((0, 0))
+        self.clock = Clock()
         self._visited = 0
+        self._still = 0.0
 
-    def rows(self, values: Any) -> Rows:
-        """Give rows of the features as this order sees them."""
-        X = as_rows(values, self.dtype)
-        return X if self._shared is None else self._shared.shrunk(X)
+    def feed_rows(self, rows: Int64Array) -> Any:
+        """Give rows of the block in a random order."""
+        return self.block.feed.shuffled(rows, self.random)
 
-    def visit(self, key: tuple[int, int], X: Rows, rows: Int64Array, chosen: Int64Array) -> None:
-        """Update the chosen rows of a tile and carry their change into the weights of this block."""
-        gram = self._block.gram(key, X)
-        X = X if len(chosen) == len(rows) else X[chosen]
-        scores = np.ascontiguousarray((X @ self._W.T).T if is_sparse(X) else self._W @ X.T)
-        self._clock.product()
-        A, delta, moved = self._A[rows], self._delta[rows], self.moved[rows]
-        weights = self._block.weights[rows]
-        before = delta[chosen]
-        order = self.random.permutation(len(chosen))
-        for _ in range(self._block.sweeps_a_visit):
-            sweep_tile(
-                self._kind, scores, gram, chosen, order, self._block.y[rows], A, delta, weights, self._scale,
-                *self._gammas, self._rho, self._margins, _STILL, moved,
+    def sweep(self, portions: Any) -> float:
+        """Update rows once each; gives what the dual rises by at least."""
+        block, total, visited = self.block, 0.0, 0
+        for X, places, rows in portions:
+            self._lay_out(X)
+            self.clock.product()
+            problem = block.problem
+            shared = (
+                places, rows, block.y, block.weights, block.norms, block.along, self.u, self.kept_apart,
+                self.A, self.delta, self.scale, problem.smoothing, problem.smoothing_own, *block.loss,
+                self.W, self.apart, self.rises,
             )  # fmt: skip
-            order = order[moved[chosen[order]]]
-        self._delta[rows], self.moved[rows] = delta, moved
-        self._clock.kernel()
-        change = (delta[chosen] - before) * weights[chosen, None].astype(delta.dtype)
+            if self.sparse:
+                sweep_csr(X.data, X.indices, X.indptr, *shared)
+            else:
+                sweep_dense(X, *shared)
+            self.clock.kernel()
+            total += float(np.maximum(self.rises[rows], 0.0).sum())
+            visited += len(rows)
+        self._visited += visited
+        self._still = _STILL * total / max(visited, 1)
+        return total
+
+    def moved(self, rows: Int64Array) -> Any:
+        """Say which rows moved when they were last visited."""
+        return self.rises[rows] > self._still
+
+    def _lay_out(self, X: Any) -> None:
+        """Lay W out for the rows that come: (m, d) for dense ones, (d, m) for sparse ones."""
+        if self.W.size == 0:
+            self.sparse = is_sparse(X)
+            self.W = np.array(self._start if self.sparse else self._start.T, dtype=self._dtype, order="C")
+
+    def part_apart(self, image: Float64Array) -> Float64Array:
+        """Give what a change of W, laid out like W, is along u, for every class."""
+        return np.asarray(self.u @ image if self.sparse else image @ self.u)
+
+    def image(self, portion: Portion, changes: FloatArray, out: Float64Array) -> None:
+        """Add the sum of w_i x_i change_i^T to `out`, which is laid out like W."""
+        X, places, rows = portion
+        factors = self.block.weights[rows]
         if is_sparse(X):
-            add_change_csr(X.data, X.indices, X.indptr, change, self._scale, self._product, self._W)
+            add_rows_csr(X.data, X.indices, X.indptr, places, changes, factors, out)
         else:
-            add_change(X, change, self._scale, self._product, self._W)
-        self._visited += len(chosen)
-        self._clock.product()
+            add_rows_dense(X, places, changes, factors, out)
+
+    def _product(self) -> Float64Array:
+        """Give the sum of w_i x_i change_i^T, anew where W has moved by steps rounded to float32."""
+        if self.W.dtype == np.float64:
+            start = self._start if self.sparse else self._start.T
+            return np.asarray((self.W - start) / self.scale)
+        product = np.zeros(self.W.shape)
+        changed = np.flatnonzero(self.delta.any(axis=1))
+        for portion in self.block.feed.shuffled(changed, self.random):
+            self.image(portion, self.delta[portion.rows], product)
+        return product
 
     def stats(self) -> BlockStats:
         """Sum the change."""
-        linear, cross, square, alpha_sq, changed = change_sums(
-            self._kind,
-            self._block.y,
-            self._block.weights,
-            self._A,
-            self._delta,
-            self._margins,
-            self._block.problem.own_share,
+        block = self.block
+        product = self._product()
+        self.clock.product()
+        kind, _, margins = block.loss
+        linear, cross, square, alpha_sq, active = change_sums(
+            kind, block.y, block.weights, self.A, self.delta, margins, block.problem.own_share
         )
-        self._clock.kernel()
-        product = np.ascontiguousarray(self._product.T)
+        self.clock.kernel()
         return BlockStats(
-            rows=len(self._A),
-            product=product if self._shared is None else self._shared.unshrunk(product),
+            rows=len(self.A),
+            product=product if self.sparse else np.ascontiguousarray(product.T),
             b_u=linear,
             alpha_u=cross,
             u_sq=square,
             alpha_sq=alpha_sq,
-            active=changed,
+            active=active,
             visited=self._visited,
-            seconds_products=self._clock.products,
-            seconds_kernels=self._clock.kernels,
+            seconds_products=self.clock.products,
+            seconds_kernels=self.clock.kernels,
         )

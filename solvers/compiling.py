@@ -8,39 +8,38 @@ from scipy import sparse as scipy_sparse
 from solvers.api import solve
 from solvers.executor import SerialExecutor
 from solvers.losses.base import Loss
-from solvers.problem import SmoothingKind
 
-#: Enough rounds to meet every kernel: the second one applies the step of the first.
-_ROUNDS = 2
+#: Enough passes to meet every kernel: the second round applies the step of the first, and dual_ascent
+#: extrapolates from its third round on.
+_PASSES = 12
+#: Rows of noise, which no method fits in so few passes, and numbers of entries of W: a small one is kept in
+#: float64 where a large one is not.
+_ROWS = 40
+_SIZES = (1, 1 << 16)
 
 
 def compile_kernels(
-    loss: Loss,
-    m: int,
-    smoothing: float,
-    method: str,
-    *,
-    smoothing_kind: SmoothingKind = "moreau",
-    keep_duals: bool = False,
-    sparse: bool = False,
+    loss: Loss, m: int, smoothing: float, method: str, *, keep_duals: bool = False, sparse: bool = False
 ) -> None:
-    """Compile (or load) what float32 features with this loss and method need, by solving a problem of 2 rows.
+    """Compile (or load) what float32 features with this loss and method need, by solving tiny problems.
 
     Numba keeps compiled kernels beside the package, so that only the first call on a machine takes long: tens
     of seconds on a slow one.  Without this call the first pass takes them.
     """
-    X = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 0.5]], dtype=np.float32)
-    solve(
-        scipy_sparse.csr_matrix(X) if sparse else X,
-        np.array([0, 1]),
-        loss,
-        lam=0.5,
-        smoothing=smoothing,
-        method=method,
-        tol=1e-15,
-        max_passes=_ROUNDS,
-        executor=SerialExecutor(),
-        smoothing_kind=smoothing_kind,
-        keep_duals=keep_duals,
-        m=m,
-    )
+    noise = np.random.default_rng(0).standard_normal((_ROWS, 3)).astype(np.float32)
+    for size in _SIZES:
+        X = np.zeros((_ROWS, max(size // m, 3)), dtype=np.float32)
+        X[:, :3] = noise
+        solve(
+            scipy_sparse.csr_matrix(X) if sparse else X,
+            np.arange(_ROWS) % m,
+            loss,
+            lam=1.0 / _ROWS,
+            smoothing=smoothing,
+            method=method,
+            tol=1e-15,
+            max_passes=_PASSES,
+            executor=SerialExecutor(),
+            keep_duals=keep_duals,
+            m=m,
+        )

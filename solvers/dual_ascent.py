@@ -24,11 +24,13 @@ from solvers.state import SolverState
 from solvers.step_rules import Direction, ExactStep
 from solvers.typing import Float64Array
 
-#: Sweeps of the first rounds and of all later ones, of which only the first visits every row.
-_SWEEPS = (1, 2, 3, 4)
+#: Sweeps of the first rounds, for easy problems are solved by then, and of a stage in all later ones.
+_SWEEPS = (1, 2, 4)
 #: A rise of the dual below this share of the gap, and of the dual itself, says that float32 has nothing more
 #: to give: a round of sweeps otherwise closes a tenth of the distance or so.
 _STALLED = 1e-3
+#: A relative gap from which on A is kept in float64: rounded to float32 it is feasible to a few times 6e-8.
+_SINGLE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ class DualAscent:
         )
         step = ExactStep().step(before.round, direction)
         rise = direction.rise(step)
-        stalled = rise < _STALLED * min(measured.primal - measured.dual, measured.dual + rise)
+        gap = measured.primal - measured.dual
+        stalled = rise < _STALLED * min(gap, measured.dual + rise) or gap < _SINGLE * abs(measured.primal)
         stuck = before.exact and not rises(direction)
         after = replace(
             before,

@@ -101,7 +101,7 @@ def table(figures: Figures) -> str:
     columns = (figures.ascent, figures.evaluate, figures.scores, figures.product)
     for number, row in enumerate(zip(*columns, strict=True)):
         lines.append(
-            f"{'round':>6}{number + WARM_ROUNDS:>3}{row[0]:>11.4f}{row[1]:>12.4f}{row[2]:>10.4f}{row[3]:>10.4f}"
+            f"{'round':>6}{number + WARM_ROUNDS:>3}" + "".join(f"{value:>11.4f}" for value in row)
         )
     middle = [statistics.median(column) for column in columns]
     lines.append(f"{'medians':>9}{middle[0]:>11.4f}{middle[1]:>12.4f}{middle[2]:>10.4f}{middle[3]:>10.4f}")

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from solvers import losses
-from solvers.api import METHODS, available_cores, solve
+from solvers.api import available_cores, solve
+from solvers.method_registry import METHODS
 from solvers.stopping import Status
 from tests.benchmarks.datasets import DATA_DIR, SETS, DataSet, load
 from tests.benchmarks.peer_fits import TOLERANCES, PeerProcess

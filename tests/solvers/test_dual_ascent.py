@@ -17,7 +17,8 @@ from solvers import (
     ThreadExecutor,
     TopKHinge,
     UsunierHinge,
-    ascent,
+    ascent_rows,
+    rows,
     solve,
 )
 from solvers.orders import AscentOrder
@@ -113,8 +114,7 @@ def test_threads_give_bit_for_bit_what_one_thread_gives() -> None:
     np.testing.assert_array_equal(serial.A, threads.A)
 
 
-def test_the_seed_fixes_the_run_and_no_seed_changes_the_answer(monkeypatch) -> None:
-    monkeypatch.setattr(ascent, "_WHOLE_ROWS", 100)  # several tiles, so that their order matters too
+def test_the_seed_fixes_the_run_and_no_seed_changes_the_answer() -> None:
     X, y = examples(n=600)
     first, again, other = (run(X, y, MaxHinge(), 1.0, tol=1e-4, seed=seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first.A, again.A)
@@ -122,11 +122,16 @@ def test_the_seed_fixes_the_run_and_no_seed_changes_the_answer(monkeypatch) -> N
     assert first.primal == pytest.approx(other.primal, rel=2e-4)
 
 
-@pytest.mark.parametrize("whole_rows", [100, 4096])
+@pytest.mark.parametrize("slab_rows", [40, 400])
+@pytest.mark.parametrize("held_bytes", [0, 1 << 21])
 def test_sparse_features_and_features_read_from_disk_reach_the_same_optimum(
-    tmp_path, whole_rows, monkeypatch
+    tmp_path, slab_rows, held_bytes, monkeypatch
 ) -> None:
-    monkeypatch.setattr(ascent, "_WHOLE_ROWS", whole_rows)
+    """In one read or several, with the rows that still move held in memory or read again."""
+    monkeypatch.setattr(rows, "_SLAB_BYTES", slab_rows * 30 * 4)
+    monkeypatch.setattr(ascent_rows, "_GATHERED_ROWS", 20)
+    monkeypatch.setattr(ascent_rows, "_HELD_BYTES", held_bytes)
+    monkeypatch.setattr(ascent_rows, "_HELD_SHARE", 0.0)
     X, y = examples(n=400, d=30)
     X = np.where(np.abs(X) > 0.8, X, 0.0).astype(np.float32)
     np.save(tmp_path / "X.npy", X)

@@ -1,0 +1,298 @@
+"""One sweep of exact column updates: each row at the weights that the row before it left.
+
+Row by row and not tile by tile: while W lies in a core's caches the scores of one row, m inner products of
+length d, take about as long in a loop as their share of a BLAS product does, the change is carried into W
+along the few classes that change, and neither Gram matrices nor stale scores are needed.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from solvers.projections.columns import column_update_two
+from solvers.projections.workspace import column_workspace
+from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def dense_scores(W: FloatArray, x: FloatArray, scores: FloatArray) -> None:
+    """Write W x to `scores` (m,), in the precision of W; four classes at a time share the loads of x."""
+    m, d = W.shape
+    zero = W.dtype.type(0.0)
+    whole = m - m % 4
+    for j in range(0, whole, 4):
+        s0 = zero
+        s1 = zero
+        s2 = zero
+        s3 = zero
+        for f in range(d):
+            v = x[f]
+            s0 += W[j, f] * v
+            s1 += W[j + 1, f] * v
+            s2 += W[j + 2, f] * v
+            s3 += W[j + 3, f] * v
+        scores[j], scores[j + 1], scores[j + 2], scores[j + 3] = s0, s1, s2, s3
+    for j in range(whole, m):
+        s0 = zero
+        for f in range(d):
+            s0 += W[j, f] * x[f]
+        scores[j] = s0
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def _carry(w: FloatArray, x: FloatArray, step: float) -> None:
+    """Add step x to the weights w of one class."""
+    factor = w.dtype.type(step)
+    for f in range(len(x)):
+        w[f] += factor * x[f]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _update(
+    i: int,
+    label: int,
+    weighted: float,
+    norm: float,
+    gamma: float,
+    gamma_own: float,
+    kind: int,
+    rho: Float64Array,
+    margins: Float64Array,
+    A: FloatArray,
+    delta: FloatArray,
+    q: Float64Array,
+    alpha: Float64Array,
+    work: Float64Array,
+    index_work: Int64Array,
+    changed: Int64Array,
+    steps: Float64Array,
+) -> tuple[int, float]:
+    """Replace dual row i, whose scores are in q, by the maximiser of the dual in it.
+
+    Writes the classes that change, and what their weights change by along x_i, to `changed` and `steps`;
+    gives their number and what `sweep_dense` writes to `rises`.
+    """
+    m = len(q)
+    own = weighted * norm
+    for j in range(m):
+        # The row's own part is taken out of its scores.
+        q[j] -= own * (np.float64(A[i, j]) + np.float64(delta[i, j]))
+    _, _, vertex = column_update_two(
+        kind, q, label, own + gamma, own + gamma_own, rho, margins, alpha, work, index_work, -1.0
+    )
+    square = 0.0
+    n_changed = 0
+    for j in range(m):
+        before = delta[i, j]
+        if alpha[j] == np.float64(A[i, j]) + np.float64(before):
+            continue
+        # What is stored is what counts: the change is taken after rounding to A's precision.
+        delta[i, j] = alpha[j] - A[i, j]
+        change = np.float64(delta[i, j]) - np.float64(before)
+        if change != 0.0:
+            square += change * change
+            changed[n_changed] = j
+            steps[n_changed] = weighted * change
+            n_changed += 1
+    if n_changed == 0 and vertex:
+        return 0, -1.0
+    return n_changed, 0.5 * (own + gamma_own) * square
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def sweep_dense(
+    X: FloatArray,
+    places: Int64Array,
+    rows: Int64Array,
+    y: IntArray,
+    weights: Float64Array,
+    norms: Float64Array,
+    along: Float64Array,
+    u: Float64Array,
+    kept_apart: float,
+    A: FloatArray,
+    delta: FloatArray,
+    scale: float,
+    gamma: float,
+    gamma_own: float,
+    kind: int,
+    rho: Float64Array,
+    margins: Float64Array,
+    W: FloatArray,
+    apart: Float64Array,
+    rises: Float64Array,
+) -> None:
+    """Replace dual rows one by one by the maximisers of the dual in that row.
+
+    Parameters
+    ----------
+    X, places : features, and where in X each visited row lies, in the order of the visits.
+    rows : their places in the arrays of the block that follow.
+    y, weights : labels, and how often a row counts.
+    norms, along : |x_i|^2 and <x_i, u>, norms -1 where neither is known yet.
+    u, kept_apart : unit vector (d,) along which examples are shrunk by sqrt(1 - kept_apart); 0 for none.
+    A, delta : dual rows (of a row that counts once) at the start of the round and their change so far, which
+        is updated.
+    scale : s, the factor from a change of A to a change of scores; s = 1/(lam n) times the safety of a block
+        that moves at the same time as others.
+    gamma, gamma_own : smoothing of the other classes and of the own one.
+    kind, rho, margins : the loss, as `column_update_two` takes it.
+    W, apart : (m, d) weights and, per class, what goes to them along u, kept up to date: a row scores
+        W x + apart <x, u>, and W moves as if no row were shrunk.
+    rises : written for the visited rows: c/2 |change|^2, which the dual rises by at least, and -1 where the
+        row stays at a vertex of its domain.
+    """
+    m = W.shape[0]
+    work, index_work = column_workspace(m)
+    q, alpha = np.empty(m), np.empty(m)
+    changed, steps = np.empty(m, dtype=np.int64), np.empty(m)
+    scores = np.empty(m, dtype=W.dtype)
+    for t in range(len(rows)):
+        i = rows[t]
+        if weights[i] == 0.0:
+            rises[i] = -1.0
+            continue
+        x = X[places[t]]
+        if norms[i] < 0.0:
+            norms[i] = along[i] = 0.0
+            for f in range(len(x)):
+                norms[i] += np.float64(x[f]) * np.float64(x[f])
+                along[i] += np.float64(x[f]) * u[f]
+        dense_scores(W, x, scores)
+        for j in range(m):
+            q[j] = scores[j] + apart[j] * along[i]
+        norm = norms[i] - kept_apart * along[i] * along[i]
+        n_changed, rise = _update(
+            i, y[i], scale * weights[i], norm, gamma, gamma_own, kind, rho, margins, A, delta,
+            q, alpha, work, index_work, changed, steps,
+        )  # fmt: skip
+        rises[i] = rise * weights[i]
+        for k in range(n_changed):
+            _carry(W[changed[k]], x, steps[k])
+            apart[changed[k]] -= kept_apart * steps[k] * along[i]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def sweep_csr(
+    data: FloatArray,
+    indices: IntArray,
+    indptr: IntArray,
+    places: Int64Array,
+    rows: Int64Array,
+    y: IntArray,
+    weights: Float64Array,
+    norms: Float64Array,
+    along: Float64Array,
+    u: Float64Array,
+    kept_apart: float,
+    A: FloatArray,
+    delta: FloatArray,
+    scale: float,
+    gamma: float,
+    gamma_own: float,
+    kind: int,
+    rho: Float64Array,
+    margins: Float64Array,
+    W: FloatArray,
+    apart: Float64Array,
+    rises: Float64Array,
+) -> None:
+    """Do the same for sparse rows, with W (d, m): the scores are a sum of rows of W."""
+    m = W.shape[1]
+    work, index_work = column_workspace(m)
+    q, alpha = np.empty(m), np.empty(m)
+    changed, steps = np.empty(m, dtype=np.int64), np.empty(m)
+    scores = np.empty(m, dtype=W.dtype)
+    for t in range(len(rows)):
+        i = rows[t]
+        if weights[i] == 0.0:
+            rises[i] = -1.0
+            continue
+        low, high = indptr[places[t]], indptr[places[t] + 1]
+        if norms[i] < 0.0:
+            norms[i] = along[i] = 0.0
+            for p in range(low, high):
+                norms[i] += np.float64(data[p]) * np.float64(data[p])
+                along[i] += np.float64(data[p]) * u[indices[p]]
+        scores[:] = 0.0
+        for p in range(low, high):
+            w = W[indices[p]]
+            v = data[p]
+            for j in range(m):
+                scores[j] += v * w[j]
+        for j in range(m):
+            q[j] = scores[j] + apart[j] * along[i]
+        norm = norms[i] - kept_apart * along[i] * along[i]
+        n_changed, rise = _update(
+            i, y[i], scale * weights[i], norm, gamma, gamma_own, kind, rho, margins, A, delta,
+            q, alpha, work, index_work, changed, steps,
+        )  # fmt: skip
+        rises[i] = rise * weights[i]
+        for k in range(n_changed):
+            apart[changed[k]] -= kept_apart * steps[k] * along[i]
+        if n_changed > 0:
+            for p in range(low, high):
+                w = W[indices[p]]
+                for k in range(n_changed):
+                    w[changed[k]] += steps[k] * data[p]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def add_rows_dense(
+    X: FloatArray, places: Int64Array, changes: FloatArray, factors: Float64Array, out: Float64Array
+) -> None:
+    """Add sum_t f_t x_t change_t^T to `out` (m, d); changes (t, m), mostly zero."""
+    for t in range(len(places)):
+        for j in range(changes.shape[1]):
+            if changes[t, j] != 0.0:
+                _carry(out[j], X[places[t]], factors[t] * np.float64(changes[t, j]))
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def add_rows_csr(
+    data: FloatArray,
+    indices: IntArray,
+    indptr: IntArray,
+    places: Int64Array,
+    changes: FloatArray,
+    factors: Float64Array,
+    out: Float64Array,
+) -> None:
+    """Do the same for sparse rows, with out (d, m)."""
+    for t in range(len(places)):
+        for j in range(changes.shape[1]):
+            if changes[t, j] != 0.0:
+                step = factors[t] * np.float64(changes[t, j])
+                for p in range(indptr[places[t]], indptr[places[t] + 1]):
+                    out[indices[p], j] += step * data[p]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def project_rows(
+    Z: Float64Array,
+    y: IntArray,
+    kind: int,
+    rho: Float64Array,
+    margins: Float64Array,
+) -> None:
+    """Replace each row of Z (t, m) by the nearest point of the domain of the loss, a hinge.
+
+    Nearest in |alpha|^2: the column problem with c = 1 whose free solution is the row.
+    """
+    m = Z.shape[1]
+    work, index_work = column_workspace(m)
+    q, alpha = np.empty(m), np.empty(m)
+    for t in range(len(Z)):
+        own = y[t]
+        if kind == 5:
+            for j in range(m):
+                q[j] = (1.0 if j == own else -1.0) - Z[t, j]
+        else:
+            for j in range(m):
+                q[j] = -Z[t, j]
+                if j != own:
+                    q[j] -= 1.0 if margins.shape[0] == 0 else margins[own, j]
+        column_update_two(kind, q, own, 1.0, 1.0, rho, margins, alpha, work, index_work, -1.0)
+        for j in range(m):
+            Z[t, j] = alpha[j]

@@ -1,0 +1,137 @@
+"""The best point near the span of the last changes of the dual rows: what many more sweeps would come to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from solvers.ascent_kernels import change_sums
+from solvers.ascent_rows import HeldRows, Portion
+from solvers.ascent_sweeps import project_rows
+from solvers.typing import Float64Array
+
+if TYPE_CHECKING:
+    from solvers.ascent import Work
+
+#: Changes that are remembered.
+_REMEMBERED = 6
+#: Ridge on the system of a few equations, as a share of its trace.
+_RIDGE = 1e-10
+#: An extrapolation that brings less than this share of the sweeps before it is not worth its time;
+_WORTH = 0.25
+#: after so many of them in a row no more are made in this round.
+_FAILURES = 1
+
+
+class Extrapolation:
+    """Remembers the changes of some rows of a block, with their images in W.
+
+    With D restricted to these rows and B their dual rows, D(B + sum c_t D_t) is a parabola in c: its linear
+    term is the slope of D along each D_t at B, its curvature <V_s, V_t> / s + gamma <D_s, D_t>, where
+    V_t = s X^T D_t is what D_t changes W by.
+    """
+
+    def __init__(self, work: Work, held: HeldRows) -> None:
+        self._work, self._held = work, held
+        self._rows = held.rows
+        self._y = work.block.y[self._rows]
+        self._weights = work.block.weights[self._rows]
+        self._changes: list[Float64Array] = []
+        self._images: list[Float64Array] = []
+        self._failures = 0
+        self._note()
+
+    def _note(self) -> None:
+        work, rows = self._work, self._rows
+        self._B = work.A[rows].astype(np.float64) + work.delta[rows].astype(np.float64)
+        self._W = work.W.astype(np.float64)
+
+    def step(self, swept: float) -> float:
+        """Move to the best point that is found; gives the rise of the dual, `swept` is that of the sweeps."""
+        if self._failures >= _FAILURES:
+            return 0.0
+        before, W = self._B, self._W
+        self._note()
+        self._changes = [*self._changes[1 - _REMEMBERED :], self._B - before]
+        self._images = [*self._images[1 - _REMEMBERED :], self._W - W]
+        trial = self._best_of_span()
+        kind, rho, margins = self._work.block.loss
+        project_rows(trial, self._y, kind, rho, margins)
+        trial -= self._B
+        rise = self._along(trial)
+        self._failures = 0 if rise > _WORTH * swept else self._failures + 1
+        return rise
+
+    def _best_of_span(self) -> Float64Array:
+        q = len(self._changes)
+        system = np.empty((q, q))
+        slopes = np.empty(q)
+        for s in range(q):
+            slopes[s] = self._slope(self._changes[s], self._images[s])
+            for t in range(s + 1):
+                system[s, t] = system[t, s] = self._curvature(s, t)
+        system[np.diag_indices(q)] += _RIDGE * np.trace(system) / q
+        factors = np.linalg.lstsq(system, slopes, rcond=None)[0]
+        trial = self._B.copy()
+        for factor, change in zip(factors, self._changes, strict=True):
+            trial += factor * change
+        return trial
+
+    def _slope(self, change: Float64Array, image: Float64Array) -> float:
+        kind, _, margins = self._work.block.loss
+        problem = self._work.block.problem
+        linear, cross, _, _, _ = change_sums(
+            kind, self._y, self._weights, self._B, change, margins, problem.own_share
+        )
+        scored = float(np.vdot(self._W, image))
+        if self._work.kept_apart:
+            scored += float(self._work.apart @ self._work.part_apart(image))
+        return linear - scored / self._work.scale - problem.smoothing * cross
+
+    def _curvature(self, s: int, t: int) -> float:
+        value = self._inner(self._images[s], self._images[t])
+        return value + self._smoothed(self._changes[s], self._changes[t])
+
+    def _inner(self, left: Float64Array, right: Float64Array) -> float:
+        """Give the curvature that two images make, without what is kept apart."""
+        work = self._work
+        value = float(np.vdot(left, right))
+        if work.kept_apart:
+            value -= work.kept_apart * float(work.part_apart(left) @ work.part_apart(right))
+        return value / work.scale
+
+    def _smoothed(self, left: Float64Array, right: Float64Array) -> float:
+        problem = self._work.block.problem
+        if problem.smoothing == 0.0:
+            return 0.0
+        inner = left * right
+        inner[np.arange(len(inner)), self._y] *= problem.own_share
+        return problem.smoothing * float(inner.sum(axis=1) @ self._weights)
+
+    def _along(self, change: Float64Array) -> float:
+        """Take the best step along a change that leads to a feasible point."""
+        work, rows = self._work, self._rows
+        image = self._image(change)
+        slope = self._slope(change, image)
+        curvature = self._inner(image, image) + self._smoothed(change, change)
+        if not slope > 0.0:
+            return 0.0
+        step = min(slope / curvature, 1.0) if curvature > 0.0 else 1.0
+        # What is stored is what counts: W takes the change after rounding to A's precision.
+        stored = (self._B + step * change - work.A[rows]).astype(work.delta.dtype)
+        taken = stored.astype(np.float64) - work.delta[rows]
+        work.delta[rows] = stored
+        self._B += taken
+        image = self._image(taken) if work.delta.dtype != np.float64 else step * image
+        self._W += image
+        work.W[:] = self._W
+        if work.kept_apart:
+            work.apart -= work.kept_apart * work.part_apart(image)
+        return step * (slope - 0.5 * step * curvature)
+
+    def _image(self, change: Float64Array) -> Float64Array:
+        image = np.zeros(self._work.W.shape)
+        self._work.image(Portion(self._held.X, self._held.places, self._rows), change, image)
+        image *= self._work.scale
+        return image
