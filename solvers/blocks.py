@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers import kernels, ranking
+from solvers import ranking
 from solvers.ascent import BlockAscent
 from solvers.block_stats import BlockStats
 from solvers.clock import Clock
@@ -23,11 +23,9 @@ from solvers.orders import (
     SdcaOrder,
 )
 from solvers.problem import Problem
-from solvers.projections.columns import column_kind, margins_or_empty
-from solvers.projections.gradients import conjugate_sum
 from solvers.rows import RowSource, compute_dtype, is_sparse
 from solvers.sdca_pass import BlockSdca
-from solvers.tiles import Scratch, Tile, TileReader
+from solvers.tiles import Scratch, TileReader
 from solvers.typing import Float64Array, FloatArray, IntArray
 from solvers.vertices import DenseVertices, is_uniform, vertices_of
 
@@ -74,7 +72,7 @@ class Block:
         self._column_atoms: BlockColumnAtoms | None = None
         self._duals: BlockDuals | None = None
         if keep_duals:
-            self._duals = BlockDuals(problem, self._y, self._dtype, len(self._tiles))
+            self._duals = BlockDuals(problem, self._y, self._weights, self._dtype, len(self._tiles))
 
     def run(self, order: Order) -> BlockStats:
         """Carry out an order; the same order again gives the same sums and changes nothing more.
@@ -132,8 +130,8 @@ class Block:
             clock.product()
             if duals is not None:
                 duals.commit(tile.number, tile.start, tile.stop, order.commit)
-                alpha_sq += self._squares(duals, tile)
-                self._lift(scores, duals, tile)
+                alpha_sq += duals.squares(tile.rows)
+                duals.lift(scores, tile.rows)
             vertices.find(scores, tile.y, tile.weights, sums)
             if duals is not None:
                 alpha_u += vertices.mix_later(duals, tile.number, tile.rows, order.round)
@@ -206,12 +204,12 @@ class Block:
             clock.product()
             if self._duals is not None:
                 self._duals.commit(tile.number, tile.start, tile.stop, order.commit)
-                alpha_sq += self._squares(self._duals, tile)
+                alpha_sq += self._duals.squares(tile.rows)
                 if not self.problem.form.linear_conjugate:
-                    b_alpha += self._conjugates(self._duals.A[tile.rows], tile)
+                    b_alpha += self._duals.conjugates(self._duals.A[tile.rows], tile.rows)
             if smoothed and self._duals is not None:
                 raised = scratch.copy_of(scores)
-                self._lift(raised, self._duals, tile)
+                self._duals.lift(raised, tile.rows)
                 lifted.find(raised, tile.y, tile.weights, lifted_sums)
             plain.find(scores, tile.y, tile.weights, sums)
             clock.kernel()
@@ -239,8 +237,8 @@ class Block:
         for tile in self._tiles.read(_FLOAT64):
             duals.commit(tile.number, tile.start, tile.stop, order.commit)
             A = duals.A[tile.rows].astype(np.float64)
-            b += self._conjugates(A, tile)
-            alpha_sq += self._squares(duals, tile)
+            b += duals.conjugates(A, tile.rows)
+            alpha_sq += duals.squares(tile.rows)
             clock.kernel()
             product += tile.X.T @ (A * tile.weights[:, None] if self._weighted else A)
             clock.product()
@@ -267,8 +265,8 @@ class Block:
             clock.product()
             gradients.find(U, tile.y, tile.weights, sums)
             duals.load(tile.start, U)
-            b += self._conjugates(U, tile)
-            alpha_sq += self._squares(duals, tile)
+            b += duals.conjugates(U, tile.rows)
+            alpha_sq += duals.squares(tile.rows)
             clock.kernel()
             gradients.accumulate(tile.X, product)
             clock.product()
@@ -282,21 +280,6 @@ class Block:
             seconds_products=clock.products,
             seconds_kernels=clock.kernels,
         )
-
-    def _conjugates(self, A: FloatArray, tile: Tile) -> float:
-        """Give sum w_i (-Phi*(-alpha_i)) of the rows A (b, m) of a tile."""
-        form = self.problem.form
-        return float(conjugate_sum(column_kind(form), A, tile.y, tile.weights, margins_or_empty(form)))
-
-    def _squares(self, duals: BlockDuals, tile: Tile) -> float:
-        """Give sum w_i |alpha_i|^2 of a tile, as far as it is smoothed."""
-        return float(kernels.sum_of_squares(duals.A[tile.rows], tile.y, tile.weights, self.problem.own_share))
-
-    def _lift(self, scores: FloatArray, duals: BlockDuals, tile: Tile) -> None:
-        """Add gamma alpha_i to the scores of a tile."""
-        gammas = self.problem.smoothing, self.problem.smoothing_own
-        if gammas[0] > 0:
-            kernels.lift_scores(scores, duals.A[tile.rows], tile.y, *gammas)
 
     def _committed(self, commit: Commit | None) -> BlockDuals:
         """Give the duals with `commit` applied to every row."""

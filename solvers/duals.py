@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from solvers.errors import StateLostError
-from solvers.kernels import commit_rows
+from solvers.kernels import commit_rows, lift_scores, sum_of_squares
 from solvers.orders import Commit
 from solvers.problem import Problem
-from solvers.projections import nearest_rows
+from solvers.projections import column_kind, margins_or_empty, nearest_rows
+from solvers.projections.gradients import conjugate_sum
 from solvers.typing import Float64Array, FloatArray, IntArray
 
 _NEVER = -1
@@ -23,10 +24,18 @@ class BlockDuals:
     twice, finds what it has already done.
     """
 
-    def __init__(self, problem: Problem, y: IntArray, dtype: np.dtype[np.floating], tiles: int) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        y: IntArray,
+        weights: Float64Array,
+        dtype: np.dtype[np.floating],
+        tiles: int,
+    ) -> None:
+        self._problem = problem
         self._form = problem.form
         self._rho: Float64Array = problem.form.rho
-        self._y = y
+        self._y, self._weights = y, weights
         self.A: FloatArray = np.zeros((len(y), problem.m), dtype=dtype)
         self.ranked = np.zeros((len(y), len(self._rho)), dtype=np.int32)
         self.counts = np.zeros(len(y), dtype=np.int32)
@@ -34,6 +43,22 @@ class BlockDuals:
         self._dense = np.zeros(tiles, dtype=np.bool_)
         self._committed = np.full(tiles, _NEVER, dtype=np.int64)
         self._pending = np.full(tiles, _NEVER, dtype=np.int64)
+
+    def conjugates(self, A: FloatArray, rows: slice) -> float:
+        """Give sum w_i (-Phi*(-alpha_i)) of dual rows A (r, m) in the place of `rows`."""
+        kind, margins = column_kind(self._form), margins_or_empty(self._form)
+        return float(conjugate_sum(kind, A, self._y[rows], self._weights[rows], margins))
+
+    def squares(self, rows: slice) -> float:
+        """Give sum w_i |alpha_i|^2 of some rows, as far as it is smoothed."""
+        share = self._problem.own_share
+        return float(sum_of_squares(self.A[rows], self._y[rows], self._weights[rows], share))
+
+    def lift(self, scores: FloatArray, rows: slice) -> None:
+        """Add gamma alpha_i to the scores (r, m) of some rows."""
+        gamma, gamma_own = self._problem.smoothing, self._problem.smoothing_own
+        if gamma > 0:
+            lift_scores(scores, self.A[rows], self._y[rows], gamma, gamma_own)
 
     def commit(self, tile: int, start: int, stop: int, commit: Commit | None) -> None:
         """Apply a commit to the rows [start, stop) of one tile, once."""
