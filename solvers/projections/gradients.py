@@ -17,6 +17,7 @@ from solvers.projections.columns import (
     column_update_two,
     minus_conjugate,
 )
+from solvers.projections.exponential import exp_of_negatives
 from solvers.projections.ordering import largest_values
 from solvers.projections.workspace import column_workspace
 from solvers.ranking import ACTIVE, B_U, LOSS, U_SQ
@@ -79,11 +80,10 @@ def _gradient_row(
     index_work: Int64Array,
 ) -> tuple[float, float]:
     """Write u, and give the loss and -Phi*(-u) - (gamma/2) |u|^2, NaN where there is no conjugate."""
-    if kind == TRUNCATED_KIND or (kind == ENTROPY_KIND and len(rho) == 1 and gamma == 0.0):
-        loss = _softmax_row(s, own, len(rho), u, work)
-        if kind == TRUNCATED_KIND:
-            return loss, np.nan
-        return loss, minus_conjugate(kind, u, own, margins)
+    if kind == TRUNCATED_KIND:
+        return _truncated_row(s, own, len(rho), u, work), np.nan
+    if kind == ENTROPY_KIND and len(rho) == 1 and gamma == 0.0:
+        return _softmax_row(s, own, u, work)
     column_update_two(kind, s, own, gamma, gamma_own, rho, margins, u, work, index_work, -1.0)
     conjugate = minus_conjugate(kind, u, own, margins) - 0.5 * gamma_own * u[own] * u[own]
     linear = 0.0
@@ -98,7 +98,34 @@ def _gradient_row(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _softmax_row(s: Float64Array, own: int, k: int, u: Float64Array, work: Float64Array) -> float:
+def _softmax_row(s: Float64Array, own: int, u: Float64Array, work: Float64Array) -> tuple[float, float]:
+    """Write u = -grad Phi of the softmax loss, and give Phi and -Phi*(-u) = Phi + <u, s>."""
+    m = len(s)
+    x, powers = work[0][:m], work[1][:m]
+    highest = s[0]
+    for j in range(m):
+        highest = max(highest, s[j])
+    for j in range(m):
+        x[j] = s[j] - highest
+    exp_of_negatives(x, u, powers)
+    total = 0.0
+    for j in range(m):
+        total += u[j]
+    share = -1.0 / total
+    for j in range(m):
+        u[j] *= share
+    u[own] = 0.0
+    mass = product = 0.0
+    for j in range(m):
+        mass -= u[j]
+        product += u[j] * (x[j] - x[own])
+    u[own] = mass
+    loss = math.log(total) - x[own]
+    return loss, loss + product
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _truncated_row(s: Float64Array, own: int, k: int, u: Float64Array, work: Float64Array) -> float:
     """Write minus the gradient of log(1 + sum exp(s_j - s_y)), and give that loss.
 
     The k - 1 largest others are left out of the sum, of equals at the edge the lower classes.
