@@ -10,7 +10,7 @@ from typing import TypeAlias
 from solvers.block_stats import BlockStats
 from solvers.certificate import FinalValues, rebuild
 from solvers.executor import Executor
-from solvers.methods import Advance, Measurement, Method, stay
+from solvers.methods import Advance, Measurement, Method, follows_duals, stay
 from solvers.orders import Order
 from solvers.problem import Problem, relative_gap
 from solvers.state import IterationRecord, SolverState
@@ -52,6 +52,7 @@ def iterate(
     state = SolverState.start(problem) if state is None else state
     began, seconds_before = time.perf_counter(), state.seconds
     target, refuted = criteria, False
+    rebuilds = duals_kept and follows_duals(method)
     history: list[IterationRecord] = []
     while True:
         desk = _Desk(executor)
@@ -66,7 +67,7 @@ def iterate(
         # An iterate that ends the run by its own merit is kept as it was measured; else the step counts.
         state = measured.before if status in ENDS_AT_ITERATE else advance.after
         state = replace(state, passes=record.passes, seconds=record.seconds)
-        if duals_kept and status not in ENDS_AT_ITERATE and _due_for_rebuild(measured.before, state):
+        if rebuilds and status not in ENDS_AT_ITERATE and _due_for_rebuild(measured.before, state):
             state = _rebuilt(problem, executor, state)
         if not _go_on(callbacks, record, state) and status is None:
             status = Status.INTERRUPTED
@@ -80,7 +81,7 @@ def iterate(
             return Run(state=state, status=status, final=final, history=tuple(history))
         # The rounds' own numbers were too good by rounding: ask more of them and go on.
         target, refuted = replace(target, tol=0.5 * target.tol), True
-        if duals_kept:
+        if rebuilds:
             state = _rebuilt(problem, executor, replace(state, exact=True))
 
 

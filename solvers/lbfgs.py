@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -47,6 +48,9 @@ class Lbfgs:
     In the state, W is the point to try next; its memory holds the point that the step starts from, the
     direction, the line search, the pairs, and the best point so far, which is what a run gives.
     """
+
+    #: W is no W(A): only at the end does A become what belongs to W.
+    moves_weights: ClassVar[bool] = True
 
     pairs: int = 10
 

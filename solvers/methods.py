@@ -89,6 +89,11 @@ class Method(Protocol):
         ...
 
 
+def follows_duals(method: Method) -> bool:
+    """Say whether W is the W(A) of kept dual variables; a method with `moves_weights` moves W itself."""
+    return not getattr(method, "moves_weights", False)
+
+
 def product_of(stats: BlockStats) -> Float64Array:
     """Give the (d, m) product of an answer; StateLostError where it has none."""
     if stats.product is None:

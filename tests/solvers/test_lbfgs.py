@@ -24,6 +24,7 @@ from solvers import (
     UnsupportedCombinationError,
     UsunierHinge,
     WeightedTopKHinge,
+    iteration,
     linear,
     solve,
 )
@@ -141,6 +142,19 @@ def test_single_precision_takes_no_more_passes_than_double(loss, smoothing, kind
     assert single.state.exact
     assert single.passes <= 1.3 * double.passes
     np.testing.assert_allclose(single.W, double.W, atol=1e-5 * np.abs(double.W).max())
+
+
+def test_keeping_the_duals_changes_nothing_but_that_they_are_there(monkeypatch) -> None:
+    """W is not rebuilt from an A that is not yet there: not from time to time, and not as float64 begins."""
+    monkeypatch.setattr(iteration, "REBUILD_EVERY", 10)
+    X, y = examples(n=200)
+    plain, kept = (
+        run(X.astype(np.float32), y, Softmax(), 0.01, tol=1e-9, keep_duals=keep) for keep in (False, True)
+    )
+    assert plain.state.exact
+    assert plain.passes == kept.passes > 20
+    np.testing.assert_array_equal(plain.W, kept.W)
+    np.testing.assert_allclose(plain.W_dual, kept.W_dual, atol=1e-12)
 
 
 def test_threads_give_bit_for_bit_what_one_thread_gives() -> None:
