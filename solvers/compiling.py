@@ -8,6 +8,7 @@ from scipy import sparse as scipy_sparse
 from solvers.api import solve
 from solvers.executor import SerialExecutor
 from solvers.losses.base import Loss
+from solvers.problem import SmoothingKind
 
 #: Enough passes to meet every kernel: the second round applies the step of the first, and dual_ascent
 #: extrapolates from its third round on.
@@ -19,7 +20,14 @@ _SIZES = (1, 1 << 16)
 
 
 def compile_kernels(
-    loss: Loss, m: int, smoothing: float, method: str, *, keep_duals: bool = False, sparse: bool = False
+    loss: Loss,
+    m: int,
+    smoothing: float,
+    method: str,
+    *,
+    smoothing_kind: SmoothingKind = "moreau",
+    keep_duals: bool = False,
+    sparse: bool = False,
 ) -> None:
     """Compile (or load) what float32 features with this loss and method need, by solving tiny problems.
 
@@ -40,6 +48,7 @@ def compile_kernels(
             tol=1e-15,
             max_passes=_PASSES,
             executor=SerialExecutor(),
+            smoothing_kind=smoothing_kind,
             keep_duals=keep_duals,
             m=m,
         )
