@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from solvers.ascent_changes import add_rows_csr, add_rows_dense
 from solvers.ascent_kernels import change_sums
 from solvers.ascent_rows import HeldRows, Portion, RowFeed
-from solvers.ascent_sweeps import add_rows_csr, add_rows_dense, sweep_csr, sweep_dense
+from solvers.ascent_sweeps import sweep_csr, sweep_dense
 from solvers.block_stats import BlockStats
 from solvers.clock import Clock
 from solvers.extrapolation import Extrapolation

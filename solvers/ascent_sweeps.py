@@ -10,14 +10,21 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from solvers.projections.columns import column_update_two
+from solvers.ascent_changes import carry_csr, carry_dense
+from solvers.projections.columns import MAX_KIND, column_update_two
 from solvers.projections.workspace import column_workspace
 from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
+_EPS = float(np.finfo(np.float64).eps)
+
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def dense_scores(W: FloatArray, x: FloatArray, scores: FloatArray) -> None:
-    """Write W x to `scores` (m,), in the precision of W; four classes at a time share the loads of x."""
+def dense_scores(W: FloatArray, X: FloatArray, place: int, scores: FloatArray) -> None:
+    """Write W x to `scores` (m,) for one row of X, in the precision of W.
+
+    Four classes at a time share the loads of x.  Arrays are indexed by row and column throughout: a row taken
+    out as an array of its own is counted as a reference, which takes as long as the scores of a short one.
+    """
     m, d = W.shape
     zero = W.dtype.type(0.0)
     whole = m - m % 4
@@ -27,7 +34,7 @@ def dense_scores(W: FloatArray, x: FloatArray, scores: FloatArray) -> None:
         s2 = zero
         s3 = zero
         for f in range(d):
-            v = x[f]
+            v = X[place, f]
             s0 += W[j, f] * v
             s1 += W[j + 1, f] * v
             s2 += W[j + 2, f] * v
@@ -36,16 +43,54 @@ def dense_scores(W: FloatArray, x: FloatArray, scores: FloatArray) -> None:
     for j in range(whole, m):
         s0 = zero
         for f in range(d):
-            s0 += W[j, f] * x[f]
+            s0 += W[j, f] * X[place, f]
         scores[j] = s0
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _carry(w: FloatArray, x: FloatArray, step: float) -> None:
-    """Add step x to the weights w of one class."""
-    factor = w.dtype.type(step)
-    for f in range(len(x)):
-        w[f] += factor * x[f]
+def _sparse_scores(
+    W: FloatArray, data: FloatArray, indices: IntArray, low: int, high: int, scores: FloatArray
+) -> None:
+    """Write the scores of a sparse row, at low..high-1 of the CSR arrays; W (d, m)."""
+    scores[:] = 0.0
+    for p in range(low, high):
+        f = indices[p]
+        v = data[p]
+        for j in range(len(scores)):
+            scores[j] += v * W[f, j]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _one_class(
+    q: Float64Array, label: int, c: float, c_own: float, radius: float, alpha: Float64Array
+) -> bool:
+    """Solve the column of the max hinge where at most one other class has mass, as in most columns.
+
+    What `simplex_column` does in that case, without its buffers; False where several classes have mass.
+    """
+    top = second = -np.inf
+    best = label
+    for j in range(len(q)):
+        if j == label:
+            continue
+        if q[j] > top:
+            second = top
+            top = q[j]
+            best = j
+        elif q[j] > second:
+            second = q[j]
+    top = (top - q[label]) + 1.0
+    second = (second - q[label]) + 1.0
+    mass = 0.0
+    if top > 0.0:
+        if c <= 0.0 or second > max(top - c * radius, c_own / (c + c_own) * top * (1.0 - 4.0 * _EPS)):
+            return False
+        mass = radius if (c + c_own) * radius <= top else top / (c + c_own)
+    alpha[:] = 0.0
+    if mass > 0.0:
+        alpha[best] = -mass
+        alpha[label] = mass
+    return True
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -78,9 +123,16 @@ def _update(
     for j in range(m):
         # The row's own part is taken out of its scores.
         q[j] -= own * (np.float64(A[i, j]) + np.float64(delta[i, j]))
-    _, _, vertex = column_update_two(
-        kind, q, label, own + gamma, own + gamma_own, rho, margins, alpha, work, index_work, -1.0
-    )
+    if (
+        kind == MAX_KIND
+        and margins.shape[0] == 0
+        and _one_class(q, label, own + gamma, own + gamma_own, rho[0], alpha)
+    ):
+        vertex = alpha[label] == 0.0 or alpha[label] == rho[0]
+    else:
+        _, _, vertex = column_update_two(
+            kind, q, label, own + gamma, own + gamma_own, rho, margins, alpha, work, index_work, -1.0
+        )
     square = 0.0
     n_changed = 0
     for j in range(m):
@@ -153,13 +205,14 @@ def sweep_dense(
         if weights[i] == 0.0:
             rises[i] = -1.0
             continue
-        x = X[places[t]]
+        place = places[t]
         if norms[i] < 0.0:
             norms[i] = along[i] = 0.0
-            for f in range(len(x)):
-                norms[i] += np.float64(x[f]) * np.float64(x[f])
-                along[i] += np.float64(x[f]) * u[f]
-        dense_scores(W, x, scores)
+            for f in range(X.shape[1]):
+                x = np.float64(X[place, f])
+                norms[i] += x * x
+                along[i] += x * u[f]
+        dense_scores(W, X, place, scores)
         for j in range(m):
             q[j] = scores[j] + apart[j] * along[i]
         norm = norms[i] - kept_apart * along[i] * along[i]
@@ -169,7 +222,7 @@ def sweep_dense(
         )  # fmt: skip
         rises[i] = rise * weights[i]
         for k in range(n_changed):
-            _carry(W[changed[k]], x, steps[k])
+            carry_dense(W, changed[k], X, place, steps[k])
             apart[changed[k]] -= kept_apart * steps[k] * along[i]
 
 
@@ -215,12 +268,7 @@ def sweep_csr(
             for p in range(low, high):
                 norms[i] += np.float64(data[p]) * np.float64(data[p])
                 along[i] += np.float64(data[p]) * u[indices[p]]
-        scores[:] = 0.0
-        for p in range(low, high):
-            w = W[indices[p]]
-            v = data[p]
-            for j in range(m):
-                scores[j] += v * w[j]
+        _sparse_scores(W, data, indices, low, high, scores)
         for j in range(m):
             q[j] = scores[j] + apart[j] * along[i]
         norm = norms[i] - kept_apart * along[i] * along[i]
@@ -231,68 +279,4 @@ def sweep_csr(
         rises[i] = rise * weights[i]
         for k in range(n_changed):
             apart[changed[k]] -= kept_apart * steps[k] * along[i]
-        if n_changed > 0:
-            for p in range(low, high):
-                w = W[indices[p]]
-                for k in range(n_changed):
-                    w[changed[k]] += steps[k] * data[p]
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def add_rows_dense(
-    X: FloatArray, places: Int64Array, changes: FloatArray, factors: Float64Array, out: Float64Array
-) -> None:
-    """Add sum_t f_t x_t change_t^T to `out` (m, d); changes (t, m), mostly zero."""
-    for t in range(len(places)):
-        for j in range(changes.shape[1]):
-            if changes[t, j] != 0.0:
-                _carry(out[j], X[places[t]], factors[t] * np.float64(changes[t, j]))
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def add_rows_csr(
-    data: FloatArray,
-    indices: IntArray,
-    indptr: IntArray,
-    places: Int64Array,
-    changes: FloatArray,
-    factors: Float64Array,
-    out: Float64Array,
-) -> None:
-    """Do the same for sparse rows, with out (d, m)."""
-    for t in range(len(places)):
-        for j in range(changes.shape[1]):
-            if changes[t, j] != 0.0:
-                step = factors[t] * np.float64(changes[t, j])
-                for p in range(indptr[places[t]], indptr[places[t] + 1]):
-                    out[indices[p], j] += step * data[p]
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def project_rows(
-    Z: Float64Array,
-    y: IntArray,
-    kind: int,
-    rho: Float64Array,
-    margins: Float64Array,
-) -> None:
-    """Replace each row of Z (t, m) by the nearest point of the domain of the loss, a hinge.
-
-    Nearest in |alpha|^2: the column problem with c = 1 whose free solution is the row.
-    """
-    m = Z.shape[1]
-    work, index_work = column_workspace(m)
-    q, alpha = np.empty(m), np.empty(m)
-    for t in range(len(Z)):
-        own = y[t]
-        if kind == 5:
-            for j in range(m):
-                q[j] = (1.0 if j == own else -1.0) - Z[t, j]
-        else:
-            for j in range(m):
-                q[j] = -Z[t, j]
-                if j != own:
-                    q[j] -= 1.0 if margins.shape[0] == 0 else margins[own, j]
-        column_update_two(kind, q, own, 1.0, 1.0, rho, margins, alpha, work, index_work, -1.0)
-        for j in range(m):
-            Z[t, j] = alpha[j]
+        carry_csr(W, data, indices, low, high, changed, steps, n_changed, scores)

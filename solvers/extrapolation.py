@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from solvers.ascent_changes import project_rows
 from solvers.ascent_kernels import change_sums
 from solvers.ascent_rows import HeldRows, Portion
-from solvers.ascent_sweeps import project_rows
 from solvers.typing import Float64Array
 
 if TYPE_CHECKING:

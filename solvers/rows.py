@@ -73,6 +73,11 @@ class RowRange:
         """Whether the source lies in memory."""
         return held_in_memory(self._source)
 
+    @property
+    def sparse(self) -> bool:
+        """Whether slices are CSR matrices."""
+        return gives_sparse(self._source)
+
     def __getitem__(self, rows: slice) -> Any:
         start, stop, _ = rows.indices(self.shape[0])
         return self._source[self._start + start : self._start + stop]
@@ -136,6 +141,11 @@ def slab_bounds(X: RowSource, rows: int) -> Iterator[tuple[int, int]]:
 def is_sparse(values: Any) -> bool:
     """Say whether values are a SciPy sparse matrix or array."""
     return bool(sparse.issparse(values))
+
+
+def gives_sparse(X: RowSource) -> bool:
+    """Say whether slices of a source are CSR matrices."""
+    return is_sparse(X) or bool(getattr(X, "sparse", False))
 
 
 def as_rows(values: Any, dtype: np.dtype[Any]) -> Rows:

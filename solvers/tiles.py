@@ -15,6 +15,7 @@ from solvers.rows import (
     as_rows,
     compute_dtype,
     count_tiles,
+    gives_sparse,
     is_sparse,
     iterate_tiles,
     nonfinite_rows,
@@ -54,7 +55,9 @@ class TileReader:
         self._X, self._y, self._weights = X, y, weights
         self._first_row = first_row
         #: Rows of a whole tile.
-        self.rows = tile_rows(int(X.shape[1]), m, compute_dtype(X.dtype).itemsize)
+        # A sparse row takes little room, whatever d is.
+        width = 0 if gives_sparse(X) else int(X.shape[1])
+        self.rows = tile_rows(width, m, compute_dtype(X.dtype).itemsize)
         self._unchecked = set(range(len(self)))
 
     def __len__(self) -> int:

@@ -100,9 +100,7 @@ def table(figures: Figures) -> str:
     lines = [f"{'':>8}{'n updates':>12}{'measuring':>12}{'X W':>10}{'X^T U':>10}   seconds"]
     columns = (figures.ascent, figures.evaluate, figures.scores, figures.product)
     for number, row in enumerate(zip(*columns, strict=True)):
-        lines.append(
-            f"{'round':>6}{number + WARM_ROUNDS:>3}" + "".join(f"{value:>11.4f}" for value in row)
-        )
+        lines.append(f"{'round':>6}{number + WARM_ROUNDS:>3}" + "".join(f"{value:>11.4f}" for value in row))
     middle = [statistics.median(column) for column in columns]
     lines.append(f"{'medians':>9}{middle[0]:>11.4f}{middle[1]:>12.4f}{middle[2]:>10.4f}{middle[3]:>10.4f}")
     lines.append(f"a pass of ascent over X W and X^T U: {figures.ratio:.2f}")

@@ -1,0 +1,114 @@
+"""What a change of dual rows does to W, and the nearest points of their domain."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from solvers.projections.columns import BINARY_HINGE_KIND, column_update_two
+from solvers.projections.workspace import column_workspace
+from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+
+#: Sparse rows carry their change into all classes at once unless fewer than one class in so many changes.
+_FEW = 8
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def carry_dense(W: FloatArray, j: int, X: FloatArray, place: int, step: float) -> None:
+    """Add step x to the weights of class j, for one row of X."""
+    factor = W.dtype.type(step)
+    for f in range(X.shape[1]):
+        W[j, f] += factor * X[place, f]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def carry_csr(
+    W: FloatArray,
+    data: FloatArray,
+    indices: IntArray,
+    low: int,
+    high: int,
+    changed: Int64Array,
+    steps: Float64Array,
+    n_changed: int,
+    spare: FloatArray,
+) -> None:
+    """Add the outer product of a sparse row, at low..high-1 of the CSR arrays, and a few steps to W (d, m).
+
+    `spare` (m,) is room for the steps of all classes: with more than a few it is faster to go along memory.
+    """
+    m = W.shape[1]
+    if _FEW * n_changed > m:
+        spare[:] = 0.0
+        for k in range(n_changed):
+            spare[changed[k]] = steps[k]
+        for p in range(low, high):
+            f = indices[p]
+            v = data[p]
+            for j in range(m):
+                W[f, j] += v * spare[j]
+    elif n_changed > 0:
+        for p in range(low, high):
+            f = indices[p]
+            for k in range(n_changed):
+                W[f, changed[k]] += steps[k] * data[p]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def add_rows_dense(
+    X: FloatArray, places: Int64Array, changes: FloatArray, factors: Float64Array, out: Float64Array
+) -> None:
+    """Add sum_t f_t x_t change_t^T to `out` (m, d); changes (t, m), mostly zero."""
+    for t in range(len(places)):
+        for j in range(changes.shape[1]):
+            if changes[t, j] != 0.0:
+                carry_dense(out, j, X, places[t], factors[t] * np.float64(changes[t, j]))
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def add_rows_csr(
+    data: FloatArray,
+    indices: IntArray,
+    indptr: IntArray,
+    places: Int64Array,
+    changes: FloatArray,
+    factors: Float64Array,
+    out: Float64Array,
+) -> None:
+    """Do the same for sparse rows, with out (d, m)."""
+    for t in range(len(places)):
+        for j in range(changes.shape[1]):
+            if changes[t, j] != 0.0:
+                step = factors[t] * np.float64(changes[t, j])
+                for p in range(indptr[places[t]], indptr[places[t] + 1]):
+                    out[indices[p], j] += step * data[p]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def project_rows(
+    Z: Float64Array,
+    y: IntArray,
+    kind: int,
+    rho: Float64Array,
+    margins: Float64Array,
+) -> None:
+    """Replace each row of Z (t, m) by the nearest point of the domain of the loss, a hinge.
+
+    Nearest in |alpha|^2: the column problem with c = 1 whose free solution is the row.
+    """
+    m = Z.shape[1]
+    work, index_work = column_workspace(m)
+    q, alpha = np.empty(m), np.empty(m)
+    for t in range(len(Z)):
+        own = y[t]
+        if kind == BINARY_HINGE_KIND:
+            for j in range(m):
+                q[j] = (1.0 if j == own else -1.0) - Z[t, j]
+        else:
+            for j in range(m):
+                q[j] = -Z[t, j]
+                if j != own:
+                    q[j] -= 1.0 if margins.shape[0] == 0 else margins[own, j]
+        column_update_two(kind, q, own, 1.0, 1.0, rho, margins, alpha, work, index_work, -1.0)
+        for j in range(m):
+            Z[t, j] = alpha[j]
