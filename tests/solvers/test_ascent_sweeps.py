@@ -74,7 +74,7 @@ def test_a_direction_kept_apart_is_a_sweep_over_shrunk_rows(as_sparse) -> None:
     portion = next(iter(work.feed_rows(np.arange(40))))
     work.sweep([portion])
     shrunk = shared.shrunk(X)
-    expected, W = written_out(shrunk, y, np.ones(40), problem, shared.unshrunk(start), portion.rows)
+    expected, _ = written_out(shrunk, y, np.ones(40), problem, shared.unshrunk(start), portion.rows)
     np.testing.assert_allclose(work.delta, expected, atol=1e-11)
     product = work.stats().product
     np.testing.assert_allclose(product, X.T @ expected, atol=1e-10)
