@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from distributed import Client, wait
+from distributed import Client, fire_and_forget, wait
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
@@ -157,6 +157,8 @@ def _on_workers(task: KernelTask, runs: list[tuple[int, int]], client: Client) -
             yield [entry for future in ready for entry in future.result()]
     finally:
         client.cancel(pending)
+        for worker in client.scheduler_info(n_workers=-1)["workers"]:
+            fire_and_forget(client.submit(forget_features, workers=[worker], pure=False))
 
 
 def _compute_alone(task: KernelTask, first: int, last: int) -> list[FileEntry]:
@@ -195,10 +197,16 @@ def _features(task: KernelTask) -> Any:
         return _features_held[1]
 
 
+def forget_features() -> None:
+    """Let go of the training rows of the last matrix."""
+    global _features_held
+    with _features_lock:
+        _features_held = None
+
+
 def _factored(task: KernelTask, entries: list[FileEntry]) -> NDArray[np.float64]:
     """Factor the matrix, read back from the store."""
-    global _features_held
-    _features_held = None
+    forget_features()
     n = len(task.rows)
     F, _, _ = factor(task.draft.reader(entries).rows(0, n), task.kernel.name)
     return F if F.shape[1] else np.zeros((n, 1))
