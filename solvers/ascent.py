@@ -30,8 +30,8 @@ from solvers.projections.columns import column_kind, margins_or_empty
 from solvers.rows import RowSource, is_sparse
 from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
-#: Weights of up to so many entries are kept in float64: they stay in the second-level cache all the same.
-_SMALL_W = 1 << 15
+#: Weights of up to so many entries are kept in float64: they stay in the first-level cache all the same.
+_SMALL_W = 1 << 12
 #: An order for up to so many sweeps is taken literally, one for more asks for stages of so many sweeps each.
 _PLAIN_SWEEPS = 2
 #: Visits after a round's first sweep, in rows of the block, and stages that they may be spread over.
