@@ -112,15 +112,18 @@ class Atoms:
         lightest = np.sort(np.argsort(self.weights, kind="stable")[:2])
         first, second = int(lightest[0]), int(lightest[1])
         together = float(self.weights[lightest].sum())
-        mix = np.eye(len(self))
-        mix[first] = 0.0
-        mix[first, lightest] = self.weights[lightest] / together
-        mix = np.delete(mix, second, axis=0)
+        shares = self.weights[lightest] / together
+
+        def mixed(values: Float64Array) -> Float64Array:
+            less = np.delete(values, second, axis=0)
+            less[first] = np.tensordot(shares, values[lightest], axes=1)
+            return less
+
         weights = np.delete(self.weights, second)
         weights[first] = together
-        W = np.delete(self.W, second, axis=0)
-        W[first] = np.tensordot(mix[first, lightest], self.W[lightest], axes=1)
-        return Atoms(W=W, b=mix @ self.b, weights=weights, gram=mix @ self.gram @ mix.T)
+        # Rows, then columns: the Gram matrix is symmetric, so that both are rows.
+        gram = np.ascontiguousarray(mixed(np.ascontiguousarray(mixed(self.gram).T)))
+        return Atoms(W=mixed(self.W), b=mixed(self.b), weights=weights, gram=gram)
 
 
 def most_atoms(d: int, m: int) -> int:
