@@ -25,7 +25,7 @@ from solvers.step_rules import Direction, ExactStep
 from solvers.typing import Float64Array
 
 #: Sweeps of the first rounds, for easy problems are solved by then, and of a stage in all later ones.
-_SWEEPS = (1, 2, 4)
+_SWEEPS = (1, 2, 3, 6)
 #: A rise of the dual below this share of the gap, and of the dual itself, says that float32 has nothing more
 #: to give: a round of sweeps otherwise closes a tenth of the distance or so.
 _STALLED = 1e-3
