@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,8 +17,11 @@ from pipeline.progress import Progress
 from solvers.executor import Executor
 from solvers.state import IterationRecord, SolverState
 from storage.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
+from storage.errors import StorageError
 from storage.history import HistoryWriter
 from storage.stores import Store
+
+logger = logging.getLogger(__name__)
 
 HISTORY_SECONDS = 0.5
 
@@ -90,8 +94,10 @@ class RunRecorder:
 
     def close(self) -> None:
         """Write what is waiting."""
-        self._write()
-        self._history.close()
+        try:
+            self._write()
+        finally:
+            self._history.close()
 
     def _write(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -104,7 +110,12 @@ class RunRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except StorageError:
+            # What stopped the run is said already; a disk that is full or gone has no second sentence.
+            if error is None:
+                raise
 
 
 def save_state(place: RunPlace, state: SolverState, duals: Any) -> None:
@@ -128,4 +139,7 @@ def load_state(checkpoint: Checkpoint) -> SolverState:
 
 def find_checkpoint(place: RunPlace) -> Checkpoint | None:
     """Give the newest whole checkpoint of the run; `MismatchError` names what is not the same any more."""
-    return latest_checkpoint(place.store, place.run_id, fingerprint=place.fingerprint)
+    found = latest_checkpoint(place.store, place.run_id, fingerprint=place.fingerprint)
+    for damage in () if found is None else found.skipped:
+        logger.warning("a checkpoint is passed over: %s", damage)
+    return found

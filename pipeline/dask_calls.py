@@ -158,7 +158,9 @@ class WorkerCalls:
         """Workers that the scheduler knows, noting whose heartbeat has moved."""
         self._check_scheduler()
         try:
-            workers: dict[str, Any] = dict(self._client.scheduler_info(n_workers=-1)["workers"])
+            # Not `scheduler_info`, which waits for ever, and gives what it last heard where nobody answers.
+            identity = self._client.sync(self._ask_scheduler, callback_timeout=self._silence)
+            workers: dict[str, Any] = dict(identity["workers"])
         except (OSError, TimeoutError) as error:
             raise ClusterError(
                 f"the scheduler does not answer ({error}): resume the run on another"
@@ -186,6 +188,12 @@ class WorkerCalls:
                 self._check_workers({worker: future}, float("inf"))
                 if worker not in self._alive():
                     raise WorkersLost([worker], "is gone") from None
+
+    async def _ask_scheduler(self) -> Any:
+        scheduler = self._client.scheduler
+        if scheduler is None:
+            raise OSError("the client is closed")
+        return await scheduler.identity(n_workers=-1)
 
     def _check_scheduler(self) -> None:
         if self._client.status not in ("running", "connecting"):

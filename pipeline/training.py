@@ -34,7 +34,9 @@ from solvers.executor import Executor
 from solvers.state import SolveResult, SolverState
 from solvers.stopping import Status
 from storage.checkpoints import Checkpoint
+from storage.errors import AccessError, DiskFullError, IntegrityError, StorageError
 from storage.models import save_model
+from storage.run_lock import run_lock
 from storage.runs import finish_run
 
 logger = logging.getLogger(__name__)
@@ -103,6 +105,7 @@ def train(
     cluster = cluster or ClusterConfig()
     _compile_kernels(plan, progress)
     with (
+        run_lock(plan.store, plan.run_id),
         stop_on_signals() as flag,
         open_executor(plan, cluster, client, progress, flag) as (plan, executor, rows),
     ):
@@ -156,10 +159,13 @@ def _solve(plan: TrainingPlan, executor: Executor, rows: TrainingRows, recorder:
             logger.warning("%s", error)
             recorder.note({"event": "rollback", "reason": str(error)})
             checkpoint = find_checkpoint(plan.place)
-        except (ClusterError, KeyboardInterrupt) as error:
+        except (ClusterError, DiskFullError, AccessError, KeyboardInterrupt) as error:
             _save_what_is_here(plan, recorder.latest)
             reason = str(error) or "interrupted twice"
             raise InterruptedRunError(f"{reason}; {plan.how_to_resume}") from error
+        except IntegrityError as error:
+            _save_what_is_here(plan, recorder.latest)
+            raise IntegrityError(f"{error}; once it is whole again, {plan.how_to_resume}") from error
 
 
 def _solve_from(
@@ -198,7 +204,10 @@ def _solve_from(
 def _save_what_is_here(plan: TrainingPlan, state: SolverState | None) -> None:
     """Without dual variables the coordinator has all there is, whatever became of the workers."""
     if state is not None and not plan.keep_duals:
-        save_state(plan.place, state, None)
+        try:
+            save_state(plan.place, state, None)
+        except StorageError as error:
+            logger.warning("the last rounds are not saved: %s", error)
 
 
 def _publish(plan: TrainingPlan, executor: Executor, result: SolveResult) -> str:
@@ -223,7 +232,7 @@ def _publish(plan: TrainingPlan, executor: Executor, result: SolveResult) -> str
     duals = executor.duals(result.state.commit) if plan.stores_duals else None
     try:
         return save_model(plan.store, record, arrays, duals)
-    except (StateLostError, ClusterError) as error:
+    except (StateLostError, ClusterError, DiskFullError, AccessError) as error:
         raise InterruptedRunError(f"{error}; {plan.how_to_resume}") from error
 
 
