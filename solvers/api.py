@@ -84,7 +84,8 @@ def solve(
     m : number of classes; by default the largest label + 1.
     state, duals : continue from a SolverState and, where A is kept, from ``executor.duals(state.commit)`` or
         ``[(0, n, result.A)]`` of the same problem.  Duals alone start a new run from their best
-        multiple, by one pass more; they may be those of other features, another lam or another smoothing.
+        multiple, by one pass more; they may be those of other features, another lam, smoothing, loss or
+        other weights: rows outside their domain are put at its nearest point.
 
     Raises
     ------

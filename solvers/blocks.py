@@ -232,6 +232,8 @@ class Block:
         duals = self._kept_duals()
         if order.exact:
             self._committed(order.commit).widen()
+        if order.inside:
+            self._committed(order.commit).put_inside()
         product = np.zeros((self.problem.d, self.problem.m))
         b = alpha_sq = 0.0
         for tile in self._tiles.read(_FLOAT64):

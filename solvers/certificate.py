@@ -53,9 +53,11 @@ class FinalValues:
         return math.isfinite(self.primal) and math.isfinite(bound)
 
 
-def rebuild(problem: Problem, executor: Executor, state: SolverState) -> tuple[Float64Array, float, float]:
-    """Give W(A), b and aa of the stored A (eq. 2 and 3 of `solvers.problem`)."""
-    stats = executor.run(RebuildOrder(state.commit, exact=state.exact))
+def rebuild(
+    problem: Problem, executor: Executor, state: SolverState, *, inside: bool = False
+) -> tuple[Float64Array, float, float]:
+    """Give W(A), b and aa of the stored A (eq. 2 and 3 of `solvers.problem`); put `inside` if asked."""
+    stats = executor.run(RebuildOrder(state.commit, exact=state.exact, inside=inside))
     if stats.product is None or stats.rows != problem.n:
         raise StateLostError(f"the rebuilt sum covers {stats.rows} of {problem.n} rows; run it again")
     return problem.scale * stats.product, stats.b_u / problem.n, stats.alpha_sq / problem.n

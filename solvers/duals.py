@@ -119,6 +119,10 @@ class BlockDuals:
         if self.A.dtype == np.float64:
             return
         self._to_float64()
+        self.put_inside()
+
+    def put_inside(self) -> None:
+        """Put each row at the nearest point of its domain, in the precision of A."""
         for start in range(0, len(self.A), _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
             self.A[rows] = nearest_rows(self._form, self.A[rows].astype(np.float64), self._y[rows])

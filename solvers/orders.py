@@ -121,11 +121,13 @@ class EvaluateOrder:
 class RebuildOrder:
     """Sum x_i alpha_i^T, b(alpha_i) and |alpha_i|^2 from the stored A with float64 products.
 
-    Where `exact`, A is in float64 from then on, with every row inside its domain to that precision.
+    Where `exact`, A is in float64 from then on, with every row inside its domain to that precision.  Where
+    `inside`, every row is put at the nearest point of its domain first: A may come from anywhere.
     """
 
     commit: Commit | None = None
     exact: bool = False
+    inside: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from solvers.certificate import rebuild
+from solvers.errors import InvalidProblemError
 from solvers.executor import DualRows, Executor
 from solvers.problem import Problem, squared_norm
 from solvers.state import SolverState
@@ -17,18 +18,38 @@ def state_of_duals(problem: Problem, executor: Executor, duals: Iterable[DualRow
     """Load A into the blocks of an executor, and give the state that belongs to it.
 
     A is feasible whatever the features, lam and gamma are, and so is every multiple s A with s in [0, 1].
-    W(A) grows as 1/lam, so that after a step to a smaller lam the whole of A is often worse than nothing: the
-    best s of D(s A) >= s b - s^2/2 (lam |W(A)|^2 + gamma aa) is taken.
+    Rows of another loss or of other weights may lie outside their domain, where D bounds nothing: each is
+    put at the nearest point of it.  W(A) grows as 1/lam, so that after a step to a smaller lam the whole of A
+    is often worse than nothing: the best s of D(s A) >= s b - s^2/2 (lam |W(A)|^2 + gamma aa) is taken.
     """
-    parts = list(duals)
-    executor.load_duals(parts)
-    W, b, aa = rebuild(problem, executor, SolverState.start(problem))
+    executor.load_duals([_checked(part) for part in duals])
+    W, b, aa = rebuild(problem, executor, SolverState.start(problem), inside=True)
     square = problem.lam * squared_norm(W) + problem.smoothing * aa
     if b < square:
         share = max(b / square, 0.0)
-        executor.load_duals([(start, stop, _times(share, rows)) for start, stop, rows in parts])
+        inside = [(start, stop, _times(share, rows)) for start, stop, rows in executor.duals()]
+        executor.load_duals(inside)
         W, b, aa = share * W, share * b, share * share * aa
     return SolverState(round=0, W=W, b=b, aa=aa, passes=1)
+
+
+def _checked(part: DualRows) -> DualRows:
+    """Refuse what are no rows of numbers."""
+    try:
+        start, stop, given = part
+        rows = np.asarray(given)
+    except (TypeError, ValueError):
+        rows = np.empty(0)
+    if rows.ndim != 2 or rows.dtype.kind not in "iuf":
+        raise InvalidProblemError(
+            "the duals are no list of (first row, row after the last, A of these rows); give "
+            "[(0, n, result.A)]"
+        )
+    if not np.isfinite(rows).all():
+        raise InvalidProblemError(
+            f"the duals of rows {start}:{stop} hold NaN or infinity; start without them"
+        )
+    return start, stop, rows if rows.dtype == np.float32 else rows.astype(np.float64)
 
 
 def _times(share: float, rows: FloatArray) -> FloatArray:

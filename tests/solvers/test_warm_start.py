@@ -1,0 +1,82 @@
+"""Dual variables from elsewhere: whatever they are, what is certified from them holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from solvers import (
+    InvalidProblemError,
+    MaxHinge,
+    OneVsAll,
+    SerialExecutor,
+    Softmax,
+    Status,
+    TopKEntropy,
+    TopKHinge,
+    TopKOthersHinge,
+    UsunierHinge,
+    solve,
+)
+from tests.solvers.problems import examples
+
+N, LAM = 60, 0.05
+X, Y = examples(n=N, d=8, spread=1.5)
+LOSSES = [
+    MaxHinge(), TopKHinge(2), UsunierHinge(2), TopKOthersHinge(2), Softmax(), TopKEntropy(2),
+    OneVsAll("hinge"), OneVsAll("logistic"),
+]  # fmt: skip
+
+
+def distortions(A):
+    """Give A as it is not: too long, noisy, with the wrong sign, of other examples."""
+    noise = np.random.default_rng(0).normal(size=A.shape)
+    return {
+        "longer": 1.05 * A,
+        "much longer": 30.0 * A,
+        "noisy": A + 0.03 * noise,
+        "noise": noise,
+        "turned": -A,
+        "of other rows": A[::-1],
+        "float32": (A + 0.03 * noise).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+@pytest.mark.parametrize("method", ["dual_ascent", "fw"])
+def test_rows_outside_their_domain_claim_no_dual_value_beyond_the_optimum(loss, method) -> None:
+    """The dual bounds every primal value from below, the optimal one of a run from zero too."""
+    best = solve(X, Y, loss, LAM, tol=1e-6, max_passes=20_000)
+    for name, A in distortions(best.A).items():
+        result = solve(
+            X, Y, loss, LAM, method=method, keep_duals=True, tol=3e-2, max_passes=2000, duals=[(0, N, A)],
+            executor=SerialExecutor(blocks=3),
+        )  # fmt: skip
+        assert result.status is Status.SOLVED, name
+        for record in result.history:
+            assert record.dual <= best.primal * (1 + 1e-5), name
+        assert result.dual <= best.primal * (1 + 1e-9), name
+
+
+def test_duals_of_other_weights_start_a_run() -> None:
+    weights = np.random.default_rng(1).uniform(0.2, 3.0, N)
+    weighted = solve(X, Y, TopKHinge(2), LAM, tol=1e-4, max_passes=5000, sample_weight=weights)
+    best = solve(X, Y, TopKHinge(2), LAM, tol=1e-6, max_passes=20_000)
+    result = solve(X, Y, TopKHinge(2), LAM, tol=1e-4, max_passes=5000, duals=[(0, N, weighted.A)])
+    assert result.status is Status.SOLVED
+    assert result.primal == pytest.approx(best.primal, rel=2e-4)
+    assert result.dual <= best.primal * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("duals", "message"),
+    [
+        (np.zeros((N, 5)), r"give \[\(0, n, result.A\)\]"),
+        ([(0, N, "A")], r"give \[\(0, n, result.A\)\]"),
+        ([(0, N, np.full((N, 5), np.nan))], f"rows 0:{N} hold NaN"),
+    ],
+    ids=["an array", "words", "NaN"],
+)
+def test_what_are_no_duals_is_refused(duals, message) -> None:
+    with pytest.raises(InvalidProblemError, match=message):
+        solve(X, Y, MaxHinge(), LAM, duals=duals)
