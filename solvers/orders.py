@@ -51,7 +51,8 @@ class AscentOrder:
     Attributes
     ----------
     round, W, commit : as for the other orders.
-    sweeps : the first visits every row, each further one the rows that moved in the one before.
+    sweeps : the first visits every row, a second one the rows that are not at rest; more than two ask for
+        stages of so many sweeps over those, as many stages as pay.
     spread : factor >= 1 on the curvature, for a block that moves while others do.
     seed : of the random orders; with the round and the block it fixes them.
     exact : products and A in float64, not in the precision of the features.
