@@ -14,7 +14,7 @@ from threadpoolctl import ThreadpoolController
 
 from solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from solvers.executor import DualRows, Executor, SerialExecutor, ThreadExecutor
-from solvers.inputs import checked_problem, checked_weights
+from solvers.inputs import checked_problem, checked_seed, checked_weights
 from solvers.iteration import Callback, Run, iterate
 from solvers.kernel_problem import solve_with_kernel
 from solvers.losses.base import Loss
@@ -98,7 +98,7 @@ def solve(
     spec = method_named(method)
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
     problem, rows, labels = checked_problem(X, y, loss, lam, smoothing, smoothing_kind, m)
-    weights = checked_weights(sample_weight, problem.n)
+    weights, seed = checked_weights(sample_weight, problem.n), checked_seed(seed)
     spec.refuse(problem)
     if kernel is not None:
         keep_duals = keep_duals or spec.keeps_duals or spec.lifted

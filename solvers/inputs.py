@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def checked_rows(X: Any) -> RowSource:
     return source
 
 
-def checked_labels(y: Any, n: int, m: int | None) -> tuple[IntArray, int]:
+def checked_labels(y: Any, n: int, m: Any) -> tuple[IntArray, int]:
     """Give labels as (n,) int32 and the number of classes (by default the largest label + 1)."""
     labels = np.asarray(y)
     if labels.ndim != 1:
@@ -39,7 +40,11 @@ def checked_labels(y: Any, n: int, m: int | None) -> tuple[IntArray, int]:
         raise InvalidProblemError("there are no examples; give at least one row of features")
     if labels.dtype.kind not in "iu":
         raise InvalidProblemError(f"the labels have dtype {labels.dtype}; give whole numbers from 0 to m - 1")
-    classes = int(labels.max()) + 1 if m is None else m
+    if m is not None and (isinstance(m, bool) or not isinstance(m, Integral)):
+        raise InvalidProblemError(
+            f"m is {m!r}; give the number of classes as a whole number, or leave it out"
+        )
+    classes = int(labels.max()) + 1 if m is None else int(m)
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if wrong.size:
         row = int(wrong[0])
@@ -72,11 +77,24 @@ def checked_problem(
         n=n,
         d=d,
         m=classes,
-        lam=float(lam),
-        smoothing=float(smoothing),
+        lam=_checked_number("lam", lam, "a positive number"),
+        smoothing=_checked_number("smoothing", smoothing, "a number of at least 0"),
         smoothing_kind=smoothing_kind,
     )
     return problem, rows, labels
+
+
+def _checked_number(name: str, value: Any, wanted: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidProblemError(f"{name} is {value!r}; give {wanted}")
+    return float(value)
+
+
+def checked_seed(seed: Any) -> int:
+    """Give a seed that NumPy takes."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+        raise InvalidProblemError(f"seed is {seed!r}; give a whole number of at least 0")
+    return int(seed)
 
 
 def checked_weights(sample_weight: Any, n: int) -> Float64Array | None:

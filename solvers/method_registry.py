@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from solvers.atom_methods import AtomFrankWolfe, AwaySteps, FullyCorrective, PairwiseSteps
 from solvers.column_methods import ColumnFrankWolfe, unfit_for_columns
@@ -88,8 +89,8 @@ _SPECS = (
 METHODS: Mapping[str, MethodSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
 
 
-def method_named(name: str) -> MethodSpec:
+def method_named(name: Any) -> MethodSpec:
     """Give the method of this name; InvalidProblemError where there is none."""
-    if name not in METHODS:
+    if not isinstance(name, str) or name not in METHODS:
         raise InvalidProblemError(f"there is no method named {name!r}; take one of {', '.join(METHODS)}")
     return METHODS[name]

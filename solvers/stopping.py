@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from numbers import Real
+from typing import TYPE_CHECKING, Any
 
 from solvers.errors import InvalidProblemError
 from solvers.problem import relative_gap
@@ -48,14 +49,14 @@ class StoppingCriteria:
     time_limit: float | None = None
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.tol) and self.tol > 0):
-            raise InvalidProblemError(f"tol is {self.tol}; give a positive number")
+        tol: Any = self.tol
+        if not (isinstance(tol, Real) and 0.0 < float(tol) < math.inf):
+            raise InvalidProblemError(f"tol is {tol!r}; give a positive number")
         if isinstance(self.max_passes, bool) or not isinstance(self.max_passes, int) or self.max_passes < 1:
             raise InvalidProblemError(f"max_passes is {self.max_passes!r}; give a whole number of at least 1")
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise InvalidProblemError(
-                f"time_limit is {self.time_limit}; give a positive number of seconds or None"
-            )
+        limit: Any = self.time_limit
+        if limit is not None and not (isinstance(limit, Real) and float(limit) > 0.0):
+            raise InvalidProblemError(f"time_limit is {limit!r}; give a positive number of seconds or None")
 
 
 #: An iterate that ends a run by what was measured at it; every other end comes after the round's step.

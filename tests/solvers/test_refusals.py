@@ -61,6 +61,15 @@ def call(**changes):
         ({"max_passes": 1.5}, "max_passes is 1.5"),
         ({"time_limit": 0.0}, "time_limit is 0.0"),
         ({"method": "newton"}, "there is no method named 'newton'; take one of"),
+        ({"method": ["fw"]}, r"there is no method named \['fw'\]; take one of"),
+        ({"lam": "0.1"}, "lam is '0.1'; give a positive number"),
+        ({"smoothing": None}, "smoothing is None; give a number of at least 0"),
+        ({"tol": "1e-3"}, "tol is '1e-3'; give a positive number"),
+        ({"time_limit": "60"}, "time_limit is '60'; give a positive number of seconds"),
+        ({"m": 5.5}, "m is 5.5; give the number of classes as a whole number"),
+        ({"m": "5"}, "m is '5'; give the number of classes as a whole number"),
+        ({"seed": -1}, "seed is -1; give a whole number of at least 0"),
+        ({"seed": None}, "seed is None; give a whole number of at least 0"),
     ],
 )
 def test_what_makes_no_problem(changes, message) -> None:
