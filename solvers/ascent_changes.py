@@ -76,12 +76,17 @@ def add_rows_csr(
     out: Float64Array,
 ) -> None:
     """Do the same for sparse rows, with out (d, m)."""
+    m = out.shape[1]
+    changed, steps, spare = np.empty(m, dtype=np.int64), np.empty(m), np.empty(m)
     for t in range(len(places)):
-        for j in range(changes.shape[1]):
+        n_changed = 0
+        for j in range(m):
             if changes[t, j] != 0.0:
-                step = factors[t] * np.float64(changes[t, j])
-                for p in range(indptr[places[t]], indptr[places[t] + 1]):
-                    out[indices[p], j] += step * data[p]
+                changed[n_changed] = j
+                steps[n_changed] = factors[t] * np.float64(changes[t, j])
+                n_changed += 1
+        low, high = indptr[places[t]], indptr[places[t] + 1]
+        carry_csr(out, data, indices, low, high, changed, steps, n_changed, spare)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
