@@ -35,7 +35,7 @@ from solvers.inputs import checked_problem
 from solvers.kernel_functions import Kernel
 from solvers.kernel_problem import KernelResult, solve_with_kernel
 from solvers.losses.base import Loss, checked_k
-from solvers.method_registry import METHODS, method_named
+from solvers.method_registry import method_named
 from solvers.problem import SmoothingKind
 from solvers.state import SolveResult
 from solvers.stopping import Status
@@ -238,14 +238,14 @@ class TopKClassifier(KernelAttributes, Probabilities, ClassifierMixin, BaseEstim
 
     def _solve(self, X: Any, labels: IntArray, weights: Float64Array | None, loss: Loss) -> SolveResult:
         lam = 1.0 / (len(labels) * positive(self.C))
-        if self.warm_start and self.solver in METHODS and not METHODS[self.solver].keeps_duals:
+        spec = method_named(self.solver)
+        if self.warm_start and not spec.keeps_duals:
             raise UnsupportedCombinationError(
                 f"the solver {self.solver} has no warm_start; take dual_ascent or leave warm_start out"
             )
         kernel, seed = self._chosen_kernel(), seed_of(self.random_state)
         warm: WarmStart | None = getattr(self, "_warm", None) if self.warm_start else None
         start = {} if warm is None else warm.options(loss, labels, weights)
-        spec = method_named(self.solver)
         keep_duals = kernel is not None and (spec.keeps_duals or spec.lifted)
 
         linear: Callable[[Any], SolveResult] = partial(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -21,7 +21,7 @@ def regularisation_path(
     X: Any,
     y: Any,
     loss: Loss,
-    Cs: Sequence[float],
+    Cs: Iterable[float],
     smoothing: float = 0.0,
     method: str = "dual_ascent",
     *,
@@ -52,6 +52,8 @@ def regularisation_path(
         raise UnsupportedCombinationError(
             f"the method {method} starts from no earlier solution; take dual_ascent, sdca or lbfgs"
         )
+    if not isinstance(Cs, Iterable):
+        raise InvalidProblemError(f"Cs is {Cs!r}; give a sequence of positive numbers")
     values = [_checked(C) for C in Cs]
     if not values:
         raise InvalidProblemError("there is no C; give at least one")
@@ -60,11 +62,12 @@ def regularisation_path(
     if options.get("kernel") is not None:
         # One matrix and one factor serve every C.
         options["kernel"] = KernelFeatures.of(options["kernel"], checked_rows(X))
+    n = int(checked_rows(X).shape[0])
     results: dict[float, SolveResult] = {}
     last: SolveResult | None = None
     for C in sorted(set(values)):
         start = {} if last is None else _weights_of(last) if from_weights else _duals_of(last)
-        last = solve(X, y, loss, 1.0 / (len(y) * C), smoothing, method, **options, **start)
+        last = solve(X, y, loss, 1.0 / (n * C), smoothing, method, **options, **start)
         results[C] = last if keep_duals else replace(last, A=None)
     return [results[C] for C in values]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from solvers.errors import InvalidProblemError
@@ -52,8 +52,9 @@ class StoppingCriteria:
         tol: Any = self.tol
         if not (isinstance(tol, Real) and 0.0 < float(tol) < math.inf):
             raise InvalidProblemError(f"tol is {tol!r}; give a positive number")
-        if isinstance(self.max_passes, bool) or not isinstance(self.max_passes, int) or self.max_passes < 1:
-            raise InvalidProblemError(f"max_passes is {self.max_passes!r}; give a whole number of at least 1")
+        passes: Any = self.max_passes
+        if isinstance(passes, bool) or not isinstance(passes, Integral) or int(passes) < 1:
+            raise InvalidProblemError(f"max_passes is {passes!r}; give a whole number of at least 1")
         limit: Any = self.time_limit
         if limit is not None and not (isinstance(limit, Real) and float(limit) > 0.0):
             raise InvalidProblemError(f"time_limit is {limit!r}; give a positive number of seconds or None")

@@ -97,6 +97,8 @@ def test_duals_alone_start_from_their_best_multiple() -> None:
     ("changes", "error", "message"),
     [
         ({"Cs": []}, InvalidProblemError, "there is no C"),
+        ({"Cs": 1.0}, InvalidProblemError, "Cs is 1.0; give a sequence of positive numbers"),
+        ({"y": 3}, InvalidProblemError, "the labels have the shape"),
         ({"Cs": [1.0, 0.0]}, InvalidProblemError, "C is 0.0; give a positive number"),
         ({"Cs": [np.nan]}, InvalidProblemError, "C is nan"),
         ({"method": "fw"}, UnsupportedCombinationError, "the method fw starts from no earlier solution"),

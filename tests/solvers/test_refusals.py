@@ -111,3 +111,9 @@ def test_scores_need_the_right_number_of_features() -> None:
     np.testing.assert_allclose(result.decision_function(X), X @ result.W)
     with pytest.raises(InvalidProblemError, match="give rows of 4 features"):
         result.decision_function(X[:, :3])
+
+
+def test_whole_numbers_of_numpy_are_as_good_as_python_s() -> None:
+    """A search over a grid gives such numbers."""
+    result = call(max_passes=np.int64(3), seed=np.int32(1), m=np.int64(5), tol=np.float32(1e-9))
+    assert result.passes == 3
