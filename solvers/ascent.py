@@ -139,7 +139,7 @@ class Work:
         self.apart = np.zeros(block.problem.m)
         self.W: FloatArray = np.empty((0, 0))
         self.clock = Clock()
-        self._visited = 0
+        self.visited = 0
         self._still = 0.0
 
     def feed_rows(self, rows: Int64Array) -> Any:
@@ -165,7 +165,7 @@ class Work:
             self.clock.kernel()
             total += float(np.maximum(self.rises[rows], 0.0).sum())
             visited += len(rows)
-        self._visited += visited
+        self.visited += visited
         self._still = _STILL * total / max(visited, 1)
         return total
 
@@ -221,7 +221,7 @@ class Work:
             u_sq=square,
             alpha_sq=alpha_sq,
             active=active,
-            visited=self._visited,
+            visited=self.visited,
             seconds_products=self.clock.products,
             seconds_kernels=self.clock.kernels,
         )

@@ -58,6 +58,7 @@ class Extrapolation:
         trial = self._best_of_span()
         kind, rho, margins = self._work.block.loss
         project_rows(trial, self._y, kind, rho, margins)
+        self._work.visited += len(self._rows)
         trial -= self._B
         rise = self._along(trial)
         self._failures = 0 if rise > _WORTH * swept else self._failures + 1
