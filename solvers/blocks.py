@@ -153,7 +153,7 @@ class Block:
         )
 
     def _ascend(self, order: AscentOrder) -> BlockStats:
-        """Find a change of A by sweeps over tiles; it waits for its commit."""
+        """Find a change of A by sweeps over rows; it waits for its commit."""
         duals = self._committed(order.commit)
         if order.exact:
             duals.widen()

@@ -39,8 +39,8 @@ class StoppingCriteria:
     Attributes
     ----------
     tol : relative gap to reach, > 0; where the loss is not convex, |grad P(W)| / |grad P(0)|.
-    max_passes : rounds of the method, counted over all resumptions; the final certificate costs one pass
-        more.
+    max_passes : passes over the examples, counted over all resumptions, after which no round begins; the
+        final certificate costs one pass more.
     time_limit : seconds of this call, None for no limit.
     """
 
