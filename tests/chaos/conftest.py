@@ -1,0 +1,104 @@
+"""The undisturbed run, the disturbed ones, and the table of what became of them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storage.stores import open_store
+from tests.chaos.harness import FREE, Chaos, Row, copy_store
+from tests.pipeline.small_data import make_features, make_split, write_dataset
+
+_rows: list[Row] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--repeats", type=int, default=1, help="chaos: so many seeds of every fault")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "seed" in metafunc.fixturenames:
+        metafunc.parametrize("seed", range(metafunc.config.getoption("--repeats", 1)))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what lies here, and leave out what takes long where nobody asked for it."""
+    asked = config.getoption("--repeats", 1) > 1 or "chaos_long" in config.option.markexpr
+    left_out = []
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.chaos)
+            if item.get_closest_marker("chaos_long") and not asked:
+                left_out.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one small data set, in several blocks."""
+    folder = tmp_path_factory.mktemp("chaos") / "store"
+    X, labels = make_features(2000, 16, 5)
+    write_dataset(open_store(folder, create=True), X, labels, make_split(2000), m=5)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the run comes to when nobody disturbs it, and its rounds."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    chaos = Chaos(folder, copy_store(data, folder / "store"), {}, Row("none"))
+    ended = chaos.train(*FREE).wait()
+    result = ended.result
+    row = Row("none", "nothing", 0, result["primal"], result["primal"], ended.seconds)
+    _rows.insert(0, row)
+    assert len(chaos.rounds()) > 80, "a run must be long enough to be disturbed"
+    return {**result, "rounds": len(chaos.rounds())}
+
+
+@pytest.fixture
+def rng(chaos: Chaos, seed: int, request: pytest.FixtureRequest) -> random.Random:
+    return random.Random(f"{request.node.originalname} {seed}")
+
+
+@pytest.fixture
+def chaos(
+    data: Path, undisturbed: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Chaos]:
+    name = request.node.originalname.removeprefix("test_").replace("_", " ")
+    details = dict(request.node.callspec.params)
+    seed = details.pop("seed")
+    row = Row(" ".join([name, *map(str, details.values()), *([f"(seed {seed})"] if seed else [])]))
+    chaos = Chaos(tmp_path, copy_store(data, tmp_path / "store"), undisturbed, row)
+    began = time.monotonic()
+    try:
+        yield chaos
+    finally:
+        chaos.close()
+        row.seconds = time.monotonic() - began
+        _rows.append(row)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if not _rows:
+        return
+    write = terminalreporter.write_line
+    terminalreporter.section("faults")
+    width = max(len(row.fault) for row in _rows)
+    write(f"{'fault':<{width}}  repeated  {'primal':>12}  {'off by':>8}  seconds  what the user saw")
+    for row in _rows:
+        primal, off = "-", "-"
+        if row.primal is not None and row.undisturbed is not None:
+            primal, off = f"{row.primal:.8f}", f"{abs(row.primal / row.undisturbed - 1):.1e}"
+        repeated = "-" if row.repeated is None else f"{row.repeated:g}"
+        text = f"{row.fault:<{width}}  {repeated:>8}  {primal:>12}  {off:>8}  {row.seconds:7.1f}  {row.saw}"
+        write(text)
+    total = np.sum([row.seconds for row in _rows])
+    write(f"{len(_rows) - 1} faults, {total:.0f} s")

@@ -1,0 +1,167 @@
+"""Workers that die, freeze, starve, come and go."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from tests.chaos.harness import FREE, KEPT, TOL, Chaos
+
+ORDER = "pipeline.worker_blocks:run_order"
+BLOCK = "solvers.blocks:Block.run"
+
+
+def once(chaos: Chaos, where: str, call: int, do: str, **more: Any) -> list[dict[str, Any]]:
+    return [{"where": where, "call": call, "do": do, "mark": str(chaos.folder / "struck"), **more}]
+
+
+def struck(chaos: Chaos) -> bool:
+    return (chaos.folder / "struck").exists()
+
+
+@pytest.mark.parametrize("how", ["kill", pytest.param("segfault", marks=pytest.mark.chaos_long)])
+def test_worker_dies_in_a_product(chaos: Chaos, rng: random.Random, how: str) -> None:
+    cluster = chaos.cluster().start(once(chaos, BLOCK, rng.randrange(100, 900), how))
+    ended = chaos.train(*FREE, on=cluster).wait()
+    result = chaos.conclude(ended)
+    assert struck(chaos)
+    assert any("its blocks are placed again" in line for line in ended.warnings)
+    assert result["primal"] == chaos.undisturbed["primal"], "without duals nothing depends on who computes"
+    chaos.row.repeated = cluster.extra_rounds()
+    assert cluster.extra_rounds() < 2
+
+
+def test_worker_killed_while_idle(chaos: Chaos, rng: random.Random) -> None:
+    fault = once(chaos, ORDER, rng.randrange(10, 80), "kill", after=True, delay=rng.uniform(0.001, 0.02))
+    cluster = chaos.cluster().start(fault)
+    chaos.conclude(chaos.train(*FREE, on=cluster).wait())
+    assert struck(chaos)
+    chaos.row.repeated = cluster.extra_rounds()
+    assert cluster.extra_rounds() < 2
+
+
+@pytest.mark.parametrize("moment", ["product", "checkpoint"])
+def test_worker_with_duals_killed_in_a(chaos: Chaos, rng: random.Random, moment: str) -> None:
+    """The duals are gone with the worker: the run goes back to its last checkpoint, by itself."""
+    where, call = (ORDER, rng.randrange(50, 80))
+    if moment == "checkpoint":
+        where, call = "pipeline.worker_blocks:read_duals", rng.randrange(20, 60)
+    cluster = chaos.cluster().start(once(chaos, where, call, "kill"))
+    ended = chaos.train(*KEPT, on=cluster).wait()
+    chaos.conclude(ended)
+    assert struck(chaos)
+    lines = chaos.history()
+    lost = next(number for number, line in enumerate(lines) if line.get("event") == "rollback")
+    again = next(line["round"] for line in lines[lost:] if "round" in line)
+    assert again > min(chaos.rounds()), "it went on from a checkpoint, not from the start"
+    assert chaos.row.repeated == max([line["round"] for line in lines[:lost] if "round" in line]) + 1 - again
+
+
+def test_worker_frozen(chaos: Chaos, rng: random.Random) -> None:
+    cluster = chaos.cluster().start(once(chaos, ORDER, rng.randrange(10, 80), "freeze"))
+    ended = chaos.train(*FREE, "--silence", 2, on=cluster).wait()
+    chaos.conclude(ended)
+    assert "has been silent for 2 s" in ended.err
+    chaos.row.repeated = cluster.extra_rounds()
+
+
+@pytest.mark.chaos_long
+def test_worker_slow(chaos: Chaos, rng: random.Random) -> None:
+    """A worker that stands still half of the time gives no wrong number."""
+    cluster = chaos.cluster().start()
+    job = chaos.train(*FREE, on=cluster)
+    chaos.wait_for_orders(cluster, 100)
+    pid, over = cluster.pids()["w0"], threading.Event()
+
+    def pulse() -> None:
+        while not over.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            over.wait(rng.uniform(0.05, 0.3))
+            os.kill(pid, signal.SIGCONT)
+            over.wait(0.2)
+
+    thread = threading.Thread(target=pulse)
+    thread.start()
+    try:
+        ended = job.wait()
+    finally:
+        over.set()
+        thread.join()
+    assert chaos.conclude(ended)["primal"] == chaos.undisturbed["primal"]
+    assert chaos.row.saw == "nothing"
+
+
+def test_all_workers_killed_and_restarted(chaos: Chaos, rng: random.Random) -> None:
+    cluster = chaos.cluster().start()
+    job = chaos.train(*FREE, on=cluster)
+    chaos.wait_for_orders(cluster, rng.randrange(200, 800))
+    for pid in cluster.pids().values():
+        os.kill(pid, signal.SIGKILL)
+    chaos.conclude(job.wait())
+    chaos.row.repeated = cluster.extra_rounds()
+    assert cluster.extra_rounds() < 2
+
+
+def test_all_workers_gone_for_good(chaos: Chaos, rng: random.Random) -> None:
+    cluster = chaos.cluster().start()
+    job = chaos.train(*FREE, "--worker-wait", 3, on=cluster)
+    chaos.wait_for_orders(cluster, rng.randrange(200, 800))
+    cluster.kill_workers()
+    ended = job.wait()
+    assert "no worker for 3 s" in ended.sentence
+    chaos.conclude(chaos.resume(ended))
+
+
+def test_worker_out_of_memory_once(chaos: Chaos, rng: random.Random) -> None:
+    fault = once(chaos, ORDER, rng.randrange(10, 80), "eat")
+    cluster = chaos.cluster().start(fault, memory_limit="700MB")
+    ended = chaos.train(*FREE, on=cluster).wait()
+    chaos.conclude(ended)
+    assert struck(chaos)
+    assert "its blocks are placed again" in ended.err
+    assert cluster.extra_rounds() < 2
+
+
+@pytest.mark.chaos_long
+def test_worker_out_of_memory_always(chaos: Chaos) -> None:
+    fault = {"where": ORDER, "call": 1, "always": True, "do": "eat"}
+    cluster = chaos.cluster().start([fault], memory_limit="700MB", workers=1)
+    ended = chaos.train(*FREE, on=cluster).wait()
+    assert "--memory-limit" in ended.sentence
+    chaos.conclude(chaos.resume(ended))
+
+
+def test_worker_joins(chaos: Chaos, rng: random.Random) -> None:
+    cluster = chaos.cluster().start(workers=1)
+    job = chaos.train(*FREE, on=cluster)
+    chaos.wait_for_orders(cluster, rng.randrange(100, 300))
+    cluster.add_worker()
+    assert chaos.conclude(job.wait())["primal"] == chaos.undisturbed["primal"]
+
+
+def test_worker_leaves(chaos: Chaos, rng: random.Random) -> None:
+    """SIGTERM to a nanny: its worker takes its leave of the scheduler."""
+    cluster = chaos.cluster().start()
+    job = chaos.train(*FREE, on=cluster)
+    chaos.wait_for_orders(cluster, rng.randrange(200, 800))
+    cluster.processes[0].send(signal.SIGTERM)
+    chaos.conclude(job.wait())
+    chaos.row.repeated = cluster.extra_rounds()
+    assert cluster.extra_rounds() < 2
+
+
+def test_everything_killed(chaos: Chaos, rng: random.Random) -> None:
+    """Coordinator, scheduler, nannies and workers at once: what is repeated is what no checkpoint holds."""
+    cluster = chaos.cluster().start()
+    job = chaos.train(*KEPT, "--tol", 1e-9, on=cluster)
+    chaos.wait_for_checkpoints(2)
+    chaos.wait_for_orders(cluster, len(cluster.orders()) + rng.randrange(200))
+    job.end()
+    cluster.close()
+    chaos.row.saw = "nothing: it was killed"
+    chaos.conclude(chaos.go_on("--tol", TOL))
