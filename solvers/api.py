@@ -61,9 +61,10 @@ def solve(
     lam : weight of the regulariser; C = 1/(lam n).
     smoothing : gamma of the Moreau envelope; 0 trains on the loss itself.
     method : "dual_ascent" (exact column updates, many sweeps over the rows that move), "sdca" (the same in
-        plain passes over all rows), "lbfgs" (smooth problems only), "fw" (Frank-Wolfe with exact steps), "fw_open_loop" (steps 2/(t+1)),
-        "projected_gradient" (steps 1/t and the ball), "fw_away", "fw_pairwise", "fw_fully_corrective" (over
-        whole-matrix atoms), "fw_away_columns" or "fw_pairwise_columns" (over the atoms of every example).
+        plain passes over all rows), "lbfgs" (smooth problems only), "fw" (Frank-Wolfe with exact steps),
+        "fw_open_loop" (steps 2/(t+1)), "projected_gradient" (steps 1/t and the ball), "fw_away",
+        "fw_pairwise", "fw_fully_corrective" (over whole-matrix atoms), "fw_away_columns" or
+        "fw_pairwise_columns" (over the atoms of every example).
     kernel : None for the features as they are; "linear", "rbf", "polynomial", "chi2" or a value such as
         ``RBFKernel(0.5)``; or "precomputed", with X = K(train, train).  The result is a `KernelResult`.
         ``KernelFeatures.of(kernel, X)`` serves many calls on the same rows.
