@@ -111,16 +111,19 @@ def _own_cluster(config: ClusterConfig, *, processes: bool) -> Iterator[Client]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep Dask's comings and goings out of the job's log; what concerns the job, the job reports itself."""
-    dask_logger = logging.getLogger("distributed")
-    level = dask_logger.level
-    dask_logger.setLevel(logging.CRITICAL)
+    # asyncio reports the tasks that Dask leaves behind when connections end.
+    loggers = [logging.getLogger(name) for name in ("distributed", "asyncio")]
+    levels = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             # Another job may take the dashboard's port between our look and Dask's.
             warnings.filterwarnings("ignore", message="Port .* is already in use")
             yield
     finally:
-        dask_logger.setLevel(level)
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
 
 
 @contextmanager
@@ -168,7 +171,7 @@ def _running_cluster(address: str, wait: float) -> Iterator[Client]:
             f"no Dask scheduler answered at {address} within {wait:g} s: check the address, or leave out"
             " --scheduler to start a cluster on this machine"
         ) from error
-    with client:
+    with _quiet(), client:
         _wait_for_worker(client, f"the scheduler at {address}", wait)
         _check_versions(client, address)
         yield client

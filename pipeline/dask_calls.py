@@ -94,7 +94,7 @@ class WorkerCalls:
                 if worker not in self._distrusted
             }
             waited = time.monotonic() - started
-            if found and (len(found) >= hoped_for or waited > REPLACEMENT_SECONDS):
+            if found and (len(found) >= hoped_for or waited > min(REPLACEMENT_SECONDS, seconds)):
                 return dict(sorted(found.items()))
             if waited > seconds:
                 raise ClusterError(f"no worker for {seconds:g} s: start workers and resume the run")

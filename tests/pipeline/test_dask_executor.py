@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -167,6 +168,24 @@ def test_a_call_to_a_worker_that_is_not_there_ends(threads: Client) -> None:
     with pytest.raises(WorkersLost, match="is gone"):
         WorkerCalls(threads, silence=60).run([Call("inproc://127.0.0.1/1/99", os.getpid, ())])
     assert time.monotonic() - began < 5
+
+
+def test_who_is_there_is_taken_however_short_the_wait(threads: Client) -> None:
+    """Fewer than hoped for, after less than a replacement takes."""
+    assert len(WorkerCalls(threads, silence=60).wait_for_workers(3, 0.5)) == 2
+
+
+def test_a_scheduler_that_does_not_answer_is_not_waited_for(
+    threads: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: Any, **__: Any) -> Any:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(type(threads.scheduler), "identity", never, raising=False)
+    began = time.monotonic()
+    with pytest.raises(ClusterError, match="the scheduler does not answer"):
+        WorkerCalls(threads, silence=0.5).wait_for_workers(1, 0.5)
+    assert time.monotonic() - began < 10
 
 
 def test_an_error_is_not_kept_waiting_by_who_is_still_busy(threads: Client) -> None:
