@@ -112,7 +112,7 @@ def _own_cluster(config: ClusterConfig, *, processes: bool) -> Iterator[Client]:
 def _quiet() -> Iterator[None]:
     """Keep Dask's comings and goings out of the job's log; what concerns the job, the job reports itself."""
     # asyncio reports the tasks that Dask leaves behind when connections end.
-    loggers = [logging.getLogger(name) for name in ("distributed", "asyncio")]
+    loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client", "asyncio")]
     levels = [each.level for each in loggers]
     for each in loggers:
         each.setLevel(logging.CRITICAL)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distributed import Client, Future, wait
+from distributed.comm import CommClosedError
 from distributed.scheduler import KilledWorker
 
 from pipeline.errors import ClusterError
@@ -76,6 +77,10 @@ class WorkerCalls:
         except _CANCELLED as error:
             self._check_scheduler()
             raise WorkersLost([*futures], "gave up its task") from error
+        except CommClosedError as error:
+            # The answers were on their way when the connection ended.
+            self._check_scheduler()
+            raise WorkersLost([*futures], "answered, and the connection is cut") from error
         finally:
             self._drop(futures)
         self._longest = max(self._longest, time.monotonic() - started)

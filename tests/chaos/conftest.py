@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "seed" in metafunc.fixturenames:
+    if "chaos" in metafunc.fixturenames:
         metafunc.parametrize("seed", range(metafunc.config.getoption("--repeats", 1)))
 
 
@@ -70,11 +70,11 @@ def rng(chaos: Chaos, seed: int, request: pytest.FixtureRequest) -> random.Rando
 
 @pytest.fixture
 def chaos(
-    data: Path, undisturbed: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
+    data: Path, undisturbed: dict[str, Any], tmp_path: Path, seed: int, request: pytest.FixtureRequest
 ) -> Iterator[Chaos]:
     name = request.node.originalname.removeprefix("test_").replace("_", " ")
     details = dict(request.node.callspec.params)
-    seed = details.pop("seed")
+    del details["seed"]
     row = Row(" ".join([name, *map(str, details.values()), *([f"(seed {seed})"] if seed else [])]))
     chaos = Chaos(tmp_path, copy_store(data, tmp_path / "store"), undisturbed, row)
     began = time.monotonic()

@@ -271,7 +271,7 @@ class Chaos:
         rounds = self.rounds()
         self.row.repeated = len(rounds) - len(set(rounds))
         # The checkpoint of a round is the state that this round begins with.
-        assert self.row.repeated <= done + 1 - since, (self.row.repeated, done, since)
+        assert self.row.repeated <= max(0, done + 1 - since), (self.row.repeated, done, since)
         return ended
 
     def wait_for_checkpoints(self, number: int) -> None:
