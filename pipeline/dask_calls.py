@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distributed import Client, Future, wait
-from distributed.comm import CommClosedError
+from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker
 
 from pipeline.errors import ClusterError
