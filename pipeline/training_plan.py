@@ -218,7 +218,7 @@ def fingerprint(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
     """What must be the same for a run to go on to the same answer, by name."""
     chosen = config.model_dump(mode="json", exclude=set(MAY_CHANGE))
     # A run that began before there were these options has them at their defaults.
-    for name in ("smoothing_kind", "class_weight"):
+    for name in ("smoothing_kind", "class_weight", "kernel", "kernel_gamma", "kernel_degree", "kernel_coef0"):
         if chosen[name] == TrainConfig.model_fields[name].default:
             del chosen[name]
     if config.margins is not None:

@@ -19,7 +19,7 @@ from solvers.iteration import Callback, Run, iterate
 from solvers.kernel_problem import solve_with_kernel
 from solvers.losses.base import Loss
 from solvers.method_registry import MethodSpec, method_named
-from solvers.problem import Problem, SmoothingKind
+from solvers.problem import Problem, SmoothingKind, problem_key
 from solvers.state import SolveResult, SolverState
 from solvers.stopping import StoppingCriteria
 from solvers.typing import FloatArray
@@ -120,7 +120,8 @@ def solve(
             f"the loss {loss.name} is not convex and has no dual variables; leave keep_duals out"
         )
     duals_kept = keep_duals or spec.needs_duals(problem.smoothing)
-    _check_state(problem, state, duals_kept=duals_kept, duals_given=duals is not None)
+    key = problem_key(problem, labels, weights)
+    _check_state(problem, key, state, duals_kept=duals_kept, duals_given=duals is not None)
     with ExitStack() as stack:
         # Between orders too: threads that share the norm of a matrix wait longer than one takes alone.
         stack.enter_context(_blas().limit(limits=1, user_api="blas"))
@@ -135,13 +136,16 @@ def solve(
                 executor.load_duals(duals)
                 # They come with the step that the state was waiting to see applied.
                 state = replace(state, commit=None)
+        state = replace(SolverState.start(problem) if state is None else state, problem_key=key)
         chosen = spec.make(executor.blocks, seed)
         run = iterate(problem, executor, chosen, criteria, state, callbacks, duals_kept=duals_kept)
         A = _collected_duals(executor, run.state) if duals_kept and executor.in_process else None
     return _result(problem, run, A)
 
 
-def _check_state(problem: Problem, state: SolverState | None, *, duals_kept: bool, duals_given: bool) -> None:
+def _check_state(
+    problem: Problem, key: str, state: SolverState | None, *, duals_kept: bool, duals_given: bool
+) -> None:
     if duals_given and not duals_kept:
         raise UnsupportedCombinationError("duals are given but would not be kept; say keep_duals=True")
     if state is None:
@@ -149,6 +153,11 @@ def _check_state(problem: Problem, state: SolverState | None, *, duals_kept: boo
     if state.W.shape != (problem.d, problem.m):
         raise InvalidProblemError(
             f"the state has weights of shape {state.W.shape}; the problem needs ({problem.d}, {problem.m})"
+        )
+    if state.problem_key not in {"", key}:
+        raise StateLostError(
+            "the state belongs to a problem with another loss, lam, smoothing, labels or weights, where its "
+            "W and b mean something else; give its duals alone to start from them"
         )
     if duals_kept and state.round > 0 and not duals_given:
         raise StateLostError(f"the state of round {state.round} is given without its duals; load both")

@@ -21,6 +21,8 @@ Source: Tajima et al., arXiv:2008.08894, section 2.4 and appendix C, with the si
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +32,7 @@ import numpy as np
 
 from solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from solvers.losses.base import Loss, LossForm
-from solvers.typing import Float64Array
+from solvers.typing import Float64Array, IntArray
 
 SmoothingKind: TypeAlias = Literal["moreau", "others"]
 SMOOTHING_KINDS: tuple[str, ...] = get_args(SmoothingKind)
@@ -128,6 +130,15 @@ class Problem:
             "smoothing": self.smoothing,
             "smoothing_kind": self.smoothing_kind,
         }
+
+
+def problem_key(problem: Problem, labels: IntArray, weights: Float64Array | None) -> str:
+    """Give a digest of everything that W and b of a state depend on, but for the features."""
+    digest = hashlib.sha256(json.dumps(problem.to_dict(), sort_keys=True).encode())
+    digest.update(np.ascontiguousarray(labels, dtype=np.int64).tobytes())
+    if weights is not None:
+        digest.update(np.ascontiguousarray(weights, dtype=np.float64).tobytes())
+    return digest.hexdigest()
 
 
 def squared_norm(W: Float64Array) -> float:

@@ -40,6 +40,7 @@ class SolverState:
     exact : whether the method has gone over to float64 products.
     commit : the step that blocks have not yet applied to A.
     memory : what the method remembers besides, by name: atoms, or the last steps of L-BFGS.
+    problem_key : `problem.problem_key` of what it is a state of; empty where its keeper vouches for that.
     """
 
     round: int
@@ -54,6 +55,7 @@ class SolverState:
     exact: bool = False
     commit: Commit | None = None
     memory: Mapping[str, Float64Array] = field(default_factory=dict)
+    problem_key: str = ""
 
     @classmethod
     def start(cls, problem: Problem) -> SolverState:

@@ -84,3 +84,29 @@ def test_state_and_duals_belong_together() -> None:
     narrow = SolverState(round=1, W=np.zeros((2, 2)))
     with pytest.raises(InvalidProblemError, match=r"weights of shape \(2, 2\)"):
         run(X, y, 0.0, state=narrow)
+
+
+def test_the_state_of_another_problem_is_refused() -> None:
+    """Its W and b would bound another optimum: at lam / 1.001 a dual value above P* was certified."""
+    X, y = examples()
+    lam = 1.0 / len(y)
+    seen = []
+    solve(
+        X,
+        y,
+        TopKHinge(2),
+        lam,
+        method="fw_fully_corrective",
+        tol=1e-2,
+        callbacks=[lambda _, s: seen.append(s)],
+    )
+    others = [{"lam": lam / 1.001}, {"loss": TopKHinge(3)}, {"sample_weight": np.linspace(0.5, 1.5, len(y))}]
+    for change in others:
+        problem = {"loss": TopKHinge(2), "lam": lam, **change}
+        with pytest.raises(StateLostError, match="belongs to a problem with another"):
+            solve(X, y, method="fw_fully_corrective", state=seen[-1], **problem)
+    with pytest.raises(StateLostError, match="belongs to a problem with another"):
+        solve(X, (y + 1) % 5, TopKHinge(2), lam, method="fw_fully_corrective", state=seen[-1])
+    assert (
+        solve(X, y, TopKHinge(2), lam, method="fw_fully_corrective", state=seen[-1]).status is Status.SOLVED
+    )
