@@ -117,7 +117,7 @@ class TrainingPlan:
             return False
         if self.config.keep_duals is not None:
             return self.config.keep_duals
-        return not self.method.dual_free and len(self.rows) * self.m * 4 <= STORED_DUALS_BYTES
+        return len(self.rows) * self.m * 4 <= STORED_DUALS_BYTES
 
     @property
     def keep_duals(self) -> bool:

@@ -154,13 +154,6 @@ def release(run: str) -> None:
         _registry.pop((_here(), run), None)
 
 
-def held_runs() -> dict[str, int]:
-    """Runs that this worker holds, with the number of their blocks."""
-    here = _here()
-    with _registry_lock:
-        return {run: len(held.blocks) for (address, run), held in _registry.items() if address == here}
-
-
 def _on_threads(blocks: list[Block], order: Order) -> Iterator[BlockStats]:
     """Results in block order; a worker of several threads works on that many blocks at the same time."""
     threads = min(int(get_worker().state.nthreads), len(blocks))

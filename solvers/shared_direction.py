@@ -26,8 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.problem import Problem
-from solvers.rows import Rows
-from solvers.typing import Float64Array, FloatArray
+from solvers.typing import Float64Array
 
 #: Names in `SolverState.memory`.
 _DIRECTION, _KAPPA, _POINT = "shared.direction", "shared.kappa", "shared.point"
@@ -44,16 +43,6 @@ class SharedDirection:
 
     u: Float64Array
     kappa: float
-
-    def shrunk(self, X: Rows) -> FloatArray:
-        """Give the rows X M, in the precision of X (r, d)."""
-        u = self.u.astype(X.dtype)
-        along = (X @ u) * X.dtype.type(1.0 - math.sqrt(self.kappa))
-        return np.asarray(X - along[:, None] * u)
-
-    def unshrunk(self, V: Float64Array) -> Float64Array:
-        """Give M^-1 V of V (d, m): weights for shrunk rows, or a sum over shrunk rows made one over rows."""
-        return V + (1.0 / math.sqrt(self.kappa) - 1.0) * np.outer(self.u, self.u @ V)
 
 
 def looked_for(memory: Mapping[str, Float64Array]) -> bool:

@@ -73,8 +73,9 @@ def test_a_direction_kept_apart_is_a_sweep_over_shrunk_rows(as_sparse) -> None:
     X, y, problem, work = setting(MaxHinge(), as_sparse=as_sparse, shared=shared, start=start)
     portion = next(iter(work.feed_rows(np.arange(40))))
     work.sweep([portion])
-    shrunk = shared.shrunk(X)
-    expected, _ = written_out(shrunk, y, np.ones(40), problem, shared.unshrunk(start), portion.rows)
+    M_u = np.eye(6) - (1.0 - np.sqrt(shared.kappa)) * np.outer(shared.u, shared.u)
+    unshrunk = np.linalg.solve(M_u, start)
+    expected, _ = written_out(X @ M_u, y, np.ones(40), problem, unshrunk, portion.rows)
     np.testing.assert_allclose(work.delta, expected, atol=1e-11)
     product = work.stats().product
     np.testing.assert_allclose(product, X.T @ expected, atol=1e-10)

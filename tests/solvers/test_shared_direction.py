@@ -11,7 +11,7 @@ from scipy import sparse
 from solvers import SerialExecutor, Softmax, SolverState, Status, TopKHinge, UsunierHinge, solve
 from solvers.dual_ascent import DualAscent
 from solvers.problem import Problem
-from solvers.shared_direction import SharedDirection, found, remembered
+from solvers.shared_direction import found, remembered
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 
@@ -29,17 +29,6 @@ def rounds_of(X, y, C, monkeypatch, *, apart, **options):
     result = solve(X, y, TopKHinge(2), 1.0 / (C * len(y)), max_passes=5000, **options)
     assert result.status is Status.SOLVED
     return len(result.history)
-
-
-def test_shrinking_is_the_matrix_it_says_and_unshrinking_undoes_it() -> None:
-    random = np.random.default_rng(0)
-    u = random.standard_normal(7)
-    u /= np.linalg.norm(u)
-    direction = SharedDirection(u, 0.09)
-    M = np.eye(7) - (1.0 - 0.3) * np.outer(u, u)
-    X, V = random.standard_normal((5, 7)), random.standard_normal((7, 3))
-    np.testing.assert_allclose(direction.shrunk(X), X @ M, atol=1e-14)
-    np.testing.assert_allclose(M @ direction.unshrunk(V), V, atol=1e-14)
 
 
 @pytest.mark.parametrize("loss", [TopKHinge(2), UsunierHinge(2), Softmax()], ids=lambda loss: loss.name)
