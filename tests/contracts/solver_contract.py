@@ -72,6 +72,8 @@ FITS = {
 #: Relative gap and passes of methods that are held to less than GAPS in PASSES.  The gap of these falls like
 #: 1/t: to 1e-4 they take tens of thousands of passes, and all cases together minutes.
 SLOW = dict.fromkeys(("fw", "fw_open_loop", "projected_gradient"), (1e-3, 5000))
+#: Times LAM at which they are held to 1e-4 as well.
+FIRM = 40.0
 #: Relative gap of smooth problems, and of the others.
 GAPS = {True: 1e-8, False: 1e-4}
 PASSES = 10_000
@@ -104,10 +106,10 @@ def solved(method: str, case: Case):
     return run(method, case, X, tol=tol, max_passes=passes)
 
 
-def run(method: str, case: Case, features: Any, **options: Any):
+def run(method: str, case: Case, features: Any, lam: float = LAM, **options: Any):
     """Solve one case, with A where the method knows it."""
     return solve(
-        features, Y, case.loss, LAM, case.smoothing, method, sample_weight=case.weights,
+        features, Y, case.loss, lam, case.smoothing, method, sample_weight=case.weights,
         smoothing_kind=case.kind, m=M, keep_duals=case.convex and not METHODS[method].dual_free, **options,
     )  # fmt: skip
 
@@ -183,6 +185,15 @@ class SolverContract:
         assert np.isnan([result.dual, result.gap, result.relative_gap]).all()
         sizes = [np.linalg.norm(self.gradient(case, W)) for W in (result.W, np.zeros_like(result.W))]
         assert result.stationarity == pytest.approx(sizes[0] / sizes[1], rel=1e-4)
+
+    def test_a_slow_method_closes_the_gap_as_far_where_the_problem_is_easier(self, combination) -> None:
+        """The gap falls like 1/(lam t): at FIRM times lam these methods come to 1e-4 too."""
+        method, case = combination
+        if method not in SLOW:
+            return
+        result = run(method, case, X, lam=FIRM * LAM, tol=1e-4, max_passes=PASSES)
+        assert result.status is Status.SOLVED
+        assert result.relative_gap <= 1e-4
 
     def gradient(self, case: Case, W: Any) -> Any:
         """Give grad P(W) by the definitions."""
