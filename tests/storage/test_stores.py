@@ -266,6 +266,10 @@ def test_a_conditional_write_under_way_elsewhere_is_tried_again(
         s3_store.put_if_absent("a", b"data")
 
 
+def _take_environment(values: dict[str, str]) -> None:
+    os.environ.update(values)
+
+
 def _read_in_child(store: Store, path: str) -> bytes:
     return store.read_bytes(path)
 
@@ -273,5 +277,7 @@ def _read_in_child(store: Store, path: str) -> bytes:
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_an_object_store_is_read_from_another_process(s3_store: Store, method: str) -> None:
     s3_store.write_bytes("a", b"from the parent")
-    with multiprocessing.get_context(method).Pool(1) as pool:
+    # A fork server that another test started knows nothing of this one's credentials.
+    context = multiprocessing.get_context(method)
+    with context.Pool(1, _take_environment, (dict(os.environ),)) as pool:
         assert pool.apply(_read_in_child, (s3_store, "a")) == b"from the parent"
