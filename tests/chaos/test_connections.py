@@ -36,7 +36,7 @@ def test_coordinator_to_scheduler(chaos: Chaos, rng: random.Random, how: str) ->
     chaos.conclude(ended)
 
 
-@pytest.mark.parametrize("how", ["cut", "swallowed"])
+@pytest.mark.parametrize("how", ["cut", pytest.param("swallowed", marks=pytest.mark.chaos_long)])
 def test_worker_to_scheduler(chaos: Chaos, rng: random.Random, how: str) -> None:
     cluster = chaos.cluster()
     with Proxy(cluster.port) as proxy:
@@ -53,7 +53,7 @@ def test_worker_to_scheduler(chaos: Chaos, rng: random.Random, how: str) -> None
         cluster.close()
 
 
-@pytest.mark.parametrize("how", ["killed", "frozen"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("frozen", marks=pytest.mark.chaos_long)])
 def test_scheduler(chaos: Chaos, rng: random.Random, how: str) -> None:
     cluster = chaos.cluster().start()
     job = chaos.train(*FREE, *PATIENT, *ENDLESS, on=cluster)

@@ -45,7 +45,7 @@ def test_worker_killed_while_idle(chaos: Chaos, rng: random.Random) -> None:
     assert cluster.extra_rounds() < 2
 
 
-@pytest.mark.parametrize("moment", ["product", "checkpoint"])
+@pytest.mark.parametrize("moment", ["product", pytest.param("checkpoint", marks=pytest.mark.chaos_long)])
 def test_worker_with_duals_killed_in_a(chaos: Chaos, rng: random.Random, moment: str) -> None:
     """The duals are gone with the worker: the run goes back to its last checkpoint, by itself."""
     where, call = (ORDER, rng.randrange(50, 80))
