@@ -16,7 +16,7 @@ import numpy as np
 
 from solvers.certificate import FinalValues, final_values
 from solvers.executor import Executor
-from solvers.methods import Advance, Measurement, Runner, product_of, rises
+from solvers.methods import Advance, Measurement, Runner, change_of, rises, stepped
 from solvers.orders import ColumnOrder, Commit
 from solvers.problem import Problem
 from solvers.state import SolverState
@@ -75,24 +75,13 @@ class ColumnFrankWolfe:
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
         """Step along the sum of the directions."""
         before, stats = measured.before, measured.stats
-        direction = Direction.of(
-            problem,
-            before.W,
-            weights=problem.scale * product_of(stats),
-            linear=stats.b_u / problem.n,
-            cross=stats.alpha_u / problem.n,
-            square=stats.u_sq / problem.n,
-        )
+        direction = change_of(problem, before.W, stats)
         step = ExactStep().step(before.round, direction)
         rise = direction.rise(step)
         gap = measured.primal - measured.dual
         coarse = gap < _FINE * abs(measured.primal) or rise < _STALLED * min(gap, measured.dual + rise)
         after = replace(
-            before,
-            round=before.round + 1,
-            W=before.W + step * direction.weights,
-            b=before.b + step * direction.linear,
-            aa=before.aa + step * (2.0 * direction.cross + step * direction.square),
+            stepped(before, direction, step),
             exact=before.exact or coarse,
             commit=Commit(round=before.round, step=step),
             memory={_LENGTH: np.array([_next_length(_length(before), direction)])},

@@ -16,12 +16,12 @@ from typing import ClassVar
 from solvers import shared_direction
 from solvers.certificate import FinalValues, final_values
 from solvers.executor import Executor
-from solvers.methods import Advance, Measurement, Runner, product_of, rises
+from solvers.methods import Advance, Measurement, Runner, change_of, rises, stepped
 from solvers.orders import AscentOrder, Commit, EvaluateOrder, Order
 from solvers.problem import Problem
 from solvers.shared_direction import SharedDirection
 from solvers.state import SolverState
-from solvers.step_rules import Direction, ExactStep
+from solvers.step_rules import ExactStep
 from solvers.typing import Float64Array
 
 #: Sweeps of the first rounds, for easy problems are solved by then, and of a stage in all later ones.
@@ -74,25 +74,14 @@ class DualAscent:
         if shared is not None:
             start, memory = shared_direction.drawn_to_point(shared, before.W, before.memory)
         stats = run(self._order(before, start, shared))
-        direction = Direction.of(
-            problem,
-            before.W,
-            weights=problem.scale * product_of(stats),
-            linear=stats.b_u / problem.n,
-            cross=stats.alpha_u / problem.n,
-            square=stats.u_sq / problem.n,
-        )
+        direction = change_of(problem, before.W, stats)
         step = ExactStep().step(before.round, direction)
         rise = direction.rise(step)
         gap = measured.primal - measured.dual
         stalled = rise < _STALLED * min(gap, measured.dual + rise) or gap < _SINGLE * abs(measured.primal)
         stuck = before.exact and not rises(direction)
         after = replace(
-            before,
-            round=before.round + 1,
-            W=before.W + step * direction.weights,
-            b=before.b + step * direction.linear,
-            aa=before.aa + step * (2.0 * direction.cross + step * direction.square),
+            stepped(before, direction, step),
             exact=before.exact or stalled,
             commit=Commit(round=before.round, step=step),
             memory=shared_direction.without() if stuck and shared is not None else memory,

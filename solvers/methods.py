@@ -6,7 +6,7 @@ The two are apart because a run ends at an iterate that is good enough, before t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -99,6 +99,29 @@ def product_of(stats: BlockStats) -> Float64Array:
     if stats.product is None:
         raise StateLostError("the blocks returned no product for this round; run the round again")
     return stats.product
+
+
+def change_of(problem: Problem, W: Float64Array, stats: BlockStats) -> Direction:
+    """Give the direction dA whose sums the blocks returned, at weights W (d, m)."""
+    return Direction.of(
+        problem,
+        W,
+        weights=problem.scale * product_of(stats),
+        linear=stats.b_u / problem.n,
+        cross=stats.alpha_u / problem.n,
+        square=stats.u_sq / problem.n,
+    )
+
+
+def stepped(state: SolverState, direction: Direction, step: float) -> SolverState:
+    """Give the state one round on, a step along a direction away."""
+    return replace(
+        state,
+        round=state.round + 1,
+        W=state.W + step * direction.weights,
+        b=state.b + step * direction.linear,
+        aa=state.aa + step * (2.0 * direction.cross + step * direction.square),
+    )
 
 
 def rises(direction: Direction) -> bool:
