@@ -32,6 +32,7 @@ from solvers.executor import DualRows, block_bounds
 from solvers.orders import Commit, Order
 from solvers.problem import Problem
 from solvers.rows import RowSource
+from solvers.traffic import Traffic, resident_bytes
 from solvers.typing import Float64Array, IntArray
 
 logger = logging.getLogger(__name__)
@@ -169,6 +170,10 @@ class DaskExecutor:
             reached = stop
         if self._spans and reached != self._spans[-1].stop:
             raise StateLostError(f"the stored duals end at row {reached} of {self._spans[-1].stop}")
+
+    def traffic(self) -> Traffic:
+        """Give what was moved and who worked since `bind`."""
+        return Traffic(memory_bytes=resident_bytes())
 
     def close(self) -> None:
         """Let go of the examples on all workers; the cluster stays."""

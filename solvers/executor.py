@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -17,6 +18,7 @@ from solvers.errors import InvalidProblemError, StateLostError
 from solvers.orders import Commit, Order
 from solvers.problem import Problem
 from solvers.rows import RowRange, RowSource
+from solvers.traffic import ThreadActivity, Traffic, resident_bytes
 from solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Dual variables of the rows [start, stop): (start, stop, A of shape (stop - start, m)).
@@ -73,6 +75,10 @@ class Executor(Protocol):
         """Replace A; the parts are in row order and cover every row."""
         ...
 
+    def traffic(self) -> Traffic:
+        """Give what was moved and who worked since `bind`; it asks nobody and costs next to nothing."""
+        ...
+
     def close(self) -> None:
         """Give up threads, processes and examples."""
         ...
@@ -92,6 +98,7 @@ class SerialExecutor:
         self._asked_blocks = blocks
         self._asked_bounds = bounds
         self._blocks: list[Block] = []
+        self._activity = ThreadActivity()
         self._blas = ThreadpoolController()
 
     @property
@@ -114,6 +121,7 @@ class SerialExecutor:
         weights: Float64Array | None = None,
     ) -> None:
         """Cut the examples into blocks, with A = 0 where `keep_duals`."""
+        self._activity = ThreadActivity()
         blocks = min(self._default_blocks, problem.n) if self._asked_blocks is None else self._asked_blocks
         bounds = block_bounds(problem.n, blocks, self._asked_bounds)
         self._blocks = [
@@ -136,6 +144,7 @@ class SerialExecutor:
         BLAS keeps to one thread, so that sums do not depend on the machine and workers do not fight.
         """
         merger = TreeMerger(len(self._blocks))
+        self._activity.begin_order()
         with self._blas.limit(limits=1, user_api="blas"):
             for block, stats in zip(self._blocks, self._results(order), strict=True):
                 merger.add(leaf(block.index), stats)
@@ -160,6 +169,10 @@ class SerialExecutor:
         if self._blocks and reached != self._blocks[-1].stop:
             raise StateLostError(f"the stored duals end at row {reached} of {self._blocks[-1].stop}")
 
+    def traffic(self) -> Traffic:
+        """Give the memory of this process and what its threads did; nothing is sent anywhere."""
+        return Traffic(memory_bytes=resident_bytes(), workers=self._activity.workers())
+
     def close(self) -> None:
         """Let go of the examples."""
         self._blocks = []
@@ -171,7 +184,13 @@ class SerialExecutor:
         self.close()
 
     def _results(self, order: Order) -> Iterator[BlockStats]:
-        return (block.run(order) for block in self._blocks)
+        return (self._run_block(block, order) for block in self._blocks)
+
+    def _run_block(self, block: Block, order: Order) -> BlockStats:
+        began = time.perf_counter()
+        stats = block.run(order)
+        self._activity.worked(block.stop - block.start, began)
+        return stats
 
 
 class ThreadExecutor(SerialExecutor):
@@ -203,7 +222,7 @@ class ThreadExecutor(SerialExecutor):
         self._pool.shutdown()
 
     def _results(self, order: Order) -> Iterator[BlockStats]:
-        futures = [self._pool.submit(block.run, order) for block in self._blocks]
+        futures = [self._pool.submit(self._run_block, block, order) for block in self._blocks]
         try:
             for future in futures:
                 yield future.result()
