@@ -119,7 +119,7 @@ class TopKClassifier(KernelAttributes, Probabilities, ClassifierMixin, BaseEstim
     primal_, dual_, dual_gap_, relative_gap_ : floats, P, D, P - D and its share of P, measured in float64;
         all but primal_ are NaN where the loss is not convex.
     status_ : Status, how training ended.
-    history_ : tuple of IterationRecord, one a round.
+    history_ : tuple of IterationRecord, one a round (of more than 10,000 an even choice, and the last).
     """
 
     def __init__(

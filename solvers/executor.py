@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
 from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
@@ -14,11 +14,12 @@ from threadpoolctl import ThreadpoolController
 
 from solvers.block_stats import BlockStats, TreeMerger, leaf
 from solvers.blocks import Block
+from solvers.dual_visits import T, dual_rows, visit_on_threads
 from solvers.errors import InvalidProblemError, StateLostError
 from solvers.orders import Commit, Order
 from solvers.problem import Problem
 from solvers.rows import RowRange, RowSource
-from solvers.traffic import ThreadActivity, Traffic, resident_bytes
+from solvers.traffic import ThreadActivity, Traffic, counted, resident_bytes
 from solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Dual variables of the rows [start, stop): (start, stop, A of shape (stop - start, m)).
@@ -71,8 +72,20 @@ class Executor(Protocol):
         """Yield A in row order, after applying `commit` where that has not been done."""
         ...
 
+    def map_duals(
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: Commit | None = None
+    ) -> list[T]:
+        """Give A to calls of `visit` where it is held, at the same time, and join their answers.
+
+        Each call gets some rows, ascending, and all calls together get every row once.  `visit` pickles.
+        """
+        ...
+
     def load_duals(self, duals: Iterable[DualRows]) -> None:
-        """Replace A; the parts are in row order and cover every row."""
+        """Replace A; the parts are in row order and cover every row.
+
+        Of a `solvers.dual_visits.StoredDuals`, workers read their own rows.
+        """
         ...
 
     def traffic(self) -> Traffic:
@@ -99,6 +112,8 @@ class SerialExecutor:
         self._asked_bounds = bounds
         self._blocks: list[Block] = []
         self._activity = ThreadActivity()
+        self._source: RowSource | None = None
+        self._read_before = 0
         self._blas = ThreadpoolController()
 
     @property
@@ -121,7 +136,8 @@ class SerialExecutor:
         weights: Float64Array | None = None,
     ) -> None:
         """Cut the examples into blocks, with A = 0 where `keep_duals`."""
-        self._activity = ThreadActivity()
+        self._activity, X = ThreadActivity(), counted(X)
+        self._source, self._read_before = X, int(getattr(X, "bytes_read", 0))
         blocks = min(self._default_blocks, problem.n) if self._asked_blocks is None else self._asked_blocks
         bounds = block_bounds(problem.n, blocks, self._asked_bounds)
         self._blocks = [
@@ -152,8 +168,13 @@ class SerialExecutor:
 
     def duals(self, commit: Commit | None = None) -> Iterator[DualRows]:
         """Yield A block by block, after applying `commit` where that has not been done."""
-        for block in self._blocks:
-            yield block.start, block.stop, block.duals(commit)
+        return dual_rows(self._blocks, commit)
+
+    def map_duals(
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: Commit | None = None
+    ) -> list[T]:
+        """Give A to `visit`, block by block."""
+        return list(visit(self.duals(commit)))
 
     def load_duals(self, duals: Iterable[DualRows]) -> None:
         """Replace A; the parts are in row order and cover every row."""
@@ -170,12 +191,13 @@ class SerialExecutor:
             raise StateLostError(f"the stored duals end at row {reached} of {self._blocks[-1].stop}")
 
     def traffic(self) -> Traffic:
-        """Give the memory of this process and what its threads did; nothing is sent anywhere."""
-        return Traffic(memory_bytes=resident_bytes(), workers=self._activity.workers())
+        """Give what was read, the memory of this process and what its threads did; nothing is sent."""
+        read = int(getattr(self._source, "bytes_read", 0)) - self._read_before
+        return Traffic(bytes_read=read, memory_bytes=resident_bytes(), workers=self._activity.workers())
 
     def close(self) -> None:
         """Let go of the examples."""
-        self._blocks = []
+        self._blocks, self._source, self._read_before = [], None, 0
 
     def __enter__(self) -> Self:
         return self
@@ -215,6 +237,12 @@ class ThreadExecutor(SerialExecutor):
     def workers(self) -> int:
         """How many blocks run at the same time."""
         return self._workers
+
+    def map_duals(
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: Commit | None = None
+    ) -> list[T]:
+        """Give A to calls of `visit`, on every thread the rows of consecutive blocks."""
+        return visit_on_threads(self._pool, self._workers, self._blocks, visit, commit)
 
     def close(self) -> None:
         """Stop the threads and let go of the examples."""

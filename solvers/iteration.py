@@ -10,11 +10,13 @@ from typing import TypeAlias
 from solvers.block_stats import BlockStats
 from solvers.certificate import FinalValues, rebuild
 from solvers.executor import Executor
+from solvers.kept_rounds import KeptRounds
 from solvers.methods import Advance, Measurement, Method, follows_duals, stay
 from solvers.orders import Order
 from solvers.problem import Problem, relative_gap
 from solvers.state import IterationRecord, SolverState
 from solvers.stopping import ENDS_AT_ITERATE, Status, StoppingCriteria, check, is_solved
+from solvers.traffic import Traffic
 
 #: Called after every round with its record and the state to go on from; False ends the run as INTERRUPTED.
 Callback: TypeAlias = Callable[[IterationRecord, SolverState], bool | None]
@@ -27,7 +29,7 @@ REBUILD_EVERY = 100
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """How a run ended: its last state, what that state is worth, and one record a round."""
+    """How a run ended: its last state, what that state is worth, and the records that are kept."""
 
     state: SolverState
     status: Status
@@ -53,7 +55,7 @@ def iterate(
     began, seconds_before = time.perf_counter(), state.seconds
     target, refuted = criteria, False
     rebuilds = duals_kept and follows_duals(method)
-    history: list[IterationRecord] = []
+    history, meter = KeptRounds(), _Meter(executor)
     while True:
         desk = _Desk(executor)
         measured = method.measure(problem, desk.run, state)
@@ -61,8 +63,8 @@ def iterate(
         solved = not refuted and is_solved(measured.primal, measured.dual, target, measured.stationarity)
         advance = stay(measured) if solved else method.advance(problem, desk.run, measured)
         here = time.perf_counter() - began
-        record = _record(problem, measured, advance, desk, seconds_before + here)
-        history.append(record)
+        record = _record(problem, measured, advance, desk, meter.read(), seconds_before + here)
+        history.add(record)
         status = check(record, target, seconds=here, moved=advance.moved, solved=solved)
         # An iterate that ends the run by its own merit is kept as it was measured; else the step counts.
         state = measured.before if status in ENDS_AT_ITERATE else advance.after
@@ -78,7 +80,7 @@ def iterate(
         status = _confirmed(status, final, criteria)
         if status is not None:
             state = replace(state, seconds=seconds_before + time.perf_counter() - began)
-            return Run(state=state, status=status, final=final, history=tuple(history))
+            return Run(state=state, status=status, final=final, history=history.records())
         # The rounds' own numbers were too good by rounding: ask more of them and go on.
         target, refuted = replace(target, tol=0.5 * target.tol), True
         if rebuilds:
@@ -127,6 +129,20 @@ class _Desk:
         return stats
 
 
+class _Meter:
+    """Reads what the executor counted from one record to the next."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._before = executor.traffic()
+
+    def read(self) -> Traffic:
+        """Give what was added since the last reading."""
+        now = self._executor.traffic()
+        moved, self._before = now.since(self._before), now
+        return moved
+
+
 def _go_on(callbacks: Sequence[Callback], record: IterationRecord, state: SolverState) -> bool:
     """Call every callback, also after one that said False."""
     answers = [callback(record, state) for callback in callbacks]
@@ -134,7 +150,7 @@ def _go_on(callbacks: Sequence[Callback], record: IterationRecord, state: Solver
 
 
 def _record(
-    problem: Problem, measured: Measurement, advance: Advance, desk: _Desk, seconds: float
+    problem: Problem, measured: Measurement, advance: Advance, desk: _Desk, moved: Traffic, seconds: float
 ) -> IterationRecord:
     gap = measured.primal - measured.dual
     return IterationRecord(
@@ -151,5 +167,10 @@ def _record(
         seconds_products=desk.products,
         seconds_kernels=desk.kernels,
         seconds_waiting=desk.waiting,
+        bytes_sent=moved.bytes_sent,
+        bytes_received=moved.bytes_received,
+        bytes_read=moved.bytes_read,
+        memory_bytes=moved.memory_bytes,
+        workers=moved.workers,
         stationarity=measured.stationarity,
     )

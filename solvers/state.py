@@ -14,6 +14,7 @@ from solvers.orders import Commit
 from solvers.problem import Problem
 from solvers.rows import is_sparse
 from solvers.stopping import Status
+from solvers.traffic import WorkerActivity
 from solvers.typing import Float64Array, FloatArray
 
 #: "true" for P - D of the problem itself; "lifted" for its upper bound where smoothing > 0; "none" where the
@@ -76,6 +77,10 @@ class IterationRecord:
     active : share of examples with a non-zero loss direction.
     seconds_products, seconds_kernels : time of this round in products and per-row work, summed over blocks.
     seconds_waiting : time of this round in which the workers did neither, per worker.
+    bytes_sent, bytes_received : between the coordinator and its workers since the record before.
+    bytes_read : of features that were not in memory, since the record before.
+    memory_bytes : resident memory of the coordinator and its workers at the end of the round.
+    workers : each with its rows, the seconds that it was busy since the record before, and its memory.
     stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex, else None.
     """
 
@@ -92,6 +97,11 @@ class IterationRecord:
     seconds_products: float = 0.0
     seconds_kernels: float = 0.0
     seconds_waiting: float = 0.0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    bytes_read: int = 0
+    memory_bytes: int = 0
+    workers: tuple[WorkerActivity, ...] = ()
     stationarity: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,7 +123,7 @@ class SolveResult:
     lifted_gap : the upper bound of the gap that the rounds reported; equal to `gap` where smoothing is 0.
     status : how the run ended.
     passes, seconds : passes over the examples and seconds, over all resumptions.
-    history : one record per round of this call.
+    history : one record per round of this call; of more than 10,000 rounds an even choice, and the last.
     problem : what was solved.
     state : state from which a further call goes on exactly where this one stopped (with A as its duals).
     W_dual : (d, m) float64, the W(A) whose dual value D is, where the method's W is another; else None.

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from solvers.rows import RowRange, RowSource, is_sparse
+
+if sys.platform != "win32":
+    import resource
+
+_Number = TypeVar("_Number", int, float)
 
 _STATM = Path("/proc/self/statm")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class WorkerActivity:
     """One worker: a process elsewhere, or a thread of this one.
 
@@ -21,7 +30,7 @@ class WorkerActivity:
     ----------
     name : what tells it from the others, such as an address; the same all through the run.
     rows : examples that it holds; of a thread, those that it took of the last order.
-    seconds_busy : seconds in which it has worked on orders, since the problem was bound.
+    seconds_busy : seconds in which it worked on orders.
     memory_bytes : its resident memory; 0 where it shares that of the coordinator.
     """
 
@@ -33,14 +42,14 @@ class WorkerActivity:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What an executor has done since the problem was bound; `memory_bytes` and `rows` are those of now.
+    """What an executor has done since the problem was bound; memory, workers and rows are those of now.
 
     Attributes
     ----------
     bytes_sent, bytes_received : by the coordinator to all workers, and from them; 0 within one process.
-    bytes_read : of features, as stored but decompressed, read because they were not in memory.
+    bytes_read : of features that were not in memory, as they are after decompression.
     memory_bytes : resident memory of the coordinator and all workers, summed.
-    workers : who works, in a fixed order; also those that were lost, for what they did was done.
+    workers : those that are there now, in a fixed order.
     """
 
     bytes_sent: int = 0
@@ -48,6 +57,20 @@ class Traffic:
     bytes_read: int = 0
     memory_bytes: int = 0
     workers: tuple[WorkerActivity, ...] = ()
+
+    def since(self, before: Traffic) -> Traffic:
+        """Give what has been added since `before`; a counter that began anew counts from 0."""
+        busy = {worker.name: worker.seconds_busy for worker in before.workers}
+        return Traffic(
+            bytes_sent=_added(self.bytes_sent, before.bytes_sent),
+            bytes_received=_added(self.bytes_received, before.bytes_received),
+            bytes_read=_added(self.bytes_read, before.bytes_read),
+            memory_bytes=self.memory_bytes,
+            workers=tuple(
+                replace(worker, seconds_busy=_added(worker.seconds_busy, busy.get(worker.name, 0.0)))
+                for worker in self.workers
+            ),
+        )
 
 
 class ThreadActivity:
@@ -79,10 +102,40 @@ class ThreadActivity:
             )
 
 
+class CountedRows(RowRange):
+    """All rows of a source, which says in `bytes_read` how many bytes were taken from it."""
+
+    def __init__(self, source: RowSource) -> None:
+        super().__init__(source, 0, int(source.shape[0]))
+        self._lock = threading.Lock()
+        self.bytes_read = 0
+
+    def __getitem__(self, rows: slice) -> Any:
+        values = super().__getitem__(rows)
+        stored = values.data if is_sparse(values) else values
+        with self._lock:
+            self.bytes_read += int(stored.nbytes)
+        return values
+
+
+def counted(X: RowSource) -> RowSource:
+    """Give X, or where it is stored in pieces or mapped and does not count what is read, one that does."""
+    if hasattr(X, "bytes_read") or bool(getattr(X, "in_memory", False)):
+        return X
+    stored = isinstance(X, np.memmap) or any(getattr(X, name, None) for name in ("chunks", "cuts"))
+    return CountedRows(X) if stored else X
+
+
 def resident_bytes() -> int:
     """Give the memory of this process that is in use now; where the system does not say, the most so far."""
     try:
         return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
+        if sys.platform == "win32":
+            return 0
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _added(now: _Number, before: _Number) -> _Number:
+    return now - before if now >= before else now
