@@ -114,6 +114,21 @@ class Block:
         self._kept_duals().load(first, rows)
         self._column_atoms = None
 
+    def settle(self, commit: Commit | None) -> None:
+        """Take A for what it is after `commit`: applied where its change waits, however far orders had come.
+
+        Every row is feasible before, after and between rounds, so that A is a state to go on from.
+        """
+        duals = self._kept_duals()
+        for number, start, stop in self._tiles.bounds():
+            duals.settle(number, start, stop, commit)
+        self._column_atoms = None
+
+    def take_duals(self, other: Block) -> None:
+        """Take the dual variables of a block of the same rows, which is used no more."""
+        self._duals = other._kept_duals()
+        self._column_atoms = None
+
     def _find_vertex(self, order: OracleOrder) -> BlockStats:
         """Sum the vertex u_i at s_i + gamma alpha_i (Tajima et al., eq. 2.25 with the sign of C.24)."""
         clock = Clock()
@@ -180,7 +195,7 @@ class Block:
         duals.widen()
         if self._column_atoms is None:
             self._column_atoms = BlockColumnAtoms(
-                self.problem, self._tiles, self._y, self._weights, duals.A, self._dtype
+                self.problem, self._tiles, self._y, self._weights, duals.A, self._dtype, order.commit
             )
         stats = self._column_atoms.run(order, duals.A, duals.change())
         duals.changed(order.round)

@@ -41,6 +41,7 @@ class BlockColumnAtoms:
     tiles, y, weights : the rows of the block, (rows,) labels, and how often each row counts.
     A : (rows, m) float64, the dual rows to start from.
     dtype : precision of products, where an order does not ask for float64.
+    commit : the last one that A has been given.
     """
 
     def __init__(
@@ -51,13 +52,15 @@ class BlockColumnAtoms:
         weights: Float64Array,
         A: FloatArray,
         dtype: np.dtype[Any],
+        commit: Commit | None = None,
     ) -> None:
         self.problem = problem
         self._tiles, self._y, self._weights, self._dtype = tiles, y, weights, dtype
         self._sets = RowSets(problem, y, weights, A)
         # |x_i|^2, NaN until it is known.
         self._norms = np.full(len(y), np.nan)
-        self._pending = self._committed = _NEVER
+        self._pending = _NEVER
+        self._committed = _NEVER if commit is None else commit.round
 
     def run(self, order: ColumnOrder, A: FloatArray, change: FloatArray) -> BlockStats:
         """Write to `change` (rows, m) the directions of the rows of A (rows, m), and sum them.

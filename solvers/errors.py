@@ -25,3 +25,7 @@ class CertificateError(SolverError, ArithmeticError):
 
 class StateLostError(SolverError, RuntimeError):
     """Dual variables that a block held are gone and were not saved."""
+
+
+class DualsReplacedError(StateLostError):
+    """Some dual variables are gone and other feasible ones took their place: rebuild W, b and aa, and go on."""
