@@ -118,6 +118,11 @@ class _Desk:
         self._executor = executor
         self.products = self.kernels = self.waiting = 0.0
 
+    @property
+    def workers(self) -> int:
+        """How many blocks run at the same time."""
+        return self._executor.workers
+
     def run(self, order: Order) -> BlockStats:
         """Run an order; what is not products or kernels of a busy worker is waiting."""
         began = time.perf_counter()
@@ -171,6 +176,7 @@ def _record(
         bytes_received=moved.bytes_received,
         bytes_read=moved.bytes_read,
         memory_bytes=moved.memory_bytes,
-        workers=moved.workers,
+        workers=desk.workers,
+        activity=moved.workers,
         stationarity=measured.stationarity,
     )

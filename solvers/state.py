@@ -80,7 +80,8 @@ class IterationRecord:
     bytes_sent, bytes_received : between the coordinator and its workers since the record before.
     bytes_read : of features that were not in memory, since the record before.
     memory_bytes : resident memory of the coordinator and its workers at the end of the round.
-    workers : each with its rows, the seconds that it was busy since the record before, and its memory.
+    workers : how many blocks ran at the same time.
+    activity : each worker with its rows, the seconds that it was busy since the record before, its memory.
     stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex, else None.
     """
 
@@ -101,7 +102,8 @@ class IterationRecord:
     bytes_received: int = 0
     bytes_read: int = 0
     memory_bytes: int = 0
-    workers: tuple[WorkerActivity, ...] = ()
+    workers: int = 1
+    activity: tuple[WorkerActivity, ...] = ()
     stationarity: float | None = None
 
     def to_dict(self) -> dict[str, Any]:

@@ -36,13 +36,14 @@ def test_every_round_says_who_worked_and_for_how_long(make) -> None:
         result = solve(X, Y, MaxHinge(), 0.01, method="fw", max_passes=12, tol=1e-9, executor=executor)
     assert len(result.history) == 12
     for record in result.history:
-        assert sum(worker.rows for worker in record.workers) == len(X)
-        busy = sum(worker.seconds_busy for worker in record.workers)
+        assert sum(worker.rows for worker in record.activity) == len(X)
+        busy = sum(worker.seconds_busy for worker in record.activity)
         assert busy >= record.seconds_products + record.seconds_kernels > 0.0
+        assert record.workers == executor.workers
         assert 10 << 20 < record.memory_bytes < 100 << 30
         assert record.bytes_sent == record.bytes_received == record.bytes_read == 0
     # What was counted in one round is not counted in the next again.
-    assert sum(w.seconds_busy for r in result.history for w in r.workers) <= 2 * result.seconds
+    assert sum(w.seconds_busy for r in result.history for w in r.activity) <= 2 * result.seconds
 
 
 def test_bytes_that_are_read_from_a_file(tmp_path) -> None:
