@@ -9,7 +9,7 @@ from solvers.ascent import BlockAscent
 from solvers.block_stats import BlockStats
 from solvers.clock import Clock
 from solvers.column_atoms import BlockColumnAtoms
-from solvers.duals import BlockDuals
+from solvers.duals import BlockDuals, is_uniform
 from solvers.errors import StateLostError
 from solvers.orders import (
     AdoptOrder,
@@ -27,7 +27,7 @@ from solvers.rows import RowSource, compute_dtype, is_sparse
 from solvers.sdca_pass import BlockSdca
 from solvers.tiles import Scratch, TileReader
 from solvers.typing import Float64Array, FloatArray, IntArray
-from solvers.vertices import DenseVertices, is_uniform, vertices_of
+from solvers.vertices import DenseVertices, vertices_of
 
 _FLOAT64 = np.dtype(np.float64)
 
@@ -44,6 +44,8 @@ class Block:
     problem : what is solved.
     keep_duals : whether A is kept.
     weights : how often each example counts, (stop - start,) float64; None for once.
+    dual_bytes : memory for A and what waits to be mixed into it; beyond it they are packed, and beyond that
+        in a temporary file.  None for arrays.  Whichever it is, the numbers are the same.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Block:
         problem: Problem,
         keep_duals: bool,
         weights: Float64Array | None = None,
+        dual_bytes: int | None = None,
     ) -> None:
         self.index, self.start, self.stop = index, start, stop
         self.problem = problem
@@ -72,7 +75,8 @@ class Block:
         self._column_atoms: BlockColumnAtoms | None = None
         self._duals: BlockDuals | None = None
         if keep_duals:
-            self._duals = BlockDuals(problem, self._y, self._weights, self._dtype, len(self._tiles))
+            cuts = [0, *(stop for _, _, stop in self._tiles.bounds())]
+            self._duals = BlockDuals(problem, self._y, self._weights, self._dtype, cuts, dual_bytes)
 
     def run(self, order: Order) -> BlockStats:
         """Carry out an order; the same order again gives the same sums and changes nothing more.
@@ -85,12 +89,8 @@ class Block:
             match order:
                 case OracleOrder():
                     return self._find_vertex(order)
-                case AscentOrder():
-                    return self._ascend(order)
-                case SdcaOrder():
-                    return self._pass(order)
-                case ColumnOrder():
-                    return self._step_by_column(order)
+                case AscentOrder() | SdcaOrder() | ColumnOrder():
+                    return self._find_change(order)
                 case EvaluateOrder():
                     return self._evaluate(order)
                 case RebuildOrder():
@@ -98,20 +98,20 @@ class Block:
                 case AdoptOrder():
                     return self._adopt(order)
 
-    def duals(self, commit: Commit | None = None) -> FloatArray:
-        """Give A (rows, m), after applying `commit` where that has not been done."""
-        A = self._committed(commit).A
-        return A * self._weights[:, None].astype(A.dtype) if self._weighted else A
+    def duals(
+        self, commit: Commit | None = None, start: int | None = None, stop: int | None = None
+    ) -> FloatArray:
+        """Give the rows [start, stop) of A, by their numbers in the problem, after applying `commit` once.
+
+        All rows by default; `solvers.dual_rows.row_runs` says how many at a time are no burden.
+        """
+        first = 0 if start is None else start - self.start
+        last = (self.stop if stop is None else stop) - self.start
+        return self._committed(commit).counted(first, last)
 
     def load_duals(self, start: int, rows: FloatArray) -> None:
         """Replace A from row `start` of the problem on by `rows` (r, m)."""
-        first = start - self.start
-        if self._weighted:
-            weights = self._weights[first : first + len(rows), None]
-            # A row that counts for nothing has no point of its domain that is better than another.
-            divisors = np.where(weights > 0.0, weights, np.inf)
-            rows = (rows / divisors).astype(rows.dtype)
-        self._kept_duals().load(first, rows)
+        self._kept_duals().load_counted(start - self.start, rows)
         self._column_atoms = None
 
     def settle(self, commit: Commit | None) -> None:
@@ -119,9 +119,7 @@ class Block:
 
         Every row is feasible before, after and between rounds, so that A is a state to go on from.
         """
-        duals = self._kept_duals()
-        for number, start, stop in self._tiles.bounds():
-            duals.settle(number, start, stop, commit)
+        self._kept_duals().settle(commit)
         self._column_atoms = None
 
     def take_duals(self, other: Block) -> None:
@@ -144,12 +142,12 @@ class Block:
             scores = scratch.scores_of(tile.X, W)
             clock.product()
             if duals is not None:
-                duals.commit(tile.number, tile.start, tile.stop, order.commit)
-                alpha_sq += duals.squares(tile.rows)
-                duals.lift(scores, tile.rows)
+                A = duals.committed(tile.number, tile.start, tile.stop, order.commit)
+                alpha_sq += duals.squares(A, tile.rows)
+                duals.lift(scores, A, tile.rows)
             vertices.find(scores, tile.y, tile.weights, sums)
             if duals is not None:
-                alpha_u += vertices.mix_later(duals, tile.number, tile.rows, order.round)
+                alpha_u += vertices.mix_later(duals, A, tile.number, tile.rows, order.round)
             clock.kernel()
             vertices.accumulate(tile.X, product)
             clock.product()
@@ -167,37 +165,26 @@ class Block:
             seconds_kernels=clock.kernels,
         )
 
-    def _ascend(self, order: AscentOrder) -> BlockStats:
-        """Find a change of A by sweeps over rows; it waits for its commit."""
+    def _find_change(self, order: AscentOrder | SdcaOrder | ColumnOrder) -> BlockStats:
+        """Find a change of A row by row; it waits for its commit."""
         duals = self._committed(order.commit)
-        if order.exact:
+        if order.exact or isinstance(order, ColumnOrder):
             duals.widen()
-        if self._ascent is None:
-            self._ascent = BlockAscent(self.problem, self._X, self._y, self._weights, self.index, self._dtype)
-        stats = self._ascent.run(order, duals.A, duals.change())
-        duals.changed(order.round)
-        return stats
-
-    def _pass(self, order: SdcaOrder) -> BlockStats:
-        """Find a change of A by a plain pass over the rows; it waits for its commit."""
-        duals = self._committed(order.commit)
-        if order.exact:
-            duals.widen()
-        if self._sdca is None:
-            self._sdca = BlockSdca(self.problem, self._X, self._y, self._weights, self.index, self._dtype)
-        stats = self._sdca.run(order, duals.A, duals.change())
-        duals.changed(order.round)
-        return stats
-
-    def _step_by_column(self, order: ColumnOrder) -> BlockStats:
-        """Find a direction of A inside the active sets of the rows; it waits for its commit."""
-        duals = self._committed(order.commit)
-        duals.widen()
-        if self._column_atoms is None:
-            self._column_atoms = BlockColumnAtoms(
-                self.problem, self._tiles, self._y, self._weights, duals.A, self._dtype, order.commit
-            )
-        stats = self._column_atoms.run(order, duals.A, duals.change())
+        rows = self.problem, self._X, self._y, self._weights, self.index, self._dtype
+        match order:
+            case AscentOrder():
+                self._ascent = self._ascent or BlockAscent(*rows)
+                stats = self._ascent.run(order, duals.A, duals.change())
+            case SdcaOrder():
+                self._sdca = self._sdca or BlockSdca(*rows)
+                stats = self._sdca.run(order, *duals.whole("sdca"))
+            case ColumnOrder():
+                A, change = duals.whole("Frank-Wolfe over the columns")
+                if self._column_atoms is None:
+                    self._column_atoms = BlockColumnAtoms(
+                        self.problem, self._tiles, self._y, self._weights, A, self._dtype, order.commit
+                    )
+                stats = self._column_atoms.run(order, A, change)
         duals.changed(order.round)
         return stats
 
@@ -218,14 +205,14 @@ class Block:
                 total = (0.0 if total is None else total) + (tile.weights @ tile.X)[:, None]
             clock.product()
             if self._duals is not None:
-                self._duals.commit(tile.number, tile.start, tile.stop, order.commit)
-                alpha_sq += self._duals.squares(tile.rows)
+                A = self._duals.committed(tile.number, tile.start, tile.stop, order.commit)
+                alpha_sq += self._duals.squares(A, tile.rows)
                 if not self.problem.form.linear_conjugate:
-                    b_alpha += self._duals.conjugates(self._duals.A[tile.rows], tile.rows)
-            if smoothed and self._duals is not None:
-                raised = scratch.copy_of(scores)
-                self._duals.lift(raised, tile.rows)
-                lifted.find(raised, tile.y, tile.weights, lifted_sums)
+                    b_alpha += self._duals.conjugates(A, tile.rows)
+                if smoothed:
+                    raised = scratch.copy_of(scores)
+                    self._duals.lift(raised, A, tile.rows)
+                    lifted.find(raised, tile.y, tile.weights, lifted_sums)
             plain.find(scores, tile.y, tile.weights, sums)
             clock.kernel()
         loss = float(sums[ranking.LOSS])
@@ -252,10 +239,9 @@ class Block:
         product = np.zeros((self.problem.d, self.problem.m))
         b = alpha_sq = 0.0
         for tile in self._tiles.read(_FLOAT64):
-            duals.commit(tile.number, tile.start, tile.stop, order.commit)
-            A = duals.A[tile.rows].astype(np.float64)
+            A = duals.committed(tile.number, tile.start, tile.stop, order.commit).astype(np.float64)
             b += duals.conjugates(A, tile.rows)
-            alpha_sq += duals.squares(tile.rows)
+            alpha_sq += duals.squares(A, tile.rows)
             clock.kernel()
             product += tile.X.T @ (A * tile.weights[:, None] if self._weighted else A)
             clock.product()
@@ -283,7 +269,7 @@ class Block:
             gradients.find(U, tile.y, tile.weights, sums)
             duals.load(tile.start, U)
             b += duals.conjugates(U, tile.rows)
-            alpha_sq += duals.squares(tile.rows)
+            alpha_sq += duals.squares(U, tile.rows)
             clock.kernel()
             gradients.accumulate(tile.X, product)
             clock.product()
@@ -301,8 +287,7 @@ class Block:
     def _committed(self, commit: Commit | None) -> BlockDuals:
         """Give the duals with `commit` applied to every row."""
         duals = self._kept_duals()
-        for number, start, stop in self._tiles.bounds():
-            duals.commit(number, start, stop, commit)
+        duals.commit(commit)
         return duals
 
     def _lifting_duals(self) -> BlockDuals | None:

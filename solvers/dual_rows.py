@@ -6,11 +6,20 @@ for the sign of a zero.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from solvers.row_packing import Bytes, pack, unpack
+from solvers.spill_file import SpillFile
 from solvers.typing import FloatArray
+
+#: Bytes of the widest number: room on disk is laid out for it.
+_WIDEST = np.dtype(np.float64).itemsize
+#: Bytes of an array that is handed on.
+_RUN_BYTES = 1 << 26
 
 
 class DualStore(Protocol):
@@ -99,3 +108,157 @@ class DenseStore:
     def widen(self) -> None:
         """Keep the rows in float64 from now on."""
         self._values = self._values.astype(np.float64)
+
+
+class ByteBudget:
+    """Bytes of memory that the stores of a block share."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._left = nbytes
+
+    def take(self, nbytes: int) -> bool:
+        """Take so many bytes, unless fewer are left; says whether they were."""
+        if nbytes > self._left:
+            return False
+        self._left -= nbytes
+        return True
+
+    def give_back(self, nbytes: int) -> None:
+        """Return what was taken."""
+        self._left += nbytes
+
+
+class PackedStore:
+    """Runs of rows, each packed by itself: in memory while the budget lasts, else in a temporary file.
+
+    Parameters
+    ----------
+    cuts : the rows 0 = r_0 < r_1 < ... at which runs begin and end.  To write part of a run is to pack it
+        anew.
+    m : entries of a row.
+    dtype : float32 or float64.
+    budget : what runs in memory are taken from.  One that does not fit when it is written goes to the file,
+        and the others stay where they are: passes go round in a circle, and whatever is pushed out would be
+        asked for before what pushed it.
+    """
+
+    def __init__(self, cuts: Sequence[int], m: int, dtype: np.dtype[Any], budget: ByteBudget) -> None:
+        self._cuts, self._m, self._dtype = list(cuts), m, np.dtype(dtype)
+        self._budget = budget
+        self._held: list[Bytes | None] = [None] * (len(cuts) - 1)
+        #: Bytes of each run, in memory or in the file.
+        self._sizes = [0] * (len(cuts) - 1)
+        self._file: SpillFile | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, m)."""
+        return self._cuts[-1], self._m
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32 or float64."""
+        return self._dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the rows take in memory now."""
+        return sum(packed.nbytes for packed in self._held if packed is not None)
+
+    @property
+    def spilled(self) -> int:
+        """Bytes of the rows in the temporary file."""
+        return sum(self._sizes) - self.nbytes
+
+    @property
+    def dense(self) -> None:
+        """There is no one array."""
+        return
+
+    def read(self, start: int, stop: int) -> FloatArray:
+        """Give a fresh array of the rows [start, stop)."""
+        rows = np.empty((stop - start, self._m), dtype=self._dtype)
+        for run, low, high in self._runs(start, stop):
+            first = self._cuts[run]
+            unpack(
+                self._packed(run), low - first, self._cuts[run + 1] - first, rows[low - start : high - start]
+            )
+        return rows
+
+    def write(self, start: int, stop: int, values: FloatArray) -> None:
+        """Replace the rows [start, stop)."""
+        values = np.ascontiguousarray(values, dtype=self._dtype)
+        for run, low, high in self._runs(start, stop):
+            rows = values[low - start : high - start]
+            first, last = self._cuts[run], self._cuts[run + 1]
+            if high - low < last - first:
+                whole = self.read(first, last)
+                whole[low - first : high - first] = rows
+                rows = whole
+            self._keep(run, pack(rows))
+
+    def clear(self) -> None:
+        """Make every row zero."""
+        self._budget.give_back(self.nbytes)
+        self._held = [None] * len(self._held)
+        self._sizes = [0] * len(self._sizes)
+        if self._file is not None:
+            self._file.clear()
+
+    def widen(self) -> None:
+        """Keep the rows in float64 from now on."""
+        if self._dtype == np.float64:
+            return
+        for run, size in enumerate(self._sizes):
+            if size:
+                self._keep(run, pack(self.read(*self._cuts[run : run + 2]).astype(np.float64)))
+        self._dtype = np.dtype(np.float64)
+
+    def _runs(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the number of each run that meets [start, stop), and the rows in both."""
+        run = bisect_right(self._cuts, start) - 1
+        while start < stop:
+            high = min(stop, self._cuts[run + 1])
+            yield run, start, high
+            run, start = run + 1, high
+
+    def _packed(self, run: int) -> Bytes:
+        """Give the bytes of a run, wherever they are."""
+        held = self._held[run]
+        if held is not None:
+            return held
+        packed = np.empty(self._sizes[run], dtype=np.uint8)
+        if self._file is not None and len(packed):
+            self._file.read(self._place(run), packed)
+        return packed
+
+    def _keep(self, run: int, packed: Bytes) -> None:
+        """Replace the bytes of a run."""
+        before = self._held[run]
+        if before is not None:
+            self._budget.give_back(before.nbytes)
+        if self._budget.take(packed.nbytes):
+            self._held[run] = packed
+        else:
+            self._held[run] = None
+            self._file = SpillFile() if self._file is None else self._file
+            self._file.write(self._place(run), packed)
+        self._sizes[run] = packed.nbytes
+
+    def _place(self, run: int) -> int:
+        """Give where a run begins in the file: each has room there for as much as it can ever take."""
+        return self._cuts[run] * self._m * _WIDEST
+
+
+def row_runs(start: int, stop: int, m: int) -> Iterator[tuple[int, int]]:
+    """Yield runs of the rows [start, stop) of which arrays of float64 are no burden to anybody."""
+    rows = max(_RUN_BYTES // (m * _WIDEST), 1)
+    for low in range(start, stop, rows):
+        yield low, min(low + rows, stop)
+
+
+def make_store(
+    cuts: Sequence[int], m: int, dtype: np.dtype[Any], budget: ByteBudget | None = None
+) -> DualStore:
+    """Give a store of cuts[-1] rows: packed where there is a budget."""
+    return DenseStore(cuts[-1], m, dtype) if budget is None else PackedStore(cuts, m, dtype, budget)

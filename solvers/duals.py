@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
 
-from solvers.errors import StateLostError
+from solvers.dual_rows import ByteBudget, DualStore, make_store
+from solvers.errors import StateLostError, UnsupportedCombinationError
 from solvers.kernels import commit_rows, lift_scores, sum_of_squares
 from solvers.orders import Commit
 from solvers.problem import Problem
@@ -15,6 +19,8 @@ from solvers.typing import Float64Array, FloatArray, IntArray
 _NEVER = -1
 #: Rows that are projected at once.
 _ROWS_AT_ONCE = 4096
+#: A and the change that waits, in float64, which A is in from some round on: less than that is packed.
+_WHOLE_BYTES = 2 * np.dtype(np.float64).itemsize
 
 
 class BlockDuals:
@@ -22,6 +28,15 @@ class BlockDuals:
 
     Keeping the round numbers per tile makes every order repeatable: one that was cut off half-way, or comes
     twice, finds what it has already done.
+
+    Parameters
+    ----------
+    problem : what is solved.
+    y, weights : (rows,) labels, and how often each row counts.
+    dtype : of A at first.
+    cuts : the rows 0 = r_0 < r_1 < ... = rows at which tiles begin and end.
+    dual_bytes : memory for A and the change that waits; where it does not hold both as arrays they are
+        packed, and go to a temporary file beyond it.  None for arrays.
     """
 
     def __init__(
@@ -30,16 +45,23 @@ class BlockDuals:
         y: IntArray,
         weights: Float64Array,
         dtype: np.dtype[np.floating],
-        tiles: int,
+        cuts: Sequence[int],
+        dual_bytes: int | None = None,
     ) -> None:
         self._problem = problem
         self._form = problem.form
         self._rho: Float64Array = problem.form.rho
         self._y, self._weights = y, weights
-        self.A: FloatArray = np.zeros((len(y), problem.m), dtype=dtype)
+        self._weighted = not is_uniform(weights)
+        self._cuts, self._dual_bytes = cuts, dual_bytes
+        self._budget = None
+        if dual_bytes is not None and dual_bytes < self._whole_bytes():
+            self._budget = ByteBudget(dual_bytes)
+        self.A: DualStore = make_store(cuts, problem.m, dtype, self._budget)
         self.ranked = np.zeros((len(y), len(self._rho)), dtype=np.int32)
         self.counts = np.zeros(len(y), dtype=np.int32)
-        self._change: FloatArray | None = None
+        self._change: DualStore | None = None
+        tiles = len(cuts) - 1
         self._dense = np.zeros(tiles, dtype=np.bool_)
         self._committed = np.full(tiles, _NEVER, dtype=np.int64)
         self._pending = np.full(tiles, _NEVER, dtype=np.int64)
@@ -49,21 +71,27 @@ class BlockDuals:
         kind, margins = column_kind(self._form), margins_or_empty(self._form)
         return float(conjugate_sum(kind, A, self._y[rows], self._weights[rows], margins))
 
-    def squares(self, rows: slice) -> float:
-        """Give sum w_i |alpha_i|^2 of some rows, as far as it is smoothed."""
-        share = self._problem.own_share
-        return float(sum_of_squares(self.A[rows], self._y[rows], self._weights[rows], share))
+    def squares(self, A: FloatArray, rows: slice) -> float:
+        """Give sum w_i |alpha_i|^2 of dual rows A (r, m) in the place of `rows`, as far as it is smoothed."""
+        return float(sum_of_squares(A, self._y[rows], self._weights[rows], self._problem.own_share))
 
-    def lift(self, scores: FloatArray, rows: slice) -> None:
-        """Add gamma alpha_i to the scores (r, m) of some rows."""
+    def lift(self, scores: FloatArray, A: FloatArray, rows: slice) -> None:
+        """Add gamma alpha_i to the scores (r, m), for dual rows A (r, m) in the place of `rows`."""
         gamma, gamma_own = self._problem.smoothing, self._problem.smoothing_own
         if gamma > 0:
-            lift_scores(scores, self.A[rows], self._y[rows], gamma, gamma_own)
+            lift_scores(scores, A, self._y[rows], gamma, gamma_own)
 
-    def commit(self, tile: int, start: int, stop: int, commit: Commit | None) -> None:
-        """Apply a commit to the rows [start, stop) of one tile, once."""
+    def commit(self, commit: Commit | None) -> None:
+        """Apply a commit to all rows, once."""
+        for tile, (start, stop) in enumerate(pairwise(self._cuts)):
+            if commit is not None and self._committed[tile] != commit.round:
+                self.committed(tile, start, stop, commit)
+
+    def committed(self, tile: int, start: int, stop: int, commit: Commit | None) -> FloatArray:
+        """Give the rows [start, stop) of A, those of one tile, after applying a commit to them, once."""
+        A = self.A.read(start, stop)
         if commit is None or self._committed[tile] == commit.round:
-            return
+            return A
         if self._pending[tile] != commit.round:
             raise StateLostError(
                 f"rows {start}:{stop} of a block do not hold the vertex of round {commit.round}; "
@@ -71,44 +99,60 @@ class BlockDuals:
             )
         rows = slice(start, stop)
         if self._change is not None and self._dense[tile]:
-            moved = self.A[rows] + np.asarray(commit.step * self._change[rows], dtype=self.A.dtype)
-            self.A[rows] = moved if commit.shrink == 1.0 else commit.shrink * moved
-            self._committed[tile] = commit.round
-            return
-        commit_rows(
-            self.A[rows],
-            self._y[rows],
-            self._rho,
-            self.ranked[rows],
-            self.counts[rows],
-            commit.step,
-            commit.shrink,
-        )
+            change = self._change.read(start, stop)
+            A = A + np.asarray(commit.step * change, dtype=A.dtype)
+            A = A if commit.shrink == 1.0 else commit.shrink * A
+        else:
+            commit_rows(
+                A, self._y[rows], self._rho, self.ranked[rows], self.counts[rows], commit.step, commit.shrink
+            )
+        self.A.write(start, stop, A)
         self._committed[tile] = commit.round
+        return A
+
+    def settle(self, commit: Commit | None) -> None:
+        """Apply a commit where its change waits; what A is then counts as having it, and no change waits."""
+        for tile, (start, stop) in enumerate(pairwise(self._cuts)):
+            if commit is not None and self._pending[tile] == commit.round:
+                self.committed(tile, start, stop, commit)
+        self._committed[:] = _NEVER if commit is None else commit.round
+        self._pending[:] = _NEVER
 
     def found_ranked(self, tile: int, rows: slice, ranked: IntArray, counts: IntArray, round_: int) -> None:
         """Keep the vertex of this round for the rows of a tile, as ranked classes."""
         self.ranked[rows], self.counts[rows] = ranked, counts
         self._pending[tile], self._dense[tile] = round_, False
 
-    def found_dense(self, tile: int, rows: slice, U: FloatArray, round_: int) -> None:
-        """Keep the vertex U (r, m) of this round for the rows of a tile, as the change that leads to it."""
-        if self._change is None:
-            self._change = np.zeros_like(self.A)
-        np.subtract(U, self.A[rows], out=self._change[rows])
+    def found_dense(self, tile: int, rows: slice, U: FloatArray, A: FloatArray, round_: int) -> None:
+        """Keep the vertex U (r, m) of this round for the rows A (r, m) of a tile, as the change to it."""
+        change = self._room()
+        place = None if change.dense is None else change.read(rows.start, rows.stop)
+        change.write(rows.start, rows.stop, np.subtract(U, A, out=place))
         self._pending[tile], self._dense[tile] = round_, True
 
-    def change(self) -> FloatArray:
+    def change(self) -> DualStore:
         """Give room (rows, m) for a change of A; what was in it is not waiting for a commit any more."""
-        if self._change is None:
-            self._change = np.zeros_like(self.A)
         self._pending[:] = _NEVER
-        return self._change
+        return self._room()
 
     def changed(self, round_: int) -> None:
         """Note that the room now holds the change of this round, for every tile."""
         self._dense[:] = True
         self._pending[:] = round_
+
+    def whole(self, method: str) -> tuple[FloatArray, FloatArray]:
+        """Give A and the room for a change of it as arrays (rows, m), for a method that works on these.
+
+        Raises UnsupportedCombinationError where they are packed.
+        """
+        A, change = self.A.dense, self.change().dense
+        if A is None or change is None:
+            raise UnsupportedCombinationError(
+                f"{method} works on the dual variables of a block as arrays, which take "
+                f"{self._whole_bytes()} bytes where the budget has {self._dual_bytes}: raise it, or take the "
+                "method dual_ascent"
+            )
+        return A, change
 
     def widen(self) -> None:
         """Keep A in float64 from now on, each row at the nearest point of its domain.
@@ -123,22 +167,50 @@ class BlockDuals:
 
     def put_inside(self) -> None:
         """Put each row at the nearest point of its domain, in the precision of A."""
-        for start in range(0, len(self.A), _ROWS_AT_ONCE):
-            rows = slice(start, start + _ROWS_AT_ONCE)
-            self.A[rows] = nearest_rows(self._form, self.A[rows].astype(np.float64), self._y[rows])
+        for start in range(0, len(self._y), _ROWS_AT_ONCE):
+            stop = min(start + _ROWS_AT_ONCE, len(self._y))
+            A = self.A.read(start, stop).astype(np.float64)
+            self.A.write(start, stop, nearest_rows(self._form, A, self._y[start:stop]))
 
-    def _to_float64(self) -> None:
-        self.A = self.A.astype(np.float64)
-        self._change = None if self._change is None else self._change.astype(np.float64)
+    def counted(self, start: int, stop: int) -> FloatArray:
+        """Give the rows [start, stop) of A, each times its weight."""
+        A = self.A.read(start, stop)
+        return A * self._weights[start:stop, None].astype(A.dtype) if self._weighted else A
+
+    def load_counted(self, start: int, rows: FloatArray) -> None:
+        """Replace A from row `start` of the block on by rows that each come times their weight."""
+        if self._weighted:
+            weights = self._weights[start : start + len(rows), None]
+            # A row that counts for nothing has no point of its domain that is better than another.
+            divisors = np.where(weights > 0.0, weights, np.inf)
+            rows = (rows / divisors).astype(rows.dtype)
+        self.load(start, rows)
 
     def load(self, start: int, rows: FloatArray) -> None:
         """Replace A from row `start` of the block on; vertices found before are forgotten."""
-        if rows.ndim != 2 or rows.shape[1] != self.A.shape[1] or start + len(rows) > len(self.A):
-            raise StateLostError(
-                f"stored duals of shape {rows.shape} do not fit a block of shape {self.A.shape}"
-            )
+        shape = self.A.shape
+        if rows.ndim != 2 or rows.shape[1] != shape[1] or start + len(rows) > shape[0]:
+            raise StateLostError(f"stored duals of shape {rows.shape} do not fit a block of shape {shape}")
         if rows.dtype == np.float64 and self.A.dtype != np.float64:
             self._to_float64()
-        self.A[start : start + len(rows)] = rows
+        self.A.write(start, start + len(rows), rows)
         self._committed[:] = _NEVER
         self._pending[:] = _NEVER
+
+    def _to_float64(self) -> None:
+        self.A.widen()
+        if self._change is not None:
+            self._change.widen()
+
+    def _room(self) -> DualStore:
+        if self._change is None:
+            self._change = make_store(self._cuts, self._problem.m, self.A.dtype, self._budget)
+        return self._change
+
+    def _whole_bytes(self) -> int:
+        return _WHOLE_BYTES * len(self._y) * self._problem.m
+
+
+def is_uniform(weights: Float64Array) -> bool:
+    """Say whether every example counts once."""
+    return bool((weights == 1.0).all())

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from solvers import kernels, ranking
-from solvers.duals import BlockDuals
+from solvers.duals import BlockDuals, is_uniform
 from solvers.losses.base import Family
 from solvers.problem import Problem
 from solvers.projections.columns import column_kind, margins_or_empty
@@ -27,8 +27,8 @@ class Vertices(Protocol):
         """Find u_i for each row of scores (b, m), which may be overwritten, and add to `sums`."""
         ...
 
-    def mix_later(self, duals: BlockDuals, tile: int, rows: slice, round_: int, /) -> float:
-        """Leave what was found with the duals of these rows, and give sum w_i <alpha_i, u_i>."""
+    def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int, /) -> float:
+        """Leave what was found with the duals, A (b, m) in these rows, and give sum w_i <alpha_i, u_i>."""
         ...
 
     def accumulate(self, X: Rows, product: Float64Array, /) -> None:
@@ -59,14 +59,12 @@ class RankedVertices:
             self._margins, *self._found(), sums,
         )  # fmt: skip
 
-    def mix_later(self, duals: BlockDuals, tile: int, rows: slice, round_: int) -> float:
+    def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
         """Copy what was found to the duals, and give sum w_i <alpha_i, u_i>."""
         ranked, counts = self._found()
         duals.found_ranked(tile, rows, ranked, counts, round_)
         return float(
-            kernels.alpha_dot_u(
-                duals.A[rows], self._y, self._weights, self._rho, ranked, counts, self._own_share
-            )
+            kernels.alpha_dot_u(A, self._y, self._weights, self._rho, ranked, counts, self._own_share)
         )
 
     def accumulate(self, X: Rows, product: Float64Array) -> None:
@@ -97,10 +95,10 @@ class DenseVertices:
         self._U, self._weights = scores, weights
         gradient_rows(self._kind, scores, y, weights, *self._gammas, self._rho, self._margins, scores, sums)
 
-    def mix_later(self, duals: BlockDuals, tile: int, rows: slice, round_: int) -> float:
+    def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
         """Leave U - A with the duals, and give sum w_i <alpha_i, u_i>."""
-        duals.found_dense(tile, rows, self._U, round_)
-        products = np.einsum("ij,ij->i", duals.A[rows], self._U, dtype=np.float64)
+        duals.found_dense(tile, rows, self._U, A, round_)
+        products = np.einsum("ij,ij->i", A, self._U, dtype=np.float64)
         return float(products @ self._weights)
 
     def accumulate(self, X: Rows, product: Float64Array) -> None:
@@ -116,8 +114,3 @@ def vertices_of(problem: Problem, rows: int, *, smoothed: bool) -> Vertices:
     if problem.form.sparse_vertices and not (smoothed and problem.smoothing > 0):
         return RankedVertices(problem, rows)
     return DenseVertices(problem, smoothed=smoothed)
-
-
-def is_uniform(weights: Float64Array) -> bool:
-    """Say whether every example counts once."""
-    return bool((weights == 1.0).all())
