@@ -1,45 +1,88 @@
-"""The history of a run: one JSON line a record, appended; the truth that reports and dashboards read."""
+"""The history of a run: one JSON line a record, appended; the truth that reports and dashboards read.
+
+It lies in runs/<run>/history.jsonl; on an object store, which cannot append, it goes on in
+history.00001.jsonl and so on.  Numbers that JSON cannot hold (NaN, infinities) are null.  Times are seconds.
+A record with "round" is one round of training; those of version 1 may lack what is marked with a star:
+
+    at*                   when it was written, by the coordinator's clock, since 1970 in UTC
+    round                 number of the round, from 0; one that is done again after a loss comes again
+    passes, seconds       passes over the examples, and time of solving, up to its end, over all resumptions
+    primal, dual, gap     objective values of the iterate it started from, and their difference
+    relative_gap          gap / |primal|; what is compared with the tolerance
+    gap_kind              "true", "lifted" (an upper bound), "none" (not convex: dual and gaps are null)
+    stationarity          |gradient| beside the first one, where the loss is not convex
+    step                  step that was taken from there
+    active                share of the examples with a non-zero loss direction
+    seconds_products      time of the round in products and in reading features, summed over all workers
+    seconds_kernels       time in work per row, summed over all workers
+    seconds_waiting       time in which an average worker did neither while an order was out
+    bytes_sent*           by the coordinator to all workers since the record before
+    bytes_received*       by the coordinator from all workers
+    bytes_read*           of features that were not in memory, as they are after decompression
+    memory_bytes*         resident memory of the coordinator and all workers
+    workers*              how many worked at the same time
+    activity*             a list of workers: name, rows (held, or taken of the last order by a thread),
+                          seconds_busy (working on orders) and memory_bytes (0: within the coordinator's);
+                          rounds that are written together have it in the last of them, for all of them
+
+A record with "event" is what happened between two rounds, all with `at`:
+
+    begin                 a process took the run up; "encoding-version" is that of all that follows
+    worker-joined, worker-lost     `worker`: its name
+    checkpoint            `rounds` that it holds, `seconds` that saving took, `bytes` that it takes
+    rollback              `reason`; the rounds since the last checkpoint are done again
+    end                   the process let go of the run; `reason`: a sentence, null where it came to its end
+"""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Self
 
 from storage.errors import AccessError, DiskFullError, IntegrityError, NotFoundError, StorageError
 from storage.records import plain
 from storage.runs import run_folder
+from storage.schema import HISTORY_ENCODING, check_encoding
 from storage.stores import Store
 from storage.urls import join
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_PART = re.compile(r"^history(?:\.(\d{5}))?\.jsonl$")
+# An object is rewritten whole with every flush, so none grows much beyond this.
+_PART_BYTES = 1 << 20
+# Read at once; far more than the longest line.
+_CHUNK = 1 << 20
 
 
 class HistoryWriter:
-    """Appends to runs/<run>/history.jsonl; also a context manager that closes itself; threads may share it.
+    """Appends to a run's history; also a context manager that closes itself; threads may share it.
 
     On a local disk a line is with the operating system when `append` returns, so that it survives the
     process, and on the disk with the first `append` after `interval` seconds, with `flush` or `close`.  On
-    an object store the file is rewritten whole, at the same moments.  Numbers that JSON cannot hold (NaN,
-    infinities) are written as null.
+    an object store the last part is rewritten whole, at the same moments.
     """
 
     def __init__(self, store: Store, run_id: str, *, interval: float = 1.0) -> None:
         self._store = store
-        self._path = history_path(run_id)
+        self._run_id = run_id
+        self._part = _last_part(store, run_id)
         self._interval = interval
         self._synced = time.monotonic()
         self._lock = threading.Lock()
         self._closed = False
-        whole, torn = _whole_lines(store, self._path)
         self._file: BinaryIO | None = None
-        self._lines = bytearray(whole)
+        self._lines = bytearray()
+        end = _whole_end(store, self._path)
         if store.local_path is not None:
-            self._file = self._reopened(whole if torn else None)
+            self._file = self._reopened(end)
+        elif end:
+            self._lines += store.read_range(self._path, 0, end)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one record."""
@@ -50,7 +93,7 @@ class HistoryWriter:
             if self._file is not None:
                 self._guarded(line)
             else:
-                self._lines += line
+                self._collect(line)
             if time.monotonic() - self._synced >= self._interval:
                 self._sync()
 
@@ -78,18 +121,24 @@ class HistoryWriter:
         self.close()
 
     @property
+    def _path(self) -> str:
+        return history_path(self._run_id, self._part)
+
+    @property
     def _place(self) -> str:
         return join(self._store.url, self._path)
 
-    def _reopened(self, whole: bytes | None) -> BinaryIO:
-        """The file, open for appending; rewritten as `whole` first, where a crash had torn its last line."""
-        if whole is not None or not self._store.exists(self._path):
-            self._store.write_bytes(self._path, whole or b"")
+    def _reopened(self, end: int) -> BinaryIO:
+        """The file, open for appending at `end`, behind which a crash may have left a torn line."""
+        if not self._store.exists(self._path):
+            self._store.write_bytes(self._path, b"")
         folder = self._store.local_path
         try:
-            return (folder / self._path).open("ab", buffering=0)  # type: ignore[operator]
+            file = (folder / self._path).open("ab", buffering=0)  # type: ignore[operator]
+            file.truncate(end)
         except OSError as error:
             raise AccessError(f"{self._place} cannot be written: {error.strerror}") from error
+        return file
 
     def _guarded(self, line: bytes) -> None:
         """Write a line whole; a part of one, left by a full disk, is taken back."""
@@ -107,6 +156,14 @@ class HistoryWriter:
                 ) from error
             raise AccessError(f"{self._place} cannot be written: {error.strerror}") from error
 
+    def _collect(self, line: bytes) -> None:
+        """Keep a line for the next flush; a part that is full is written for the last time first."""
+        if len(self._lines) + len(line) > _PART_BYTES and self._lines:
+            self._sync()
+            self._part += 1
+            self._lines = bytearray()
+        self._lines += line
+
     def _sync(self) -> None:
         self._synced = time.monotonic()
         if self._file is not None:
@@ -115,15 +172,76 @@ class HistoryWriter:
             self._store.write_bytes(self._path, bytes(self._lines))
 
 
-def _write_line(file: BinaryIO, line: bytes) -> None:
-    if file.write(line) < len(line):
-        # The system wrote what it had room for.
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+class HistoryReader:
+    """Reads a history while it grows, every record once and in bounded memory.
+
+    A last line that is not whole is left for later: it is still being written, or a crash has torn it.
+    """
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._part = self._offset = self._lines = 0
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """Yield the records that were appended since the last one yielded, oldest first.
+
+        Raises `IntegrityError` naming a bad line, or where a file is shorter than it was, and `FormatError`
+        for a history of a later version.
+        """
+        while True:
+            yield from self._rest_of_part()
+            if not self._store.exists(history_path(self._run_id, self._part + 1)):
+                return
+            # What this part was given before the next one was begun.
+            yield from self._rest_of_part()
+            self._part, self._offset, self._lines = self._part + 1, 0, 0
+
+    def _rest_of_part(self) -> Iterator[dict[str, Any]]:
+        length = _CHUNK
+        while True:
+            data = self._read(length)
+            end = data.rfind(b"\n") + 1
+            for line in data[:end].split(b"\n")[:-1]:
+                record = _parsed(line)
+                if record is None:
+                    if self._is_last(line):
+                        return
+                    raise IntegrityError(
+                        f"line {self._lines + 1} of {self._place} is damaged; restore it or delete the line"
+                    )
+                if record.get("event") == "begin":
+                    check_encoding(record, HISTORY_ENCODING, self._place)
+                self._offset += len(line) + 1
+                self._lines += 1
+                yield record
+            if len(data) < length:
+                return
+            length = _CHUNK if end else 2 * length
+
+    @property
+    def _place(self) -> str:
+        return join(self._store.url, history_path(self._run_id, self._part))
+
+    def _read(self, length: int) -> bytes:
+        path = history_path(self._run_id, self._part)
+        try:
+            data = self._store.read_range(path, self._offset, length)
+            if not data and self._offset and self._store.size(path) < self._offset:
+                raise IntegrityError(f"{self._place} is shorter than it was; read it from its start")
+        except NotFoundError:
+            return b""
+        return data
+
+    def _is_last(self, line: bytes) -> bool:
+        """Whether nothing follows the line that begins at the offset."""
+        end = self._offset + len(line) + 1
+        return not self._store.read_range(history_path(self._run_id, self._part), end, 1)
 
 
-def history_path(run_id: str) -> str:
-    """Path of a run's history in its store."""
-    return join(run_folder(run_id), "history.jsonl")
+def history_path(run_id: str, part: int = 0) -> str:
+    """Path of a part of a run's history in its store; on a local disk there is only the first."""
+    return join(run_folder(run_id), f"history.{part:05d}.jsonl" if part else "history.jsonl")
 
 
 def read_history(store: Store, run_id: str) -> list[dict[str, Any]]:
@@ -131,30 +249,35 @@ def read_history(store: Store, run_id: str) -> list[dict[str, Any]]:
 
     A last line that a crash has torn is left out; any other bad line is an `IntegrityError` naming it.
     """
-    path = history_path(run_id)
-    whole, _ = _whole_lines(store, path)
-    records = []
-    for number, line in enumerate(whole.splitlines(), start=1):
-        record = _parsed(line)
-        if record is None:
-            raise IntegrityError(
-                f"line {number} of {join(store.url, path)} is damaged; restore it or delete the line"
-            )
-        records.append(record)
-    return records
+    return list(HistoryReader(store, run_id).news())
 
 
-def _whole_lines(store: Store, path: str) -> tuple[bytes, bool]:
-    """Bytes of the finished lines, and whether a torn one follows: a line without its end or its sense."""
+def _last_part(store: Store, run_id: str) -> int:
+    parts = (_PART.match(name) for name in store.list(run_folder(run_id)))
+    return max((int(found.group(1) or 0) for found in parts if found), default=0)
+
+
+def _whole_end(store: Store, path: str) -> int:
+    """Bytes up to the end of the last whole line, one with its end and its sense."""
     try:
-        data = store.read_bytes(path)
+        size = store.size(path)
     except NotFoundError:
-        return b"", False
-    whole = data[: data.rfind(b"\n") + 1]
-    last = whole[whole.rfind(b"\n", 0, -1) + 1 :]
-    if len(whole) == len(data) and last and _parsed(last) is None:
-        whole = whole[: -len(last)]
-    return whole, len(whole) < len(data)
+        return 0
+    for length in (min(size, _CHUNK), size):
+        start = size - length
+        data = store.read_range(path, start, length)
+        end = data.rfind(b"\n") + 1
+        begin = data.rfind(b"\n", 0, max(end - 1, 0)) + 1
+        if begin or not start:
+            torn = end == len(data) and end and _parsed(data[begin : end - 1]) is None
+            return start + (begin if torn else end)
+    return 0
+
+
+def _write_line(file: BinaryIO, line: bytes) -> None:
+    if file.write(line) < len(line):
+        # The system wrote what it had room for.
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

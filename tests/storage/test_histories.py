@@ -1,0 +1,110 @@
+"""Histories that grow while they are read, that are long, and that come from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import storage.history
+from solvers.state import IterationRecord
+from storage import history as history_module
+from storage.errors import FormatError, IntegrityError
+from storage.history import HistoryReader, HistoryWriter, history_path, read_history
+from storage.schema import HISTORY_ENCODING, encoding
+from storage.stores import Store
+
+
+def rounds(reader: HistoryReader) -> list[int]:
+    return [record["round"] for record in reader.news()]
+
+
+def test_a_reader_gives_every_record_once(any_store: Store) -> None:
+    reader = HistoryReader(any_store, "r0001")
+    assert rounds(reader) == []
+    with HistoryWriter(any_store, "r0001") as writer:
+        for number in range(3):
+            writer.append({"round": number})
+        writer.flush()
+        assert rounds(reader) == [0, 1, 2]
+        assert rounds(reader) == []
+        writer.append({"round": 3})
+    with HistoryWriter(any_store, "r0001") as writer:
+        writer.append({"round": 4})
+    assert rounds(reader) == [3, 4]
+    # One that stops in the middle goes on from there.
+    again = HistoryReader(any_store, "r0001")
+    assert next(again.news())["round"] == 0
+    assert rounds(again) == [1, 2, 3, 4]
+
+
+def test_a_line_is_read_when_it_is_whole(local_store: Store) -> None:
+    place = local_store.local_path / history_path("r0001")
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b'{"round": 0}\n{"rou')
+    reader = HistoryReader(local_store, "r0001")
+    assert rounds(reader) == [0]
+    place.write_bytes(b'{"round": 0}\n{"round": 1}\n\x00\x00\n')
+    assert rounds(reader) == [1]
+    # The process that goes on with the run cuts off what the crash had left.
+    with HistoryWriter(local_store, "r0001") as writer:
+        writer.append({"round": 2})
+    assert rounds(reader) == [2]
+    place.write_bytes(place.read_bytes() + b'nonsense\n{"round": 3}\n')
+    with pytest.raises(IntegrityError, match=r"line 4 of .* is damaged"):
+        rounds(reader)
+    place.write_bytes(b'{"round": 0}\n')
+    with pytest.raises(IntegrityError, match="shorter than it was"):
+        rounds(reader)
+
+
+def test_lines_longer_than_what_is_read_at_once(local_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "_CHUNK", 64)
+    with HistoryWriter(local_store, "r0001") as writer:
+        for number in range(5):
+            writer.append({"round": number, "text": "x" * 50 * number})
+    place = local_store.local_path / history_path("r0001")
+    with place.open("ab") as file:
+        file.write(b'{"torn": "' + b"x" * 200)
+    assert [record["round"] for record in read_history(local_store, "r0001")] == [0, 1, 2, 3, 4]
+    with HistoryWriter(local_store, "r0001") as writer:
+        writer.append({"round": 5})
+    assert [record["round"] for record in read_history(local_store, "r0001")] == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_object_is_never_rewritten_beyond_a_part(
+    memory_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_module, "_PART_BYTES", 200)
+    reader = HistoryReader(memory_store, "r0001")
+    read = []
+    for number in range(0, 100, 10):
+        with HistoryWriter(memory_store, "r0001", interval=1e9) as writer:
+            for more in range(10):
+                writer.append({"round": number + more})
+        read += rounds(reader)
+    assert read == list(range(100))
+    assert rounds(HistoryReader(memory_store, "r0001")) == read
+    parts = memory_store.list("runs/r0001")
+    assert parts[:2] == ["history.00001.jsonl", "history.00002.jsonl"]
+    assert len(parts) == 8
+    assert all(memory_store.size(f"runs/r0001/{name}") <= 200 for name in parts)
+
+
+def test_a_history_of_a_later_version_is_refused(local_store: Store) -> None:
+    with HistoryWriter(local_store, "r0001") as writer:
+        writer.append({"event": "begin", **encoding(HISTORY_ENCODING)})
+        writer.append({"event": "begin", **encoding(HISTORY_ENCODING), "encoding-version": "9"})
+    reader = HistoryReader(local_store, "r0001")
+    with pytest.raises(FormatError, match=r"history\.jsonl has format version 9; .* upgrade it"):
+        list(reader.news())
+
+
+def test_every_field_of_a_round_is_described() -> None:
+    record = IterationRecord(0, 1, 0.0, 1.0, 0.0, 1.0, 1.0, "true", 1.0, 1.0)
+    table = (
+        str(storage.history.__doc__).split("is one round of training")[1].split('A record with "event"')[0]
+    )
+    described = set(re.findall(r"[a-z_]+", "\n".join(line[4:26] for line in table.splitlines()[1:])))
+    assert described == {*json.loads(json.dumps(record.to_dict())), "at"}
