@@ -6,13 +6,14 @@ NumPy arrays, memory maps, Zarr and HDF5 arrays and SciPy CSR matrices satisfy `
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from scipy import sparse
 
 from solvers.errors import InvalidProblemError
+from solvers.half_floats import widened
 from solvers.typing import FloatArray
 
 #: Rows as they are computed with: a C-contiguous float array or a CSR matrix.
@@ -22,8 +23,8 @@ Rows: TypeAlias = Any
 _TILE_BYTES = 5 << 18
 _MIN_TILE_ROWS = 64
 _MAX_TILE_ROWS = 4096
-#: Bytes read at once from a source that is stored in chunks.
-_SLAB_BYTES = 1 << 25
+#: Bytes to compute with that are read at once from a source that does not lie in memory.
+_SLAB_BYTES = 1 << 24
 
 
 @runtime_checkable
@@ -55,14 +56,9 @@ class RowRange:
         self.dtype = source.dtype
 
     @property
-    def chunks(self) -> tuple[int, ...] | None:
-        """Chunk shape of the source, None where it has none."""
-        return getattr(self._source, "chunks", None)
-
-    @property
     def cuts(self) -> Sequence[int] | None:
         """Where stored pieces of the source end, in row numbers of this range; None where it does not say."""
-        cuts: Sequence[int] | None = getattr(self._source, "cuts", None)
+        cuts = _piece_ends(self._source)
         if cuts is None:
             return None
         stop = self._start + self.shape[0]
@@ -77,6 +73,10 @@ class RowRange:
     def sparse(self) -> bool:
         """Whether slices are CSR matrices."""
         return gives_sparse(self._source)
+
+    def at_hand(self, start: int, stop: int) -> bool:
+        """Whether rows start..stop-1 cost no reading."""
+        return at_hand(self._source, self._start + start, self._start + stop)
 
     def __getitem__(self, rows: slice) -> Any:
         start, stop, _ = rows.indices(self.shape[0])
@@ -101,19 +101,6 @@ def tile_rows(d: int, m: int, itemsize: int) -> int:
     return int(min(max(1 << (fitting.bit_length() - 1), _MIN_TILE_ROWS), _MAX_TILE_ROWS))
 
 
-def iterate_tiles(X: RowSource, first_row: int, rows: int) -> Iterator[tuple[int, int, Rows]]:
-    """Yield (start, stop, rows start:stop of X) with float32 or float64 values.
-
-    Tiles end where a row number counted from `first_row` is a multiple of `rows`, whatever the block, so that
-    results hardly depend on how rows are cut into blocks.
-    """
-    dtype = compute_dtype(X.dtype)
-    for low, high in _cuts(X.shape[0], first_row, _slab_rows(X, rows)):
-        slab = X[low:high]
-        for start, stop in _cuts(high - low, first_row + low, rows):
-            yield low + start, low + stop, as_rows(slab[start:stop], dtype)
-
-
 def held_in_memory(X: RowSource) -> bool:
     """Say whether slices cost no reading: arrays, CSR matrices, and sources whose `in_memory` says so."""
     if isinstance(X, np.ndarray):
@@ -121,16 +108,25 @@ def held_in_memory(X: RowSource) -> bool:
     return is_sparse(X) or bool(getattr(X, "in_memory", False))
 
 
-def slab_bounds(X: RowSource, rows: int) -> Iterator[tuple[int, int]]:
-    """Yield the runs of rows to read at once: whole pieces where X is stored in pieces, multiples of `rows`.
+def at_hand(X: RowSource, start: int, stop: int) -> bool:
+    """Say whether rows start..stop-1 cost no reading: those of arrays and maps, and what a source holds."""
+    if isinstance(X, np.ndarray) or held_in_memory(X):
+        return True
+    says: Callable[[int, int], bool] | None = getattr(X, "at_hand", None)
+    return says is not None and says(start, stop)
 
-    A source says by `chunks` that its pieces are of one size, or by `cuts` where each of them ends.
+
+def slab_bounds(X: RowSource, rows: int) -> Iterator[tuple[int, int]]:
+    """Yield the runs of rows to read at once: whole pieces where X is stored so, else multiples of `rows`.
+
+    A source says by `chunks` that its pieces are of one size, or by `cuts` where each of them ends.  Small
+    pieces are read together.
     """
-    cuts: Sequence[int] | None = getattr(X, "cuts", None)
+    cuts = _piece_ends(X)
     if cuts is None:
-        yield from _cuts(X.shape[0], 0, _slab_rows(X, rows))
+        yield from cut_rows(int(X.shape[0]), 0, rows * max(_fitting_rows(X) // rows, 1))
         return
-    most = _SLAB_BYTES // max(int(X.shape[1]) * np.dtype(X.dtype).itemsize, 1)
+    most = _fitting_rows(X)
     start = 0
     for stop, following in zip(cuts[1:], [*cuts[2:], math.inf], strict=True):
         if following - start > most:
@@ -152,11 +148,20 @@ def as_rows(values: Any, dtype: np.dtype[Any]) -> Rows:
     """Give values as a CSR matrix or C-contiguous array of the given float type."""
     if is_sparse(values):
         return values.tocsr().astype(dtype, copy=False)
+    if dtype == np.float32 and isinstance(values, np.ndarray) and values.dtype == np.float16:
+        return widened(values)
     return np.ascontiguousarray(values, dtype=dtype)
 
 
+def stacked(parts: Sequence[Rows]) -> Rows:
+    """Give runs of rows, one below the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return sparse.vstack(parts, format="csr") if is_sparse(parts[0]) else np.concatenate(parts)
+
+
 def count_tiles(n_rows: int, first_row: int, rows: int) -> int:
-    """Give the number of tiles that `iterate_tiles` yields."""
+    """Give the number of tiles of a block, cut as by `cut_rows`."""
     return (first_row + n_rows - 1) // rows - first_row // rows + 1
 
 
@@ -176,25 +181,30 @@ def _total(values: FloatArray) -> float:
         return float(values.sum(dtype=np.float64))
 
 
-def _slab_rows(X: RowSource, rows: int) -> int:
-    """Rows to read at once: whole tiles and whole chunks, for a chunk that is cut is decoded twice.
-
-    Where no small number of rows is both, whole tiles win and a chunk at the edge of a slab is read again.
-    """
-    chunks: tuple[int, ...] | None = getattr(X, "chunks", None)
-    if not chunks:
-        return rows
-    row_bytes: int = max(int(X.shape[1]) * np.dtype(X.dtype).itemsize, 1)
-    fitting = max(_SLAB_BYTES // row_bytes, 1)
-    whole = math.lcm(rows, int(chunks[0]))
-    unit: int = whole if whole <= 4 * fitting else rows
-    return unit * max(fitting // unit, 1)
-
-
-def _cuts(n_rows: int, first_row: int, rows: int) -> Iterator[tuple[int, int]]:
+def cut_rows(n_rows: int, first_row: int, rows: int) -> Iterator[tuple[int, int]]:
     """Yield [start, stop) that cut n_rows at the multiples of `rows` counted from -first_row."""
     start = 0
     while start < n_rows:
         stop = min(n_rows, ((first_row + start) // rows + 1) * rows - first_row)
         yield start, stop
         start = stop
+
+
+def _fitting_rows(X: RowSource) -> int:
+    """Rows of a slab."""
+    return max(_SLAB_BYTES // max(int(X.shape[1]) * compute_dtype(X.dtype).itemsize, 1), 1)
+
+
+def _piece_ends(X: RowSource) -> Sequence[int] | None:
+    """Where stored pieces end, from 0 to the number of rows; None where X does not say.
+
+    Chunks of several slabs count as not said: they are decoded again for each slab, for they are too large to
+    be held.
+    """
+    cuts: Sequence[int] | None = getattr(X, "cuts", None)
+    chunks: tuple[int, ...] | None = getattr(X, "chunks", None)
+    if cuts is not None or not chunks:
+        return cuts
+    if chunks[0] > 4 * _fitting_rows(X):
+        return None
+    return [*range(0, int(X.shape[0]), int(chunks[0])), int(X.shape[0])]

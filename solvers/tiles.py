@@ -9,16 +9,20 @@ from typing import Any
 import numpy as np
 
 from solvers.errors import NonFiniteError
+from solvers.read_ahead import stored_slabs
 from solvers.rows import (
     Rows,
     RowSource,
     as_rows,
+    at_hand,
     compute_dtype,
     count_tiles,
+    cut_rows,
     gives_sparse,
     is_sparse,
-    iterate_tiles,
     nonfinite_rows,
+    slab_bounds,
+    stacked,
     tile_rows,
 )
 from solvers.typing import Float64Array, FloatArray, IntArray
@@ -39,6 +43,32 @@ class Tile:
     def rows(self) -> slice:
         """Its rows in the block."""
         return slice(self.start, self.stop)
+
+
+def iterate_tiles(X: RowSource, first_row: int, rows: int) -> Iterator[tuple[int, int, Rows]]:
+    """Yield (start, stop, rows start:stop of X) with float32 or float64 values.
+
+    Tiles end where a row number counted from `first_row` is a multiple of `rows`, whatever the block, so that
+    results hardly depend on how rows are cut into blocks.  Features that do not lie in memory are read ahead,
+    in slabs of whole stored pieces; a tile that is partly in one slab and partly in the next is put together.
+    """
+    n, dtype = int(X.shape[0]), compute_dtype(X.dtype)
+    if at_hand(X, 0, n):
+        for start, stop in cut_rows(n, first_row, rows):
+            yield start, stop, as_rows(X[start:stop], dtype)
+        return
+    begun: list[Rows] = []
+    for low, high, slab in stored_slabs(X, slab_bounds(X, rows)):
+        for start, stop in cut_rows(high - low, first_row + low, rows):
+            # The last rows of a slab are copied where their tile goes on, lest they hold the slab in memory.
+            part = as_rows(slab[start:stop], dtype)
+            reached = low + stop
+            if reached < n and (first_row + reached) % rows:
+                begun.append(part.copy())
+                continue
+            whole = stacked([*begun, part])
+            begun.clear()
+            yield reached - whole.shape[0], reached, whole
 
 
 class TileReader:

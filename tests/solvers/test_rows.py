@@ -7,7 +7,8 @@ import pytest
 from scipy import sparse
 
 from solvers import MaxHinge, SerialExecutor, solve
-from solvers.rows import RowRange, compute_dtype, count_tiles, iterate_tiles, nonfinite_rows, tile_rows
+from solvers.rows import RowRange, compute_dtype, count_tiles, nonfinite_rows, tile_rows
+from solvers.tiles import iterate_tiles
 from tests.solvers.problems import examples
 
 
