@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from typing import TypeAlias
 
 from solvers.block_stats import BlockStats
 from solvers.certificate import FinalValues, rebuild
+from solvers.errors import DualsReplacedError
 from solvers.executor import Executor
 from solvers.kept_rounds import KeptRounds
 from solvers.methods import Advance, Measurement, Method, follows_duals, stay
@@ -17,6 +19,8 @@ from solvers.problem import Problem, relative_gap
 from solvers.state import IterationRecord, SolverState
 from solvers.stopping import ENDS_AT_ITERATE, Status, StoppingCriteria, check, is_solved
 from solvers.traffic import Traffic
+
+logger = logging.getLogger(__name__)
 
 #: Called after every round with its record and the state to go on from; False ends the run as INTERRUPTED.
 Callback: TypeAlias = Callable[[IterationRecord, SolverState], bool | None]
@@ -49,42 +53,101 @@ def iterate(
 ) -> Run:
     """Run rounds until `stopping.check` or a callback ends them, then measure the last state in float64.
 
-    The executor is bound to the problem.  `state` continues an earlier run (default: A = 0).
+    The executor is bound to the problem.  `state` continues an earlier run (default: A = 0).  Where it says
+    that it had to put other dual variables in the place of lost ones, the run goes on from those.
     """
     state = SolverState.start(problem) if state is None else state
-    began, seconds_before = time.perf_counter(), state.seconds
-    target, refuted = criteria, False
-    rebuilds = duals_kept and follows_duals(method)
-    history, meter = KeptRounds(), _Meter(executor)
+    rounds = _Rounds(problem, executor, method, criteria, state, callbacks, duals_kept)
     while True:
-        desk = _Desk(executor)
-        measured = method.measure(problem, desk.run, state)
+        try:
+            ended = rounds.take_one()
+        except DualsReplacedError as error:
+            logger.warning("%s", error)
+            rounds.duals_were_replaced()
+            continue
+        if ended is not None:
+            return ended
+
+
+class _Rounds:
+    """A run between two of its rounds."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        executor: Executor,
+        method: Method,
+        criteria: StoppingCriteria,
+        state: SolverState,
+        callbacks: Sequence[Callback],
+        duals_kept: bool,
+    ) -> None:
+        self._problem, self._executor, self._method = problem, executor, method
+        self._criteria, self._callbacks, self._duals_kept = criteria, callbacks, duals_kept
+        self._state = state
+        self._began, self._seconds_before = time.perf_counter(), state.seconds
+        self._target, self._refuted = criteria, False
+        self._follows_duals = duals_kept and follows_duals(method)
+        self._other_duals = False
+        self._history: KeptRounds[IterationRecord] = KeptRounds()
+        self._meter = _Meter(executor)
+
+    def duals_were_replaced(self) -> None:
+        """Note that A is another one, with every commit applied; the round under way has to be begun anew.
+
+        A of a method that moves W itself says nothing before the end.
+        """
+        self._state = replace(self._state, commit=None)
+        self._other_duals = self._follows_duals
+
+    def take_one(self) -> Run | None:
+        """Take one round; gives the run where it was the last."""
+        problem, desk = self._problem, _Desk(self._executor)
+        if self._other_duals:
+            self._rebuild()
+            self._other_duals = False
+        measured = self._method.measure(problem, desk.run, self._state)
         # From an iterate that was found to be worse than it looked the run goes on, however it looks now.
-        solved = not refuted and is_solved(measured.primal, measured.dual, target, measured.stationarity)
-        advance = stay(measured) if solved else method.advance(problem, desk.run, measured)
-        here = time.perf_counter() - began
-        record = _record(problem, measured, advance, desk, meter.read(), seconds_before + here)
-        history.add(record)
-        status = check(record, target, seconds=here, moved=advance.moved, solved=solved)
+        solved = not self._refuted and is_solved(
+            measured.primal, measured.dual, self._target, measured.stationarity
+        )
+        advance = stay(measured) if solved else self._method.advance(problem, desk.run, measured)
+        here = time.perf_counter() - self._began
+        record = _record(problem, measured, advance, desk, self._meter.read(), self._seconds_before + here)
+        self._history.add(record)
+        status = check(record, self._target, seconds=here, moved=advance.moved, solved=solved)
         # An iterate that ends the run by its own merit is kept as it was measured; else the step counts.
-        state = measured.before if status in ENDS_AT_ITERATE else advance.after
-        state = replace(state, passes=record.passes, seconds=record.seconds)
-        if rebuilds and status not in ENDS_AT_ITERATE and _due_for_rebuild(measured.before, state):
-            state = _rebuilt(problem, executor, state)
-        if not _go_on(callbacks, record, state) and status is None:
+        after = measured.before if status in ENDS_AT_ITERATE else advance.after
+        self._state = replace(after, passes=record.passes, seconds=record.seconds)
+        if status not in ENDS_AT_ITERATE and _due_for_rebuild(measured.before, self._state):
+            self._rebuild()
+        if not _go_on(self._callbacks, record, self._state) and status is None:
             status = Status.INTERRUPTED
         if status is None:
-            refuted = False
-            continue
-        final = method.final(problem, executor, state, duals_kept=duals_kept)
-        status = _confirmed(status, final, criteria)
-        if status is not None:
-            state = replace(state, seconds=seconds_before + time.perf_counter() - began)
-            return Run(state=state, status=status, final=final, history=history.records())
+            self._refuted = False
+            return None
+        return self._ended(status)
+
+    def _ended(self, status: Status) -> Run | None:
+        """Give the run that ends with this status; None where it does not hold in float64."""
+        final = self._method.final(self._problem, self._executor, self._state, duals_kept=self._duals_kept)
+        confirmed = _confirmed(status, final, self._criteria)
+        if confirmed is not None:
+            seconds = self._seconds_before + time.perf_counter() - self._began
+            state = replace(self._state, seconds=seconds)
+            return Run(state=state, status=confirmed, final=final, history=self._history.records())
         # The rounds' own numbers were too good by rounding: ask more of them and go on.
-        target, refuted = replace(target, tol=0.5 * target.tol), True
-        if rebuilds:
-            state = _rebuilt(problem, executor, replace(state, exact=True))
+        self._target, self._refuted = replace(self._target, tol=0.5 * self._target.tol), True
+        if self._follows_duals:
+            self._state = replace(self._state, exact=True)
+            self._rebuild()
+        return None
+
+    def _rebuild(self) -> None:
+        """Make W, b and aa anew from A, where they follow it."""
+        if self._follows_duals:
+            W, b, aa = rebuild(self._problem, self._executor, self._state)
+            self._state = replace(self._state, W=W, b=b, aa=aa)
 
 
 def _due_for_rebuild(before: SolverState, after: SolverState) -> bool:
@@ -93,11 +156,6 @@ def _due_for_rebuild(before: SolverState, after: SolverState) -> bool:
     What has drifted while A was float32 would otherwise be taken for the optimum.
     """
     return after.round % REBUILD_EVERY == 0 or after.exact != before.exact
-
-
-def _rebuilt(problem: Problem, executor: Executor, state: SolverState) -> SolverState:
-    W, b, aa = rebuild(problem, executor, state)
-    return replace(state, W=W, b=b, aa=aa)
 
 
 def _confirmed(status: Status, final: FinalValues, criteria: StoppingCriteria) -> Status | None:
