@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from solvers.blocks import Block
+from solvers.dual_rows import row_runs
 from solvers.orders import Commit
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class StoredDuals(Protocol):
 def dual_rows(blocks: Iterable[Block], commit: Commit | None) -> Iterator[DualRows]:
     """Yield A of some blocks, after applying `commit` where that has not been done."""
     for block in blocks:
-        yield block.start, block.stop, block.duals(commit)
+        for start, stop in row_runs(block.start, block.stop, block.problem.m):
+            yield start, stop, block.duals(commit, start, stop)
 
 
 def visit_on_threads(

@@ -36,7 +36,7 @@ class Executor(Protocol):
 
     @property
     def in_process(self) -> bool:
-        """Whether A lives in this process, so that a result may hold it whole."""
+        """Whether a result may hold A whole: it lives in this process, which keeps no budget for it."""
         ...
 
     @property
@@ -69,7 +69,7 @@ class Executor(Protocol):
         ...
 
     def duals(self, commit: Commit | None = None) -> Iterator[DualRows]:
-        """Yield A in row order, after applying `commit` where that has not been done."""
+        """Yield A in row order, a run of rows after the other, after applying `commit` once."""
         ...
 
     def map_duals(
@@ -101,20 +101,33 @@ class SerialExecutor:
     """Runs one block after the other.
 
     `bounds` are the row numbers 0 = r_0 < r_1 < ... = n at which rows are cut into blocks, or `blocks` asks
-    for that many of nearly one size; one block by default.
+    for that many of nearly one size; one block by default.  `dual_bytes` is memory for dual variables, which
+    are packed where that is too little for them, and go to a temporary file beyond it: `solvers.dual_rows`.
+    A result then does not hold them.
     """
 
-    in_process = True
     _default_blocks = 1
 
-    def __init__(self, *, blocks: int | None = None, bounds: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        blocks: int | None = None,
+        bounds: Sequence[int] | None = None,
+        dual_bytes: int | None = None,
+    ) -> None:
         self._asked_blocks = blocks
         self._asked_bounds = bounds
+        self._dual_bytes = dual_bytes
         self._blocks: list[Block] = []
         self._activity = ThreadActivity()
         self._source: RowSource | None = None
         self._read_before = 0
         self._blas = ThreadpoolController()
+
+    @property
+    def in_process(self) -> bool:
+        """Whether a result may hold A whole."""
+        return self._dual_bytes is None
 
     @property
     def workers(self) -> int:
@@ -150,6 +163,7 @@ class SerialExecutor:
                 problem,
                 keep_duals,
                 None if weights is None else weights[start:stop],
+                None if self._dual_bytes is None else self._dual_bytes * (stop - start) // problem.n,
             )
             for i, (start, stop) in enumerate(pairwise(bounds))
         ]
@@ -167,7 +181,7 @@ class SerialExecutor:
         return merger.total()
 
     def duals(self, commit: Commit | None = None) -> Iterator[DualRows]:
-        """Yield A block by block, after applying `commit` where that has not been done."""
+        """Yield A block by block, a run of rows after the other, after applying `commit` once."""
         return dual_rows(self._blocks, commit)
 
     def map_duals(
@@ -218,18 +232,23 @@ class SerialExecutor:
 class ThreadExecutor(SerialExecutor):
     """Runs blocks on threads; BLAS and the kernels release the interpreter lock.
 
-    `workers` is the number of threads; `bounds` or `blocks` as for SerialExecutor, by default 16 blocks (or
-    n), however many threads there are.
+    `workers` is the number of threads; `bounds`, `blocks` and `dual_bytes` as for SerialExecutor, by default
+    16 blocks (or n), however many threads there are.
     """
 
     _default_blocks = 16
 
     def __init__(
-        self, workers: int, *, blocks: int | None = None, bounds: Sequence[int] | None = None
+        self,
+        workers: int,
+        *,
+        blocks: int | None = None,
+        bounds: Sequence[int] | None = None,
+        dual_bytes: int | None = None,
     ) -> None:
         if workers < 1:
             raise InvalidProblemError(f"workers is {workers}; give a whole number of at least 1")
-        super().__init__(blocks=blocks, bounds=bounds)
+        super().__init__(blocks=blocks, bounds=bounds, dual_bytes=dual_bytes)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="topline-block")
         self._workers = workers
 

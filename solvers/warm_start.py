@@ -22,13 +22,12 @@ def state_of_duals(problem: Problem, executor: Executor, duals: Iterable[DualRow
     put at the nearest point of it.  W(A) grows as 1/lam, so that after a step to a smaller lam the whole of A
     is often worse than nothing: the best s of D(s A) >= s b - s^2/2 (lam |W(A)|^2 + gamma aa) is taken.
     """
-    executor.load_duals([_checked(part) for part in duals])
+    executor.load_duals(_checked(part) for part in duals)
     W, b, aa = rebuild(problem, executor, SolverState.start(problem), inside=True)
     square = problem.lam * squared_norm(W) + problem.smoothing * aa
     if b < square:
         share = max(b / square, 0.0)
-        inside = [(start, stop, _times(share, rows)) for start, stop, rows in executor.duals()]
-        executor.load_duals(inside)
+        executor.load_duals((start, stop, _times(share, rows)) for start, stop, rows in executor.duals())
         W, b, aa = share * W, share * b, share * share * aa
     return SolverState(round=0, W=W, b=b, aa=aa, passes=1)
 
