@@ -9,20 +9,26 @@ Sweeps close in on the optimum along a few directions, slowly where C is large. 
 stages are kept, with their images in W, and after each stage the best point of the space that they span is
 looked for: D is quadratic there, a system of a few equations.  That point may lie outside the domain.  Its
 projection, row by row, does not, and the best point of the segment to it is exact again.
+
+Weights too large for a core's caches are swept tile by tile (`solvers.ascent_tiles`), and dual rows that are
+not one array are opened slab by slab.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from solvers.ascent_changes import add_rows_csr, add_rows_dense
 from solvers.ascent_kernels import change_sums
-from solvers.ascent_rows import HeldRows, Portion, RowFeed
+from solvers.ascent_rows import DualWindow, HeldRows, Portion, RowFeed
 from solvers.ascent_sweeps import sweep_csr, sweep_dense
+from solvers.ascent_tiles import TILE_ROWS, TiledWeights, update_tile
 from solvers.block_stats import BlockStats
 from solvers.clock import Clock
+from solvers.dual_rows import DualStore
 from solvers.extrapolation import Extrapolation
 from solvers.orders import AscentOrder
 from solvers.problem import Problem
@@ -32,6 +38,10 @@ from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Weights of up to so many entries are kept in float64: they stay in the first-level cache all the same.
 _SMALL_W = 1 << 12
+#: Weights of more bytes than this do not stay in a core's second-level cache: rows are swept tile by tile.
+_LARGE_W = 1 << 20
+#: Rows over which a change is summed at once.
+_SUMMED_ROWS = 4096
 #: An order for up to so many sweeps is taken literally, one for more asks for stages of so many sweeps each.
 _PLAIN_SWEEPS = 2
 #: Visits after a round's first sweep, in rows of the block, and stages that they may be spread over.
@@ -68,7 +78,8 @@ class BlockAscent:
         self.problem, self.y, self.weights = problem, y, weights
         self.index, self.dtype = index, dtype
         self.loss = column_kind(form), form.rho, margins_or_empty(form)
-        self.feed = RowFeed(X, dtype)
+        self._X = X
+        self._feed: RowFeed | None = None
         self.norms, self.along = np.full(len(y), -1.0), np.zeros(len(y))
         self._direction = np.zeros(problem.d)
 
@@ -81,30 +92,39 @@ class BlockAscent:
             self.norms[:] = -1.0
         return self._direction, 0.0 if shared is None else 1.0 - shared.kappa
 
-    def run(self, order: AscentOrder, A: FloatArray, delta: FloatArray) -> BlockStats:
+    def run(self, order: AscentOrder, A: DualStore, delta: DualStore) -> BlockStats:
         """Write to `delta` (rows, m) the change of A (rows, m) that the sweeps find, and sum it.
 
         The result depends on the order and on A alone.
         """
-        delta[:] = 0.0
-        work = Work(self, order, A, delta)
-        first = work.sweep(work.feed_rows(np.arange(len(A))))
+        delta.clear()
+        work = Work(self, order, DualWindow(A, delta))
+        feed = self.feed_for(A)
+        first = work.sweep(feed.shuffled(np.arange(len(self.y)), work.random))
         busy = np.flatnonzero(work.rises >= 0.0)
-        held = self.feed.held(busy) if order.sweeps > _PLAIN_SWEEPS and len(busy) else None
+        in_one = A.dense is not None and order.sweeps > _PLAIN_SWEEPS and len(busy) > 0
+        held = feed.held(busy) if in_one else None
         if held is not None:
             _stages(work, held, first, order.sweeps)
-            return work.stats()
+            return work.stats(feed)
         for _ in range(order.sweeps - 1):
             busy = busy[work.moved(busy)]
-            work.sweep(work.feed_rows(busy))
-        return work.stats()
+            work.sweep(feed.shuffled(busy, work.random))
+        return work.stats(feed)
+
+    def feed_for(self, A: DualStore) -> RowFeed:
+        """Give the rows of the block in slabs of which the dual rows, if packed, can be opened whole."""
+        if self._feed is None or (A.dense is None) != self._feed.in_slabs:
+            self._feed = RowFeed(self._X, self.dtype, in_slabs=A.dense is None)
+        return self._feed
 
 
 def _stages(work: Work, held: HeldRows, first: float, sweeps: int) -> None:
     """Sweep over rows in memory, in stages of so many sweeps, and extrapolate after each."""
     everything = np.arange(len(held.rows))
     budget = _MOST_VISITS * len(work.rises)
-    extrapolation = Extrapolation(work, held) if work.linear else None
+    work.duals.open(held.block)
+    extrapolation = Extrapolation(work, held) if work.linear and Extrapolation.fits(work, held) else None
     for _ in range(_MOST_STAGES):
         chosen = everything
         rise = 0.0
@@ -125,46 +145,38 @@ def _stages(work: Work, held: HeldRows, first: float, sweeps: int) -> None:
 class Work:
     """What the sweeps of one order share: the weights as they move, and which rows move."""
 
-    def __init__(self, block: BlockAscent, order: AscentOrder, A: FloatArray, delta: FloatArray) -> None:
-        self.block, self.A, self.delta = block, A, delta
+    def __init__(self, block: BlockAscent, order: AscentOrder, duals: DualWindow) -> None:
+        self.block, self.duals = block, duals
         self.random = np.random.default_rng((order.seed, order.round, block.index))
         self.scale = block.problem.scale * order.spread
         self.linear = block.problem.form.linear_conjugate
-        self.rises = np.empty(len(A))
-        small = order.W.size <= _SMALL_W
-        self._dtype = np.dtype(np.float64) if order.exact or small else block.dtype
+        self.rises = np.empty(len(block.y))
+        self._products = np.dtype(np.float64) if order.exact else block.dtype
         self._start = order.W
         self.sparse = False
         self.u, self.kept_apart = block.keep_apart(order)
         self.apart = np.zeros(block.problem.m)
         self.W: FloatArray = np.empty((0, 0))
+        self._tiles: TiledWeights | None = None
         self.clock = Clock()
         self.visited = 0
         self._still = 0.0
 
-    def feed_rows(self, rows: Int64Array) -> Any:
-        """Give rows of the block in a random order."""
-        return self.block.feed.shuffled(rows, self.random)
-
-    def sweep(self, portions: Any) -> float:
+    def sweep(self, portions: Iterable[Portion]) -> float:
         """Update rows once each; gives what the dual rises by at least."""
-        block, total, visited = self.block, 0.0, 0
-        for X, places, rows in portions:
-            self._lay_out(X)
+        total, visited = 0.0, 0
+        for portion in portions:
+            self._lay_out(portion.X)
+            self.duals.open(portion.slab)
             self.clock.product()
-            problem = block.problem
-            shared = (
-                places, rows, block.y, block.weights, block.norms, block.along, self.u, self.kept_apart,
-                self.A, self.delta, self.scale, problem.smoothing, problem.smoothing_own, *block.loss,
-                self.W, self.apart, self.rises,
-            )  # fmt: skip
-            if self.sparse:
-                sweep_csr(X.data, X.indices, X.indptr, *shared)
+            if self._tiles is None:
+                self._sweep_rows(portion)
             else:
-                sweep_dense(X, *shared)
+                self._sweep_tiles(portion, self._tiles)
             self.clock.kernel()
-            total += float(np.maximum(self.rises[rows], 0.0).sum())
-            visited += len(rows)
+            total += float(np.maximum(self.rises[portion.rows], 0.0).sum())
+            visited += len(portion.rows)
+        self.duals.close()
         self.visited += visited
         self._still = _STILL * total / max(visited, 1)
         return total
@@ -175,9 +187,49 @@ class Work:
 
     def _lay_out(self, X: Any) -> None:
         """Lay W out for the rows that come: (m, d) for dense ones, (d, m) for sparse ones."""
-        if self.W.size == 0:
-            self.sparse = is_sparse(X)
-            self.W = np.array(self._start if self.sparse else self._start.T, dtype=self._dtype, order="C")
+        if self.W.size:
+            return
+        self.sparse = is_sparse(X)
+        start = self._start if self.sparse else self._start.T
+        if not self.sparse and start.size * self._products.itemsize > _LARGE_W:
+            W = np.array(start, order="C")
+            self._tiles = TiledWeights(W, self._products, self.u, self.kept_apart, self.apart)
+            self.W = W
+            return
+        dtype = np.dtype(np.float64) if start.size <= _SMALL_W else self._products
+        self.W = np.array(start, dtype=dtype, order="C")
+
+    def _sweep_rows(self, portion: Portion) -> None:
+        block, duals, problem = self.block, self.duals, self.block.problem
+        X, places, rows, slab = portion
+        here = slice(*slab)
+        shared = (
+            places, rows - slab[0], block.y[here], block.weights[here], block.norms[here], block.along[here],
+            self.u, self.kept_apart, duals.A, duals.delta, self.scale, problem.smoothing,
+            problem.smoothing_own, *block.loss, self.W, self.apart, self.rises[here],
+        )  # fmt: skip
+        if self.sparse:
+            sweep_csr(X.data, X.indices, X.indptr, *shared)
+        else:
+            sweep_dense(X, *shared)
+
+    def _sweep_tiles(self, portion: Portion, tiles: TiledWeights) -> None:
+        block, duals, problem = self.block, self.duals, self.block.problem
+        here = slice(*portion.slab)
+        tiles.refresh()
+        for low in range(0, len(portion.rows), TILE_ROWS):
+            part = slice(low, low + TILE_ROWS)
+            X = np.asarray(portion.X[portion.places[part]], dtype=self._products)
+            scores, gram, along = tiles.products(X)
+            self.clock.product()
+            update_tile(
+                scores, gram, portion.rows[part] - portion.slab[0], block.y[here], block.weights[here],
+                duals.A, duals.delta, self.scale, problem.smoothing, problem.smoothing_own, *block.loss,
+                self.rises[here], *tiles.changes,
+            )  # fmt: skip
+            self.clock.kernel()
+            tiles.carry(X, along)
+            self.clock.product()
 
     def part_apart(self, image: Float64Array) -> Float64Array:
         """Give what a change of W, laid out like W, is along u, for every class."""
@@ -185,42 +237,48 @@ class Work:
 
     def image(self, portion: Portion, changes: FloatArray, out: Float64Array) -> None:
         """Add the sum of w_i x_i change_i^T to `out`, which is laid out like W."""
-        X, places, rows = portion
+        X, places, rows, _ = portion
         factors = self.block.weights[rows]
         if is_sparse(X):
             add_rows_csr(X.data, X.indices, X.indptr, places, changes, factors, out)
         else:
             add_rows_dense(X, places, changes, factors, out)
 
-    def _product(self) -> Float64Array:
+    def _product(self, feed: RowFeed, changed: Int64Array) -> Float64Array:
         """Give the sum of w_i x_i change_i^T, anew where W has moved by steps rounded to float32."""
         if self.W.dtype == np.float64:
             start = self._start if self.sparse else self._start.T
             return np.asarray((self.W - start) / self.scale)
         product = np.zeros(self.W.shape)
-        changed = np.flatnonzero(self.delta.any(axis=1))
-        for portion in self.block.feed.shuffled(changed, self.random):
-            self.image(portion, self.delta[portion.rows], product)
+        for portion in feed.shuffled(changed, self.random):
+            _, delta = self.duals.read(portion.slab)
+            self.image(portion, delta[portion.rows - portion.slab[0]], product)
         return product
 
-    def stats(self) -> BlockStats:
+    def stats(self, feed: RowFeed) -> BlockStats:
         """Sum the change."""
-        block = self.block
-        product = self._product()
-        self.clock.product()
+        block, n = self.block, len(self.block.y)
         kind, _, margins = block.loss
-        linear, cross, square, alpha_sq, active = change_sums(
-            kind, block.y, block.weights, self.A, self.delta, margins, block.problem.own_share
-        )
+        sums, changed = np.zeros(5), np.zeros(n, dtype=np.bool_)
+        for low in range(0, n, _SUMMED_ROWS):
+            high = min(low + _SUMMED_ROWS, n)
+            A, delta = self.duals.read((low, high))
+            changed[low:high] = delta.any(axis=1)
+            sums += change_sums(
+                kind, block.y[low:high], block.weights[low:high], A, delta, margins,
+                block.problem.own_share,
+            )  # fmt: skip
         self.clock.kernel()
+        product = self._product(feed, np.flatnonzero(changed))
+        self.clock.product()
         return BlockStats(
-            rows=len(self.A),
+            rows=n,
             product=product if self.sparse else np.ascontiguousarray(product.T),
-            b_u=linear,
-            alpha_u=cross,
-            u_sq=square,
-            alpha_sq=alpha_sq,
-            active=active,
+            b_u=float(sums[0]),
+            alpha_u=float(sums[1]),
+            u_sq=float(sums[2]),
+            alpha_sq=float(sums[3]),
+            active=int(sums[4]),
             visited=self.visited,
             seconds_products=self.clock.products,
             seconds_kernels=self.clock.kernels,

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from solvers.dual_rows import DualStore
+from solvers.read_ahead import read_slabs
 from solvers.rows import Rows, RowSource, as_rows, held_in_memory, is_sparse, slab_bounds
-from solvers.typing import Int64Array
+from solvers.typing import FloatArray, Int64Array
 
 #: Rows that are gathered and converted at once.
 _GATHERED_ROWS = 512
@@ -20,11 +22,45 @@ _HELD_BYTES = 1 << 21
 
 
 class Portion(NamedTuple):
-    """Rows of the block to visit one after the other: `places` says where each lies in X."""
+    """Rows of the block to visit one after the other: `places` says where each lies in X.
+
+    `slab` are the first row of the run that they are taken from, and the one after its last.
+    """
 
     X: Rows
     places: Int64Array
     rows: Int64Array
+    slab: tuple[int, int]
+
+
+class DualWindow:
+    """Dual rows A of a block and their change delta, of one slab at a time.
+
+    What is changed in `delta` (rows of the slab, m) is kept when the next slab is opened, or by `close`.
+    """
+
+    def __init__(self, A: DualStore, delta: DualStore) -> None:
+        self._A, self._delta = A, delta
+        self._slab: tuple[int, int] | None = None
+        self.A: FloatArray = np.empty((0, A.shape[1]))
+        self.delta: FloatArray = np.empty((0, A.shape[1]))
+
+    def open(self, slab: tuple[int, int]) -> None:
+        """Give the rows slab[0]..slab[1]-1."""
+        if slab != self._slab:
+            self.close()
+            self.A, self.delta = self._A.read(*slab), self._delta.read(*slab)
+            self._slab = slab
+
+    def read(self, slab: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
+        """Give rows of A and delta only to be looked at, while no slab is open."""
+        return self._A.read(*slab), self._delta.read(*slab)
+
+    def close(self) -> None:
+        """Keep what was changed."""
+        if self._slab is not None:
+            self._delta.write(*self._slab, self.delta)
+        self._slab = None
 
 
 class RowFeed:
@@ -34,36 +70,40 @@ class RowFeed:
     ----------
     X : (rows, d) features of the block.
     dtype : their type as they come out, float32 or float64.
+    in_slabs : whether features that lie in memory are cut into slabs as well.
     """
 
-    def __init__(self, X: RowSource, dtype: np.dtype[Any]) -> None:
+    def __init__(self, X: RowSource, dtype: np.dtype[Any], *, in_slabs: bool = False) -> None:
         self._X = X
         self._dtype = dtype
         self._n = int(X.shape[0])
-        self._slabs = [(0, self._n)] if held_in_memory(X) else list(slab_bounds(X, _GATHERED_ROWS))
+        self.in_slabs = in_slabs
+        whole = held_in_memory(X) and not in_slabs
+        self._slabs = [(0, self._n)] if whole else list(slab_bounds(X, _GATHERED_ROWS))
 
     def shuffled(self, rows: Int64Array, random: np.random.Generator) -> Iterator[Portion]:
         """Yield the given rows, slab by slab, in a random order of slabs and of rows in a slab."""
-        slabs = [int(slab) for slab in random.permutation(len(self._slabs))]
-        if len(slabs) == 1:
-            yield from self._portions(0, random.permutation(rows))
+        if len(self._slabs) == 1:
+            yield from self._portions(self._slabs[0], self._X[0 : self._n], random.permutation(rows))
             return
         rows = np.sort(rows)
-        for slab in slabs:
+        chosen = {}
+        for slab in random.permutation(len(self._slabs)):
             start, stop = self._slabs[slab]
             inside = rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
             if len(inside):
-                yield from self._portions(slab, random.permutation(inside))
+                chosen[start, stop] = random.permutation(inside)
+        for start, stop, values in read_slabs(self._X, chosen, self._dtype):
+            yield from self._portions((start, stop), values, chosen[start, stop])
 
-    def _portions(self, slab: int, rows: Int64Array) -> Iterator[Portion]:
-        start, stop = self._slabs[slab]
-        values = self._X[start:stop]
+    def _portions(self, slab: tuple[int, int], values: Any, rows: Int64Array) -> Iterator[Portion]:
+        start, _ = slab
         if self._ready(values):
-            yield Portion(values, rows - start, rows)
+            yield Portion(values, rows - start, rows, slab)
             return
         for low in range(0, len(rows), _GATHERED_ROWS):
             part = rows[low : low + _GATHERED_ROWS]
-            yield Portion(as_rows(values[part - start], self._dtype), np.arange(len(part)), part)
+            yield Portion(as_rows(values[part - start], self._dtype), np.arange(len(part)), part, slab)
 
     def _ready(self, values: Any) -> bool:
         """Whether kernels can work on values as they are."""
@@ -77,7 +117,7 @@ class RowFeed:
         if len(self._slabs) == 1:
             everything = self._X[0 : self._n]
             if self._ready(everything):
-                return HeldRows(everything, rows, rows)
+                return HeldRows(everything, rows, rows, self._n)
         bytes_ = len(rows) * int(self._X.shape[1]) * self._dtype.itemsize
         if bytes_ > _HELD_BYTES and len(rows) > _HELD_SHARE * self._n:
             return None
@@ -88,19 +128,20 @@ class RowFeed:
             if len(inside):
                 values = self._X[start:stop] if everything is None else everything
                 parts.append(as_rows(values[inside - start], self._dtype))
-        return HeldRows(_stacked(parts), np.arange(len(rows)), rows)
+        return HeldRows(_stacked(parts), np.arange(len(rows)), rows, self._n)
 
 
 class HeldRows:
-    """Rows in memory, ready for kernels: row `rows[t]` of the block is row `places[t]` of X."""
+    """Rows in memory, ready for kernels: row `rows[t]` of a block of n rows is row `places[t]` of X."""
 
-    def __init__(self, X: Rows, places: Int64Array, rows: Int64Array) -> None:
+    def __init__(self, X: Rows, places: Int64Array, rows: Int64Array, n: int) -> None:
         self.X, self.places, self.rows = X, places, rows
+        self.block = 0, n
 
     def shuffled(self, chosen: Int64Array, random: np.random.Generator) -> Portion:
         """Give chosen positions among these rows in a random order."""
         order = random.permutation(chosen)
-        return Portion(self.X, self.places[order], self.rows[order])
+        return Portion(self.X, self.places[order], self.rows[order], self.block)
 
 
 def _stacked(parts: list[Rows]) -> Rows:

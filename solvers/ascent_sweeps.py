@@ -94,7 +94,7 @@ def _one_class(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _update(
+def update_row(
     i: int,
     label: int,
     weighted: float,
@@ -216,7 +216,7 @@ def sweep_dense(
         for j in range(m):
             q[j] = scores[j] + apart[j] * along[i]
         norm = norms[i] - kept_apart * along[i] * along[i]
-        n_changed, rise = _update(
+        n_changed, rise = update_row(
             i, y[i], scale * weights[i], norm, gamma, gamma_own, kind, rho, margins, A, delta,
             q, alpha, work, index_work, changed, steps,
         )  # fmt: skip
@@ -272,7 +272,7 @@ def sweep_csr(
         for j in range(m):
             q[j] = scores[j] + apart[j] * along[i]
         norm = norms[i] - kept_apart * along[i] * along[i]
-        n_changed, rise = _update(
+        n_changed, rise = update_row(
             i, y[i], scale * weights[i], norm, gamma, gamma_own, kind, rho, margins, A, delta,
             q, alpha, work, index_work, changed, steps,
         )  # fmt: skip

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _REMEMBERED = 6
 #: Ridge on the system of a few equations, as a share of its trace.
 _RIDGE = 1e-10
+#: Bytes that all of this may take: beyond them sweeps go on without it.
+_BYTES = 1 << 28
 #: An extrapolation that brings less than this share of the sweeps before it is not worth its time;
 _WORTH = 0.25
 #: after so many of them in a row no more are made in this round.
@@ -42,9 +44,15 @@ class Extrapolation:
         self._failures = 0
         self._note()
 
+    @staticmethod
+    def fits(work: Work, held: HeldRows) -> bool:
+        """Say whether the changes and images of these rows can be remembered."""
+        numbers = len(held.rows) * work.block.problem.m + work.W.size
+        return 8 * (_REMEMBERED + 3) * numbers <= _BYTES
+
     def _note(self) -> None:
         work, rows = self._work, self._rows
-        self._B = work.A[rows].astype(np.float64) + work.delta[rows].astype(np.float64)
+        self._B = work.duals.A[rows].astype(np.float64) + work.duals.delta[rows].astype(np.float64)
         self._W = work.W.astype(np.float64)
 
     def step(self, swept: float) -> float:
@@ -120,11 +128,11 @@ class Extrapolation:
             return 0.0
         step = min(slope / curvature, 1.0) if curvature > 0.0 else 1.0
         # What is stored is what counts: W takes the change after rounding to A's precision.
-        stored = (self._B + step * change - work.A[rows]).astype(work.delta.dtype)
-        taken = stored.astype(np.float64) - work.delta[rows]
-        work.delta[rows] = stored
+        stored = (self._B + step * change - work.duals.A[rows]).astype(work.duals.delta.dtype)
+        taken = stored.astype(np.float64) - work.duals.delta[rows]
+        work.duals.delta[rows] = stored
         self._B += taken
-        image = self._image(taken) if work.delta.dtype != np.float64 else step * image
+        image = self._image(taken) if work.duals.delta.dtype != np.float64 else step * image
         self._W += image
         work.W[:] = self._W
         if work.kept_apart:
@@ -133,6 +141,7 @@ class Extrapolation:
 
     def _image(self, change: Float64Array) -> Float64Array:
         image = np.zeros(self._work.W.shape)
-        self._work.image(Portion(self._held.X, self._held.places, self._rows), change, image)
+        held = self._held
+        self._work.image(Portion(held.X, held.places, held.rows, held.block), change, image)
         image *= self._work.scale
         return image

@@ -1,0 +1,94 @@
+"""Ascent tile by tile and slab by slab: the same visits as row by row, so the same changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from solvers import (
+    Problem,
+    SerialExecutor,
+    Softmax,
+    Status,
+    TopKHinge,
+    UsunierHinge,
+    ascent,
+    ascent_tiles,
+    solve,
+)
+from solvers.ascent import BlockAscent
+from solvers.dual_rows import DenseStore
+from solvers.orders import AscentOrder
+from solvers.shared_direction import SharedDirection
+from tests.reference import losses as reference
+from tests.reference.training_qp import optimum
+from tests.solvers.problems import LOSSES, M, examples, loss_name
+
+
+def change(problem, X, y, weights, order, start, monkeypatch, *, by_tiles):
+    """Give what one order brings from dual rows `start`, in tiles of 7 rows or row by row."""
+    monkeypatch.setattr(ascent, "_LARGE_W", 0 if by_tiles else 1 << 40)
+    for module in (ascent, ascent_tiles):
+        monkeypatch.setattr(module, "TILE_ROWS", 7)
+    A, delta = (DenseStore(len(y), problem.m, np.dtype(np.float64)) for _ in range(2))
+    A.dense[:] = start
+    block = BlockAscent(problem, X, y.astype(np.int32), weights, 0, np.dtype(np.float64))
+    return block.run(order, A, delta), delta.dense
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, Softmax()], ids=loss_name)
+@pytest.mark.parametrize("sweeps", [1, 2, 4])
+@pytest.mark.parametrize("apart", [False, True])
+def test_tiles_change_what_single_rows_change(loss, sweeps, apart, monkeypatch) -> None:
+    X, y = examples(n=60, d=9)
+    smoothing = 0.0 if loss.name == "softmax" else 0.3
+    problem = Problem(loss, n=60, d=9, m=M, lam=0.05, smoothing=smoothing)
+    random = np.random.default_rng(5)
+    weights = random.choice([0.0, 0.5, 1.0, 2.0], 60)
+    u = np.abs(X.mean(axis=0)) / np.linalg.norm(X.mean(axis=0))
+    shared = SharedDirection(u, 0.4) if apart else None
+    order = AscentOrder(round=1, W=np.zeros((9, M)), sweeps=sweeps, spread=1.5, exact=True, shared=shared)
+    arguments = problem, X, y, weights, order, 0.0, monkeypatch
+    rows, by_row = change(*arguments, by_tiles=False)
+    tiles, by_tile = change(*arguments, by_tiles=True)
+    assert np.abs(by_row).max() > 0.1
+    # The same sums in another order.
+    np.testing.assert_allclose(by_tile, by_row, atol=1e-9)
+    np.testing.assert_allclose(tiles.product, rows.product, atol=1e-9)
+    for name in ("b_u", "alpha_u", "u_sq", "active", "visited"):
+        assert getattr(tiles, name) == pytest.approx(getattr(rows, name), rel=1e-9, abs=1e-9), name
+
+
+@pytest.mark.parametrize("classes", [3, 60], ids=["by_product", "by_class"])
+def test_weights_move_by_the_product_of_features_and_changes(classes, monkeypatch) -> None:
+    """Many classes of which few change go to W one by one, else all go by a product; in float32 as well."""
+    random = np.random.default_rng(2)
+    y = random.integers(0, classes, 50)
+    X = (random.standard_normal((classes, 12))[y] + random.standard_normal((50, 12))).astype(np.float32)
+    problem = Problem(TopKHinge(1), n=50, d=12, m=classes, lam=0.1)
+    monkeypatch.setattr(ascent, "_LARGE_W", 0)
+    A, delta = (DenseStore(50, classes, np.dtype(np.float32)) for _ in range(2))
+    block = BlockAscent(problem, X, y.astype(np.int32), np.ones(50), 0, np.dtype(np.float32))
+    W = random.standard_normal((12, classes))
+    stats = block.run(AscentOrder(round=0, W=W), A, delta)
+    share = np.count_nonzero(delta.dense) / delta.dense.size
+    assert (share < 1 / 12) == (classes == 60)
+    np.testing.assert_allclose(stats.product, X.T.astype(float) @ delta.dense, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [TopKHinge(2), UsunierHinge(2), Softmax()], ids=loss_name)
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_whole_runs_end_at_the_optimum(loss, blocks, dtype, monkeypatch) -> None:
+    monkeypatch.setattr(ascent, "_LARGE_W", 0)
+    X, y = examples(n=40, d=4)
+    X = X.astype(dtype)
+    with SerialExecutor(blocks=blocks) as executor:
+        result = solve(X, y, loss, 0.02, tol=1e-5, max_passes=5000, m=M, executor=executor)
+    assert result.status is Status.SOLVED
+    assert result.dual == pytest.approx(reference.dual(X, y, loss, 0.02, 0.0, result.A), rel=1e-9)
+    duals = np.array([record.dual for record in result.history])
+    assert np.diff(duals).min() >= -1e-12 * duals.max()
+    if loss.name != "softmax":
+        best = optimum(X, y, loss, 0.02, 0.0, M)
+        assert result.dual - 1e-6 <= best <= result.primal + 1e-6
