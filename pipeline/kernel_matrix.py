@@ -26,6 +26,7 @@ from pipeline.progress import Progress
 from pipeline.transforms import Transforms
 from solvers.kernel_features import ARRAYS, factor
 from solvers.kernel_functions import Kernel
+from solvers.rows import as_rows
 from storage.chunking import Span
 from storage.files import FileEntry
 from storage.fingerprint import digest_array
@@ -193,7 +194,8 @@ def _features(task: KernelTask) -> Any:
     with _features_lock:
         if _features_held is None or _features_held[0] != task.draft.folder:
             _features_held = None
-            _features_held = (task.draft.folder, task.rows[0 : len(task.rows)])
+            X = as_rows(task.rows[0 : len(task.rows)], np.dtype(np.float32))
+            _features_held = (task.draft.folder, X)
         return _features_held[1]
 
 

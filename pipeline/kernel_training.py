@@ -21,6 +21,7 @@ from solvers.kernel_problem import values_on_matrix
 from solvers.kernel_registry import make_kernel
 from solvers.method_registry import method_named
 from solvers.problem import Problem
+from solvers.rows import as_rows
 from solvers.state import SolveResult
 from solvers.stopping import Status
 
@@ -51,7 +52,7 @@ def planned_kernel(config: TrainConfig, rows: TrainingRows) -> Kernel | None:
     )
     if isinstance(kernel, ChiSquaredKernel) and rows.dataset.info.layout == "csr":
         raise ConfigError("the kernel chi2 takes no sparse features: take linear, rbf or polynomial")
-    return kernel.resolved(rows[0 : len(rows)])
+    return kernel.resolved(as_rows(rows[0 : len(rows)], np.dtype(np.float32)))
 
 
 def with_factor(

@@ -1,6 +1,7 @@
 """The rows of one split as blocks of whole chunks: how a dataset is dealt out and read during training.
 
-A dataset is read in units: a unit is a shard or, where a dataset has few shards, a run of whole chunks.
+A dataset is read in units: a unit is a shard or, where a dataset has few shards or large ones, a run of whole
+chunks.
 Training row i is the i-th row of the split, in row order.  Cut points depend on the dataset alone, so the
 number of workers cannot change an answer; and as every reader takes whole units in order and holds on to
 the last one, no chunk is decoded twice in a pass.
@@ -9,13 +10,14 @@ the last one, no chunk is decoded twice in a pass.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from scipy.sparse import csr_matrix, issparse, vstack
 
+from solvers.rows import as_rows
 from storage.features import Dataset
 from storage.schema import SPLITS
 
@@ -25,24 +27,33 @@ Rows: TypeAlias = Any
 # Fewer shards than this are read in runs of chunks instead, so that a small dataset still has several blocks.
 FEW_SHARDS = 8
 UNITS_WANTED = 16
+# A unit of dense rows takes about so many bytes at most, as stored: a worker holds a few units at a time.
+UNIT_BYTES = 1 << 24
+# Rows of so many bytes are transformed at once.
+RUN_BYTES = 1 << 20
 BLOCKS_AT_MOST = 256
 
 
 class RowTransform(Protocol):
     """Fitted transforms: what partitioning needs to know of them."""
 
+    @property
+    def steps(self) -> Sequence[Any]:
+        """The transforms, none where rows stay as they are."""
+
     def apply(self, X: Any) -> Any:
         """Rows (r, d) to rows (r, d')."""
 
 
 class TrainingRows:
-    """Rows of one split after the fitted transforms: float32, row slices, read unit by unit.
+    """Rows of one split after the fitted transforms: row slices, read unit by unit.
+
+    Slices are float16 where float16 is stored and nothing transforms it, for the solvers widen what they work
+    on; else, and from `read_unit` and `tiles`, rows are float32.
 
     Pickles as the dataset's address, the split and the transforms; it opens the dataset where it is used.
     A slice may be a view of a buffer of its thread: it is valid until the next slice is taken.
     """
-
-    dtype = np.dtype(np.float32)
 
     def __init__(
         self, dataset: Dataset, split: str = "train", transforms: RowTransform | None = None
@@ -50,6 +61,8 @@ class TrainingRows:
         self.dataset = dataset
         self.split = split
         self.transforms = transforms
+        # None where nothing changes a row
+        self._transforms = transforms if transforms is not None and transforms.steps else None
         self._open()
 
     def _open(self) -> None:
@@ -60,9 +73,11 @@ class TrainingRows:
         cuts = range(0, self.dataset.info.n_rows + self._unit_rows, self._unit_rows)
         self._offsets = np.searchsorted(self._indices, np.asarray(cuts)).astype(np.int64)
         d = self.dataset.info.d
-        if self.transforms is not None:
-            d = int(self.transforms.apply(np.zeros((1, d), dtype=np.float32)).shape[1])
+        if self._transforms:
+            d = int(self._transforms.apply(np.zeros((1, d), dtype=np.float32)).shape[1])
         self.shape = (len(self._indices), d)
+        halves = self.dataset.info.layout == "dense" and self.dataset.info.dtype == "float16"
+        self.dtype = np.dtype(np.float16 if halves and not self._transforms else np.float32)
         self._buffer = threading.local()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -78,8 +93,8 @@ class TrainingRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows as training sees them."""
-        return len(self) * _row_bytes(self)[0]
+        """Bytes of all rows as float32."""
+        return len(self) * _row_bytes(self, np.float32)
 
     @property
     def indices(self) -> NDArray[np.int64]:
@@ -116,13 +131,31 @@ class TrainingRows:
         return stored if stop - start == last - first else stored[picked - start]
 
     def transformed(self, raw: Rows) -> Rows:
-        """Stored rows as training sees them: float32, transforms applied."""
-        rows = raw.astype(np.float32, copy=False)
-        return rows if self.transforms is None else self.transforms.apply(rows)
+        """Stored rows as float32, transforms applied."""
+        return self._applied(raw, lambda rows: rows.astype(np.float32, copy=False))
 
     def read_unit(self, unit: int) -> Rows:
-        """Rows of `unit` as training sees them."""
+        """Rows of `unit`: float32, transforms applied."""
         return self.transformed(self.raw_unit(unit))
+
+    def _prepared(self, unit: int) -> Rows:
+        """Rows of `unit` as slices give them."""
+        raw = self.raw_unit(unit)
+        if raw.dtype == self.dtype and not self._transforms:
+            return raw
+        return self._applied(raw, lambda rows: as_rows(rows, np.dtype(np.float32)))
+
+    def _applied(self, raw: Rows, to_float32: Callable[[Rows], Rows]) -> Rows:
+        """Transform rows, a cacheful at a time: none of the arrays between goes through memory."""
+        if not self._transforms:
+            return to_float32(raw)
+        if issparse(raw) or not len(raw):
+            return self._transforms.apply(to_float32(raw))
+        rows = np.empty((len(raw), self.shape[1]), dtype=np.float32)
+        step = max(1, RUN_BYTES // (4 * max(raw.shape[1], self.shape[1])))
+        for low in range(0, len(raw), step):
+            rows[low : low + step] = self._transforms.apply(to_float32(raw[low : low + step]))
+        return rows
 
     def tiles(self) -> Iterator[tuple[int, int, Rows]]:
         """All rows, as (start, stop, rows) unit by unit."""
@@ -135,23 +168,28 @@ class TrainingRows:
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("training rows are taken in slices of step 1")
-        first = max(0, int(np.searchsorted(self._offsets, start, side="right")) - 1)
         parts = []
-        for unit in range(first, self.units):
+        for unit in self._units_of(start, stop):
+            low, high = self.unit_span(unit)
+            parts.append(self._unit(unit)[max(start, low) - low : min(stop, high) - low])
+        if not parts:
+            return self.transformed(_no_rows(self.dataset)).astype(self.dtype)
+        return parts[0] if len(parts) == 1 else _stack(parts)
+
+    def _units_of(self, start: int, stop: int) -> Iterator[int]:
+        """Units that have rows among start..stop-1."""
+        for unit in range(max(0, int(np.searchsorted(self._offsets, start, side="right")) - 1), self.units):
             low, high = self.unit_span(unit)
             if low >= stop:
-                break
-            if high > start:
-                parts.append(self._unit(unit)[max(start, low) - low : min(stop, high) - low])
-        if not parts:
-            return self.transformed(_no_rows(self.dataset))
-        return parts[0] if len(parts) == 1 else _stack(parts)
+                return
+            if max(low, start) < min(high, stop):
+                yield unit
 
     def _unit(self, unit: int) -> Rows:
         """Give a unit from this thread's buffer, which holds the last one."""
         if getattr(self._buffer, "unit", None) != unit:
             self._buffer.rows = None  # let the old one go before the new one comes
-            self._buffer.rows = self.read_unit(unit)
+            self._buffer.rows = self._prepared(unit)
             self._buffer.unit = unit
         return self._buffer.rows
 
@@ -159,15 +197,19 @@ class TrainingRows:
 class CachedRows(TrainingRows):
     """Training rows of which as many as fit into `budget` bytes stay in memory; the rest is streamed.
 
-    Only rows start..stop-1 count (a worker's own).  They are kept as training sees them or, if only that
-    fits better (float16), as stored.  Does not travel: each worker makes its own.
+    Only rows start..stop-1 count (a worker's own).  They are kept as slices give them or, if that
+    is smaller (transformed float16) and they do not all fit, as stored.  Does not travel: each worker makes
+    its own.
     """
 
     def __init__(self, rows: TrainingRows, budget: int, start: int = 0, stop: int | None = None) -> None:
         super().__init__(rows.dataset, rows.split, rows.transforms)
         stop = len(self) if stop is None else stop
         sizes = [max(0, min(b, stop) - max(a, start)) for a, b in map(self.unit_span, range(self.units))]
-        ready, stored = _row_bytes(self)
+        ready, stored = (
+            _row_bytes(self, self.dtype),
+            _row_bytes(rows, self.dataset.info.dtype, self.dataset.info.d),
+        )
         self.keeps_stored = stored < ready and sum(sizes) * ready > budget
         row_bytes = stored if self.keeps_stored else ready
         self._kept = _units_within(sizes, row_bytes, budget)
@@ -189,11 +231,15 @@ class CachedRows(TrainingRows):
         """Bytes held at this moment."""
         return sum(_nbytes(rows) for rows in self._cache.values())
 
-    def read_unit(self, unit: int) -> Rows:
-        """Rows of `unit` as training sees them, from memory where they are kept as stored."""
+    def at_hand(self, start: int, stop: int) -> bool:
+        """Whether rows start..stop-1 are in memory as slices give them."""
+        return not self.keeps_stored and all(unit in self._cache for unit in self._units_of(start, stop))
+
+    def raw_unit(self, unit: int) -> Rows:
+        """Rows of `unit` as stored, from memory where they are kept so."""
         if unit in self._kept and self.keeps_stored:
-            return self.transformed(self._keep(unit))
-        return super().read_unit(unit)
+            return self._keep(unit)
+        return super().raw_unit(unit)
 
     def _unit(self, unit: int) -> Rows:
         if unit in self._kept and not self.keeps_stored:
@@ -203,26 +249,27 @@ class CachedRows(TrainingRows):
     def _keep(self, unit: int) -> Rows:
         with self._locks[unit]:
             if unit not in self._cache:
-                raw = self.raw_unit(unit)
-                self._cache[unit] = raw if self.keeps_stored else self.transformed(raw)
+                self._cache[unit] = super().raw_unit(unit) if self.keeps_stored else self._prepared(unit)
             return self._cache[unit]
 
 
 def _unit_rows(dataset: Dataset) -> int:
-    plan = dataset.plan
+    plan, info = dataset.plan, dataset.info
+    chunks = -(-plan.n_rows // plan.chunk_rows) // UNITS_WANTED
     if plan.units >= FEW_SHARDS:
-        return plan.shard_rows
-    chunks = -(-plan.n_rows // plan.chunk_rows)
-    return plan.chunk_rows * max(1, chunks // UNITS_WANTED)
+        chunks = plan.chunks_per_shard
+    if info.layout == "dense":
+        chunks = min(chunks, UNIT_BYTES // max(1, plan.chunk_rows * info.d * np.dtype(info.dtype).itemsize))
+    return plan.chunk_rows * max(1, chunks)
 
 
-def _row_bytes(rows: TrainingRows) -> tuple[int, int]:
-    """Bytes of one row as training sees it, and as stored."""
+def _row_bytes(rows: TrainingRows, dtype: DTypeLike, width: int | None = None) -> int:
+    """Bytes of one row of `width` numbers of a type, by default as many as training sees."""
     info = rows.dataset.info
     if info.layout == "csr":
         entries = -(-(info.nonzeros or 0) // max(1, info.n_rows))
-        return 8 * (entries + 2), 8 * (entries + 2)
-    return rows.shape[1] * 4, info.d * np.dtype(info.dtype).itemsize
+        return 8 * (entries + 2)
+    return (rows.shape[1] if width is None else width) * np.dtype(dtype).itemsize
 
 
 def _units_within(sizes: Sequence[int], row_bytes: int, budget: int) -> frozenset[int]:

@@ -16,6 +16,7 @@ from scipy import sparse
 
 from pipeline.errors import ConfigError
 from pipeline.kernel_transforms import Fourier, Nystroem
+from pipeline.row_kernels import squared_norms
 
 Float32Array = NDArray[np.float32]
 Tiles = Callable[[], Iterable[Any]]
@@ -61,7 +62,7 @@ class L2Normalize:
             norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1), dtype=np.float64)).ravel()
             scale = np.repeat(_inverse(norms), np.diff(rows.indptr)).astype(np.float32)
             return sparse.csr_matrix((rows.data * scale, rows.indices, rows.indptr), shape=rows.shape)
-        norms = np.sqrt(np.einsum("ij,ij->i", X, X, dtype=np.float64))
+        norms = np.sqrt(squared_norms(X))
         return (X * _inverse(norms)[:, None].astype(np.float32)).astype(np.float32, copy=False)
 
 

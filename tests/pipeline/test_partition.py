@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.sparse import issparse
 
+from pipeline import partition
 from pipeline.partition import CachedRows, TrainingRows
 from pipeline.transforms import Transforms
 from storage.chunking import ChunkPlan
@@ -47,7 +48,10 @@ def test_any_slice_gives_the_rows_of_the_split_in_order(dataset: Dataset, budget
     assert rows.shape == truth.shape
     for start, stop in [(0, len(truth)), (0, 0), (3, 4), (40, 200), (len(truth) - 1, len(truth)), (17, 18)]:
         assert np.array_equal(dense(rows[start:stop]), truth[start:stop])
-        assert rows[start:stop].dtype == np.float32
+        assert rows[start:stop].dtype == rows.dtype
+    for start, stop, tile in rows.tiles():
+        assert tile.dtype == np.float32
+        assert np.array_equal(dense(tile), truth[start:stop])
 
 
 def test_rows_travel_and_read_the_same(dataset: Dataset) -> None:
@@ -98,12 +102,40 @@ def test_float16_is_kept_as_stored_where_only_that_fits(
 ) -> None:
     dataset = small_dataset(tmp_path, dtype="float16")
     stored = dataset.info.counts["train"] * dataset.info.d * 2
-    rows = CachedRows(TrainingRows(dataset), stored)
-    read_spans(rows, monkeypatch, 50)
-    assert rows.keeps_stored
-    assert rows.cached_bytes == stored
-    assert read_spans(rows, monkeypatch, 50) == []
+    plain, scaled = TrainingRows(dataset), TrainingRows(dataset, transforms=Transforms.fit(("l2",), list))
+    for whole, keeps_stored in [(plain, False), (scaled, True)]:
+        rows = CachedRows(whole, stored)
+        read_spans(rows, monkeypatch, 50)
+        assert rows.keeps_stored == keeps_stored
+        assert rows.cached_bytes == stored
+        assert read_spans(rows, monkeypatch, 50) == []
+        assert rows.at_hand(10, len(rows)) == (not keeps_stored)
+        assert np.array_equal(rows[0 : len(rows)], whole[0 : len(rows)])
+
+
+def test_shards_of_any_size_are_read_in_units_of_a_few_megabytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition, "UNIT_BYTES", 2 * 12 * 40)
+    dataset = small_dataset(tmp_path, dtype="float16")
+    rows = TrainingRows(dataset)
+    assert max(stop - start for start, stop in read_spans(rows, monkeypatch, 50)) <= 32
     assert np.array_equal(rows[0 : len(rows)], expected(dataset))
+
+
+def test_rows_are_transformed_alike_however_many_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = small_dataset(tmp_path, dtype="float16")
+    rows = TrainingRows(dataset, transforms=Transforms.fit(("l2", "bias"), list))
+    at_once = rows.transformed(expected(dataset))
+    monkeypatch.setattr(partition, "RUN_BYTES", 4 * 13 * 5)
+    for result in (rows[0 : len(rows)], np.concatenate([tile for _, _, tile in rows.tiles()])):
+        assert np.array_equal(result, at_once)
+    truth = expected(dataset).astype(np.float64)
+    truth /= np.linalg.norm(truth, axis=1, keepdims=True)
+    assert np.allclose(at_once[:, :-1], truth, atol=1e-7)
+    assert np.all(at_once[:, -1] == 1.0)
 
 
 def test_a_cache_counts_and_keeps_only_its_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
