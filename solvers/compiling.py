@@ -28,9 +28,11 @@ def compile_kernels(
     smoothing_kind: SmoothingKind = "moreau",
     keep_duals: bool = False,
     sparse: bool = False,
+    packed: bool = False,
 ) -> None:
     """Compile (or load) what float32 features with this loss and method need, by solving tiny problems.
 
+    `packed` asks for what a budget for dual variables needs, where they do not fit it as arrays.
     Numba keeps compiled kernels beside the package, so that only the first call on a machine takes long: tens
     of seconds on a slow one.  Without this call the first pass takes them.
     """
@@ -47,7 +49,7 @@ def compile_kernels(
             method=method,
             tol=1e-15,
             max_passes=_PASSES,
-            executor=SerialExecutor(),
+            executor=SerialExecutor(dual_bytes=0 if packed else None),
             smoothing_kind=smoothing_kind,
             keep_duals=keep_duals,
             m=m,

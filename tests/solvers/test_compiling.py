@@ -13,20 +13,22 @@ import numba, numpy as np
 from numba.core.dispatcher import Dispatcher
 import gc, sys
 from scipy import sparse
-from solvers import TopKHinge, solve
+from solvers import SerialExecutor, TopKHinge, solve
 from solvers.compiling import compile_kernels
 
 def signatures():
     found = [o for o in gc.get_objects() if isinstance(o, Dispatcher)]
     return {f.py_func.__qualname__: list(f.signatures) for f in found if "solvers" in f.py_func.__module__}
 
-method, smoothing, is_sparse = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "sparse"
-compile_kernels(TopKHinge(2), 4, smoothing, method, sparse=is_sparse)
+method, smoothing, is_sparse, packed = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "sparse", sys.argv[4]
+compile_kernels(TopKHinge(2), 4, smoothing, method, sparse=is_sparse, packed=packed == "packed")
 before = signatures()
 random = np.random.default_rng(0)
 X = random.standard_normal((300, 6)).astype(np.float32)
 y = random.integers(0, 4, 300)
-solve(sparse.csr_matrix(X) if is_sparse else X, y, TopKHinge(2), 1e-2, smoothing, method, max_passes=5)
+executor = SerialExecutor(dual_bytes=2_000 if packed == "packed" else None)
+X = sparse.csr_matrix(X) if is_sparse else X
+solve(X, y, TopKHinge(2), 1e-2, smoothing, method, max_passes=5, executor=executor)
 after = signatures()
 print(sum(map(len, before.values())))
 print({name: s for name, s in after.items() if s != before.get(name)})
@@ -34,17 +36,18 @@ print({name: s for name, s in after.items() if s != before.get(name)})
 
 
 @pytest.mark.parametrize(
-    ("method", "smoothing", "layout"),
+    ("method", "smoothing", "layout", "duals"),
     [
-        ("dual_ascent", 0.0, "dense"),
-        ("dual_ascent", 0.1, "sparse"),
-        ("fw", 0.0, "dense"),
-        ("fw", 0.1, "sparse"),
+        ("dual_ascent", 0.0, "dense", "arrays"),
+        ("dual_ascent", 0.1, "sparse", "arrays"),
+        ("dual_ascent", 0.1, "dense", "packed"),
+        ("fw", 0.0, "dense", "arrays"),
+        ("fw", 0.1, "sparse", "packed"),
     ],
 )
-def test_nothing_is_left_to_compile(method, smoothing, layout) -> None:
+def test_nothing_is_left_to_compile(method, smoothing, layout, duals) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, method, str(smoothing), layout],
+        [sys.executable, "-c", PROGRAM, method, str(smoothing), layout, duals],
         capture_output=True,
         text=True,
         check=True,
