@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
 import time
@@ -21,8 +22,9 @@ from storage.stores import Store, open_store
 
 @dataclass(frozen=True)
 class Speed:
-    """Megabytes (10^6 bytes, uncompressed) a second of one type."""
+    """Megabytes (10^6 bytes, uncompressed) a second of features of one kind and type."""
 
+    features: str
     dtype: str
     write: float
     read: float
@@ -31,24 +33,25 @@ class Speed:
 
 
 def measure(folder: str, rows: int = 16384, d: int = 1024, repeats: int = 3) -> Iterator[Speed]:
-    """Write and read `rows` x `d` features that are half zeros, as after a ReLU, in each stored type."""
+    """Write and read `rows` x `d` features in each stored type: half zeros, as after a ReLU, and noise."""
     store = open_store(folder, create=True)
-    base = np.maximum(np.random.default_rng(0).standard_normal((rows, d), dtype=np.float32), 0)
-    for dtype in ("float32", "float16"):
-        X = base.astype(dtype)
+    noise = np.random.default_rng(0).standard_normal((rows, d), dtype=np.float32)
+    for features, dtype in itertools.product(("half zeros", "noise"), ("float32", "float16")):
+        X = (noise if features == "noise" else np.maximum(noise, 0)).astype(dtype)
         plan = ChunkPlan.choose(rows, d, X.itemsize)
-        write, dataset = written(store, X, plan)
+        write, dataset = written(store, f"{features} {dtype}", X, plan)
         read = fastest(partial(dataset.rows, 0, rows), repeats)
         tiles = fastest(partial(read_tiles, dataset), repeats)
         packed = sum(entry.size for entry in dataset.files.entries)
         megabytes = X.nbytes / 1e6
-        yield Speed(dtype, megabytes / write, megabytes / read, megabytes / tiles, packed / X.nbytes)
+        speeds = (megabytes / seconds for seconds in (write, read, tiles))
+        yield Speed(features, dtype, *speeds, packed / X.nbytes)
 
 
-def written(store: Store, X: NDArray[Any], plan: ChunkPlan) -> tuple[float, Dataset]:
+def written(store: Store, key: str, X: NDArray[Any], plan: ChunkPlan) -> tuple[float, Dataset]:
     """Seconds that it takes to write and commit X, and the dataset."""
     rows, d = X.shape
-    writer = DatasetWriter.begin(store, X.dtype.name, rows, d, X.dtype, plan, {})
+    writer = DatasetWriter.begin(store, key, rows, d, X.dtype, plan, {})
     parts = [pa.table({"sample_id": [str(row) for row in range(*cut)]}) for cut in cuts(plan)]
     started = time.perf_counter()
     for unit, (start, stop) in enumerate(cuts(plan)):
@@ -58,7 +61,7 @@ def written(store: Store, X: NDArray[Any], plan: ChunkPlan) -> tuple[float, Data
 
 
 def read_tiles(dataset: Dataset, tile: int = 512) -> None:
-    """Read all rows as the solver does, tile by tile."""
+    """Read all rows in runs that are no whole chunks."""
     rows = dataset.info.n_rows
     for row in range(0, rows, tile):
         dataset.rows(row, min(rows, row + tile))
@@ -83,6 +86,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as place:
         for speed in measure(place):
             print(
-                f"{speed.dtype}: write {speed.write:.0f} MB/s, read {speed.read:.0f} MB/s,"
+                f"{speed.features}, {speed.dtype}: write {speed.write:.0f} MB/s, read {speed.read:.0f} MB/s,"
                 f" in tiles of 512 rows {speed.read_tiles:.0f} MB/s; {speed.packed_share:.2f} of the bytes"
             )

@@ -193,6 +193,18 @@ def test_every_flipped_bit_of_a_shard_is_noticed(position: int) -> None:
         decode_all(bytes(shard), layout)
 
 
+def test_noise_is_stored_as_it_is_and_the_rest_is_packed(local_store: Store) -> None:
+    array = np.zeros((8, 1000), np.float32)
+    array[:4] = np.random.default_rng(2).standard_normal((4, 1000))
+    entries = written(local_store, array, 4, 2)
+    size = next(entry.size for entry in entries if "/c/" in entry.path)
+    assert array.nbytes / 2 < size < array.nbytes / 2 + 300
+    theirs = zarr.open_array(local_store.zarr_store("folder/a"), mode="r")
+    np.testing.assert_array_equal(theirs[:], array)
+    reader = ArrayReader.open(files(local_store, entries), "a", "array a")
+    np.testing.assert_array_equal(reader.rows(0, 8), array)
+
+
 def decode_all(shard: bytes, layout: ChunkLayout) -> None:
     index = decode_index(shard[-layout.index_bytes :], layout, len(shard))
     for offset, length in index.tolist():
