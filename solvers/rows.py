@@ -19,8 +19,11 @@ from solvers.typing import FloatArray
 #: Rows as they are computed with: a C-contiguous float array or a CSR matrix.
 Rows: TypeAlias = Any
 
-#: A tile of features and its scores stay in a core's second-level cache between the two products that use it.
+#: A tile of features and its scores stay in a core's second-level cache between the two products that use it,
 _TILE_BYTES = 5 << 18
+#: unless it would have fewer rows than this: W, or a product as large, is then fetched too often.
+_GOOD_TILE_ROWS = 512
+_MOST_TILE_BYTES = 12 << 20
 _MIN_TILE_ROWS = 64
 _MAX_TILE_ROWS = 4096
 #: Bytes to compute with that are read at once from a source that does not lie in memory.
@@ -97,8 +100,9 @@ def compute_dtype(dtype: Any) -> np.dtype[Any]:
 
 def tile_rows(d: int, m: int, itemsize: int) -> int:
     """Give the number of rows of a tile: a power of two that fits the cache."""
-    fitting = max(_TILE_BYTES // (itemsize * (d + m)), 1)
-    return int(min(max(1 << (fitting.bit_length() - 1), _MIN_TILE_ROWS), _MAX_TILE_ROWS))
+    row_bytes = itemsize * (d + m)
+    wanted = max(_TILE_BYTES // row_bytes, min(_GOOD_TILE_ROWS, _MOST_TILE_BYTES // row_bytes), 1)
+    return int(min(max(1 << (wanted.bit_length() - 1), _MIN_TILE_ROWS), _MAX_TILE_ROWS))
 
 
 def held_in_memory(X: RowSource) -> bool:

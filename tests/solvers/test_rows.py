@@ -72,8 +72,9 @@ def test_products_are_exact_enough_for_what_is_stored(stored, computed) -> None:
     assert compute_dtype(np.dtype(stored)) == np.dtype(computed)
 
 
-def test_tiles_fit_the_cache() -> None:
-    assert tile_rows(1024, 100, 4) == 256
+def test_tiles_fit_the_cache_or_have_rows_enough() -> None:
+    assert tile_rows(300, 20, 4) == 1024
+    assert tile_rows(4096, 1000, 4) == 512
     assert tile_rows(10**6, 100, 8) == 64
     assert tile_rows(1, 2, 4) == 4096
 
