@@ -19,8 +19,8 @@ from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 
 ZSTD_LEVEL = 1
-# A chunk that shrinks to more than this share is stored as it is, in a frame of zstd all the same: noise, such as
-# the mantissas of features without zeros, is read seven times as fast that way.
+# A chunk that shrinks to more than this share is stored as it is, if in a frame of zstd all the same: noise,
+# such as the mantissas of features without zeros, is read seven times as fast that way.
 _WORTH_PACKING = 0.875
 _AS_IT_IS = -1
 CRC_BYTES = 4
