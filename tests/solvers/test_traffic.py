@@ -65,7 +65,7 @@ def test_resident_memory_follows_what_is_held() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 8, 9, 100, 1001])
 def test_an_endless_run_keeps_an_even_choice_of_its_rounds(rounds: int) -> None:
-    kept = KeptRounds(8)
+    kept: KeptRounds[IterationRecord] = KeptRounds(8)
     for number in range(rounds):
         kept.add(record_of(number))
     numbers = [record.round for record in kept.records()]
@@ -81,4 +81,4 @@ def test_an_endless_run_keeps_an_even_choice_of_its_rounds(rounds: int) -> None:
 
 
 def test_no_rounds_are_kept_of_none() -> None:
-    assert KeptRounds().records() == ()
+    assert KeptRounds[int]().records() == ()

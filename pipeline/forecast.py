@@ -1,0 +1,162 @@
+"""How long a run will still take: its gap's decline over recent rounds, drawn on to the tolerance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers.kept_rounds import KeptRounds
+
+# Fewer rounds than this show no law.
+LEAST_ROUNDS = 6
+# A range wider than this factor is no answer, unless it ends within this share of the rounds done so far.
+WIDEST, NEAR = 10.0, 0.1
+# Nor is one that needs so many times the decline, in decades, that was looked at.
+FARTHEST = 10.0
+# Points that a running forecast keeps.
+KEPT = 512
+# A law counts as long as its squared error is within this factor of the better one's.
+PLAUSIBLE = 2.0
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TimeLeft:
+    """Seconds until the tolerance is reached, and the range in which they lie about 19 times in 20."""
+
+    seconds: float
+    low: float
+    high: float
+
+
+def estimated_seconds_left(history: Iterable[Mapping[str, Any]], tol: float) -> TimeLeft | None:
+    """Estimate from a run's history records; None where they do not say.
+
+    Looks at relative gaps or, where the loss is not convex, at the gradient beside the first one.
+    """
+    forecast = Forecast(tol)
+    for record in history:
+        forecast.take(record)
+    return forecast.left()
+
+
+class Forecast:
+    """Takes the records of a run as they come and estimates at any time, in bounded memory."""
+
+    def __init__(self, tol: float) -> None:
+        self._tol = tol
+        self._points: KeptRounds[tuple[float, float, float]] = KeptRounds(KEPT)
+        self._round, self._best = -1, math.inf
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """Take the next record; one that is no round, or says nothing, is passed over."""
+        stationarity = record.get("stationarity")
+        gap = record.get("relative_gap") if stationarity is None else stationarity
+        if "round" not in record or gap is None or not math.isfinite(gap):
+            return
+        if record["round"] <= self._round:
+            # Rounds are done again after a loss: what they said before is void.
+            self._points, self._best = KeptRounds(KEPT), math.inf
+        self._round, self._best = record["round"], min(self._best, gap)
+        self._points.add((float(self._round), float(record["seconds"]), self._best))
+
+    def left(self) -> TimeLeft | None:
+        """Give the time left as far as the records taken so far can say."""
+        points = np.asarray(self._points.records(), np.float64).reshape(-1, 3)
+        return time_left(points[:, 0], points[:, 1], points[:, 2], self._tol)
+
+
+def time_left(rounds: ArrayLike, seconds: ArrayLike, gaps: ArrayLike, tol: float) -> TimeLeft | None:
+    """Estimate from the gaps after ascending rounds, and the seconds up to their ends.
+
+    The smallest gap so far is taken to fall by a constant factor a round, or with a power of the rounds,
+    whichever fits the last half of the rounds; the last quarter is asked too.  A decline that may as well be
+    none, that is far from the tolerance, or whose end is known to no better than a factor of ten gives None.
+    """
+    t, clock = np.asarray(rounds, np.float64), np.asarray(seconds, np.float64)
+    best = np.minimum.accumulate(np.asarray(gaps, np.float64))
+    if len(t) and best[-1] <= tol:
+        return TimeLeft(0.0, 0.0, 0.0)
+    if len(t) < LEAST_ROUNDS or not tol > 0.0:
+        return None
+    windows = [_window(t, share) for share in (0.5, 0.25)]
+    found = [_rounds_left(t[first:], np.log(best[first:]), math.log(tol)) for first in windows]
+    low, high = min(one[1] for one in found), max(one[2] for one in found)
+    rounds_left = math.sqrt(found[0][0] * found[1][0])
+    shown, missing = math.log(best[windows[0]] / best[-1]), math.log(best[-1] / tol)
+    vague = high > WIDEST * low and high > NEAR * (t[-1] - t[0])
+    if math.isinf(high) or vague or missing > FARTHEST * shown:
+        return None
+    pace = (clock[-1] - clock[windows[0]]) / (t[-1] - t[windows[0]])
+    return TimeLeft(float(pace * rounds_left), float(pace * low), float(pace * high))
+
+
+def _window(t: Floats, share: float) -> int:
+    """Index from which the last `share` of the rounds lies, or of few rounds more."""
+    first = int(np.searchsorted(t, t[-1] - share * (t[-1] - t[0])))
+    return min(first, len(t) - LEAST_ROUNDS)
+
+
+def _rounds_left(t: Floats, logs: Floats, goal: float) -> tuple[float, float, float]:
+    """Rounds until `logs` reaches `goal`: as expected, at least and at most; infinite where it may not."""
+    laws = [_line(t, logs), _line(np.log1p(t), logs)]
+    errors = [law.error for law in laws]
+    ranges = []
+    for law, rounds_of in zip(laws, (_linear, _logarithmic), strict=True):
+        if law.error <= PLAUSIBLE * min(errors) + 1e-18 * len(t):
+            drop, spread = logs[-1] - goal, law.errors * law.scatter
+            ranges.append(
+                (
+                    rounds_of(t[-1], drop, law.slope),
+                    rounds_of(t[-1], max(drop - spread, 0.0), law.slope - law.errors * law.slope_error),
+                    rounds_of(t[-1], drop + spread, law.slope + law.errors * law.slope_error),
+                    law.error,
+                )
+            )
+    best = min(ranges, key=lambda one: one[3])
+    return best[0], min(one[1] for one in ranges), max(one[2] for one in ranges)
+
+
+def _linear(_: float, drop: float, slope: float) -> float:
+    return drop / -slope if slope < 0.0 else math.inf
+
+
+def _logarithmic(now: float, drop: float, slope: float) -> float:
+    steps = drop / -slope if slope < 0.0 else math.inf
+    return (1.0 + now) * math.expm1(steps) if steps < 100.0 else math.inf
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A straight line through points: its slope with standard error, squared error, typical distance.
+
+    `errors` is how many standard errors 19 in 20 lie within.
+    """
+
+    slope: float
+    slope_error: float
+    error: float
+    scatter: float
+    errors: float
+
+
+def _line(x: Floats, y: Floats) -> _Line:
+    """Fit by least squares; neighbouring errors that go together count as fewer points."""
+    dx, dy = x - x.mean(), y - y.mean()
+    width = float(dx @ dx)
+    slope = float(dx @ dy) / width
+    off = dy - slope * dx
+    error = float(off @ off)
+    scatter = math.sqrt(error / (len(x) - 2))
+    together = float(off[1:] @ off[:-1]) / error if error > 0.0 else 0.0
+    together = min(max(together, 0.0), 0.9)
+    inflation = math.sqrt((1.0 + together) / (1.0 - together))
+    # Student's t to two digits from 4 degrees of freedom on.
+    errors = 1.96 + 3.3 / (len(x) - 2)
+    return _Line(slope, inflation * scatter / math.sqrt(width), error, scatter, errors)
