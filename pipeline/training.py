@@ -136,6 +136,7 @@ def _compile_kernels(plan: TrainingPlan, progress: Progress | None) -> None:
     config = plan.config
     compile_kernels(
         plan.loss,
+        plan.trained.shape[1] if plan.kernel is None else len(plan.rows),
         plan.m,
         config.smoothing,
         config.method,

@@ -53,6 +53,14 @@ _STAGE_PAYS = 0.1
 _STILL = 0.01
 
 
+def weights_alike(entries: int) -> int:
+    """Give a number of entries of W that is swept like so many, and not much above the least such number."""
+    if entries <= _SMALL_W:
+        return 0
+    large = _LARGE_W // np.dtype(np.float32).itemsize
+    return 2 * _SMALL_W if entries <= large else 2 * large
+
+
 class BlockAscent:
     """Sweeps over the rows of one block.
 

@@ -6,6 +6,7 @@ import numpy as np
 from scipy import sparse as scipy_sparse
 
 from solvers.api import solve
+from solvers.ascent import weights_alike
 from solvers.executor import SerialExecutor
 from solvers.losses.base import Loss
 from solvers.problem import SmoothingKind
@@ -13,14 +14,13 @@ from solvers.problem import SmoothingKind
 #: Enough passes to meet every kernel: the second round applies the step of the first, and dual_ascent
 #: extrapolates from its third round on.
 _PASSES = 12
-#: Rows of noise, which no method fits in so few passes, and numbers of entries of W: a small one is kept in
-#: float64 where a large one is not.
+#: Rows of noise, which no method fits in so few passes.
 _ROWS = 40
-_SIZES = (1, 1 << 16)
 
 
 def compile_kernels(
     loss: Loss,
+    d: int,
     m: int,
     smoothing: float,
     method: str,
@@ -30,27 +30,25 @@ def compile_kernels(
     sparse: bool = False,
     packed: bool = False,
 ) -> None:
-    """Compile (or load) what float32 features with this loss and method need, by solving tiny problems.
+    """Compile (or load) what float32 features (n, d) with this loss and method need; a tiny problem is solved.
 
     `packed` asks for what a budget for dual variables needs, where they do not fit it as arrays.
     Numba keeps compiled kernels beside the package, so that only the first call on a machine takes long: tens
     of seconds on a slow one.  Without this call the first pass takes them.
     """
-    noise = np.random.default_rng(0).standard_normal((_ROWS, 3)).astype(np.float32)
-    for size in _SIZES:
-        X = np.zeros((_ROWS, max(size // m, 3)), dtype=np.float32)
-        X[:, :3] = noise
-        solve(
-            scipy_sparse.csr_matrix(X) if sparse else X,
-            np.arange(_ROWS) % m,
-            loss,
-            lam=1.0 / _ROWS,
-            smoothing=smoothing,
-            method=method,
-            tol=1e-15,
-            max_passes=_PASSES,
-            executor=SerialExecutor(dual_bytes=0 if packed else None),
-            smoothing_kind=smoothing_kind,
-            keep_duals=keep_duals,
-            m=m,
-        )
+    X = np.zeros((_ROWS, max(weights_alike(d * m) // m, 3)), dtype=np.float32)
+    X[:, :3] = np.random.default_rng(0).standard_normal((_ROWS, 3))
+    solve(
+        scipy_sparse.csr_matrix(X) if sparse else X,
+        np.arange(_ROWS) % m,
+        loss,
+        lam=1.0 / _ROWS,
+        smoothing=smoothing,
+        method=method,
+        tol=1e-15,
+        max_passes=_PASSES,
+        executor=SerialExecutor(dual_bytes=0 if packed else None),
+        smoothing_kind=smoothing_kind,
+        keep_duals=keep_duals,
+        m=m,
+    )

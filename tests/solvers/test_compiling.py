@@ -21,10 +21,11 @@ def signatures():
     return {f.py_func.__qualname__: list(f.signatures) for f in found if "solvers" in f.py_func.__module__}
 
 method, smoothing, is_sparse, packed = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "sparse", sys.argv[4]
-compile_kernels(TopKHinge(2), 4, smoothing, method, sparse=is_sparse, packed=packed == "packed")
+d = int(sys.argv[5])
+compile_kernels(TopKHinge(2), d, 4, smoothing, method, sparse=is_sparse, packed=packed == "packed")
 before = signatures()
 random = np.random.default_rng(0)
-X = random.standard_normal((300, 6)).astype(np.float32)
+X = random.standard_normal((300, d)).astype(np.float32)
 y = random.integers(0, 4, 300)
 executor = SerialExecutor(dual_bytes=2_000 if packed == "packed" else None)
 X = sparse.csr_matrix(X) if is_sparse else X
@@ -36,18 +37,19 @@ print({name: s for name, s in after.items() if s != before.get(name)})
 
 
 @pytest.mark.parametrize(
-    ("method", "smoothing", "layout", "duals"),
+    ("method", "smoothing", "layout", "duals", "d"),
     [
-        ("dual_ascent", 0.0, "dense", "arrays"),
-        ("dual_ascent", 0.1, "sparse", "arrays"),
-        ("dual_ascent", 0.1, "dense", "packed"),
-        ("fw", 0.0, "dense", "arrays"),
-        ("fw", 0.1, "sparse", "packed"),
+        ("dual_ascent", 0.0, "dense", "arrays", 6),
+        ("dual_ascent", 0.1, "sparse", "arrays", 6),
+        ("dual_ascent", 0.1, "dense", "packed", 2_000),
+        ("dual_ascent", 0.0, "dense", "arrays", 80_000),
+        ("fw", 0.0, "dense", "arrays", 6),
+        ("fw", 0.1, "sparse", "packed", 6),
     ],
 )
-def test_nothing_is_left_to_compile(method, smoothing, layout, duals) -> None:
+def test_nothing_is_left_to_compile(method, smoothing, layout, duals, d) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, method, str(smoothing), layout, duals],
+        [sys.executable, "-c", PROGRAM, method, str(smoothing), layout, duals, str(d)],
         capture_output=True,
         text=True,
         check=True,
