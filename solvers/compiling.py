@@ -30,7 +30,7 @@ def compile_kernels(
     sparse: bool = False,
     packed: bool = False,
 ) -> None:
-    """Compile (or load) what float32 features (n, d) with this loss and method need; a tiny problem is solved.
+    """Compile (or load) what float32 features (n, d) with this loss and method need, on a tiny problem.
 
     `packed` asks for what a budget for dual variables needs, where they do not fit it as arrays.
     Numba keeps compiled kernels beside the package, so that only the first call on a machine takes long: tens
