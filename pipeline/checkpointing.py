@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -15,15 +15,20 @@ from numpy.typing import NDArray
 from pipeline.interrupts import StopFlag
 from pipeline.progress import Progress
 from solvers.executor import Executor
+from solvers.orders import Commit
 from solvers.state import IterationRecord, SolverState
 from storage.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
+from storage.dual_parts import DualSource, DualWriter, StoredDuals
 from storage.errors import StorageError
+from storage.files import FileEntry
 from storage.history import HistoryWriter
 from storage.stores import Store
 
 logger = logging.getLogger(__name__)
 
 HISTORY_SECONDS = 0.5
+# Saving takes no larger share of a run's time than this.
+SAVING_SHARE = 0.05
 
 # Prefix of the arrays in which a checkpoint keeps what the method remembers.
 MEMORY = "memory."
@@ -43,6 +48,31 @@ class RunPlace:
     keep_duals: bool
 
 
+@dataclass(frozen=True)
+class Pace:
+    """When to save: not before `seconds` after the last time, and later where saving is slow.
+
+    Of the time since `began`, saving has taken `spent` seconds, and `last` the last time, up to `saved`.
+    """
+
+    seconds: float
+    began: float
+    saved: float | None = None
+    spent: float = 0.0
+    last: float = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Whether to save now; one that takes as long as the last must leave the share as it ought to be."""
+        since = self.began if self.saved is None else self.saved
+        share = (self.spent + self.last) / (now - self.began + self.last) if self.last > 0.0 else 0.0
+        return now - since >= self.seconds and share <= SAVING_SHARE
+
+    def after(self, start: float, stop: float) -> Pace:
+        """Give the pace after a save from `start` to `stop`."""
+        last = stop - start
+        return replace(self, saved=stop, spent=self.spent + last, last=last)
+
+
 class RunRecorder:
     """Callback of the solver's loop: appends each round to the history and saves a checkpoint now and then.
 
@@ -55,12 +85,12 @@ class RunRecorder:
         self._place = place
         self._executor = executor
         self._flag = flag
-        self._seconds = seconds
         self._progress = progress
         self._history = HistoryWriter(place.store, place.run_id)
         self._waiting: list[dict[str, Any]] = []
         self._passes = 0
-        self._flushed = self._saved = time.monotonic()
+        self._pace = Pace(seconds, began=time.monotonic())
+        self._flushed = time.monotonic()
         self.latest: SolverState | None = None
 
     def __call__(self, record: IterationRecord, state: SolverState) -> bool:
@@ -73,7 +103,7 @@ class RunRecorder:
             self._progress.advance(record.passes - self._passes)
             self._passes = record.passes
             self._progress.note(facts)
-        if now - self._saved >= self._seconds:
+        if self._pace.is_due(now):
             self.save(state)
         return not self._flag
 
@@ -87,10 +117,20 @@ class RunRecorder:
 
     def save(self, state: SolverState) -> None:
         """Save a checkpoint of `state`, which is the one that the blocks are at."""
+        began = time.monotonic()
         self._write()
-        duals = self._executor.duals(state.commit) if self._place.keep_duals else None
+        duals = written_where_held(self._executor, state.commit) if self._place.keep_duals else None
         save_state(self._place, state, duals)
-        self._saved = time.monotonic()
+        self._pace = self._pace.after(began, time.monotonic())
+
+    def saved_duals(self) -> tuple[int, StoredDuals] | None:
+        """Give the round of the last checkpoint and its dual variables, None where there is none."""
+        try:
+            found = find_checkpoint(self._place)
+        except StorageError as error:
+            logger.warning("no checkpoint can be read, so that lost dual variables begin at 0: %s", error)
+            return None
+        return None if found is None or not found.has_duals else (found.round, found.dual_blocks())
 
     def close(self) -> None:
         """Write what is waiting."""
@@ -118,7 +158,16 @@ class RunRecorder:
                 raise
 
 
-def save_state(place: RunPlace, state: SolverState, duals: Any) -> None:
+def written_where_held(executor: Executor, commit: Commit | None) -> DualSource:
+    """Give what writes A of an executor, with `commit` applied, from wherever its rows are held."""
+
+    def write(writer: DualWriter) -> Sequence[FileEntry]:
+        return executor.map_duals(writer.write, commit)
+
+    return write
+
+
+def save_state(place: RunPlace, state: SolverState, duals: DualSource | None) -> None:
     """Save `state` and, where they are kept, the dual variables with its commit applied."""
     memory = {MEMORY + name: array for name, array in state.memory.items()}
     arrays = {"W": state.W, **memory, **place.transforms}

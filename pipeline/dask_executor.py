@@ -14,19 +14,20 @@ from __future__ import annotations
 import itertools
 import logging
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from distributed import Client
 
-from pipeline import worker_blocks
+from pipeline import worker_blocks, worker_checkpoints
 from pipeline.dask_calls import Call, WorkerCalls, WorkersLost
 from pipeline.errors import ClusterError
 from pipeline.partition import TrainingRows
 from pipeline.worker_blocks import Placement, ShippedRows, Span
 from solvers.block_stats import BlockStats, tree_total
+from solvers.dual_visits import StoredDuals, T
 from solvers.errors import StateLostError
 from solvers.executor import DualRows, block_bounds
 from solvers.orders import Commit, Order
@@ -154,8 +155,20 @@ class DaskExecutor:
                 call = Call(owner, worker_blocks.read_duals, (self._run, self._epoch, span.index, commit))
                 yield span.start, span.stop, self._once([call])[owner]
 
+    def map_duals(
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: Commit | None = None
+    ) -> list[T]:
+        """Give A to calls of `visit` on the workers, at the same time, and join their answers."""
+        asked = (self._run, self._epoch, visit, commit)
+        answers = self._once([Call(owner, worker_checkpoints.visit_duals, asked) for owner in self._owned])
+        return [item for items in answers.values() for item in items]
+
     def load_duals(self, duals: Iterable[DualRows]) -> None:
         """Replace A; the parts are in row order and cover every row."""
+        if isinstance(duals, StoredDuals):
+            own = (self._run, self._epoch, duals)
+            self._once([Call(owner, worker_checkpoints.load_own_duals, own) for owner in self._owned])
+            return
         reached = 0
         for start, stop, rows in duals:
             if start != reached or rows.shape[0] != stop - start:

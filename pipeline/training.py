@@ -18,6 +18,7 @@ from pipeline.checkpointing import (
     find_checkpoint,
     load_state,
     save_state,
+    written_where_held,
 )
 from pipeline.errors import ClusterError, InterruptedRunError
 from pipeline.interrupts import stop_on_signals
@@ -230,7 +231,7 @@ def _publish(plan: TrainingPlan, executor: Executor, result: SolveResult) -> str
             "seconds": result.seconds,
         }
     )
-    duals = executor.duals(result.state.commit) if plan.stores_duals else None
+    duals = written_where_held(executor, result.state.commit) if plan.stores_duals else None
     try:
         return save_model(plan.store, record, arrays, duals)
     except (StateLostError, ClusterError, DiskFullError, AccessError) as error:

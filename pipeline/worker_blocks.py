@@ -128,7 +128,7 @@ def _current(key: tuple[str, str], placement: Placement) -> _Held | None:
 
 def run_order(run: str, epoch: int, order: Order) -> list[tuple[Node, BlockStats]]:
     """Run `order` on the blocks of this worker and give their sums, merged as far as they reach."""
-    with _using(run, epoch) as held, _blas_threads.one():
+    with using(run, epoch) as held, _blas_threads.one():
         merger = TreeMerger(held.placement.blocks)
         blocks = [held.blocks[span.index] for span in held.placement.spans]
         for block, stats in zip(blocks, _on_threads(blocks, order), strict=True):
@@ -138,13 +138,13 @@ def run_order(run: str, epoch: int, order: Order) -> list[tuple[Node, BlockStats
 
 def read_duals(run: str, epoch: int, block: int, commit: Commit | None) -> NDArray[Any]:
     """Rows of A of one block, after applying `commit` where that has not been done."""
-    with _using(run, epoch) as held:
+    with using(run, epoch) as held:
         return np.asarray(held.blocks[block].duals(commit))
 
 
 def write_duals(run: str, epoch: int, block: int, start: int, rows: NDArray[Any]) -> None:
     """Replace rows start.. of A, all within one block."""
-    with _using(run, epoch) as held:
+    with using(run, epoch) as held:
         held.blocks[block].load_duals(start, rows)
 
 
@@ -165,7 +165,7 @@ def _on_threads(blocks: list[Block], order: Order) -> Iterator[BlockStats]:
 
 
 @contextmanager
-def _using(run: str, epoch: int) -> Iterator[_Held]:
+def using(run: str, epoch: int) -> Iterator[_Held]:
     """Give what is held of a run, which no lease ends meanwhile; `StateLostError` for another epoch."""
     with _registry_lock:
         held = _registry.get((_here(), run))

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
 
-from storage.array_reader import ArrayReader, read_checked
-from storage.arrays import packed_array, packed_group, write_row_blocks
-from storage.errors import FormatError, NotFoundError
+from storage.array_reader import read_checked
+from storage.arrays import packed_array, packed_group
+from storage.dual_parts import DUALS, DualSource, DualWriter, StoredDuals, parts_in_order
+from storage.errors import FormatError, NotFoundError, StorageError
 from storage.files import FileEntry, FileSet, put_file, put_files
 from storage.schema import encoding
 from storage.stores import Store
-from storage.urls import join
 
-RowBlocks = Iterable[tuple[int, int, NDArray[Any]]]
-"""(start, stop, rows): consecutive runs of rows, ascending from 0, without gaps."""
-
-DUALS = "duals"
 _NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
 
 
@@ -29,19 +25,24 @@ def write_bundle(
     folder: str,
     kind: str,
     arrays: Mapping[str, NDArray[Any]],
-    duals: RowBlocks | None,
-) -> tuple[list[FileEntry], int]:
-    """Write arrays and, streamed, duals as a Zarr group of encoding `kind`; return files and dual rows."""
+    duals: DualSource | None,
+) -> list[FileEntry]:
+    """Write arrays as a Zarr group of encoding `kind`, and duals from wherever they are; return the files."""
     for name in arrays:
         if not _NAME.match(name) or name == DUALS:
             raise FormatError(f"an array is not named {name!r}; use letters, digits, '_', '-' and '.'")
+    parts = [] if duals is None else parts_in_order(duals(DualWriter(store, folder)))
+    if duals is not None and not parts:
+        raise FormatError(f"no dual variables came to be written to {folder}")
     packed = (file for name in sorted(arrays) for file in packed_array(name, arrays[name]))
     entries = put_files(store, folder, packed)
-    rows = 0
-    if duals is not None:
-        written, rows = write_row_blocks(store, folder, DUALS, duals)
-        entries += written
-    return [*entries, put_file(store, folder, packed_group("", encoding(kind)))], rows
+    return [*entries, *parts, put_file(store, folder, packed_group("", encoding(kind)))]
+
+
+def discard_bundle(store: Store, folder: str) -> None:
+    """Remove what was written of a bundle, as far as that goes: others may still be writing to it."""
+    with contextlib.suppress(StorageError):
+        store.delete_tree(folder)
 
 
 class Bundle:
@@ -49,7 +50,7 @@ class Bundle:
 
     def __init__(self, files: FileSet) -> None:
         self._files = files
-        self._duals: ArrayReader | None = None
+        self._duals: StoredDuals | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -60,27 +61,18 @@ class Bundle:
     @property
     def has_duals(self) -> bool:
         """Whether dual variables were stored."""
-        return join(DUALS, "zarr.json") in self._files.by_path
+        return any(path.startswith(f"{DUALS}/") for path in self._files.by_path)
+
+    @property
+    def duals(self) -> StoredDuals:
+        """The dual variables; `NotFoundError` if none were stored."""
+        if not self.has_duals:
+            raise NotFoundError(f"{self._files.owner} was stored without dual variables")
+        self._duals = self._duals or StoredDuals(self._files)
+        return self._duals
 
     def array(self, name: str) -> NDArray[Any]:
         """The array `name`, with the SHA-256 of its files checked."""
         if name not in self.names:
             raise NotFoundError(f"{self._files.owner} has no array {name!r}; it has {', '.join(self.names)}")
         return read_checked(self._files, name, f"{name} of {self._files.owner}")
-
-    def duals(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start..stop-1 of the dual variables, sizes and checksums checked."""
-        return self._reader().rows(start, stop)
-
-    def dual_blocks(self) -> Iterator[tuple[int, int, NDArray[Any]]]:
-        """All dual variables, shard by shard, as (start, stop, rows)."""
-        bounds = self._reader().spec.plan.unit_bounds()
-        for start, stop in itertools.pairwise(bounds):
-            yield start, stop, self._reader().rows(start, stop)
-
-    def _reader(self) -> ArrayReader:
-        if not self.has_duals:
-            raise NotFoundError(f"{self._files.owner} was stored without dual variables")
-        if self._duals is None:
-            self._duals = ArrayReader.open(self._files, DUALS, f"{DUALS} of {self._files.owner}")
-        return self._duals

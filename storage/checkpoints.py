@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
 
-from storage.bundles import Bundle, RowBlocks, write_bundle
-from storage.errors import IntegrityError, MismatchError, NotFoundError
+from storage.bundles import Bundle, discard_bundle, write_bundle
+from storage.dual_parts import DualSource, StoredDuals
+from storage.errors import IntegrityError, MismatchError, NotFoundError, StorageError
 from storage.files import FileEntry, FileSet
 from storage.fingerprint import seal, unseal
 from storage.records import now, plain
@@ -47,11 +48,11 @@ class Checkpoint:
 
     def duals(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start..stop-1 of the dual variables."""
-        return self._bundle.duals(start, stop)
+        return self._bundle.duals.rows(start, stop)
 
-    def dual_blocks(self) -> Iterator[tuple[int, int, NDArray[Any]]]:
-        """All dual variables as (start, stop, rows), in row order."""
-        return self._bundle.dual_blocks()
+    def dual_blocks(self) -> StoredDuals:
+        """All dual variables: runs (start, stop, rows) in row order, or some for whoever asks."""
+        return self._bundle.duals
 
 
 def save_checkpoint(
@@ -59,19 +60,22 @@ def save_checkpoint(
     run_id: str,
     round: int,  # noqa: A002 - the word of the field
     arrays: Mapping[str, NDArray[Any]],
-    duals: RowBlocks | None,
+    duals: DualSource | None,
     meta: Mapping[str, Any],
 ) -> None:
     """Publish the state after `round`; older checkpoints than the last two are then deleted.
 
+    `duals` writes the dual variables in parts, from as many processes as hold some; the checkpoint is there
+    for others with its record, which is written last.  What a crashed save left goes first, to make room.
     `meta` is a JSON object; its "fingerprint" (an object) says what data and configuration it belongs to.
     Writing a round again replaces it.
     """
+    _prune(store, run_id)
     folder = join(checkpoint_folder(run_id), f"{round:08d}-{uuid.uuid4().hex[:8]}")
     try:
-        entries, _ = write_bundle(store, folder, CHECKPOINT_ENCODING, arrays, duals)
+        entries = write_bundle(store, folder, CHECKPOINT_ENCODING, arrays, duals)
     except Exception:
-        store.delete_tree(folder)
+        discard_bundle(store, folder)
         raise
     record = {
         **encoding(CHECKPOINT_ENCODING),
@@ -148,22 +152,28 @@ def _check_fingerprint(run_id: str, found: Mapping[str, Any], expected: Mapping[
         )
 
 
+def stray_folders(store: Store, run_id: str) -> list[str]:
+    """Folders that no record names: their writer is at work or was killed.
+
+    Where a record is damaged, nobody knows its folder, and none is given.
+    """
+    root = checkpoint_folder(run_id)
+    named = set()
+    for round_number in checkpoint_rounds(store, run_id):
+        try:
+            named.add(read_checkpoint_record(store, run_id, round_number)[1].folder)
+        except StorageError:
+            return []
+    folders = [join(root, name) for name in store.list(root) if not _RECORD.match(name)]
+    return [folder for folder in folders if folder not in named]
+
+
 def _prune(store: Store, run_id: str) -> None:
     """Drop checkpoints beyond the last `KEPT`, and folders that no record names."""
-    rounds = checkpoint_rounds(store, run_id)
-    for old in rounds[:-KEPT]:
+    for old in checkpoint_rounds(store, run_id)[:-KEPT]:
         store.delete(_record_path(run_id, old))
-    kept = set()
-    for round_number in rounds[-KEPT:]:
-        try:
-            record, _ = read_checkpoint_record(store, run_id, round_number)
-        except IntegrityError:
-            # A damaged record says nothing of its folder: leave all folders for fsck to report.
-            return
-        kept.add(record["folder"].rpartition("/")[2])
-    for name in store.list(checkpoint_folder(run_id)):
-        if not _RECORD.match(name) and name not in kept:
-            store.delete_tree(join(checkpoint_folder(run_id), name))
+    for folder in stray_folders(store, run_id):
+        store.delete_tree(folder)
 
 
 def _record_path(run_id: str, round_number: int) -> str:

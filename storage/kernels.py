@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from storage.array_reader import ArrayReader
 from storage.arrays import ArraySpec, packed_group, packed_metadata, packed_shard, write_row_blocks
-from storage.bundles import RowBlocks
 from storage.chunking import ChunkPlan
+from storage.dual_parts import RowBlocks
 from storage.errors import NotFoundError
 from storage.files import FileEntry, FileSet, put_file
 from storage.fingerprint import digest_json, seal, unseal

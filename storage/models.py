@@ -8,8 +8,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from storage.bundles import Bundle, RowBlocks, write_bundle
+from storage.bundles import Bundle, discard_bundle, write_bundle
 from storage.commits import CommitLog
+from storage.dual_parts import DualSource, stored_rows
 from storage.errors import FormatError, IncompleteError
 from storage.files import FileEntry, FileSet
 from storage.numbered import numbered_names, reserve, unknown
@@ -22,7 +23,6 @@ __all__ = [
     "STAGES",
     "Model",
     "ModelRecord",
-    "RowBlocks",
     "list_models",
     "load_model",
     "model_revisions",
@@ -116,27 +116,27 @@ class Model:
 
     def duals(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start..stop-1 of the dual matrix A (n x m); `NotFoundError` if none was stored."""
-        return self._bundle.duals(start, stop)
+        return self._bundle.duals.rows(start, stop)
 
 
 def save_model(
-    store: Store, record: ModelRecord, arrays: Mapping[str, NDArray[Any]], duals: RowBlocks | None = None
+    store: Store, record: ModelRecord, arrays: Mapping[str, NDArray[Any]], duals: DualSource | None = None
 ) -> str:
     """Publish a model and return its URL, <store>/models/m0001; nobody sees it before all of it is stored.
 
-    `duals` are runs of rows (start, stop, A[start:stop]) in row order, streamed.  If writing fails, what
-    was written is removed again.
+    `duals` writes the dual matrix A (n x m) in parts; `storage.dual_parts.from_rows` for what is here.  If
+    writing fails, what was written is removed again.
     """
     _check_stage(record.stage)
     name = reserve(store, _MODELS, _LETTER)
     try:
-        entries, rows = write_bundle(store, _arrays_folder(name), MODEL_ENCODING, arrays, duals)
-        _check_dual_rows(duals, rows, record.n)
+        entries = write_bundle(store, _arrays_folder(name), MODEL_ENCODING, arrays, duals)
+        _check_dual_rows(entries, record.n)
         published = replace(record, id=name, created=now(), revision=1)
         files = [entry.to_json() for entry in entries]
         _log(store, name).append({**published.to_json(), "files": files})
     except Exception:
-        store.delete_tree(_arrays_folder(name))
+        discard_bundle(store, _arrays_folder(name))
         raise
     return join(store.url, _MODELS, name)
 
@@ -212,8 +212,9 @@ def _arrays_folder(name: str) -> str:
     return join(_MODELS, name, "arrays")
 
 
-def _check_dual_rows(duals: RowBlocks | None, rows: int, n: int) -> None:
-    if duals is not None and rows != n:
+def _check_dual_rows(entries: list[FileEntry], n: int) -> None:
+    rows = stored_rows(entries)
+    if rows not in (0, n):
         raise FormatError(f"the model has {n} examples, and dual variables of {rows} were given")
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from storage.checkpoints import checkpoint_folder, checkpoint_rounds, read_checkpoint_record
+from storage.checkpoints import (
+    checkpoint_folder,
+    checkpoint_rounds,
+    read_checkpoint_record,
+    stray_folders,
+)
 from storage.dataset_checks import check_files
 from storage.dataset_info import dataset_log, info_of_commit
 from storage.errors import StorageError
@@ -107,6 +112,9 @@ def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Fi
             yield Finding("history", history_path(name), str(error), "delete the damaged line")
         for round_number in checkpoint_rounds(store, name):
             yield from _checkpoint(store, name, round_number, deep=deep)
+        for folder in stray_folders(store, name):
+            what, mend = "it was begun and never finished", "the next checkpoint of the run removes it"
+            yield Finding("staging", folder, what, mend, harmless=True)
 
 
 def _kernels(store: Store, *, deep: bool) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from solvers.errors import UnsupportedCombinationError
 from solvers.losses import make_loss
 from solvers.method_registry import METHODS
 from solvers.problem import Problem
+from storage.dual_parts import from_rows
 from storage.errors import IntegrityError
 from storage.features import Dataset
 from storage.models import Model, load_model, save_model
@@ -44,7 +45,7 @@ def altered(model: Model, *, A: Any = None, **arrays: Any) -> str:
     kept = {name: model.array(name) for name in model.arrays}
     duals = model.duals(0, model.record.n) if A is None else A
     record = dataclasses.replace(model.record, certificate=None)
-    return save_model(model.store, record, {**kept, **arrays}, [(0, model.record.n, duals)])
+    return save_model(model.store, record, {**kept, **arrays}, from_rows([(0, model.record.n, duals)]))
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +176,7 @@ def test_duals_of_rows_that_count_for_nothing_must_be_zero(folder: Path) -> None
     zeroed = dataclasses.replace(model.record, class_weights=(0.0, *weights[1:]), certificate=None)
     arrays = {name: model.array(name) for name in model.arrays}
     n = model.record.n
-    certificate = certify(save_model(model.store, zeroed, arrays, [(0, n, model.duals(0, n))]))
+    certificate = certify(save_model(model.store, zeroed, arrays, from_rows([(0, n, model.duals(0, n))])))
     assert certificate.infeasibility is not None
     assert certificate.infeasibility > 0.1
     assert not certificate.valid
