@@ -25,7 +25,7 @@ from solvers.ascent_changes import add_rows_csr, add_rows_dense
 from solvers.ascent_kernels import change_sums
 from solvers.ascent_rows import DualWindow, HeldRows, Portion, RowFeed
 from solvers.ascent_sweeps import sweep_csr, sweep_dense
-from solvers.ascent_tiles import TILE_ROWS, TiledWeights, update_tile
+from solvers.ascent_tiles import TiledWeights, update_tile
 from solvers.block_stats import BlockStats
 from solvers.clock import Clock
 from solvers.dual_rows import DualStore
@@ -122,8 +122,9 @@ class BlockAscent:
 
     def feed_for(self, A: DualStore) -> RowFeed:
         """Give the rows of the block in slabs of which the dual rows, if packed, can be opened whole."""
-        if self._feed is None or (A.dense is None) != self._feed.in_slabs:
-            self._feed = RowFeed(self._X, self.dtype, in_slabs=A.dense is None)
+        opened = A.shape[1] if A.dense is None else None
+        if self._feed is None or opened != self._feed.opened:
+            self._feed = RowFeed(self._X, self.dtype, opened=opened)
         return self._feed
 
 
@@ -225,8 +226,8 @@ class Work:
         block, duals, problem = self.block, self.duals, self.block.problem
         here = slice(*portion.slab)
         tiles.refresh()
-        for low in range(0, len(portion.rows), TILE_ROWS):
-            part = slice(low, low + TILE_ROWS)
+        for low in range(0, len(portion.rows), tiles.rows):
+            part = slice(low, low + tiles.rows)
             X = np.asarray(portion.X[portion.places[part]], dtype=self._products)
             scores, gram, along = tiles.products(X)
             self.clock.product()

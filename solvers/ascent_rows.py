@@ -19,6 +19,8 @@ _GATHERED_ROWS = 512
 _HELD_SHARE = 0.25
 #: or so many bytes.
 _HELD_BYTES = 1 << 21
+#: Dual rows that are opened together.
+_OPENED_BYTES = 1 << 24
 
 
 class Portion(NamedTuple):
@@ -70,16 +72,18 @@ class RowFeed:
     ----------
     X : (rows, d) features of the block.
     dtype : their type as they come out, float32 or float64.
-    in_slabs : whether features that lie in memory are cut into slabs as well.
+    opened : entries of a dual row, where the dual rows are opened slab by slab: features that lie in memory
+        are then cut into slabs as well, and the dual rows of one are no burden.
     """
 
-    def __init__(self, X: RowSource, dtype: np.dtype[Any], *, in_slabs: bool = False) -> None:
+    def __init__(self, X: RowSource, dtype: np.dtype[Any], *, opened: int | None = None) -> None:
         self._X = X
         self._dtype = dtype
         self._n = int(X.shape[0])
-        self.in_slabs = in_slabs
-        whole = held_in_memory(X) and not in_slabs
-        self._slabs = [(0, self._n)] if whole else list(slab_bounds(X, _GATHERED_ROWS))
+        self.opened = opened
+        whole = held_in_memory(X) and opened is None
+        most = None if opened is None else max(_OPENED_BYTES // (dtype.itemsize * opened), 1)
+        self._slabs = [(0, self._n)] if whole else list(slab_bounds(X, _GATHERED_ROWS, most))
 
     def shuffled(self, rows: Int64Array, random: np.random.Generator) -> Iterator[Portion]:
         """Yield the given rows, slab by slab, in a random order of slabs and of rows in a slab."""

@@ -120,17 +120,17 @@ def at_hand(X: RowSource, start: int, stop: int) -> bool:
     return says is not None and says(start, stop)
 
 
-def slab_bounds(X: RowSource, rows: int) -> Iterator[tuple[int, int]]:
+def slab_bounds(X: RowSource, rows: int, most_rows: int | None = None) -> Iterator[tuple[int, int]]:
     """Yield the runs of rows to read at once: whole pieces where X is stored so, else multiples of `rows`.
 
     A source says by `chunks` that its pieces are of one size, or by `cuts` where each of them ends.  Small
-    pieces are read together.
+    pieces are read together, up to `most_rows`.
     """
-    cuts = _piece_ends(X)
+    cuts, most = _piece_ends(X), _fitting_rows(X)
+    most = most if most_rows is None else min(most, most_rows)
     if cuts is None:
-        yield from cut_rows(int(X.shape[0]), 0, rows * max(_fitting_rows(X) // rows, 1))
+        yield from cut_rows(int(X.shape[0]), 0, rows * max(most // rows, 1))
         return
-    most = _fitting_rows(X)
     start = 0
     for stop, following in zip(cuts[1:], [*cuts[2:], math.inf], strict=True):
         if following - start > most:
