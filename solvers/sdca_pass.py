@@ -18,6 +18,7 @@ from solvers.orders import SdcaOrder
 from solvers.problem import Problem
 from solvers.projections.columns import column_kind, column_update_two, margins_or_empty
 from solvers.projections.workspace import column_workspace
+from solvers.read_ahead import stored_slabs
 from solvers.rows import Rows, RowSource, as_rows, held_in_memory, is_sparse, slab_bounds
 from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
@@ -62,9 +63,8 @@ class BlockSdca:
         random = np.random.default_rng((order.seed, order.round, self._index))
         dtype = np.dtype(np.float64) if order.exact else self._dtype
         weights = _Weights(order.W, dtype)
-        for slab in random.permutation(len(self._slabs)):
-            start, stop = self._slabs[int(slab)]
-            values = self._X[start:stop]
+        slabs = [self._slabs[int(slab)] for slab in random.permutation(len(self._slabs))]
+        for start, stop, values in stored_slabs(self._X, slabs):
             rows = random.permutation(stop - start)
             for low in range(0, len(rows), _GATHERED_ROWS):
                 chosen = rows[low : low + _GATHERED_ROWS]
