@@ -13,11 +13,12 @@ import numba as nb
 import numpy as np
 
 from solvers.ascent_sweeps import update_row
+from solvers.kernels import add_by_class
 from solvers.projections.workspace import column_workspace
 from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
-#: Rows of a tile: a larger one fetches W less often, but pays rows^2 d for its Gram matrix.
-TILE_ROWS = 256
+#: Rows of a tile at least and at most: a larger one fetches W less often, and pays more for its Gram matrix.
+_TILE_ROWS = (128, 512)
 #: A product that adds every class costs as much as so many classes, of m, one at a time.
 _SHARE_OF_CLASSES = 12
 
@@ -45,10 +46,12 @@ class TiledWeights:
         self._copy: FloatArray = W if dtype == W.dtype else W.astype(dtype)
         self._u, self._kept_apart, self._apart = u.astype(dtype), kept_apart, apart
         m = len(W)
-        self._scores = np.empty((TILE_ROWS, m), dtype=dtype)
-        self._counts = np.empty(TILE_ROWS, dtype=np.int64)
-        self._classes = np.empty((TILE_ROWS, m), dtype=np.int32)
-        self._steps = np.empty((TILE_ROWS, m))
+        #: Rows of a tile: about half of m, for then its Gram matrix costs a fourth of its scores.
+        self.rows = int(np.clip(m // 2, *_TILE_ROWS))
+        self._scores = np.empty((self.rows, m), dtype=dtype)
+        self._counts = np.empty(self.rows, dtype=np.int64)
+        self._classes = np.empty((self.rows, m), dtype=np.int32)
+        self._steps = np.empty((self.rows, m))
 
     def refresh(self) -> None:
         """Take over W where somebody else has moved it."""
@@ -159,7 +162,7 @@ def _scatter(counts: Int64Array, classes: IntArray, steps: Float64Array, out: Fl
             out[p, classes[p, k]] = steps[p, k]
 
 
-@nb.njit(cache=True, nogil=True, fastmath={"contract"})
+@nb.njit(cache=True, nogil=True)
 def _carry_classes(
     X: FloatArray,
     counts: Int64Array,
@@ -169,25 +172,21 @@ def _carry_classes(
     copy: FloatArray,
 ) -> None:
     """Add the steps along the rows of X (t, d) to W (m, d) and its copy, one class after the other."""
-    m, d = W.shape
-    ends = np.zeros(m + 1, dtype=np.int64)
+    m = len(W)
+    first = np.zeros(m + 1, dtype=np.int64)
     for p in range(len(counts)):
         for k in range(counts[p]):
-            ends[classes[p, k] + 1] += 1
+            first[classes[p, k] + 1] += 1
     for j in range(m):
-        ends[j + 1] += ends[j]
-    places, values = np.empty(ends[m], dtype=np.int64), np.empty(ends[m])
-    next_one = ends[:-1].copy()
+        first[j + 1] += first[j]
+    rows, values = np.empty(first[m], dtype=np.int64), np.empty(first[m])
+    next_entry = first[:m].copy()
     for p in range(len(counts)):
         for k in range(counts[p]):
-            e = next_one[classes[p, k]]
-            places[e], values[e] = p, steps[p, k]
-            next_one[classes[p, k]] += 1
+            e = next_entry[classes[p, k]]
+            rows[e], values[e] = p, steps[p, k]
+            next_entry[classes[p, k]] += 1
+    add_by_class(X, first, rows, values, W)
     for j in range(m):
-        for e in range(ends[j], ends[j + 1]):
-            place, step = places[e], values[e]
-            for f in range(d):
-                W[j, f] += step * X[place, f]
-        if ends[j] < ends[j + 1]:
-            for f in range(d):
-                copy[j, f] = W[j, f]
+        if first[j] < first[j + 1]:
+            copy[j] = W[j]

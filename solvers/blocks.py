@@ -27,7 +27,7 @@ from solvers.rows import RowSource, compute_dtype, is_sparse
 from solvers.sdca_pass import BlockSdca
 from solvers.tiles import Scratch, TileReader
 from solvers.typing import Float64Array, FloatArray, IntArray
-from solvers.vertices import DenseVertices, vertices_of
+from solvers.vertices import DenseVertices, accumulate_rows, vertices_of
 
 _FLOAT64 = np.dtype(np.float64)
 
@@ -236,18 +236,18 @@ class Block:
             self._committed(order.commit).widen()
         if order.inside:
             self._committed(order.commit).put_inside()
-        product = np.zeros((self.problem.d, self.problem.m))
+        product = np.zeros((self.problem.m, self.problem.d))
         b = alpha_sq = 0.0
         for tile in self._tiles.read(_FLOAT64):
             A = duals.committed(tile.number, tile.start, tile.stop, order.commit).astype(np.float64)
             b += duals.conjugates(A, tile.rows)
             alpha_sq += duals.squares(A, tile.rows)
             clock.kernel()
-            product += tile.X.T @ (A * tile.weights[:, None] if self._weighted else A)
+            accumulate_rows(tile.X, A, tile.weights, product)
             clock.product()
         return BlockStats(
             rows=self.stop - self.start,
-            product=product,
+            product=np.ascontiguousarray(product.T),
             b_u=b,
             alpha_sq=alpha_sq,
             seconds_products=clock.products,

@@ -79,14 +79,13 @@ def _add_one(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
 
 
 @njit(**_FLAGS)
-def accumulate_dense(X: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, product: Any) -> None:
-    """Add sum w_i u_i x_i^T to `product` (m, d) float64, for the rows X (b, d).
+def add_by_class(X: Any, first: Any, rows: Any, values: Any, product: Any) -> None:
+    """Add to `product` (m, d) float64, for each class c values[e] times row rows[e] of X (b, d).
 
-    Entries are taken class by class and column strip by column strip, so that the sums of a class stay in the
-    first-level cache while its rows pass by.
+    The entries e of class c are first[c] .. first[c + 1] - 1.  They are taken by strips of columns: the
+    sums of a class then stay in the first-level cache while its rows pass by.
     """
     m, d = product.shape
-    first, rows, values = _group_by_class(y, weights, rho, ranked, counts, m)
     for low in range(0, d, COLUMN_STRIP):
         for c in range(m):
             target = product[c, low : low + COLUMN_STRIP]
@@ -99,6 +98,34 @@ def accumulate_dense(X: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts
                 e += 2
             if e < first[c + 1]:
                 _add_one(target, X, low, rows[e : e + 1], values[e : e + 1])
+
+
+@njit(**_FLAGS)
+def accumulate_dense(X: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, product: Any) -> None:
+    """Add sum w_i u_i x_i^T to `product` (m, d) float64, for the rows X (b, d)."""
+    first, entry_rows, values = _group_by_class(y, weights, rho, ranked, counts, product.shape[0])
+    add_by_class(X, first, entry_rows, values, product)
+
+
+@njit(**_FLAGS)
+def accumulate_nonzeros(X: Any, A: Any, weights: Any, product: Any) -> None:
+    """Add sum w_i x_i a_i^T to `product` (m, d) float64 for rows A (b, m), mostly zeros, one by one."""
+    rows, m = A.shape
+    first = np.zeros(m + 1, dtype=np.int64)
+    for i in range(rows):
+        for c in range(m):
+            if A[i, c] != 0.0:
+                first[c + 1] += 1
+    for c in range(m):
+        first[c + 1] += first[c]
+    next_entry = first[:m].copy()
+    entry_rows, values = np.empty(first[m], dtype=np.int64), np.empty(first[m])
+    for i in range(rows):
+        for c in range(m):
+            if A[i, c] != 0.0:
+                entry_rows[next_entry[c]], values[next_entry[c]] = i, weights[i] * A[i, c]
+                next_entry[c] += 1
+    add_by_class(X, first, entry_rows, values, product)
 
 
 @njit(**_FLAGS)

@@ -19,6 +19,9 @@ from solvers.projections.gradients import gradient_rows
 from solvers.rows import Rows, is_sparse
 from solvers.typing import Float64Array, FloatArray, IntArray
 
+#: Where fewer than one in so many entries of U is not zero, adding these one by one beats a dense product.
+_FEW_NONZEROS = 12
+
 
 class Vertices(Protocol):
     """Vertices of one tile after another, in buffers that they share."""
@@ -102,11 +105,18 @@ class DenseVertices:
         return float(products @ self._weights)
 
     def accumulate(self, X: Rows, product: Float64Array) -> None:
-        """Add sum w_i x_i u_i^T to `product` (m, d), by one product."""
-        U = self._U
-        if not is_uniform(self._weights):
-            U = U * self._weights[:, None].astype(U.dtype)
-        product += (X.T @ U).T if is_sparse(X) else U.T @ X
+        """Add sum w_i x_i u_i^T to `product` (m, d)."""
+        accumulate_rows(X, self._U, self._weights, product)
+
+
+def accumulate_rows(X: Rows, U: FloatArray, weights: Float64Array, product: Float64Array) -> None:
+    """Add sum w_i x_i u_i^T to `product` (m, d): or by the few non-zeros of U."""
+    if not is_sparse(X) and _FEW_NONZEROS * np.count_nonzero(U) < U.size:
+        kernels.accumulate_nonzeros(X, U, weights, product)
+        return
+    if not is_uniform(weights):
+        U = U * weights[:, None].astype(U.dtype)
+    product += (X.T @ U).T if is_sparse(X) else U.T @ X
 
 
 def vertices_of(problem: Problem, rows: int, *, smoothed: bool) -> Vertices:

@@ -28,8 +28,7 @@ from tests.solvers.problems import LOSSES, M, examples, loss_name
 def change(problem, X, y, weights, order, start, monkeypatch, *, by_tiles):
     """Give what one order brings from dual rows `start`, in tiles of 7 rows or row by row."""
     monkeypatch.setattr(ascent, "_LARGE_W", 0 if by_tiles else 1 << 40)
-    for module in (ascent, ascent_tiles):
-        monkeypatch.setattr(module, "TILE_ROWS", 7)
+    monkeypatch.setattr(ascent_tiles, "_TILE_ROWS", (7, 7))
     A, delta = (DenseStore(len(y), problem.m, np.dtype(np.float64)) for _ in range(2))
     A.dense[:] = start
     block = BlockAscent(problem, X, y.astype(np.int32), weights, 0, np.dtype(np.float64))
