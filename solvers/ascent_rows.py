@@ -20,7 +20,7 @@ _HELD_SHARE = 0.25
 #: or so many bytes.
 _HELD_BYTES = 1 << 21
 #: Dual rows that are opened together.
-_OPENED_BYTES = 1 << 24
+_OPENED_BYTES = 1 << 25
 
 
 class Portion(NamedTuple):
