@@ -1,0 +1,194 @@
+"""A run as a page shows it, while it lives and afterwards: read from its history, and from nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.forecast import TimeLeft, time_left
+from pipeline.run_table import RunTable
+from pipeline.worker_lanes import WorkerLane, WorkerLanes
+from storage.errors import IntegrityError
+from storage.history import HistoryReader
+from storage.runs import read_run
+from storage.stores import Store
+
+#: "running" also where a run was killed: then nothing is heard of it any more, which `heard` shows.
+Stage: TypeAlias = Literal["waiting", "running", "publishing", "stopped", "finished"]
+
+MOST_EVENTS = 500
+# Records that are turned into a table at once.
+_BATCH = 4096
+
+
+@dataclass(frozen=True)
+class RunEvent:
+    """What happened between two rounds: `kind` and `facts` as in `storage.history`, `after` which round."""
+
+    kind: str
+    at: float
+    after: int
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class RunView:
+    """A run at one moment.
+
+    Attributes
+    ----------
+    run : its id.
+    stage, reason : where it is, and why it stopped, None where nothing stands in the history.
+    outcome : what it came to, once it is finished.
+    tol : relative gap that it is to reach, None where nobody said.
+    begun, heard : when its first and its last record were written, seconds since 1970; None before that.
+    rounds : rounds done so far.
+    repeated : rounds that were done again after a loss or a crash, over all of the run.
+    columns : `pipeline.run_table.COLUMNS`, each (rows,), rounds ascending; many rounds are thinned so that
+        all peaks stay, and a row then has the seconds and bytes of those before it that are left out.
+    workers : who worked, and when.
+    events : the latest ones, oldest first.
+    left : estimated time to the tolerance; None where it is not known, or the run does not go on.
+    """
+
+    run: str = ""
+    stage: Stage = "waiting"
+    reason: str | None = None
+    outcome: Mapping[str, Any] | None = None
+    tol: float | None = None
+    begun: float | None = None
+    heard: float | None = None
+    rounds: int = 0
+    repeated: int = 0
+    columns: Mapping[str, NDArray[np.float64]] = field(default_factory=lambda: RunTable().columns())
+    workers: tuple[WorkerLane, ...] = ()
+    events: tuple[RunEvent, ...] = ()
+    left: TimeLeft | None = None
+
+    def time_split(self) -> dict[str, NDArray[np.float64]]:
+        """Give the seconds of each row by what an average worker did; "other" is the coordinator's own."""
+        columns = self.columns
+        split = {part: columns[f"seconds_{part}"] for part in ("products", "kernels", "waiting")}
+        whole = np.diff(columns["seconds"], prepend=0.0)
+        return {**split, "other": np.maximum(whole - sum(split.values()), 0.0)}
+
+
+class RunFollower:
+    """Looks at a run again and again, and each time reads what was written since."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self._store, self._run_id = store, run_id
+        self._tol = _tolerance(read_run(store, run_id).config)
+        self._reader = HistoryReader(store, run_id)
+        self._story = _Story()
+        self._outcome: Mapping[str, Any] | None = None
+
+    def look(self) -> RunView:
+        """Give the run as it is now."""
+        try:
+            self._story.take(self._reader.news())
+        except IntegrityError:
+            # A machine that lost its power may lose lines that were read already.
+            self._reader, self._story = HistoryReader(self._store, self._run_id), _Story()
+            self._story.take(self._reader.news())
+        if self._story.going_on:
+            self._outcome = None
+        elif self._outcome is None:
+            self._outcome = read_run(self._store, self._run_id).outcome
+        return self._story.view(self._run_id, self._tol, self._outcome)
+
+
+def view_run(store: Store, run_id: str) -> RunView:
+    """Give a run as it is now."""
+    return RunFollower(store, run_id).look()
+
+
+def view_of(records: Iterable[Mapping[str, Any]], tol: float | None = None) -> RunView:
+    """Give the view of a history in memory."""
+    story = _Story()
+    story.take(iter(records))
+    return story.view("", tol, None)
+
+
+class _Story:
+    """What the records so far come to, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._table = RunTable()
+        self._lanes = WorkerLanes()
+        self._events: deque[RunEvent] = deque(maxlen=MOST_EVENTS)
+        self._begun: float | None = None
+        self._heard: float | None = None
+        self._rounds = 0
+        self._ended: RunEvent | None = None
+        #: Whether no process has said that it let go of the run since the last one took it up.
+        self.going_on = False
+
+    def take(self, records: Iterator[Mapping[str, Any]]) -> None:
+        """Take in further records."""
+        while batch := list(itertools.islice(records, _BATCH)):
+            for record in batch:
+                self._note(record)
+            self._table.add([record for record in batch if "round" in record])
+
+    def view(self, run: str, tol: float | None, outcome: Mapping[str, Any] | None) -> RunView:
+        """Give all of it as one value."""
+        columns = self._table.columns()
+        stage = self._stage(outcome)
+        left = None
+        if tol is not None and stage == "running":
+            known = np.isfinite(columns["best_gap"])
+            rounds, seconds, gaps = (columns[name][known] for name in ("round", "seconds", "best_gap"))
+            left = time_left(rounds, seconds, gaps, tol)
+        return RunView(
+            run=run,
+            stage=stage,
+            reason=None if self._ended is None else self._ended.facts.get("reason"),
+            outcome=outcome,
+            tol=tol,
+            begun=self._begun,
+            heard=self._heard,
+            rounds=self._rounds,
+            repeated=self._table.repeated,
+            columns=columns,
+            workers=self._lanes.lanes(),
+            events=tuple(self._events),
+            left=left,
+        )
+
+    def _note(self, record: Mapping[str, Any]) -> None:
+        at = record.get("at")
+        if at is not None:
+            self._begun, self._heard = at if self._begun is None else self._begun, at
+        if "round" in record:
+            self._rounds = record["round"] + 1
+            if record.get("activity") and at is not None:
+                self._lanes.add(at, record["activity"])
+            return
+        facts = {name: value for name, value in record.items() if name not in ("event", "at")}
+        event = RunEvent(str(record.get("event")), at or math.nan, self._rounds - 1, facts)
+        self._events.append(event)
+        if event.kind in ("begin", "end"):
+            self.going_on = event.kind == "begin"
+            self._ended = None if self.going_on else event
+
+    def _stage(self, outcome: Mapping[str, Any] | None) -> Stage:
+        if self._begun is None and self._rounds == 0:
+            return "waiting"
+        if outcome is not None:
+            return "finished"
+        if self._ended is None:
+            return "running"
+        return "publishing" if self._ended.facts.get("reason") is None else "stopped"
+
+
+def _tolerance(config: Mapping[str, Any]) -> float | None:
+    tol = config.get("tol")
+    return float(tol) if isinstance(tol, int | float) else None
