@@ -71,9 +71,7 @@ class WorkerCalls:
             for call in calls:
                 futures[call.worker] = self._submit(call)
             self._watch(futures, started + limit)
-            # Errors first: who has failed says so, however long the others still take.
-            ended = sorted(futures.items(), key=lambda item: item[1].status != "error")
-            answers = {worker: self._answer(worker, future) for worker, future in ended}
+            answers = self._answers(futures, started + limit)
         except _CANCELLED as error:
             self._check_scheduler()
             raise WorkersLost([*futures], "gave up its task") from error
@@ -179,20 +177,42 @@ class WorkerCalls:
                 self._heard[worker] = (seen, now)
         return workers
 
-    def _answer(self, worker: str, future: Future[Any]) -> Any:
-        while True:
+    def _answers(self, futures: dict[str, Future[Any]], deadline: float) -> dict[str, Any]:
+        """Fetch all answers at once; a fetch takes what time the connection needs and begins only once."""
+        # Errors first: who has failed says so, however long the others still take.
+        self._raise_errors(futures)
+        loop: asyncio.AbstractEventLoop = self._client.loop.asyncio_loop  # type: ignore[attr-defined]
+        fetch = asyncio.run_coroutine_threadsafe(self._fetch([*futures.values()]), loop)
+        try:
+            while True:
+                done, _ = concurrent.futures.wait([fetch], timeout=POLL_SECONDS)
+                if done:
+                    return dict(zip(futures, fetch.result(), strict=True))
+                self._raise_errors(futures)
+                # A worker that dies between its answer and our reading it leaves a task that nobody runs.
+                self._check_workers(futures, float("inf"))
+                if gone := sorted(futures.keys() - self._alive().keys()):
+                    raise WorkersLost(gone, "is gone")
+                if time.monotonic() > deadline:
+                    self._distrusted.update(futures)
+                    raise WorkersLost([*futures], "did not hand over its answer in time")
+        except (StateLostError, KilledWorker):
+            self._raise_errors(futures)
+            raise
+        finally:
+            fetch.cancel()
+
+    async def _fetch(self, futures: list[Future[Any]]) -> Any:
+        return await self._client.gather(futures, asynchronous=True)
+
+    def _raise_errors(self, futures: dict[str, Future[Any]]) -> None:
+        """Raise what a call raised; what a worker says of its own state is a loss."""
+        for worker, future in futures.items():
             if future.status == "error":
                 error = future.exception(timeout=self._silence)
                 if isinstance(error, StateLostError | KilledWorker):
                     raise WorkersLost([worker], f"lost its blocks ({error})") from error
                 raise error
-            try:
-                return future.result(timeout=POLL_SECONDS)
-            except TimeoutError:
-                # A worker that dies between its answer and our reading it leaves a task that nobody runs.
-                self._check_workers({worker: future}, float("inf"))
-                if worker not in self._alive():
-                    raise WorkersLost([worker], "is gone") from None
 
     async def _ask_scheduler(self) -> Any:
         scheduler = self._client.scheduler
