@@ -7,14 +7,16 @@ import concurrent.futures
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+import numpy as np
 from distributed import Client, Future, wait
 from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker
 
 from pipeline.errors import ClusterError
+from pipeline.placements import ShippedRows
 from solvers.errors import StateLostError
 
 logger = logging.getLogger(__name__)
@@ -57,6 +59,11 @@ class WorkerCalls:
         self._heard: dict[str, tuple[float, float]] = {}
         self._distrusted: set[str] = set()
         self._longest = 0.0
+        self.begin_count()
+
+    def begin_count(self) -> None:
+        """Count the bytes of arguments and answers from here on."""
+        self.sent = self.received = 0
 
     def run(self, calls: Sequence[Call], *, limit: float | None = None) -> dict[str, Any]:
         """Answers by worker, of calls to different workers.
@@ -82,7 +89,12 @@ class WorkerCalls:
         finally:
             self._drop(futures)
         self._longest = max(self._longest, time.monotonic() - started)
+        self.received += sum(_nbytes(answer) for answer in answers.values())
         return answers
+
+    def begin(self, call: Call) -> Future[Any]:
+        """Begin a call that nobody waits for; it is given up when the future is dropped."""
+        return self._submit(call)
 
     def wait_for_workers(self, hoped_for: int, seconds: float) -> dict[str, int]:
         """Threads of each worker that can be trusted, by address, in a fixed order.
@@ -91,17 +103,21 @@ class WorkerCalls:
         """
         started = time.monotonic()
         while True:
-            found = {
-                worker: int(info["nthreads"])
-                for worker, info in self._alive().items()
-                if worker not in self._distrusted
-            }
+            found = self.trusted_workers()
             waited = time.monotonic() - started
             if found and (len(found) >= hoped_for or waited > min(REPLACEMENT_SECONDS, seconds)):
-                return dict(sorted(found.items()))
+                return found
             if waited > seconds:
                 raise ClusterError(f"no worker for {seconds:g} s: start workers and resume the run")
             time.sleep(POLL_SECONDS)
+
+    def trusted_workers(self) -> dict[str, int]:
+        """Threads of each worker that is there and can be trusted, by address, in a fixed order."""
+        return {
+            worker: int(info["nthreads"])
+            for worker, info in sorted(self._alive().items())
+            if worker not in self._distrusted
+        }
 
     def _submit(self, call: Call) -> Future[Any]:
         arguments = [self._sent(argument, call.worker) for argument in call.arguments]
@@ -115,7 +131,9 @@ class WorkerCalls:
         )
 
     def _sent(self, argument: Any, worker: str) -> Any:
-        if _nbytes(argument) <= DIRECT_BYTES:
+        size = _nbytes(argument)
+        self.sent += size
+        if size <= DIRECT_BYTES:
             return argument
         try:
             # One worker, one copy: a broadcast is undone by the memory manager and hangs when a worker dies.
@@ -233,10 +251,10 @@ class WorkerCalls:
             self._client.cancel(pending)
 
 
-def _nbytes(argument: Any) -> int:
-    """Bytes of an argument or of the arrays directly inside it."""
-    direct = getattr(argument, "nbytes", None)
-    if isinstance(direct, int):
-        return direct
-    values = getattr(argument, "__dict__", {}).values()
-    return sum(value.nbytes for value in values if isinstance(getattr(value, "nbytes", None), int))
+def _nbytes(value: Any) -> int:
+    """Give the bytes of the arrays in an argument or answer, which are nearly all that is sent."""
+    if isinstance(value, np.ndarray | ShippedRows):
+        return value.nbytes
+    if isinstance(value, list | tuple):
+        return sum(_nbytes(item) for item in value)
+    return sum(_nbytes(getattr(value, field.name)) for field in fields(value)) if is_dataclass(value) else 0

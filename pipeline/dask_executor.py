@@ -4,28 +4,32 @@ A round is one task for each worker.  It is pinned to the worker that owns the b
 back their sums, merged along the solvers' tree, so the total is bitwise the same for any number of workers.
 Dask is asked for nothing else: lost tasks are not run elsewhere, nothing is scattered to stay.  The
 coordinator watches its futures and the scheduler's list of workers; when an owner is gone or silent, a new
-epoch begins, the blocks are placed on who is there, and the round is repeated.  Without dual variables that
-loses nothing.  With them the rows of A are gone: the executor is then ready for `load_duals` and says so
-with `StateLostError`.
+epoch begins and its blocks go to others (`pipeline.block_places`).  Without dual variables the round is
+repeated and nothing is lost.  With them the rows that went with the worker come from the last checkpoint,
+or are 0; those of all others stay, and `DualsReplacedError` says that W has to be rebuilt.  Now and then,
+between rounds, blocks also go to workers that have joined, and from slow ones to fast ones: that loses
+nothing.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from distributed import Client
 
 from pipeline import worker_blocks, worker_checkpoints
+from pipeline.block_places import BlockPlaces, Bound
 from pipeline.dask_calls import Call, WorkerCalls, WorkersLost
+from pipeline.dealing import Deal
 from pipeline.errors import ClusterError
+from pipeline.lease_renewal import LeaseRenewal
 from pipeline.partition import TrainingRows
-from pipeline.worker_blocks import Placement, ShippedRows, Span
+from pipeline.placements import Span
+from pipeline.placer import Keeper, Placer, replaced
 from solvers.block_stats import BlockStats, tree_total
 from solvers.dual_visits import StoredDuals, T
 from solvers.errors import StateLostError
@@ -39,20 +43,9 @@ from solvers.typing import Float64Array, IntArray
 logger = logging.getLogger(__name__)
 
 RELEASE_SECONDS = 5.0
-# So many losses without one finished call between them are no accident.
-LOSSES_IN_A_ROW = 5
 LEASE_SECONDS = 900.0
-
-
-@dataclass(frozen=True, eq=False)
-class _Bound:
-    """What `bind` was given; workers that come later are placed from it."""
-
-    problem: Problem
-    X: RowSource
-    y: IntArray
-    weights: Float64Array | None
-    keep_duals: bool
+# Between two looks at who is there, for blocks that could be moved.
+LOOK_SECONDS = 5.0
 
 
 class DaskExecutor:
@@ -61,7 +54,8 @@ class DaskExecutor:
     `bounds` or `blocks` cut the rows as in `SerialExecutor`; without `bounds`, `TrainingRows` say where.
     `cache_bytes` of features stay in memory, over all workers; the rest is read again in each pass.
     `worker_wait` is how long to wait while no worker is there at all, `silence` how long a worker may send no
-    heartbeat, both in seconds.
+    heartbeat, both in seconds.  `dual_bytes` is the memory for dual variables over all workers, None for
+    as much as they take.  `look` is the time between two looks at whether blocks should be elsewhere.
     """
 
     in_process = False
@@ -76,6 +70,8 @@ class DaskExecutor:
         worker_wait: float = 60.0,
         silence: float = 60.0,
         lease: float = LEASE_SECONDS,
+        dual_bytes: int | None = None,
+        look: float = LOOK_SECONDS,
     ) -> None:
         self._calls = WorkerCalls(client, silence=silence)
         self._asked_blocks = blocks
@@ -83,32 +79,36 @@ class DaskExecutor:
         self._cache_bytes = cache_bytes
         self._worker_wait = worker_wait
         self._lease = lease
-        self._run = ""
-        self._epoch = 0
-        self._losses = 0
-        self._bound: _Bound | None = None
-        self._spans: tuple[Span, ...] = ()
-        self._owned: dict[str, tuple[Span, ...]] = {}
+        self._dual_bytes = dual_bytes
+        self._look = look
+        self._bound: Bound | None = None
+        self._placer: Placer | None = None
+        self._renewal: LeaseRenewal | None = None
+        self._keeper: Keeper | None = None
 
     @property
     def workers(self) -> int:
         """How many workers hold blocks."""
-        return max(1, len(self._owned))
+        return max(1, len(self.owners))
 
     @property
     def blocks(self) -> int:
         """Number of blocks of the bound problem."""
-        return len(self._spans)
+        return 0 if self._bound is None else len(self._bound.spans)
 
     @property
     def epoch(self) -> int:
-        """How often blocks were placed; more than 1 after a loss."""
-        return self._epoch
+        """How often blocks were placed; more than 1 after a loss or a move."""
+        return 0 if self._placer is None else self._placer.places.epoch
 
     @property
-    def owners(self) -> dict[str, tuple[Span, ...]]:
+    def owners(self) -> Deal:
         """Blocks of each worker, by its address."""
-        return dict(self._owned)
+        return {} if self._placer is None else dict(self._placer.places.owned)
+
+    def kept_by(self, keeper: Keeper) -> None:
+        """Take lost dual variables from `keeper` from now on, and tell it of losses and moves."""
+        self._keeper = keeper
 
     def bind(
         self,
@@ -125,68 +125,87 @@ class DaskExecutor:
         if bounds is None and isinstance(X, TrainingRows):
             bounds = X.block_bounds()
         cuts = block_bounds(problem.n, self._asked_blocks, bounds)
-        self._spans = tuple(Span(i, start, stop) for i, (start, stop) in enumerate(itertools.pairwise(cuts)))
-        self._bound = _Bound(problem, X, np.asarray(y), weights, keep_duals)
-        self._run, self._epoch, self._losses = uuid.uuid4().hex, 0, 0
-        self._place()
+        self._bound = Bound(
+            problem=problem,
+            X=X,
+            y=np.asarray(y),
+            weights=weights,
+            keep_duals=keep_duals,
+            spans=tuple(Span(i, start, stop) for i, (start, stop) in enumerate(itertools.pairwise(cuts))),
+            cache_bytes=self._cache_bytes,
+            dual_bytes=self._dual_bytes,
+            lease=self._lease,
+        )
+        self._calls.begin_count()
+        self._placer = Placer(self._calls, self._bound, self._keeper, self._worker_wait, self._look)
+        self._placer.begin()
+        self._renewal = LeaseRenewal(self._calls, self._placer.places, self._lease)
 
     def run(self, order: Order) -> BlockStats:
         """Run an order on every block and give the sum.
 
-        Raises `StateLostError` where dual variables went with a worker, `ClusterError` where there are no
-        workers or they keep dying.
+        Raises `DualsReplacedError` where dual variables went with a worker and others took their place,
+        `ClusterError` where there are no workers or they keep dying.
         """
+        placer, commit = self._here(), getattr(order, "commit", None)
+        placer.look_around(commit)
         while True:
-            arguments = (self._run, self._epoch, order)
             try:
-                answers = self._calls.run(
-                    [Call(owner, worker_blocks.run_order, arguments) for owner in self._owned]
-                )
+                answers = self._calls.run(self._to_owners(worker_blocks.run_order, order))
             except WorkersLost as lost:
-                self._recover(lost)
+                placer.recover(lost, commit)
                 continue
-            self._losses = 0
-            return tree_total([part for parts in answers.values() for part in parts], len(self._spans))
+            placer.done(answers)
+            return tree_total([part for answer in answers.values() for part in answer.parts], self.blocks)
 
     def duals(self, commit: Commit | None = None) -> Iterator[DualRows]:
         """Yield A block by block, after applying `commit` where that has not been done."""
-        for owner, spans in sorted(self._owned.items(), key=lambda item: item[1][0].index):
+        places = self._here().places
+        epoch = places.epoch
+        for owner, spans in sorted(self.owners.items(), key=lambda item: item[1][0].index):
             for span in spans:
-                call = Call(owner, worker_blocks.read_duals, (self._run, self._epoch, span.index, commit))
-                yield span.start, span.stop, self._once([call])[owner]
+                call = Call(owner, worker_blocks.read_duals, (places.run, epoch, span.index, commit))
+                yield span.start, span.stop, self._once([call], commit)[owner]
 
     def map_duals(
         self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: Commit | None = None
     ) -> list[T]:
         """Give A to calls of `visit` on the workers, at the same time, and join their answers."""
-        asked = (self._run, self._epoch, visit, commit)
-        answers = self._once([Call(owner, worker_checkpoints.visit_duals, asked) for owner in self._owned])
+        answers = self._once(self._to_owners(worker_checkpoints.visit_duals, visit, commit), commit)
         return [item for items in answers.values() for item in items]
 
     def load_duals(self, duals: Iterable[DualRows]) -> None:
         """Replace A; the parts are in row order and cover every row."""
         if isinstance(duals, StoredDuals):
-            own = (self._run, self._epoch, duals)
-            self._once([Call(owner, worker_checkpoints.load_own_duals, own) for owner in self._owned])
+            self._once(self._to_owners(worker_checkpoints.load_own_duals, duals), None)
             return
-        reached = 0
+        places = self._here().places
+        n, reached = sum(span.stop - span.start for spans in places.owned.values() for span in spans), 0
         for start, stop, rows in duals:
             if start != reached or rows.shape[0] != stop - start:
                 raise StateLostError(f"the stored duals jump from row {reached} to rows {start}:{stop}")
-            for owner, spans in self._owned.items():
+            for owner, spans in self.owners.items():
                 for span in spans:
                     low, high = max(start, span.start), min(stop, span.stop)
                     if low < high:
                         part = np.asarray(rows[low - start : high - start])
-                        arguments = (self._run, self._epoch, span.index, low, part)
-                        self._once([Call(owner, worker_blocks.write_duals, arguments)])
+                        arguments = (places.run, places.epoch, span.index, low, part)
+                        self._once([Call(owner, worker_blocks.write_duals, arguments)], None)
             reached = stop
-        if self._spans and reached != self._spans[-1].stop:
-            raise StateLostError(f"the stored duals end at row {reached} of {self._spans[-1].stop}")
+        if reached != n:
+            raise StateLostError(f"the stored duals end at row {reached} of {n}")
 
     def traffic(self) -> Traffic:
         """Give what was moved and who worked since `bind`."""
-        return Traffic(memory_bytes=resident_bytes())
+        log = self._here().log
+        workers = log.activities(self.owners)
+        return Traffic(
+            bytes_sent=self._calls.sent,
+            bytes_received=self._calls.received,
+            bytes_read=log.bytes_read,
+            memory_bytes=resident_bytes() + sum(worker.memory_bytes for worker in workers),
+            workers=workers,
+        )
 
     def close(self) -> None:
         """Let go of the examples on all workers; the cluster stays."""
@@ -199,93 +218,33 @@ class DaskExecutor:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _once(self, calls: Sequence[Call]) -> dict[str, Any]:
-        """Run calls that only make sense with the state that workers hold."""
+    def _here(self) -> Placer:
+        if self._placer is None:
+            raise StateLostError("nothing is bound to the executor")
+        return self._placer
+
+    def _to_owners(self, function: Callable[..., Any], *arguments: Any) -> list[Call]:
+        places = self._here().places
+        return [Call(owner, function, (places.run, places.epoch, *arguments)) for owner in places.owned]
+
+    def _once(self, calls: Sequence[Call], commit: Commit | None) -> dict[str, Any]:
+        """Run calls that are not worth repeating on other rows of A."""
         try:
             return self._calls.run(calls)
         except WorkersLost as lost:
-            self._recover(lost)
-            raise self._state_lost(lost) from lost
-
-    def _recover(self, lost: WorkersLost) -> None:
-        logger.warning("%s: its blocks are placed again (epoch %d)", lost, self._epoch + 1)
-        self._count(lost)
-        self._place(hoped_for=len(self._owned))
-        if self._bound is not None and self._bound.keep_duals:
-            raise self._state_lost(lost) from lost
-
-    def _count(self, lost: WorkersLost) -> None:
-        self._losses += 1
-        if self._losses >= LOSSES_IN_A_ROW:
-            raise ClusterError(
-                f"workers were lost {self._losses} times in a row, at last because {lost}: if they run out"
-                " of memory, raise --memory-limit or take fewer workers; the run can be resumed"
-            ) from lost
-
-    def _state_lost(self, lost: WorkersLost) -> StateLostError:
-        return StateLostError(f"{lost}, and the dual variables with it: go on from the last checkpoint")
-
-    def _place(self, hoped_for: int = 1) -> None:
-        """Begin an epoch: deal the blocks out to the workers that are there, until all have taken theirs."""
-        if self._bound is None:
-            raise StateLostError("nothing is bound to the executor")
-        while True:
-            self._epoch += 1
-            self._owned = deal(self._spans, self._calls.wait_for_workers(hoped_for, self._worker_wait))
-            calls = [
-                Call(worker, worker_blocks.place, (self._placement(spans),))
-                for worker, spans in self._owned.items()
-            ]
-            try:
-                self._calls.run(calls)
-            except WorkersLost as lost:
-                self._count(lost)
-                continue
-            return
-
-    def _placement(self, spans: tuple[Span, ...]) -> Placement:
-        if self._bound is None:
-            raise StateLostError("nothing is bound to the executor")
-        bound = self._bound
-        start, stop, n = spans[0].start, spans[-1].stop, bound.problem.n
-        X = bound.X
-        rows = X if isinstance(X, TrainingRows) else ShippedRows(X[start:stop], start, n)
-        return Placement(
-            run=self._run,
-            epoch=self._epoch,
-            spans=spans,
-            blocks=len(self._spans),
-            problem=bound.problem,
-            rows=rows,
-            labels=bound.y[start:stop],
-            weights=None if bound.weights is None else bound.weights[start:stop],
-            keep_duals=bound.keep_duals,
-            cache_bytes=self._cache_bytes * (stop - start) // n,
-            lease=self._lease,
-        )
+            self._here().recover(lost, commit)
+            raise replaced(lost) from lost
 
     def _release(self) -> None:
         """Tell the owners to forget the run; one that cannot be reached forgets it when the lease is over."""
-        calls = [Call(owner, worker_blocks.release, (self._run,)) for owner in self._owned]
-        self._owned = {}
+        if self._placer is None:
+            return
+        if self._renewal is not None:
+            self._renewal.stop()
+        places: BlockPlaces = self._placer.places
+        self._placer = self._renewal = None
         try:
+            calls = [Call(owner, worker_blocks.release, (places.run,)) for owner in places.owned]
             self._calls.run(calls, limit=RELEASE_SECONDS)
         except (WorkersLost, ClusterError) as error:
             logger.info("the blocks of a finished run stay until their lease is over: %s", error)
-
-
-def deal(spans: Sequence[Span], threads: dict[str, int]) -> dict[str, tuple[Span, ...]]:
-    """Deal consecutive blocks to workers, each about its share of the rows by its number of threads.
-
-    A worker without a block is left out.
-    """
-    total, n = sum(threads.values()), spans[-1].stop
-    ends = np.asarray([span.stop for span in spans])
-    owned, first, cores = {}, 0, 0
-    for worker, count in threads.items():
-        cores += count
-        last = int(np.abs(ends - n * cores / total).argmin()) + 1
-        if last > first:
-            owned[worker] = tuple(spans[first:last])
-            first = last
-    return owned

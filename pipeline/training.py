@@ -20,6 +20,7 @@ from pipeline.checkpointing import (
     save_state,
     written_where_held,
 )
+from pipeline.dask_executor import DaskExecutor
 from pipeline.errors import ClusterError, InterruptedRunError
 from pipeline.interrupts import stop_on_signals
 from pipeline.kernel_training import on_kernel
@@ -111,6 +112,8 @@ def train(
         open_executor(plan, cluster, client, progress, flag) as (plan, executor, rows),
     ):
         recorder = RunRecorder(plan.place, executor, flag, plan.config.checkpoint_seconds, progress)
+        if isinstance(executor, DaskExecutor):
+            executor.kept_by(recorder)
         if progress is not None:
             progress.begin("train", plan.config.max_passes, "passes")
         with recorder:

@@ -2,7 +2,7 @@
 
 Dask neither sees nor moves these blocks.  Every call names the run, its epoch and what to do, so that a call
 that arrives late, twice, or at a worker that was restarted is refused instead of answered with stale numbers:
-the coordinator then starts a new epoch and places the blocks again.
+the coordinator then starts a new epoch and places the blocks again, of which a worker keeps what it has.
 """
 
 from __future__ import annotations
@@ -10,57 +10,28 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from distributed import get_worker
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
+from pipeline.blas_threads import BlasThreads
 from pipeline.partition import CachedRows, TrainingRows
-from solvers.block_stats import BlockStats, Node, TreeMerger, leaf
+from pipeline.placements import Answer, Placement
+from solvers.block_stats import BlockStats, TreeMerger, leaf
 from solvers.blocks import Block
+from solvers.dual_visits import StoredDuals
 from solvers.errors import StateLostError
 from solvers.orders import Commit, Order
-from solvers.problem import Problem
 from solvers.rows import RowRange, RowSource
+from solvers.traffic import resident_bytes
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Span:
-    """One block: its number and its training rows start..stop-1."""
-
-    index: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, eq=False)
-class Placement:
-    """What one worker holds from this epoch on.
-
-    `labels` and `weights` (None: every example counts once) are those of rows spans[0].start ..
-    spans[-1].stop-1.  A run that no call has touched for `lease` seconds is dropped, since its coordinator
-    must have died.
-    """
-
-    run: str
-    epoch: int
-    spans: tuple[Span, ...]
-    blocks: int
-    problem: Problem
-    rows: RowSource
-    labels: NDArray[np.integer[Any]]
-    keep_duals: bool
-    cache_bytes: int
-    lease: float
-    weights: NDArray[np.float64] | None = None
 
 
 @dataclass(eq=False)
@@ -68,6 +39,8 @@ class _Held:
     placement: Placement
     blocks: dict[int, Block]
     rows: RowSource
+    # Of all epochs of the run: an order of the last one may still be at work when the next one begins.
+    lock: threading.Lock = field(default_factory=threading.Lock)
     touched: float = field(default_factory=time.monotonic)
     calls: int = 0
 
@@ -77,29 +50,42 @@ _registry: dict[tuple[str, str], _Held] = {}
 _registry_lock = threading.Lock()
 _watcher: threading.Timer | None = None
 
-
-class ShippedRows:
-    """Rows start.. of an array in memory, under the row numbers of the whole array."""
-
-    def __init__(self, values: Any, start: int, n: int) -> None:
-        self._values = values
-        self._start = start
-        self.shape = (n, int(values.shape[1]))
-        self.dtype = values.dtype
-
-    def __getitem__(self, rows: slice) -> Any:
-        start, stop, _ = rows.indices(self.shape[0])
-        return self._values[start - self._start : stop - self._start]
+_blas_threads = BlasThreads()
 
 
-def place(placement: Placement) -> None:
-    """Make the blocks of `placement`, with A = 0; features that are cached from before are kept."""
+def place(placement: Placement) -> list[int]:
+    """Make the blocks of `placement` and give the numbers of those whose dual variables were kept.
+
+    Those of blocks that go elsewhere are kept as well, until `seal`.  Features in memory stay there.
+    """
     key = (_here(), placement.run)
     with _registry_lock:
-        held = _current(key, placement)
-    rows = _cached(placement, held)
-    first, weights = placement.spans[0].start, placement.weights
-    blocks = {
+        before = _current(key, placement)
+    with nullcontext() if before is None else before.lock:
+        rows = _cached(placement, before)
+        blocks = _made(placement, rows)
+        held = {} if before is None else before.blocks
+        kept = {index: block for index, block in held.items() if index in placement.keeps}
+        for index, block in kept.items():
+            block.settle(placement.commit)
+            if index in blocks:
+                blocks[index].take_duals(block)
+            else:
+                blocks[index] = block
+        with _registry_lock:
+            _current(key, placement)
+            lock = threading.Lock() if before is None else before.lock
+            _registry[key] = _Held(placement, blocks, rows, lock)
+    _sweep()
+    return sorted(kept)
+
+
+def _made(placement: Placement, rows: RowSource) -> dict[int, Block]:
+    """Give the blocks of a placement, with A = 0."""
+    spans, weights, dual_bytes = placement.spans, placement.weights, placement.dual_bytes
+    first = spans[0].start if spans else 0
+    total = spans[-1].stop - first if spans else 0
+    return {
         span.index: Block(
             span.index,
             span.start,
@@ -109,13 +95,20 @@ def place(placement: Placement) -> None:
             placement.problem,
             placement.keep_duals,
             None if weights is None else weights[span.start - first : span.stop - first],
+            None if dual_bytes is None else dual_bytes * (span.stop - span.start) // total,
         )
-        for span in placement.spans
+        for span in spans
     }
-    with _registry_lock:
-        _current(key, placement)
-        _registry[key] = _Held(placement, blocks, rows)
-    _sweep()
+
+
+def seal(run: str, epoch: int, commit: Commit | None) -> None:
+    """Let go of blocks that are elsewhere by now; the others count as having `commit`."""
+    with using(run, epoch) as held:
+        own = {span.index for span in held.placement.spans}
+        for index in held.blocks.keys() - own:
+            del held.blocks[index]
+        for block in held.blocks.values():
+            block.settle(commit)
 
 
 def _current(key: tuple[str, str], placement: Placement) -> _Held | None:
@@ -126,14 +119,17 @@ def _current(key: tuple[str, str], placement: Placement) -> _Held | None:
     return held
 
 
-def run_order(run: str, epoch: int, order: Order) -> list[tuple[Node, BlockStats]]:
-    """Run `order` on the blocks of this worker and give their sums, merged as far as they reach."""
+def run_order(run: str, epoch: int, order: Order) -> Answer:
+    """Run `order` on the blocks of this worker and give their sums."""
     with using(run, epoch) as held, _blas_threads.one():
+        began = time.perf_counter()
         merger = TreeMerger(held.placement.blocks)
         blocks = [held.blocks[span.index] for span in held.placement.spans]
         for block, stats in zip(blocks, _on_threads(blocks, order), strict=True):
             merger.add(leaf(block.index), stats)
-        return merger.parts()
+        seconds = time.perf_counter() - began
+        read = int(getattr(held.rows, "bytes_read", 0))
+        return Answer(merger.parts(), seconds, resident_bytes(), read)
 
 
 def read_duals(run: str, epoch: int, block: int, commit: Commit | None) -> NDArray[Any]:
@@ -146,6 +142,22 @@ def write_duals(run: str, epoch: int, block: int, start: int, rows: NDArray[Any]
     """Replace rows start.. of A, all within one block."""
     with using(run, epoch) as held:
         held.blocks[block].load_duals(start, rows)
+
+
+def restore_duals(run: str, epoch: int, blocks: Sequence[int], stored: StoredDuals) -> None:
+    """Replace A of some blocks by what is stored, which this worker reads itself."""
+    with using(run, epoch) as held:
+        for block in (held.blocks[index] for index in blocks):
+            for start, _, rows in stored.between(block.start, block.stop):
+                block.load_duals(start, rows)
+
+
+def renew(run: str) -> None:
+    """Begin the lease of a run anew."""
+    with _registry_lock:
+        held = _registry.get((_here(), run))
+        if held is not None:
+            held.touched = time.monotonic()
 
 
 def release(run: str) -> None:
@@ -166,25 +178,37 @@ def _on_threads(blocks: list[Block], order: Order) -> Iterator[BlockStats]:
 
 @contextmanager
 def using(run: str, epoch: int) -> Iterator[_Held]:
-    """Give what is held of a run, which no lease ends meanwhile; `StateLostError` for another epoch."""
+    """Give what is held of a run, to one call at a time, and no lease ends meanwhile.
+
+    `StateLostError` for another epoch.
+    """
     with _registry_lock:
-        held = _registry.get((_here(), run))
-        if held is None or held.placement.epoch != epoch:
-            found = "nothing" if held is None else f"epoch {held.placement.epoch}"
-            raise StateLostError(f"worker {_here()} holds {found} of run {run}, not epoch {epoch}")
+        held = _of_epoch(run, epoch)
         held.calls += 1
     try:
-        yield held
+        with held.lock:
+            with _registry_lock:
+                _of_epoch(run, epoch)
+            yield held
     finally:
         with _registry_lock:
             held.calls -= 1
             held.touched = time.monotonic()
 
 
+def _of_epoch(run: str, epoch: int) -> _Held:
+    held = _registry.get((_here(), run))
+    if held is None or held.placement.epoch != epoch:
+        found = "nothing" if held is None else f"epoch {held.placement.epoch}"
+        raise StateLostError(f"worker {_here()} holds {found} of run {run}, not epoch {epoch}")
+    return held
+
+
 def _cached(placement: Placement, before: _Held | None) -> RowSource:
     if not isinstance(placement.rows, TrainingRows):
         return placement.rows
-    start, stop = placement.spans[0].start, placement.spans[-1].stop
+    spans = placement.spans
+    start, stop = (spans[0].start, spans[-1].stop) if spans else (0, 0)
     rows = CachedRows(placement.rows, placement.cache_bytes, start, stop)
     if before is not None and isinstance(before.rows, CachedRows):
         rows.adopt(before.rows)
@@ -219,35 +243,3 @@ def _sweep() -> None:
             _watcher = threading.Timer(wait, _sweep)
             _watcher.daemon = True
             _watcher.start()
-
-
-class _BlasThreads:
-    """Keeps BLAS to one thread while any worker of this process computes, then restores it.
-
-    One thread makes a product independent of the machine, and workers do not fight.  The count is for
-    in-process clusters, where a restore by the first to finish would unleash BLAS on the others.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._controller: ThreadpoolController | None = None
-        self._limit: Any = None
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                self._controller = self._controller or ThreadpoolController()  # looking for BLAS takes 2 ms
-                self._limit = self._controller.limit(limits=1, user_api="blas")
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if self._users == 0:
-                    self._limit.restore_original_limits()
-
-
-_blas_threads = _BlasThreads()

@@ -1,0 +1,169 @@
+"""Which worker holds which blocks of a run, and how blocks get to others without losing what they hold.
+
+A move begins an epoch.  Every worker is told its blocks and keeps the dual variables that it has of them;
+those of blocks that change hands are fetched from who has them, and those that nobody has any more are read
+from the last checkpoint.  Each row is then feasible, if not of the same round: W, b and |A|^2 have to be
+rebuilt where any were lost, and are what they were where none were.  A move that is cut short by another
+loss is begun again, and does only what is still to be done.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeline import worker_blocks
+from pipeline.dask_calls import Call, WorkerCalls
+from pipeline.dealing import Deal
+from pipeline.partition import TrainingRows
+from pipeline.placements import Placement, ShippedRows, Span
+from solvers.dual_visits import StoredDuals
+from solvers.orders import Commit
+from solvers.problem import Problem
+from solvers.rows import RowSource
+from solvers.typing import Float64Array, IntArray
+
+logger = logging.getLogger(__name__)
+
+#: Gives the round of the last checkpoint and its dual variables; None where there is none.
+Saved = Callable[[], tuple[int, StoredDuals] | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """What a run is about; workers that come later are placed from it.
+
+    `cache_bytes` and `dual_bytes` are for all workers together.
+    """
+
+    problem: Problem
+    X: RowSource
+    y: IntArray
+    weights: Float64Array | None
+    keep_duals: bool
+    spans: tuple[Span, ...]
+    cache_bytes: int
+    dual_bytes: int | None
+    lease: float
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Numbers of blocks that went from one worker to another, and of those whose rows were lost.
+
+    `saved_round` is that of the checkpoint from which these come; None where they begin at A = 0.
+    """
+
+    moved: tuple[int, ...]
+    lost: tuple[int, ...]
+    saved_round: int | None = None
+
+
+class BlockPlaces:
+    """The blocks of one run on the workers that `calls` reach."""
+
+    def __init__(self, calls: WorkerCalls, bound: Bound) -> None:
+        self._calls = calls
+        self._bound = bound
+        self.run = uuid.uuid4().hex
+        self.epoch = 0
+        self.owned: Deal = {}
+        #: Who has the dual variables of each block, by its number; nobody has any at first.
+        self._holders: dict[int, str] = {}
+        #: What a move that was cut short has already replaced, and from which checkpoint.
+        self._replaced: set[int] = set()
+        self._saved_round: int | None = None
+
+    def begin(self, owned: Deal) -> None:
+        """Place every block with A = 0."""
+        self._holders = {}
+        self._place(owned, owned, None)
+        self._holders = {span.index: worker for worker, spans in owned.items() for span in spans}
+
+    def move(self, owned: Deal, alive: Iterable[str], commit: Commit | None, saved: Saved) -> Moved:
+        """Give the blocks to `owned`, each with its dual variables after `commit` or those that were saved.
+
+        `alive` are all workers that can be asked.  Raises `WorkersLost`; it can then be called again.
+        """
+        old = {worker: () for worker in set(alive) & set(self._holders.values()) if worker not in owned}
+        had = {span.index: worker for worker, spans in self.owned.items() for span in spans}
+        kept = self._place(owned, {**owned, **old}, commit)
+        wanted = [(span, worker) for worker, spans in owned.items() for span in spans]
+        moved = tuple(span.index for span, worker in wanted if had.get(span.index) != worker)
+        if not self._bound.keep_duals:
+            return Moved(moved, ())
+        self._holders = {i: worker for i, worker in self._holders.items() if i in kept.get(worker, ())}
+        lost = {span.index for span, _ in wanted if span.index not in self._holders}
+        self._replaced |= lost
+        for span, worker in wanted:
+            if self._holders.get(span.index, worker) != worker:
+                self._fetch(span, worker)
+        if lost:
+            self._restore(lost, owned, saved)
+        self._ask(owned, worker_blocks.seal, lambda _: (commit,))
+        self._calls.run([Call(worker, worker_blocks.release, (self.run,)) for worker in old])
+        replaced, self._replaced = self._replaced, set()
+        return Moved(moved, tuple(sorted(replaced)), self._saved_round)
+
+    def _place(
+        self, owned: Deal, asked: Mapping[str, tuple[Span, ...]], commit: Commit | None
+    ) -> dict[str, set[int]]:
+        """Begin an epoch on all that are asked; gives the blocks whose dual variables each of them has."""
+        self.epoch += 1
+        calls = [
+            Call(worker, worker_blocks.place, (self._placement(worker, spans, commit),))
+            for worker, spans in asked.items()
+        ]
+        kept = self._calls.run(calls)
+        self.owned = owned
+        return {worker: set(indices) for worker, indices in kept.items()}
+
+    def _placement(self, worker: str, spans: tuple[Span, ...], commit: Commit | None) -> Placement:
+        bound = self._bound
+        start, stop = (spans[0].start, spans[-1].stop) if spans else (0, 0)
+        X, n = bound.X, bound.problem.n
+        return Placement(
+            run=self.run,
+            epoch=self.epoch,
+            spans=spans,
+            blocks=len(bound.spans),
+            problem=bound.problem,
+            rows=X if isinstance(X, TrainingRows) else ShippedRows(X[start:stop], start, n),
+            labels=bound.y[start:stop],
+            weights=None if bound.weights is None else bound.weights[start:stop],
+            keep_duals=bound.keep_duals,
+            cache_bytes=bound.cache_bytes * (stop - start) // n,
+            dual_bytes=None if bound.dual_bytes is None else bound.dual_bytes * (stop - start) // n,
+            lease=bound.lease,
+            keeps=frozenset(index for index, holder in self._holders.items() if holder == worker),
+            commit=commit,
+        )
+
+    def _fetch(self, span: Span, worker: str) -> None:
+        """Bring the dual variables of a block to the worker that it is now with."""
+        holder = self._holders[span.index]
+        read = (self.run, self.epoch, span.index, None)
+        rows = self._calls.run([Call(holder, worker_blocks.read_duals, read)])[holder]
+        write = (self.run, self.epoch, span.index, span.start, rows)
+        self._calls.run([Call(worker, worker_blocks.write_duals, write)])
+        self._holders[span.index] = worker
+
+    def _restore(self, lost: set[int], owned: Deal, saved: Saved) -> None:
+        """Let workers read the blocks that nobody has from the last checkpoint, or leave them at A = 0."""
+        found = saved()
+        theirs = {
+            worker: indices
+            for worker, spans in owned.items()
+            if (indices := [span.index for span in spans if span.index in lost])
+        }
+        if found is not None:
+            self._ask(theirs, worker_blocks.restore_duals, lambda worker: (theirs[worker], found[1]))
+        self._saved_round = None if found is None else found[0]
+        self._holders |= {index: worker for worker, indices in theirs.items() for index in indices}
+
+    def _ask(
+        self, workers: Iterable[str], function: Callable[..., None], rest: Callable[[str], Sequence[object]]
+    ) -> None:
+        self._calls.run([Call(w, function, (self.run, self.epoch, *rest(w))) for w in workers])

@@ -1,0 +1,84 @@
+"""How consecutive blocks are dealt to workers, and when another deal is worth moving blocks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from pipeline.placements import Span
+
+#: Consecutive blocks of each worker, in the order of the blocks.
+Deal: TypeAlias = dict[str, tuple[Span, ...]]
+
+#: A cut may be so large a part of a share away from where it ought to be, if fewer sums come back for it.
+_SLACK = 1 / 16
+#: Another deal must promise rounds so many times as fast: one that takes in a newcomer, and any other.
+_GAIN_OF_NEWCOMERS, _GAIN = 1.05, 1.25
+
+
+def deal(spans: Sequence[Span], shares: Mapping[str, float]) -> Deal:
+    """Deal consecutive blocks to workers, each about its share of the rows; one without a block is left out.
+
+    A worker's sums merge along the tree over all blocks as far as they reach.  Where there is a choice, a cut
+    is therefore at a block whose number many powers of two divide: the fewest sums are then left to be sent.
+    """
+    total, n = sum(shares.values()), spans[-1].stop
+    owned: Deal = {}
+    first, reached = 0, 0.0
+    for number, (worker, share) in enumerate(shares.items(), start=1):
+        reached += share
+        wanted, slack = n * reached / total, n * share / total * _SLACK
+        last = len(spans) if number == len(shares) else _cut(spans, wanted, slack)
+        if last > first:
+            owned[worker] = tuple(spans[first:last])
+            first = last
+    return owned
+
+
+def _cut(spans: Sequence[Span], wanted: float, slack: float) -> int:
+    """Give the number of blocks that end about `wanted` rows from the start."""
+    away = {index: abs(span.stop - wanted) for index, span in enumerate(spans, start=1)}
+    near = [index for index, distance in away.items() if distance <= min(away.values()) + slack]
+    return max(near, key=lambda index: (index & -index, -away[index]))
+
+
+def line_up(owned: Deal, found: Sequence[str]) -> list[str]:
+    """Give the workers that were found in the order of their blocks.
+
+    Newcomers take the places of those that are gone; others stand in the middle, where the fewest blocks
+    move.
+    """
+    newcomers = [worker for worker in found if worker not in owned]
+    line: list[str] = []
+    for worker in owned:
+        if worker in found:
+            line.append(worker)
+        elif newcomers:
+            line.append(newcomers.pop(0))
+    middle = len(line) // 2
+    return [*line[:middle], *newcomers, *line[middle:]]
+
+
+def deal_after_loss(spans: Sequence[Span], owned: Deal, shares: Mapping[str, float]) -> Deal:
+    """Deal to the workers of `shares`: where everyone who is gone was replaced, nobody else's blocks move."""
+    newcomers = [worker for worker in shares if worker not in owned]
+    gone = [worker for worker in owned if worker not in shares]
+    if owned and len(newcomers) >= len(gone):
+        heirs = dict(zip(gone, newcomers, strict=False))
+        return {heirs.get(worker, worker): blocks for worker, blocks in owned.items()}
+    return deal(spans, {worker: shares[worker] for worker in line_up(owned, list(shares))})
+
+
+def better_deal(spans: Sequence[Span], owned: Deal, shares: Mapping[str, float]) -> Deal | None:
+    """Give a deal that makes rounds so much shorter that it is worth moving blocks; None where there is none.
+
+    `shares` are the rows a second of the workers that are there, which must hold all that own blocks.
+    """
+    other = deal(spans, {worker: shares[worker] for worker in line_up(owned, list(shares))})
+    gain = _GAIN if set(other) <= set(owned) else _GAIN_OF_NEWCOMERS
+    return other if _round(owned, shares) > gain * _round(other, shares) else None
+
+
+def _round(owned: Deal, shares: Mapping[str, float]) -> float:
+    """Give how long the slowest worker takes for its rows."""
+    return max((blocks[-1].stop - blocks[0].start) / shares[worker] for worker, blocks in owned.items())

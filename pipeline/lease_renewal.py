@@ -1,0 +1,47 @@
+"""Keeps what workers hold of a run while its coordinator is busy with other things."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+
+from pipeline import worker_blocks
+from pipeline.block_places import BlockPlaces
+from pipeline.dask_calls import Call, WorkerCalls
+
+logger = logging.getLogger(__name__)
+
+
+class LeaseRenewal:
+    """Renews the leases of a run on all workers that hold blocks, several times a lease.
+
+    It goes on until `stop`, or until nobody has the blocks' places any more.  Nothing waits for the workers:
+    whoever is lost is found out by the next order.
+    """
+
+    def __init__(self, calls: WorkerCalls, places: BlockPlaces, lease: float) -> None:
+        self._over = threading.Event()
+        arguments = (self._over, calls, weakref.ref(places), lease / 4)
+        threading.Thread(target=_renew, args=arguments, name="topline-leases", daemon=True).start()
+
+    def stop(self) -> None:
+        """Let the leases run out."""
+        self._over.set()
+
+
+def _renew(
+    over: threading.Event, calls: WorkerCalls, places: weakref.ref[BlockPlaces], seconds: float
+) -> None:
+    while not over.wait(seconds):
+        found = places()
+        if found is None:
+            return
+        try:
+            begun = [calls.begin(Call(worker, worker_blocks.renew, (found.run,))) for worker in found.owned]
+        except Exception as error:  # noqa: BLE001 - the connection is gone, which the next order says
+            logger.info("leases are not renewed: %s", error)
+            return
+        del found
+        over.wait(min(seconds, 1.0))
+        del begun

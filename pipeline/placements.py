@@ -1,0 +1,93 @@
+"""What a coordinator sends to a worker, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.block_stats import BlockStats, Node
+from solvers.orders import Commit
+from solvers.problem import Problem
+from solvers.rows import RowSource, held_in_memory, is_sparse
+
+
+@dataclass(frozen=True)
+class Span:
+    """One block: its number and its training rows start..stop-1."""
+
+    index: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """What one worker holds from this epoch on.
+
+    `labels` and `weights` (None: every example counts once) are those of rows spans[0].start ..
+    spans[-1].stop-1.  Dual variables of the blocks `keeps` are kept from the epoch before, with `commit`
+    applied where it waits; those of other blocks are 0.  A run that no call has touched for `lease` seconds
+    is dropped, since its coordinator must have died.  `dual_bytes` is as for `solvers.blocks.Block`, for all
+    blocks together.
+    """
+
+    run: str
+    epoch: int
+    spans: tuple[Span, ...]
+    blocks: int
+    problem: Problem
+    rows: RowSource
+    labels: NDArray[np.integer[Any]]
+    keep_duals: bool
+    cache_bytes: int
+    lease: float
+    weights: NDArray[np.float64] | None = None
+    keeps: frozenset[int] = frozenset()
+    commit: Commit | None = None
+    dual_bytes: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What a worker answers to an order: the sums of its blocks, merged as far as they reach, and its cost.
+
+    `bytes_read` of features counts since the blocks were placed.
+    """
+
+    parts: list[tuple[Node, BlockStats]]
+    seconds: float
+    memory_bytes: int
+    bytes_read: int
+
+
+class ShippedRows:
+    """Rows start.. of an array in memory, under the row numbers of the whole array."""
+
+    def __init__(self, values: Any, start: int, n: int) -> None:
+        self._values = values
+        self._start = start
+        self.shape = (n, int(values.shape[1]))
+        self.dtype = values.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that are here."""
+        parts = ("data", "indices", "indptr") if is_sparse(self._values) else ("data",)
+        return sum(int(getattr(self._values, name).nbytes) for name in parts)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether slices cost no reading."""
+        return held_in_memory(self._values)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether slices are CSR matrices."""
+        return is_sparse(self._values)
+
+    def __getitem__(self, rows: slice) -> Any:
+        start, stop, _ = rows.indices(self.shape[0])
+        return self._values[start - self._start : stop - self._start]

@@ -1,0 +1,152 @@
+"""Who gets which blocks of a run: at its begin, when workers are lost, and as they come, go and slow down."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from pipeline.block_places import BlockPlaces, Bound, Moved
+from pipeline.dask_calls import WorkerCalls, WorkersLost
+from pipeline.dealing import better_deal, deal, deal_after_loss
+from pipeline.errors import ClusterError
+from pipeline.placements import Answer, Span
+from pipeline.worker_log import WorkerLog
+from solvers.dual_visits import StoredDuals
+from solvers.errors import DualsReplacedError
+from solvers.orders import Commit
+
+logger = logging.getLogger(__name__)
+
+# So many losses without one finished call between them are no accident.
+LOSSES_IN_A_ROW = 5
+
+
+class Keeper(Protocol):
+    """Who keeps what a run can be continued from, and its history."""
+
+    def saved_duals(self) -> tuple[int, StoredDuals] | None:
+        """Give the round of the last checkpoint and its dual variables, None where there is none."""
+        ...
+
+    def note(self, record: Mapping[str, Any], /) -> None:
+        """Add to the history."""
+        ...
+
+
+class Placer:
+    """Deals the blocks of one run to the workers that `calls` reach.
+
+    `worker_wait` is how long to wait while no worker is there at all, `look` the time between two looks at
+    whether blocks should be with other workers, both in seconds.
+    """
+
+    def __init__(
+        self, calls: WorkerCalls, bound: Bound, keeper: Keeper | None, worker_wait: float, look: float
+    ) -> None:
+        self._calls = calls
+        self._bound = bound
+        self._keeper = keeper
+        self._worker_wait = worker_wait
+        self._look = look
+        self._looked = time.monotonic()
+        self._present: frozenset[str] = frozenset()
+        self._losses = 0
+        self.places = BlockPlaces(calls, bound)
+        self.log = WorkerLog()
+
+    def begin(self) -> None:
+        """Deal the blocks out to the workers that are there, until all have taken theirs."""
+        while True:
+            found = self._calls.wait_for_workers(1, self._worker_wait)
+            try:
+                self.places.begin(deal(self._bound.spans, self.log.shares(found)))
+            except WorkersLost as lost:
+                self._count(lost)
+                continue
+            return
+
+    def done(self, answers: Mapping[str, Answer]) -> None:
+        """Note that an order was run."""
+        self._losses = 0
+        for worker, answer in answers.items():
+            self.log.add(worker, rows_of(self.places.owned[worker]), answer)
+
+    def recover(self, lost: WorkersLost, commit: Commit | None) -> None:
+        """Give the blocks of lost workers to others; `DualsReplacedError` where dual variables went along.
+
+        A of everyone else gets `commit`, the last step that was taken.
+        """
+        first, hoped_for = lost, len(self.places.owned)
+        while True:
+            logger.warning("%s: its blocks are placed again (epoch %d)", lost, self.places.epoch + 1)
+            self._count(lost)
+            found = self._calls.wait_for_workers(hoped_for, self._worker_wait)
+            owned = deal_after_loss(self._bound.spans, self.places.owned, self.log.shares(found))
+            try:
+                moved = self.places.move(owned, found, commit, self._saved_duals)
+            except WorkersLost as again:
+                lost = again
+                continue
+            break
+        self._tell("loss", moved, workers=list(first.workers), reason=str(first))
+        if moved.lost:
+            raise replaced(first) from first
+
+    def look_around(self, commit: Commit | None) -> None:
+        """Now and then move blocks to workers that have joined, and from slow ones to fast ones.
+
+        Between rounds, when `commit` is the step that blocks have not yet applied to A: it is what tells
+        what A is, and without it nothing is moved.
+        """
+        now = time.monotonic()
+        if now - self._looked <= self._look or (commit is None and self._bound.keep_duals):
+            return
+        found = self._calls.trusted_workers()
+        # Whoever was there at the last look too has come to stay.
+        stayed = {worker: threads for worker, threads in found.items() if worker in self._present}
+        self._present, self._looked = frozenset(found), now
+        if not self.places.owned.keys() <= stayed.keys():
+            return
+        owned = better_deal(self._bound.spans, self.places.owned, self.log.shares(stayed))
+        if owned is None:
+            return
+        try:
+            moved = self.places.move(owned, found, commit, self._saved_duals)
+        except WorkersLost as lost:
+            self.recover(lost, commit)
+            return
+        self._tell("rebalance", moved)
+
+    def _tell(self, event: str, moved: Moved, **more: Any) -> None:
+        """Tell the keeper of a move, and measure anew how fast everyone is."""
+        self.log.begin_deal()
+        if self._keeper is not None:
+            rows = {worker: rows_of(spans) for worker, spans in self.places.owned.items()}
+            facts = {"moved_blocks": list(moved.moved), "lost_blocks": list(moved.lost), "rows": rows}
+            saved = {"saved_round": moved.saved_round} if moved.lost else {}
+            self._keeper.note({"event": event, **more, **facts, **saved})
+
+    def _saved_duals(self) -> tuple[int, StoredDuals] | None:
+        return None if self._keeper is None else self._keeper.saved_duals()
+
+    def _count(self, lost: WorkersLost) -> None:
+        self._losses += 1
+        if self._losses >= LOSSES_IN_A_ROW:
+            raise ClusterError(
+                f"workers were lost {self._losses} times in a row, at last because {lost}: if they run out"
+                " of memory, raise --memory-limit or take fewer workers; the run can be resumed"
+            ) from lost
+
+
+def replaced(lost: WorkersLost) -> DualsReplacedError:
+    """Give the error that says what has become of the dual variables of lost workers."""
+    return DualsReplacedError(
+        f"{lost}, and its dual variables were replaced: go on from those that are there"
+    )
+
+
+def rows_of(spans: Sequence[Span]) -> int:
+    """Give the number of rows of consecutive blocks."""
+    return spans[-1].stop - spans[0].start
