@@ -11,6 +11,9 @@ Weights = Literal["flat", "linear", "exponential"]
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 
+#: Blocks into which rows are cut at most.
+BLOCKS_AT_MOST = 256
+
 # The solvers' own registries say the same; reading them would make `topline --help` compile.
 LOSS_NAMES = (
     "max_hinge",
@@ -96,11 +99,20 @@ class TrainConfig(BaseModel):
         default=("l2", "bias"), description="Fitted on the training rows, in this order"
     )
     seed: int = Field(default=0, ge=0, description="Seed of everything random")
+    blocks: int | None = Field(
+        default=None,
+        ge=1,
+        le=BLOCKS_AT_MOST,
+        description="Blocks of rows that move at the same time, one a worker at least: fewer take fewer rounds"
+        " (default: by the size of the data)",
+    )
     resume: NonEmpty | None = Field(default=None, description="Id of an interrupted run to continue")
     keep_duals: bool | None = Field(
         default=None, description="Store the dual variables with the model (default: while they are small)"
     )
-    checkpoint_seconds: float = Field(default=60.0, gt=0.0, description="Seconds between checkpoints")
+    checkpoint_seconds: float = Field(
+        default=60.0, gt=0.0, description="Seconds between checkpoints, more where saving is slow"
+    )
     certify: bool = Field(default=True, description="Recompute the gap from what was stored, at the end")
 
     @field_validator("transforms", mode="before")

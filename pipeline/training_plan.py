@@ -131,6 +131,8 @@ class TrainingPlan:
         Frank-Wolfe does not mind how many there are.  Dual ascent takes several times the rounds as soon as
         two blocks move at the same time, so it gets no more than it needs.
         """
+        if self.config.blocks is not None:
+            return self.trained.block_bounds(most=self.config.blocks)
         if self.method.one_block:
             return self.trained.block_bounds(most=-(-self.trained.nbytes // ASCENT_BLOCK_BYTES))
         return self.trained.block_bounds()
@@ -217,10 +219,6 @@ def settled(config: TrainConfig, dataset: Dataset) -> TrainConfig:
 def fingerprint(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
     """What must be the same for a run to go on to the same answer, by name."""
     chosen = config.model_dump(mode="json", exclude=set(MAY_CHANGE))
-    # A run that began before there were these options has them at their defaults.
-    for name in ("smoothing_kind", "class_weight", "kernel", "kernel_gamma", "kernel_degree", "kernel_coef0"):
-        if chosen[name] == TrainConfig.model_fields[name].default:
-            del chosen[name]
     if config.margins is not None:
         # The file may have changed since: its content makes the problem, not its name.
         content = read_margins(config.margins).tobytes()
@@ -281,7 +279,7 @@ def _check_problem(config: TrainConfig, loss: Loss, rows: TrainingRows) -> None:
 def _transforms(config: TrainConfig, store: Store, raw: TrainingRows) -> Transforms:
     """Fit on the training rows; a resumed run takes those that it began with."""
     if config.resume is not None:
-        found = latest_checkpoint(store, config.resume)
+        found = latest_checkpoint(store, config.resume, check_duals=False)
         if found is not None:
             return Transforms.from_arrays(config.transforms, found.arrays)
     return Transforms.fit(

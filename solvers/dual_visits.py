@@ -45,7 +45,7 @@ def visit_on_threads(
     commit: Commit | None,
 ) -> list[T]:
     """Give the dual rows of the blocks to `visit`, a run of blocks to each thread, and join the answers."""
-    threads = min(threads, len(blocks))
+    threads = max(1, min(threads, len(blocks)))
     cuts = [len(blocks) * i // threads for i in range(threads + 1)]
     futures = [pool.submit(visit, dual_rows(blocks[a:b], commit)) for a, b in pairwise(cuts)]
     try:

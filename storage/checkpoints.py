@@ -62,13 +62,13 @@ def save_checkpoint(
     arrays: Mapping[str, NDArray[Any]],
     duals: DualSource | None,
     meta: Mapping[str, Any],
-) -> None:
+) -> int:
     """Publish the state after `round`; older checkpoints than the last two are then deleted.
 
     `duals` writes the dual variables in parts, from as many processes as hold some; the checkpoint is there
     for others with its record, which is written last.  What a crashed save left goes first, to make room.
     `meta` is a JSON object; its "fingerprint" (an object) says what data and configuration it belongs to.
-    Writing a round again replaces it.
+    Writing a round again replaces it.  Returns the bytes that it takes.
     """
     _prune(store, run_id)
     folder = join(checkpoint_folder(run_id), f"{round:08d}-{uuid.uuid4().hex[:8]}")
@@ -87,23 +87,25 @@ def save_checkpoint(
     }
     store.write_bytes(_record_path(run_id, round), seal(record))
     _prune(store, run_id)
+    return sum(entry.size for entry in entries)
 
 
 def latest_checkpoint(
-    store: Store, run_id: str, *, fingerprint: Mapping[str, Any] | None = None
+    store: Store, run_id: str, *, fingerprint: Mapping[str, Any] | None = None, check_duals: bool = True
 ) -> Checkpoint | None:
     """The newest checkpoint of the run that is whole, None if there is none at all.
 
-    Raises `MismatchError`, naming the keys that differ, if its fingerprint is not `fingerprint`, and
+    Dual variables are all read for that, and let go of again, unless `check_duals` is off.  Raises
+    `MismatchError`, naming the keys that differ, if its fingerprint is not `fingerprint`, and
     `IntegrityError` if there are checkpoints but all are damaged.
     """
     skipped: list[str] = []
     for round_number in reversed(checkpoint_rounds(store, run_id)):
         try:
             record, files = read_checkpoint_record(store, run_id, round_number)
-            for path in files.by_path:
-                files.read(path)
             bundle = Bundle(files)
+            if bundle.has_duals and check_duals:
+                bundle.duals.check()
             arrays = {name: bundle.array(name) for name in bundle.names}
         except (IntegrityError, NotFoundError) as error:
             skipped.append(str(error))

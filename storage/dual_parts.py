@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -29,6 +30,7 @@ from storage.urls import join
 DUALS = "duals"
 PART_BYTES = 16 << 20
 """Rows of a part would take no more than this if they were dense."""
+_CHECKED_AT_ONCE = 4
 
 RowBlocks: TypeAlias = Iterable[tuple[int, int, NDArray[Any]]]
 """(start, stop, rows): runs of rows, ascending."""
@@ -74,6 +76,12 @@ class StoredDuals:
         """Yield all rows, part by part, as (start, stop, rows)."""
         return self.between(0, self.n_rows)
 
+    def check(self) -> None:
+        """Read every part and forget it again; `IntegrityError` for one that is not as it was written."""
+        with ThreadPoolExecutor(_CHECKED_AT_ONCE, thread_name_prefix="topline-check") as pool:
+            for _ in pool.map(self._check, self._entries):
+                pass
+
     @property
     def n_rows(self) -> int:
         """Number of rows."""
@@ -91,6 +99,9 @@ class StoredDuals:
             first, last = _rows_of(entry)
             low, high = max(first, start), min(last, stop)
             yield low, high, self._part(entry).rows(low - first, high - first)
+
+    def _check(self, entry: FileEntry) -> None:
+        self._files.read(entry.path)
 
     def _part(self, entry: FileEntry) -> _Part:
         held = self._last

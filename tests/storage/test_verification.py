@@ -107,6 +107,34 @@ def test_damage_anywhere_else(local_store: Store, path: str, kind: str) -> None:
     assert any(path.startswith(finding.path) or finding.path.startswith(path) for finding in found)
 
 
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [(lose, "missing"), (halve, "wrong-size"), (flip_first, "wrong-digest")],
+)
+def test_a_damaged_part_of_a_checkpoint(local_store: Store, damage: object, kind: str) -> None:
+    run_id = create_run(local_store, {})
+    duals = [(0, 5, np.ones((5, 2))), (9, 20, np.ones((11, 2)))], [(5, 9, np.ones((4, 2)))]
+    save_checkpoint(
+        local_store, run_id, 1, {"W": np.ones(3)}, lambda w: [e for rows in duals for e in w.write(rows)], {}
+    )
+    (path,) = (path for path in local_store.walk() if path.endswith("duals/000000000009-000000000020"))
+    damage(local_store, path)  # type: ignore[operator]
+    finding = only(verify_store(local_store))
+    assert (finding.kind, finding.path, finding.rows) == (kind, path, (9, 20))
+    assert finding.mend == "resume from the checkpoint before it, or start a new run"
+
+
+def test_parts_of_a_save_that_crashed(local_store: Store) -> None:
+    fill(local_store)
+    stray = "runs/r0001/checkpoints/00000003-0123abcd"
+    local_store.write_bytes(f"{stray}/duals/000000000000-000000000005", b"torn")
+    finding = only(verify_store(local_store))
+    assert (finding.kind, finding.path, finding.harmless) == ("staging", stray, True)
+    flip_first(local_store, "runs/r0001/checkpoints/00000001.json")
+    finding = only(verify_store(local_store))
+    assert finding.kind == "checkpoint", "whose folder that is nobody knows any more"
+
+
 def test_a_damaged_line_of_a_history(local_store: Store) -> None:
     fill(local_store)
     local_store.write_bytes(
