@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy.sparse import csr_matrix, issparse, vstack
 
+from pipeline.train_config import BLOCKS_AT_MOST
 from solvers.rows import as_rows
 from storage.features import Dataset
 from storage.schema import SPLITS
@@ -31,7 +32,6 @@ UNITS_WANTED = 16
 UNIT_BYTES = 1 << 24
 # Rows of so many bytes are transformed at once.
 RUN_BYTES = 1 << 20
-BLOCKS_AT_MOST = 256
 
 
 class RowTransform(Protocol):
@@ -79,6 +79,9 @@ class TrainingRows:
         halves = self.dataset.info.layout == "dense" and self.dataset.info.dtype == "float16"
         self.dtype = np.dtype(np.float16 if halves and not self._transforms else np.float32)
         self._buffer = threading.local()
+        #: Bytes of stored rows, decompressed, that were read so far.
+        self.bytes_read = 0
+        self._counting = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
         return TrainingRows, (self.dataset, self.split, self.transforms)
@@ -116,9 +119,8 @@ class TrainingRows:
 
     def block_bounds(self, most: int = BLOCKS_AT_MOST) -> list[int]:
         """Cut points of at most so many blocks: runs of whole units, fixed by the data, never empty."""
-        step = -(-self.units // most)
-        cuts = [*self._offsets[:-1:step].tolist(), len(self)]
-        return sorted(set(cuts))
+        blocks = max(min(most, self.units), 1)
+        return sorted({int(self._offsets[self.units * block // blocks]) for block in range(blocks + 1)})
 
     def raw_unit(self, unit: int) -> Rows:
         """Rows of `unit` as stored, without transforms."""
@@ -128,6 +130,8 @@ class TrainingRows:
         picked = self._indices[first:last]
         start, stop = int(picked[0]), int(picked[-1]) + 1
         stored = self.dataset.rows(start, stop)
+        with self._counting:
+            self.bytes_read += _nbytes(stored)
         return stored if stop - start == last - first else stored[picked - start]
 
     def transformed(self, raw: Rows) -> Rows:

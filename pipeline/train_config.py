@@ -103,8 +103,8 @@ class TrainConfig(BaseModel):
         default=None,
         ge=1,
         le=BLOCKS_AT_MOST,
-        description="Blocks of rows that move at the same time, one a worker at least: fewer take fewer rounds"
-        " (default: by the size of the data)",
+        description="Blocks of rows that move at the same time, one a worker at least; with fewer there are"
+        " fewer rounds (default: by the size of the data)",
     )
     resume: NonEmpty | None = Field(default=None, description="Id of an interrupted run to continue")
     keep_duals: bool | None = Field(

@@ -17,6 +17,7 @@ from pipeline.certification import certify
 from pipeline.errors import ConfigError, InputError, InterruptedRunError
 from pipeline.train_config import ClusterConfig, TrainConfig
 from pipeline.training import train
+from pipeline.training_plan import plan_training
 from solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from storage.errors import IntegrityError, MismatchError, NotFoundError
 from storage.features import Dataset
@@ -65,9 +66,17 @@ def test_a_run_leaves_a_certified_model_and_its_whole_history(folder: Path) -> N
     model = load_model(result.model)
     assert model.array("W").shape == (13, 5)  # 12 features and the bias
     assert model.record.certificate == result.certificate.to_dict()
-    history = read_history(open_store(folder), result.run)
+    records = read_history(open_store(folder), result.run)
+    history = [record for record in records if "round" in record]
     assert [record["round"] for record in history] == list(range(result.passes))
     assert history[-1]["relative_gap"] <= 2e-2
+    assert [record.get("event") for record in (records[0], records[-1])] == ["begin", "end"]
+    # Features of this size are read once, and stay in memory.
+    assert [record["bytes_read"] >= 4 * 12 * result.n for record in history[:2]] == [True, False]
+    assert not any(record["bytes_read"] for record in history[1:])
+    assert all(record["memory_bytes"] > 10 << 20 for record in history)
+    workers = history[-1]["activity"]
+    assert sum(worker["rows"] for worker in workers) == result.n
     outcome = read_run(open_store(folder), result.run).outcome
     assert outcome is not None
     assert outcome["model"] == result.model
@@ -81,6 +90,7 @@ def test_a_run_leaves_a_certified_model_and_its_whole_history(folder: Path) -> N
         {"class_weight": "balanced"},
         {"class_weight": "balanced", "smoothing": 0.5, "smoothing_kind": "others"},
         {"class_weight": "balanced", "loss": "softmax", "k": None, "method": "dual_ascent"},
+        {"method": "dual_ascent", "blocks": 3},
     ],
     ids=str,
 )
@@ -91,6 +101,15 @@ def test_threads_and_workers_train_the_same_model(folder: Path, options: dict[st
     ]
     assert np.array_equal(W[0], W[1])
     assert np.array_equal(W[0], W[2])
+
+
+@pytest.mark.parametrize("method", ["fw", "dual_ascent"])
+def test_the_number_of_blocks_can_be_chosen(folder: Path, method: str) -> None:
+    for blocks in (1, 3):
+        bounds = plan_training(config(folder, method=method, blocks=blocks)).bounds
+        assert len(bounds) == blocks + 1
+        assert bounds[-1] == len(plan_training(config(folder)).rows)
+    assert (len(plan_training(config(folder, method=method)).bounds) == 2) == (method == "dual_ascent")
 
 
 def test_balanced_classes_count_alike(folder: Path) -> None:
@@ -264,13 +283,15 @@ def test_history_costs_little_beside_the_rounds(folder: Path) -> None:
     began = time.perf_counter()
     result = train(config(folder, tol=1e-9, max_passes=500, certify=False), HERE)
     assert time.perf_counter() - began - result.seconds < 2.0
-    assert len(read_history(open_store(folder), result.run)) == 500
+    records = read_history(open_store(folder), result.run)
+    assert sum("round" in record for record in records) == 500
 
 
 SCRIPT = """
 import sys
 from pipeline.train_config import ClusterConfig, TrainConfig
 from pipeline.training import train
+from pipeline.training_plan import plan_training
 from pipeline.errors import InterruptedRunError
 if __name__ == "__main__":
     config = TrainConfig(store=sys.argv[1], tol=1e-9, k=2, max_passes=100_000, method="fw", smoothing=0.5)
@@ -307,7 +328,7 @@ def test_a_signal_leaves_a_run_that_goes_on(tmp_path: Path, number: int, workers
     assert process.returncode == 75, errors
     assert "--resume r0001" in output
     assert errors == ""
-    done = max(record["round"] for record in read_history(store, "r0001")) + 1
+    done = max(record.get("round", -1) for record in read_history(store, "r0001")) + 1
     resumed = train(TrainConfig(store=store.url, resume="r0001", max_passes=done + 10), HERE)
     whole = train(config(tmp_path / "store", tol=1e-9, max_passes=done + 10, smoothing=0.5), HERE)
     assert np.array_equal(load_model(resumed.model).array("W"), load_model(whole.model).array("W"))
@@ -341,7 +362,7 @@ def test_duals_lost_with_a_worker_come_from_the_checkpoint(folder: Path) -> None
         result = train(options, progress=KillInRound12(client), client=client)
     assert np.array_equal(load_model(result.model).array("W"), load_model(undisturbed.model).array("W"))
     events = [record for record in read_history(open_store(folder), result.run) if "event" in record]
-    assert [event["event"] for event in events] == ["rollback"]
+    assert "rollback" in [event["event"] for event in events]
     certificate = certify(result.model)
     assert certificate.valid
 
