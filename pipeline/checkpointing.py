@@ -12,8 +12,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.forecast import Forecast, TimeLeft
 from pipeline.interrupts import StopFlag
 from pipeline.progress import Progress
+from pipeline.run_history import RunHistory
 from solvers.executor import Executor
 from solvers.orders import Commit
 from solvers.state import IterationRecord, SolverState
@@ -21,12 +23,12 @@ from storage.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
 from storage.dual_parts import DualSource, DualWriter, StoredDuals
 from storage.errors import StorageError
 from storage.files import FileEntry
-from storage.history import HistoryWriter
 from storage.stores import Store
 
 logger = logging.getLogger(__name__)
 
-HISTORY_SECONDS = 0.5
+# Between two looks at how long the run will still take.
+FORECAST_SECONDS = 0.5
 # Saving takes no larger share of a run's time than this.
 SAVING_SHARE = 0.05
 
@@ -76,52 +78,57 @@ class Pace:
 class RunRecorder:
     """Callback of the solver's loop: appends each round to the history and saves a checkpoint now and then.
 
-    Returns False, which ends the loop, once `flag` is set.
+    Returns False, which ends the loop, once `flag` is set.  `progress` is told of each round, with how long
+    it will still take to get to `tol` under "left", a `TimeLeft` or None.
     """
 
     def __init__(
-        self, place: RunPlace, executor: Executor, flag: StopFlag, seconds: float, progress: Progress | None
+        self,
+        place: RunPlace,
+        executor: Executor,
+        flag: StopFlag,
+        seconds: float,
+        progress: Progress | None,
+        tol: float = 0.0,
     ) -> None:
         self._place = place
         self._executor = executor
         self._flag = flag
         self._progress = progress
-        self._history = HistoryWriter(place.store, place.run_id)
-        self._waiting: list[dict[str, Any]] = []
+        self._history = RunHistory(place.store, place.run_id, remote=not executor.in_process)
         self._passes = 0
         self._pace = Pace(seconds, began=time.monotonic())
-        self._flushed = time.monotonic()
+        self._forecast = Forecast(tol)
+        self._forecast_at, self._left = time.monotonic(), self._forecast.left()
         self.latest: SolverState | None = None
 
     def __call__(self, record: IterationRecord, state: SolverState) -> bool:
         """Note one round; whether to go on."""
         self.latest = state
         now = time.monotonic()
-        facts = record.to_dict()
-        self.note(facts)
+        facts = self._history.round(record)
         if self._progress is not None:
             self._progress.advance(record.passes - self._passes)
             self._passes = record.passes
-            self._progress.note(facts)
+            self._progress.note({**facts, "left": self._left_after(facts, now)})
         if self._pace.is_due(now):
             self.save(state)
         return not self._flag
 
     def note(self, record: Mapping[str, Any]) -> None:
-        """Append to the history; many short rounds are written together, twice a second."""
-        self._waiting.append(dict(record))
-        now = time.monotonic()
-        if now - self._flushed >= HISTORY_SECONDS:
-            self._write()
-            self._flushed = now
+        """Append an event to the history."""
+        facts = dict(record)
+        self._history.happened(facts.pop("event"), **facts)
 
     def save(self, state: SolverState) -> None:
         """Save a checkpoint of `state`, which is the one that the blocks are at."""
         began = time.monotonic()
-        self._write()
+        self._history.write()
         duals = written_where_held(self._executor, state.commit) if self._place.keep_duals else None
-        save_state(self._place, state, duals)
-        self._pace = self._pace.after(began, time.monotonic())
+        size = save_state(self._place, state, duals)
+        ended = time.monotonic()
+        self._pace = self._pace.after(began, ended)
+        self._history.happened("checkpoint", rounds=state.round, seconds=round(ended - began, 3), bytes=size)
 
     def saved_duals(self) -> tuple[int, StoredDuals] | None:
         """Give the round of the last checkpoint and its dual variables, None where there is none."""
@@ -132,17 +139,15 @@ class RunRecorder:
             return None
         return None if found is None or not found.has_duals else (found.round, found.dual_blocks())
 
-    def close(self) -> None:
-        """Write what is waiting."""
-        try:
-            self._write()
-        finally:
-            self._history.close()
+    def close(self, reason: str | None = None) -> None:
+        """Write what is waiting, and `reason`, why the run stops here; None where it came to its end."""
+        self._history.close(self._flag.reason if reason is None and self._flag else reason)
 
-    def _write(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for record in waiting:
-            self._history.append(record)
+    def _left_after(self, facts: Mapping[str, Any], now: float) -> TimeLeft | None:
+        self._forecast.take(facts)
+        if now - self._forecast_at >= FORECAST_SECONDS:
+            self._forecast_at, self._left = now, self._forecast.left()
+        return self._left
 
     def __enter__(self) -> Self:
         return self
@@ -151,7 +156,7 @@ class RunRecorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.close()
+            self.close(None if error is None else str(error) or type(error).__name__)
         except StorageError:
             # What stopped the run is said already; a disk that is full or gone has no second sentence.
             if error is None:
@@ -167,14 +172,14 @@ def written_where_held(executor: Executor, commit: Commit | None) -> DualSource:
     return write
 
 
-def save_state(place: RunPlace, state: SolverState, duals: DualSource | None) -> None:
-    """Save `state` and, where they are kept, the dual variables with its commit applied."""
+def save_state(place: RunPlace, state: SolverState, duals: DualSource | None) -> int:
+    """Save `state` and, where they are kept, the dual variables with its commit applied; give the bytes."""
     memory = {MEMORY + name: array for name, array in state.memory.items()}
     arrays = {"W": state.W, **memory, **place.transforms}
     scalars = {name: getattr(state, name) for name in SCALARS}
     finite = {name: value if value is None or np.isfinite(value) else None for name, value in scalars.items()}
     meta = {"fingerprint": dict(place.fingerprint), "state": finite}
-    save_checkpoint(place.store, place.run_id, state.round, arrays, duals, meta)
+    return save_checkpoint(place.store, place.run_id, state.round, arrays, duals, meta)
 
 
 def load_state(checkpoint: Checkpoint) -> SolverState:

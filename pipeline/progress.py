@@ -16,4 +16,8 @@ class Progress(Protocol):
         """Count `amount` more units of the stage as done."""
 
     def note(self, facts: Mapping[str, Any]) -> None:
-        """Show facts of the moment; a round of training gives its history record (gap, primal, dual, ...)."""
+        """Show facts of the moment.
+
+        A round of training gives its history record (gap, primal, dual, ...) and under "left" the
+        `TimeLeft` to the tolerance, None where that is not known.
+        """

@@ -111,7 +111,9 @@ def train(
         stop_on_signals() as flag,
         open_executor(plan, cluster, client, progress, flag) as (plan, executor, rows),
     ):
-        recorder = RunRecorder(plan.place, executor, flag, plan.config.checkpoint_seconds, progress)
+        recorder = RunRecorder(
+            plan.place, executor, flag, plan.config.checkpoint_seconds, progress, plan.config.tol
+        )
         if isinstance(executor, DaskExecutor):
             executor.kept_by(recorder)
         if progress is not None:

@@ -30,6 +30,9 @@ A record with "event" is what happened between two rounds, all with `at`:
     begin                 a process took the run up; "encoding-version" is that of all that follows
     worker-joined, worker-lost     `worker`: its name
     checkpoint            `rounds` that it holds, `seconds` that saving took, `bytes` that it takes
+    loss                  `workers` are lost, `reason`; `moved_blocks` went to others, which have `rows` now;
+                          of `lost_blocks` the dual variables are those of the checkpoint after `saved_round`
+    rebalance             blocks were moved between workers that are there: fields as of a loss
     rollback              `reason`; the rounds since the last checkpoint are done again
     end                   the process let go of the run; `reason`: a sentence, null where it came to its end
 """

@@ -19,6 +19,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
+from pipeline.forecast import TimeLeft
 from pipeline.progress import Progress
 
 # A line a stage is enough for a log; a stage that takes longer than this says how far it is.
@@ -64,7 +65,7 @@ class LineDisplay:
         self._said = time.monotonic()
         total = f"/{self._total:,}" if self._total and not word else ""
         counted = f"{self._done:,}{total} {self._unit}".rstrip() if self._done else ""
-        text = ", ".join(part for part in (counted, fact_text(self._facts), word) if part)
+        text = ", ".join(part for part in (counted, fact_text(self._facts, ended=bool(word)), word) if part)
         self._stream.write(f"{self._stage}: {text or 'working'} ({self._said - self._begun:.1f} s)\n")
         self._stream.flush()
 
@@ -77,12 +78,12 @@ class BarDisplay:
         self._task: TaskID | None = None
         self._unit = ""
         self._begun = 0.0
-        self._facts = ""
+        self._facts: Mapping[str, Any] = {}
 
     def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
         """Begin a stage; ends the one before."""
         self.end()
-        self._begun, self._unit, self._facts = time.monotonic(), unit, ""
+        self._begun, self._unit, self._facts = time.monotonic(), unit, {}
         self._task = self._bars.add_task(stage, total=total, detail="")
 
     def advance(self, amount: int = 1) -> None:
@@ -93,7 +94,7 @@ class BarDisplay:
 
     def note(self, facts: Mapping[str, Any]) -> None:
         """Show the facts of the moment."""
-        self._facts = fact_text(facts)
+        self._facts = facts
 
     def end(self) -> None:
         """End the stage that has begun, if any: its bar stands full, with what was done in the end."""
@@ -114,8 +115,9 @@ class BarDisplay:
         task = self._bars.tasks[-1]
         seconds = time.monotonic() - self._begun
         total = f"/{task.total:,.0f}" if task.total and not finished else ""
-        parts = [f"{task.completed:,.0f}{total} {self._unit}".rstrip(), self._facts]
-        if not self._facts and seconds > 0.5 and task.completed:
+        facts = fact_text(self._facts, ended=finished)
+        parts = [f"{task.completed:,.0f}{total} {self._unit}".rstrip(), facts]
+        if not facts and seconds > 0.5 and task.completed:
             speed = task.completed / seconds
             parts.append(f"{speed:,.0f}/s")
             if task.total and not finished:
@@ -124,14 +126,33 @@ class BarDisplay:
         return ", ".join(part for part in parts if part)
 
 
-def fact_text(facts: Mapping[str, Any]) -> str:
-    """Give the facts worth a place beside a bar, shortly."""
+def fact_text(facts: Mapping[str, Any], *, ended: bool = False) -> str:
+    """Give the facts worth a place beside a bar, shortly; once it has ended, no time is left."""
     if "relative_gap" in facts:
         gap, stationarity = facts["relative_gap"], facts.get("stationarity")
+        left = "" if ended else time_text(facts.get("left"))
         if isinstance(stationarity, float):
-            return f"gradient at {stationarity:.2e} of its first size"
-        return f"relative gap {gap:.2e}" if isinstance(gap, float) else ""
+            return f"gradient at {stationarity:.2e} of its first size{left}"
+        return f"relative gap {gap:.2e}{left}" if isinstance(gap, float) else ""
     return ", ".join(f"{name} {value}" for name, value in facts.items() if isinstance(value, (int, str)))
+
+
+def time_text(left: TimeLeft | None) -> str:
+    """Give an estimate of the time left as it stands behind a gap; nothing where there is none."""
+    if left is None or left.high < 1.0:
+        return ""
+    low, high = rough_time(left.low), rough_time(left.high)
+    if left.high <= 1.5 * left.low or low == high:
+        return f", about {rough_time(left.seconds)} left"
+    return f", {low} to {high} left"
+
+
+def rough_time(seconds: float) -> str:
+    """Give seconds in the largest unit of which there are about two."""
+    for unit, length in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 1.5 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 @contextmanager

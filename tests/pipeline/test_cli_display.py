@@ -9,6 +9,7 @@ from rich.progress import TextColumn
 
 from pipeline.cli import display
 from pipeline.cli.display import BarDisplay, LineDisplay, fact_text
+from pipeline.forecast import TimeLeft
 
 
 def test_a_log_gets_a_line_a_stage() -> None:
@@ -50,7 +51,7 @@ def test_bars_end_where_the_work_ended() -> None:
         shown = BarDisplay(bars)
         shown.advance()
         shown.begin("train", 1000, "passes")
-        shown.note({"relative_gap": 5e-4})
+        shown.note({"relative_gap": 5e-4, "left": TimeLeft(40.0, 39.0, 41.0)})
         shown.advance(40)
         shown.begin("certify")
         shown.begin("certify", 10, "rows")
@@ -65,3 +66,19 @@ def test_bars_end_where_the_work_ended() -> None:
 def test_facts_are_short() -> None:
     assert fact_text({"relative_gap": None}) == ""
     assert fact_text({"rejected": 3, "speed": 1.5}) == "rejected 3"
+
+
+@pytest.mark.parametrize(
+    ("low", "seconds", "high", "text"),
+    [
+        (39.0, 40.2, 41.0, ", about 40 s left"),
+        (60.0, 100.0, 300.0, ", 60 s to 5 min left"),
+        (7000.0, 7200.0, 7300.0, ", about 2 h left"),
+        (50_000.0, 2e5, 4e5, ", 14 h to 5 days left"),
+        (0.0, 0.2, 0.4, ""),
+    ],
+)
+def test_time_left_is_said_as_far_as_it_is_known(low: float, seconds: float, high: float, text: str) -> None:
+    facts = {"relative_gap": 5e-4, "left": TimeLeft(seconds, low, high)}
+    assert fact_text(facts) == "relative gap 5.00e-04" + text
+    assert fact_text({**facts, "left": None}) == fact_text(facts, ended=True) == "relative gap 5.00e-04"
