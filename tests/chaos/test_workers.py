@@ -50,7 +50,7 @@ def test_worker_with_duals_killed_in_a(chaos: Chaos, rng: random.Random, moment:
     """The duals are gone with the worker: the run goes back to its last checkpoint, by itself."""
     where, call = (ORDER, rng.randrange(50, 80))
     if moment == "checkpoint":
-        where, call = "pipeline.worker_blocks:read_duals", rng.randrange(20, 60)
+        where, call = "pipeline.worker_checkpoints:visit_duals", 2
     cluster = chaos.cluster().start(once(chaos, where, call, "kill"))
     ended = chaos.train(*KEPT, on=cluster).wait()
     chaos.conclude(ended)
