@@ -2,9 +2,10 @@
 
     python tests/benchmarks/round_cost.py --n 100000 --d 1024 --m 100 --workers 2 --rounds 20
 
-makes a float32 dataset (once, in --folder), trains on Dask workers and, after each round, times X W over
-plain processes that hold the same rows.  Prints one line a round, the median ratio and the peak memory of
-all processes of the training together (PSS); exits 1 if the ratio is above --limit.
+makes a dataset of noise, or with --relu of noise cut off at zero (once, in --folder), trains on Dask workers
+and, after each round, times X W over plain processes that hold the same rows.  Prints one line a round, the
+median ratio and the peak memory of all processes of the training together (PSS); exits 1 if the ratio is
+above --limit.  With --cache-bytes 0 every round reads the features from disk again.
 """
 
 from __future__ import annotations
@@ -40,21 +41,23 @@ from storage.manifest import empty_manifest
 from storage.stores import open_store
 
 
-def make_dataset(folder: Path, n: int, d: int, m: int) -> Dataset:
-    """Open the synthetic dataset of that size, made in `folder` if it is not there yet."""
+def make_dataset(folder: Path, n: int, d: int, m: int, dtype: str = "float32", relu: bool = False) -> Dataset:
+    """Open the synthetic dataset of that size and type, made in `folder` if it is not there yet."""
     store = open_store(folder, create=True)
-    key = f"round-cost-{n}-{d}-{m}"
+    key = f"round-cost-{n}-{d}-{m}-{dtype}-{'relu' if relu else 'noise'}"
     info = find_by_key(store, key)
     if info is not None:
         return Dataset.open(store, info.id)
-    plan = ChunkPlan.choose(n, d, 4)
-    writer = DatasetWriter.begin(store, key, n, d, "float32", plan, {"backbone": "synthetic"})
+    plan = ChunkPlan.choose(n, d, np.dtype(dtype).itemsize)
+    writer = DatasetWriter.begin(store, key, n, d, dtype, plan, {"backbone": "synthetic"})
     centres = np.random.default_rng(0).normal(size=(m, d)).astype(np.float32)
     labels = np.random.default_rng(1).integers(0, m, size=n).astype(np.int32)
     for unit in range(plan.units):
         span = plan.bounds(unit)
         noise = np.random.default_rng(unit + 2).standard_normal((span.rows, d), dtype=np.float32)
         X = centres[labels[span.start : span.stop]] + 4.0 * noise
+        if relu:
+            np.maximum(X, 0.0, out=X)
         X /= np.linalg.norm(X, axis=1, keepdims=True)
         writer.write_unit(unit, X, empty_manifest([f"row{i}" for i in range(span.start, span.stop)]))
     info = writer.commit(labels, np.zeros(n, dtype=np.int8), [f"class {c}" for c in range(m)])
@@ -139,7 +142,7 @@ class MemoryPeak:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Train and measure; the figures as plain values."""
-    dataset = make_dataset(options.folder, options.n, options.d, options.m)
+    dataset = make_dataset(options.folder, options.n, options.d, options.m, options.dtype, options.relu)
     memory = MemoryPeak()
     rows = TrainingRows(dataset)
     rounds: list[tuple[float, float]] = []
@@ -193,6 +196,8 @@ def main() -> int:
     parser.add_argument("--n", type=int, default=100_000)
     parser.add_argument("--d", type=int, default=1024)
     parser.add_argument("--m", type=int, default=100)
+    parser.add_argument("--dtype", choices=("float16", "float32"), default="float32")
+    parser.add_argument("--relu", action="store_true")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--cache-bytes", type=int, default=1 << 30)

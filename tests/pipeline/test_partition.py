@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from scipy.sparse import issparse
 from pipeline import partition
 from pipeline.partition import CachedRows, TrainingRows
 from pipeline.transforms import Transforms
+from solvers.tiles import iterate_tiles
 from storage.chunking import ChunkPlan
 from storage.features import Dataset
 from tests.pipeline.small_data import small_dataset
@@ -121,6 +123,25 @@ def test_shards_of_any_size_are_read_in_units_of_a_few_megabytes(
     rows = TrainingRows(dataset)
     assert max(stop - start for start, stop in read_spans(rows, monkeypatch, 50)) <= 32
     assert np.array_equal(rows[0 : len(rows)], expected(dataset))
+
+
+@pytest.mark.parametrize("dataset", [("many shards", "float16")], indirect=True, ids=str)
+def test_a_pass_holds_three_units_at_most(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[weakref.ref[Any]] = []
+    original = TrainingRows.raw_unit
+
+    def counted(self: TrainingRows, unit: int) -> Any:
+        rows = original(self, unit)
+        given.append(weakref.ref(rows))
+        assert sum(unit() is not None for unit in given) <= 3
+        return rows
+
+    monkeypatch.setattr(TrainingRows, "raw_unit", counted)
+    monkeypatch.setattr("solvers.rows._SLAB_BYTES", 1)
+    rows = TrainingRows(dataset)
+    tiles = [tile[:2] for tile in iterate_tiles(rows, 0, 20)]
+    assert tiles[-1][1] == len(rows)
+    assert len(given) == rows.units
 
 
 def test_rows_are_transformed_alike_however_many_at_a_time(
