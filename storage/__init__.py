@@ -3,6 +3,7 @@
 A store is a folder or a prefix with
 
     commits/datasets/00000001.json   sealed records, put only where there is none: they make a dataset visible
+    commits/registry/00000001.json   sealed decisions on models: who became champion, who did not, and why
     datasets/<key>/arrays/           Zarr 3 group: features, labels, split, sample_ids, class_names
     datasets/<key>/parts/            a Parquet file a unit, written last: the unit is done
     datasets/<key>/manifest.parquet  one row an image, in the order of the features' rows

@@ -55,6 +55,10 @@ class CommitLog:
                 return seq
         raise self._crowded()
 
+    def append_as(self, seq: int, record: Mapping[str, Any]) -> bool:
+        """Add `record` as number `seq`, the one after those its maker has read; False if that is taken."""
+        return self._put(seq, record, uuid.uuid4().hex)
+
     def revise(self, change: Callable[[Mapping[str, Any], int], Mapping[str, Any]]) -> dict[str, Any]:
         """Add `change(latest record, new number)` and return it; made anew when somebody else was faster."""
         token = uuid.uuid4().hex

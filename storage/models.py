@@ -1,4 +1,7 @@
-"""Published models: a sealed record, its revisions, and named arrays that are written once."""
+"""Published models: a sealed record, its revisions, and named arrays that are written once.
+
+Their stage is not theirs to say: it follows from the decisions in `storage.registry`.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,19 @@ from numpy.typing import NDArray
 from storage.bundles import Bundle, discard_bundle, write_bundle
 from storage.commits import CommitLog
 from storage.dual_parts import DualSource, stored_rows
-from storage.errors import FormatError, IncompleteError
+from storage.errors import FormatError, IncompleteError, NotFoundError
 from storage.files import FileEntry, FileSet
-from storage.numbered import numbered_names, reserve, unknown
+from storage.fingerprint import seal, unseal
+from storage.numbered import numbered_names, reservation, reserve, unknown
 from storage.records import from_fields, now, plain
 from storage.schema import MODEL_ENCODING, check_encoding, encoding
 from storage.stores import Store, open_store, split_url
 from storage.urls import join
 
 __all__ = [
-    "STAGES",
     "Model",
     "ModelRecord",
+    "delete_model",
     "list_models",
     "load_model",
     "model_revisions",
@@ -30,11 +34,10 @@ __all__ = [
     "update_record",
 ]
 
-STAGES = ("candidate", "champion", "archived")
-
 _MODELS = "models"
 _LETTER = "m"
-_CHANGEABLE = frozenset({"result", "certificate", "evaluation", "stage"})
+_TOMBSTONE = "deleted.json"
+_CHANGEABLE = frozenset({"result", "certificate", "evaluation"})
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class ModelRecord:
     `update_record`.  `loss` is the loss's own dictionary, `features` the features' specification (so that
     new images become the same features), `transforms` those fitted on the training split.  `class_weights`
     (m,) says how often an example of each class counts, None once.  With a `kernel` the dual variables take
-    the place of weights.
+    the place of weights.  `parents` are the ids of the models that training started from.
     """
 
     dataset: str
@@ -67,13 +70,24 @@ class ModelRecord:
     evaluation: Mapping[str, Any] | None = None
     run: str | None = None
     code_version: str = ""
-    stage: str = "candidate"
+    parents: tuple[str, ...] = ()
     kernel: Mapping[str, Any] | None = None
     smoothing_kind: str = "moreau"
     class_weights: tuple[float, ...] | None = None
     id: str = ""
     created: str = ""
     revision: int = 0
+
+    @property
+    def version(self) -> int:
+        """Number of the model in its store: later models have higher ones, and none is given twice."""
+        return int(self.id.removeprefix(_LETTER) or 0)
+
+    @property
+    def lineage(self) -> dict[str, Any]:
+        """Where the model comes from: data, code, configuration, run, and the models it started from."""
+        names = ("dataset", "dataset_digest", "code_version", "config", "run", "parents")
+        return {"version": self.version, **plain({name: getattr(self, name) for name in names})}
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON object."""
@@ -127,7 +141,6 @@ def save_model(
     `duals` writes the dual matrix A (n x m) in parts; `storage.dual_parts.from_rows` for what is here.  If
     writing fails, what was written is removed again.
     """
-    _check_stage(record.stage)
     name = reserve(store, _MODELS, _LETTER)
     try:
         entries = write_bundle(store, _arrays_folder(name), MODEL_ENCODING, arrays, duals)
@@ -152,14 +165,13 @@ def load_model(url: str) -> Model:
 
 
 def update_record(url: str, **changes: Any) -> ModelRecord:
-    """Add a revision of the model's record with some fields changed: certificate, evaluation, result, stage.
+    """Add a revision of the model's record with some fields changed: certificate, evaluation, result.
 
     Racing updates are all kept, each made on top of the one before it.  `FormatError` for other fields.
     """
     foreign = sorted(set(changes) - _CHANGEABLE)
     if foreign:
         raise FormatError(f"{foreign[0]} of a model never changes; {', '.join(sorted(_CHANGEABLE))} may")
-    _check_stage(changes.get("stage", STAGES[0]))
     root, name = split_url(url, _MODELS)
     store = open_store(root)
     _latest(store, name)
@@ -178,13 +190,36 @@ def list_models(store: Store) -> list[ModelRecord]:
 def published_models(store: Store) -> list[str]:
     """Names of the models that everybody can see."""
     names = numbered_names(store, _MODELS, _LETTER)
-    return [name for name in names if _log(store, name).numbers()]
+    return [name for name in names if not _is_deleted(store, name) and _log(store, name).numbers()]
 
 
 def unfinished_models(store: Store) -> list[str]:
     """Names of models whose writer has not finished, or was killed."""
     published = set(published_models(store))
-    return [name for name in numbered_names(store, _MODELS, _LETTER) if name not in published]
+    names = numbered_names(store, _MODELS, _LETTER)
+    return [name for name in names if name not in published and not _is_deleted(store, name)]
+
+
+def delete_model(url: str, reason: str) -> None:
+    """Remove a model: from one moment on nobody sees it, and its number is never given again.
+
+    Called again it finishes what was interrupted.  Whether a model may go is for `storage.registry` to say.
+    """
+    root, name = split_url(url, _MODELS)
+    store = open_store(root)
+    if name not in numbered_names(store, _MODELS, _LETTER):
+        raise unknown(store, _MODELS, _LETTER, name)
+    tombstone = join(_MODELS, name, _TOMBSTONE)
+    store.put_if_absent(tombstone, seal({"deleted": now(), "reason": reason}))
+    store.delete_tree(_arrays_folder(name))
+    for path in store.walk(join(_MODELS, name)):
+        if path not in (tombstone, reservation(_MODELS, name)):
+            store.delete(path)
+
+
+def deleted_models(store: Store) -> list[str]:
+    """Names of models that were there and were deleted."""
+    return [name for name in numbered_names(store, _MODELS, _LETTER) if _is_deleted(store, name)]
 
 
 def model_revisions(url: str) -> list[ModelRecord]:
@@ -197,11 +232,21 @@ def model_revisions(url: str) -> list[ModelRecord]:
 
 def _latest(store: Store, name: str) -> dict[str, Any]:
     log = _log(store, name)
+    if _is_deleted(store, name):
+        path = join(_MODELS, name, _TOMBSTONE)
+        stone = unseal(store.read_bytes(path), join(store.url, path))
+        raise NotFoundError(
+            f"model {name} was deleted from {store.url} at {stone['deleted']}: {stone['reason']}"
+        )
     if log.numbers():
         return log.latest()
     if name in numbered_names(store, _MODELS, _LETTER):
         raise IncompleteError(f"{join(store.url, _MODELS, name)} was begun and never finished; train again")
     raise unknown(store, _MODELS, _LETTER, name)
+
+
+def _is_deleted(store: Store, name: str) -> bool:
+    return store.exists(join(_MODELS, name, _TOMBSTONE))
 
 
 def _log(store: Store, name: str) -> CommitLog:
@@ -216,8 +261,3 @@ def _check_dual_rows(entries: list[FileEntry], n: int) -> None:
     rows = stored_rows(entries)
     if rows not in (0, n):
         raise FormatError(f"the model has {n} examples, and dual variables of {rows} were given")
-
-
-def _check_stage(stage: str) -> None:
-    if stage not in STAGES:
-        raise FormatError(f"a model's stage is one of {', '.join(STAGES)}, not {stage!r}")

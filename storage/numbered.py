@@ -27,9 +27,14 @@ def reserve(store: Store, folder: str, letter: str) -> str:
     first = int(names[-1][1:]) + 1 if names else 1
     for number in range(first, first + _TRIES):
         name = f"{letter}{number:04d}"
-        if store.put_if_absent(join(folder, name, _RESERVATION), seal({"created": now()})):
+        if store.put_if_absent(reservation(folder, name), seal({"created": now()})):
             return name
     raise ConflictError(f"{join(store.url, folder)} takes no new entry; too many writers race for it")
+
+
+def reservation(folder: str, name: str) -> str:
+    """File that takes a name: while it is there, nobody else gets that name."""
+    return join(folder, name, _RESERVATION)
 
 
 def unknown(store: Store, folder: str, letter: str, name: str) -> NotFoundError:

@@ -19,6 +19,7 @@ from storage.history import history_path, read_history
 from storage.kernels import kernel_folders, kernel_keys, load_kernel
 from storage.local_store import PARTIAL
 from storage.models import load_model, published_models, unfinished_models
+from storage.registry import registry_findings
 from storage.runs import read_run, run_names
 from storage.stores import Store
 from storage.urls import join
@@ -31,11 +32,13 @@ def verify_store(store: Store, *, deep: bool = True) -> list[Finding]:
 
     Looks at every dataset, model, checkpoint, history and commit log: presence and sizes of files, and with
     `deep` their digests, shapes, label ranges and agreement with the manifest; `.partial` files, staging
-    that was never committed, models never finished, runs and models whose dataset is gone, kernels.
+    that was never committed, models never finished, runs and models whose dataset is gone, kernels, and
+    decisions on models that contradict each other or what is there.
     """
     datasets: dict[str, str] = {}
     found = list(_datasets(store, datasets, deep=deep))
     found += _models(store, datasets, deep=deep)
+    found += registry_findings(store)
     found += _runs(store, datasets, deep=deep)
     found += _kernels(store, deep=deep)
     found += _partials(store)

@@ -37,13 +37,16 @@ def find_model(text: str) -> str:
 def list_(call: Call, store: StoreOption = "topline-run") -> Outcome:  # noqa: ARG001 - one shape for all
     """List the models of a store with their gaps and accuracies."""
     from storage.models import list_models
+    from storage.registry import read_registry
     from storage.stores import open_store
 
-    records = list_models(open_store(store))
-    rows = [_row(record) for record in records]
+    opened = open_store(store)
+    records, standing = list_models(opened), read_registry(opened)
+    models = [{**_summary(record), "stage": standing.stage(record.id)} for record in records]
+    rows = [(*_row(record), model["stage"]) for record, model in zip(records, models, strict=True)]
     head = ("model", "dataset", "loss", "C", "method", "gap", "certified", "top-1", "top-5", "stage")
     lines = table(head, rows) if rows else [f"{store} holds no model yet: topline train --store {store}"]
-    return Outcome({"store": store, "models": [_summary(record) for record in records]}, lines)
+    return Outcome({"store": store, "models": models}, lines)
 
 
 def show(call: Call, model: ModelArgument) -> Outcome:  # noqa: ARG001 - one shape for all
@@ -70,7 +73,6 @@ def _summary(record: ModelRecord) -> dict[str, Any]:
         "relative_gap": certificate.get("relative_gap"),
         "certified": certificate.get("certified"),
         "accuracy": evaluation.get("topk"),
-        "stage": record.stage,
         "created": record.created,
     }
 
@@ -83,5 +85,5 @@ def _row(record: ModelRecord) -> tuple[str, ...]:
     shares = (f"{accuracy[k]:.1%}" if k in accuracy else "-" for k in ("1", "5"))
     return (
         record.id, record.dataset, loss, f"{record.C:g}", record.method,
-        "-" if gap is None else f"{gap:.1e}", certified, *shares, record.stage,
+        "-" if gap is None else f"{gap:.1e}", certified, *shares,
     )  # fmt: skip

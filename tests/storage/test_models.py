@@ -15,6 +15,7 @@ from storage.dual_parts import DualSource, from_rows
 from storage.errors import FormatError, IncompleteError, IntegrityError, NotFoundError, UnsupportedURLError
 from storage.models import (
     ModelRecord,
+    delete_model,
     list_models,
     load_model,
     model_revisions,
@@ -54,7 +55,7 @@ def blocks(*cuts: int) -> DualSource:
 
 
 def test_a_model_comes_back(any_store: Store) -> None:
-    url = save_model(any_store, record(), ARRAYS, blocks(0, 30, 31, 100))
+    url = save_model(any_store, record(parents=("m0000",)), ARRAYS, blocks(0, 30, 31, 100))
     assert url == f"{any_store.url}/models/m0001"
     model = load_model(url)
     assert model.url == url
@@ -65,7 +66,8 @@ def test_a_model_comes_back(any_store: Store) -> None:
     assert model.has_duals
     np.testing.assert_array_equal(model.duals(0, 100), A)
     np.testing.assert_array_equal(model.duals(29, 33), A[29:33])
-    assert (model.record.id, model.record.revision, model.record.stage) == ("m0001", 1, "candidate")
+    assert (model.record.id, model.record.revision, model.record.version) == ("m0001", 1, 1)
+    assert model.record.lineage["parents"] == ["m0000"]
     assert model.record.class_names == ("ant", "bee", "Käfer")
     assert model.record.transforms == ({"name": "l2"}, {"name": "bias"})
     assert ModelRecord.from_json(model.record.to_json()) == model.record
@@ -102,12 +104,11 @@ def test_revisions_keep_the_arrays_and_each_other(any_store: Store) -> None:
     url = save_model(any_store, record(), ARRAYS)
     files_before = [path for path in any_store.walk("models") if "/arrays/" in path]
     assert update_record(url, certificate={"gap": np.float64(0.5), "bound": float("inf")}).revision == 2
-    assert update_record(url, evaluation={"top1": 0.9}, stage="champion").revision == 3
+    assert update_record(url, evaluation={"top1": 0.9}, result={"x": 1}).revision == 3
     latest = load_model(url).record
     assert latest.certificate == {"gap": 0.5, "bound": None}
     assert latest.evaluation == {"top1": 0.9}
-    assert latest.stage == "champion"
-    assert [model.stage for model in model_revisions(url)] == ["candidate", "candidate", "champion"]
+    assert [model.result for model in model_revisions(url)] == [{}, {}, {"x": 1}]
     assert list_models(any_store) == [latest]
     assert [path for path in any_store.walk("models") if "/arrays/" in path] == files_before
     np.testing.assert_array_equal(load_model(url).array("W"), ARRAYS["W"])
@@ -118,18 +119,17 @@ def test_racing_revisions_are_all_kept(local_store: Store) -> None:
     changes = [
         {"certificate": {"gap": 1}},
         {"evaluation": {"top1": 1}},
-        {"stage": "archived"},
         {"result": {"x": 1}},
     ]
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda change: update_record(url, **change), changes))
     latest = load_model(url).record
-    assert latest.revision == 5
+    assert latest.revision == 4
     assert (latest.certificate, latest.evaluation) == ({"gap": 1}, {"top1": 1})
-    assert (latest.stage, latest.result) == ("archived", {"x": 1})
+    assert latest.result == {"x": 1}
 
 
-@pytest.mark.parametrize("changes", [{"lam": 1.0}, {"stage": "best"}, {"nonsense": 1}])
+@pytest.mark.parametrize("changes", [{"lam": 1.0}, {"parents": ()}, {"nonsense": 1}])
 def test_what_is_trained_does_not_change(local_store: Store, changes: dict[str, Any]) -> None:
     url = save_model(local_store, record(), ARRAYS)
     with pytest.raises(FormatError):
@@ -159,6 +159,21 @@ def test_a_model_whose_writer_was_stopped(local_store: Store) -> None:
     with pytest.raises(IncompleteError, match="m0001 was begun and never finished"):
         load_model(f"{local_store.url}/models/m0001")
     assert save_model(local_store, record(), ARRAYS).endswith("m0002")
+
+
+def test_a_deleted_model_is_gone_and_its_number_with_it(any_store: Store) -> None:
+    for _ in range(2):
+        url = save_model(any_store, record(), ARRAYS, blocks(0, 100))
+    delete_model(url, "it was spoiled")
+    delete_model(url, "again")
+    with pytest.raises(NotFoundError, match=r"m0002 was deleted from .*: it was spoiled"):
+        load_model(url)
+    assert [model.id for model in list_models(any_store)] == ["m0001"]
+    assert unfinished_models(any_store) == []
+    assert any_store.walk("models/m0002") == ["models/m0002/begun.json", "models/m0002/deleted.json"]
+    assert save_model(any_store, record(), ARRAYS).endswith("m0003")
+    with pytest.raises(NotFoundError, match="no model m0009"):
+        delete_model(f"{any_store.url}/models/m0009", "never there")
 
 
 @pytest.mark.parametrize("cuts", [(0, 30), (0, 30, 99)])

@@ -1,0 +1,235 @@
+"""Decisions on models: an append-only log from which stages and the champions' history follow.
+
+Each decision is a sealed record under the next number of the log commits/registry, put only if nobody else
+has taken that number: of two who decide at once on the same standing one wins, and the other is told who
+did what.  Nothing is ever rewritten.  A log that is damaged, or contradicts itself, is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from storage.commits import CommitLog
+from storage.errors import ConflictError, FormatError, IntegrityError, StorageError
+from storage.findings import Finding
+from storage.models import deleted_models, published_models
+from storage.records import from_fields, now, plain
+from storage.schema import REGISTRY_ENCODING, check_encoding, encoding
+from storage.stores import Store
+from storage.urls import join
+
+ACTIONS = ("promote", "keep", "rollback", "archive", "delete")
+STAGES = ("candidate", "champion", "archived", "deleted")
+
+_RESTORE = "restore the file from a copy"
+
+_DONE = {
+    "promote": "promoted",
+    "keep": "kept out",
+    "rollback": "rolled back to",
+    "archive": "archived",
+    "delete": "deleted",
+}
+
+
+@dataclass(frozen=True)
+class RegistryEntry:
+    """One decision: what became of `model`, who was champion before, why and on what evidence.
+
+    `action` "keep" says that a challenger was weighed and the champion stays.  `by` is a run's id, or where
+    else the decision was made; `evidence` is plain JSON (metrics, certificate, drift).  `forced`: a guard
+    stood against it.
+    """
+
+    action: str
+    model: str
+    reason: str
+    by: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    forced: bool = False
+    champion_before: str | None = None
+    when: str = ""
+    seq: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as a JSON object."""
+        return {**plain(asdict(self)), **encoding(REGISTRY_ENCODING)}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any], place: str) -> RegistryEntry:
+        """The entry from its JSON object; `FormatError` naming `place` if it is none."""
+        check_encoding(record, REGISTRY_ENCODING, place)
+        return from_fields(cls, record, place)
+
+    def __str__(self) -> str:
+        return f"{self.model} was {_DONE[self.action]} by {self.by} at {self.when} ({self.reason})"
+
+
+@dataclass(frozen=True)
+class Reign:
+    """A time as champion: from decision `seq` until the next change, None while it lasts."""
+
+    model: str
+    seq: int
+    since: str
+    by: str
+    reason: str
+    until: str | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the decisions so far amount to.
+
+    `former` are the champions that a rollback would bring back, the next one last.
+    """
+
+    entries: tuple[RegistryEntry, ...] = ()
+    champion: str | None = None
+    former: tuple[str, ...] = ()
+    archived: frozenset[str] = frozenset()
+    deleted: frozenset[str] = frozenset()
+
+    @property
+    def seq(self) -> int:
+        """Number of the last decision, 0 before the first."""
+        return len(self.entries)
+
+    @property
+    def previous(self) -> str | None:
+        """The champion that a rollback would bring back."""
+        return self.former[-1] if self.former else None
+
+    def stage(self, model: str) -> str:
+        """Stage of a model: candidate, champion, archived or deleted."""
+        if model == self.champion:
+            return "champion"
+        if model in self.deleted:
+            return "deleted"
+        return "archived" if model in self.archived else "candidate"
+
+    def of(self, model: str) -> tuple[RegistryEntry, ...]:
+        """Decisions on one model, oldest first."""
+        return tuple(entry for entry in self.entries if entry.model == model)
+
+    @cached_property
+    def reigns(self) -> tuple[Reign, ...]:
+        """Who was champion from when to when, oldest first."""
+        found: list[Reign] = []
+        standing = Standing()
+        for entry in self.entries:
+            before, standing = standing.champion, standing.after(entry)
+            if standing.champion == before:
+                continue
+            if before is not None:
+                found[-1] = replace(found[-1], until=entry.when)
+            if standing.champion is not None:
+                found.append(Reign(standing.champion, entry.seq, entry.when, entry.by, entry.reason))
+        return tuple(found)
+
+    def after(self, entry: RegistryEntry) -> Standing:
+        """The standing once `entry` is taken; `FormatError` if it cannot be."""
+        refusal = self._refusal(entry)
+        if refusal is not None:
+            raise FormatError(refusal)
+        entries, model = (*self.entries, entry), entry.model
+        if entry.action == "promote":
+            former = (*self.former, self.champion) if self.champion is not None else self.former
+            return self._crowned(entries, model, former)
+        if entry.action == "rollback":
+            return self._crowned(entries, model, self.former[:-1])
+        if entry.action == "archive":
+            return replace(self, entries=entries, archived=self.archived | {model})
+        if entry.action == "delete":
+            champion = None if model == self.champion else self.champion
+            former = _without_repeats([name for name in self.former if name != model], champion)
+            gone = self.deleted | {model}
+            return replace(self, entries=entries, champion=champion, former=former, deleted=gone)
+        return replace(self, entries=entries)
+
+    def _crowned(self, entries: tuple[RegistryEntry, ...], model: str, former: tuple[str, ...]) -> Standing:
+        stepped_down = self.archived if self.champion is None else self.archived | {self.champion}
+        return replace(self, entries=entries, champion=model, former=former, archived=stepped_down - {model})
+
+    def _refusal(self, entry: RegistryEntry) -> str | None:
+        """Say why an entry cannot follow, None if it can."""
+        action, model = entry.action, entry.model
+        if action not in ACTIONS:
+            return f"a decision is one of {', '.join(ACTIONS)}, not {action!r}"
+        if entry.champion_before != self.champion:
+            return f"{action} of {model} was decided under {entry.champion_before}, not {self.champion}"
+        if model in self.deleted:
+            return f"model {model} was deleted; there is nothing left to {action}"
+        if action in ("promote", "archive", "keep") and model == self.champion:
+            return f"{model} is the champion, so there is nothing to {action}"
+        if action == "rollback" and model != self.previous:
+            return f"the champion before was {self.previous}, not {model}"
+        return None
+
+
+def _without_repeats(names: Sequence[str], champion: str | None) -> tuple[str, ...]:
+    """Drop what would be rolled back to itself."""
+    following = [*names[1:], champion]
+    return tuple(name for name, after in zip(names, following, strict=True) if name != after) if names else ()
+
+
+def read_registry(store: Store) -> Standing:
+    """The standing of a store's models; `IntegrityError` for a log that is damaged or contradicts itself."""
+    log = _log(store)
+    standing = Standing()
+    for seq in log.numbers():
+        place = join(store.url, log.folder, f"{seq:08d}.json")
+        entry = RegistryEntry.from_json(log.record(seq), place)
+        try:
+            standing = standing.after(entry)
+        except FormatError as error:
+            raise IntegrityError(f"{place} contradicts the decisions before it: {error}") from error
+    return standing
+
+
+def record_decision(store: Store, standing: Standing, entry: RegistryEntry) -> Standing:
+    """Take a decision that was made in view of `standing`, and return what follows.
+
+    `champion_before`, `when` and `seq` are filled in here.  Raises `FormatError` for what cannot follow, and
+    `ConflictError` naming the decision that somebody else took in the meantime.
+    """
+    entry = replace(entry, champion_before=standing.champion, when=now(), seq=standing.seq + 1)
+    after = standing.after(entry)
+    log = _log(store)
+    if log.append_as(entry.seq, entry.to_json()):
+        return after
+    winner = RegistryEntry.from_json(log.record(entry.seq), log.folder)
+    raise ConflictError(
+        f"{entry.model} was not {_DONE[entry.action]}: meanwhile {winner}; look again, and decide anew"
+    )
+
+
+def registry_findings(store: Store) -> Iterator[Finding]:
+    """What is wrong with the log of decisions, or between it and the models that are there."""
+    log = _log(store)
+    try:
+        standing = read_registry(store)
+    except StorageError as error:
+        yield Finding("registry", log.folder, str(error), _RESTORE)
+        return
+    published = published_models(store)
+    for name in (standing.champion, standing.previous):
+        if name is not None and name not in published:
+            role = "champion" if name == standing.champion else "model to roll back to"
+            what = f"it is the {role}, and is gone"
+            yield Finding(
+                "registry", join("models", name), what, "restore it from a copy, or promote another"
+            )
+    for name in sorted(standing.deleted.intersection(published)):
+        what = "it was to be deleted, and is there"
+        yield Finding("staging", join("models", name), what, f"topline models delete {name}", harmless=True)
+    for name in deleted_models(store):
+        if name not in standing.deleted:
+            yield Finding("registry", log.folder, f"the decision to delete {name} is missing", _RESTORE)
+
+
+def _log(store: Store) -> CommitLog:
+    return CommitLog(store, "registry")
