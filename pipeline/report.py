@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipeline.charts import Series, bar_chart, line_chart
+from pipeline.charts import bar_chart
 from pipeline.evaluation import Evaluation
 from pipeline.originals import Originals
+from pipeline.report_charts import charts, work_charts
 from pipeline.report_data import ReportData, gather
+from pipeline.report_numbers import count, duration, number, percent
+from pipeline.report_run import happenings, work_facts
 from pipeline.stored_model import StoredModel
 from storage.stores import open_store
 from storage.urls import join
@@ -61,7 +62,10 @@ def render(data: ReportData) -> str:
         certificate=record.certificate,
         evaluation=evaluation,
         verdict=verdict(record.certificate, result=record.result),
-        charts=charts(data.history, _tolerance(record.config, record.certificate)),
+        charts=charts(data.run.columns, _tolerance(record.config, record.certificate)),
+        work_charts=work_charts(data.run),
+        work_facts=work_facts(data.run),
+        happenings=happenings(data.run),
         accuracy_chart=accuracy_chart(evaluation),
         configuration=flat(record.config),
         features=flat(record.features),
@@ -83,47 +87,6 @@ def verdict(
     return "bad", "Certificate refused"
 
 
-def charts(history: Sequence[Mapping[str, Any]], tol: float | None) -> list[tuple[str, str, Markup]]:
-    """Draw the history over rounds and over seconds, as (title, axis, chart)."""
-    axes = {"rounds": _column(history, "round"), "seconds": _column(history, "seconds")}
-    gaps, steps = _column(history, "relative_gap"), _column(history, "step")
-    objectives = (_column(history, "primal"), _column(history, "dual"))
-    stationarity = _column(history, "stationarity")
-    title, label = "Relative duality gap", "relative gap"
-    if not np.isnan(stationarity).all():
-        title, label, gaps = "Gradient beside the first one", "share", stationarity
-    drawn = [(title, axis, gap_chart(axis, x, gaps, tol, label)) for axis, x in axes.items()]
-    drawn += [
-        ("Primal and dual objective", axis, objective_chart(axis, x, *objectives)) for axis, x in axes.items()
-    ]
-    step = Series.of("step", axes["rounds"], steps, 3, positive=True)
-    active = Series.of("active share", axes["rounds"], _column(history, "active"), 4)
-    return [
-        *drawn,
-        ("Step size", "rounds", line_chart([step], x_label="rounds", y_label="step", log=True)),
-        ("Share of active examples", "rounds", line_chart([active], x_label="rounds", y_label="share")),
-    ]
-
-
-def gap_chart(
-    axis: str, x: list[float], gaps: list[float], tol: float | None, label: str = "relative gap"
-) -> Markup:
-    """Draw the gap of every round, and the smallest so far."""
-    best = np.fmin.accumulate(np.asarray(gaps, np.float64))
-    lines = [
-        Series.of("this round", x, gaps, 5, positive=True),
-        Series.of("best so far", x, best, 1, positive=True),
-    ]
-    target = None if tol is None else (f"tolerance {number(tol)}", tol)
-    return line_chart(lines, x_label=axis, y_label=label, log=True, target=target)
-
-
-def objective_chart(axis: str, x: list[float], primal: list[float], dual: list[float]) -> Markup:
-    """Draw both objectives; the dual begins at 0, so a logarithmic scale leaves out its first rounds."""
-    lines = [Series.of("primal", x, primal, 2, positive=True), Series.of("dual", x, dual, 1, positive=True)]
-    return line_chart(lines, x_label=axis, y_label="objective", log=True, decades=2)
-
-
 def accuracy_chart(evaluation: Evaluation | None) -> Markup:
     """Draw the top-k accuracies against always answering the largest class."""
     if evaluation is None:
@@ -142,37 +105,6 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
             shown = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
             pairs.append((f"{prefix}{name}", shown))
     return pairs
-
-
-def number(value: float | None) -> str:
-    """Six significant digits, or a dash."""
-    return "\u2013" if value is None else f"{value:.6g}"
-
-
-def percent(value: float | None) -> str:
-    """One decimal, or a dash."""
-    return "\u2013" if value is None else f"{value:.1%}"
-
-
-def count(value: int | None) -> str:
-    """Thousands apart, or a dash."""
-    return "\u2013" if value is None else f"{value:,}"
-
-
-def duration(value: float | None) -> str:
-    """Seconds, or minutes and hours where they are many."""
-    if value is None:
-        return "\u2013"
-    if value < 120:
-        return f"{value:.1f} s"
-    minutes = round(value / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _column(history: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """Values of one field of the rounds; NaN (stored as null) where there is none."""
-    values = (record.get(name) for record in history if "round" in record)
-    return [math.nan if value is None else float(value) for value in values]
 
 
 def _tolerance(config: Mapping[str, Any], certificate: Mapping[str, Any] | None) -> float | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow.compute as pc
 
 from pipeline.mistakes import ReadImage, WorstClass, worst_classes
+from pipeline.run_view import RunView, view_run
 from pipeline.stored_model import StoredModel
-from storage.history import read_history
+from storage.errors import NotFoundError
 from storage.models import ModelRecord
 
 REJECTED_SHOWN = 200
@@ -28,12 +28,12 @@ class Rejected:
 class ReportData:
     """Everything on the page; made from a store by `gather`, or by hand in tests.
 
-    `record` holds the certificate, the evaluation and the configuration, `history` one entry a round,
-    `counts` the rows per split; `rejected` may be fewer than `rejected_total`.
+    `record` holds the certificate, the evaluation and the configuration, `run` how it was trained, `counts`
+    the rows per split; `rejected` may be fewer than `rejected_total`.
     """
 
     record: ModelRecord
-    history: Sequence[Mapping[str, Any]] = ()
+    run: RunView = field(default_factory=RunView)
     counts: Mapping[str, int] = field(default_factory=dict)
     worst: Sequence[WorstClass] = ()
     rejected: Sequence[Rejected] = ()
@@ -54,7 +54,7 @@ def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportDa
     shown = bad.slice(0, REJECTED_SHOWN).select(["path", "sample_id", "error"]).to_pylist()
     return ReportData(
         record=record,
-        history=read_history(stored.model.store, record.run) if record.run else [],
+        run=_run(stored),
         counts={split: dataset.info.counts.get(split, 0) for split in ("train", "val", "test")},
         worst=worst_classes(stored, dataset, read_image),
         rejected=[
@@ -64,3 +64,12 @@ def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportDa
         duplicates=pc.sum(pc.equal(manifest["status"], "duplicate")).as_py() or 0,
         created=created,
     )
+
+
+def _run(stored: StoredModel) -> RunView:
+    """Give the run that made the model; nothing where it was deleted since."""
+    record = stored.model.record
+    try:
+        return view_run(stored.model.store, record.run) if record.run else RunView()
+    except NotFoundError:
+        return RunView()

@@ -48,7 +48,7 @@ def open_page(browser: str, page: str, folder: Path) -> tuple[str, list[str]]:
 def test_report_opens_without_a_network_and_without_a_complaint(browser: str, tmp_path: Path) -> None:
     seen, console = open_page(browser, render(hand_made_report()), tmp_path)
     assert "Certified" in seen
-    assert seen.count("<svg") == 7
+    assert seen.count("<svg") == 10
     assert console == []
 
 

@@ -10,8 +10,10 @@ import pytest
 
 from pipeline.charts import MOST_POINTS, Series, bar_chart, line_chart, thin
 from pipeline.mistakes import Mistake, WorstClass
-from pipeline.report import duration, flat, render, verdict
+from pipeline.report import flat, render, verdict
 from pipeline.report_data import Rejected, ReportData
+from pipeline.report_numbers import amount, duration
+from pipeline.run_view import view_of
 from pipeline.thumbnails import thumbnail
 from storage.models import ModelRecord
 
@@ -34,9 +36,23 @@ def hand_made_history(rounds: int) -> list[dict[str, Any]]:
                 "gap_kind": "true",
                 "step": 2 / (t + 2),
                 "active": 0.3 + 0.7 / (1 + t),
+                "seconds_products": 0.012,
+                "seconds_kernels": 0.005,
+                "seconds_waiting": 0.001,
+                "bytes_read": 40_000_000 if t == 0 else 0,
+                "bytes_sent": 8_000_000,
+                "bytes_received": 9_000_000,
+                "memory_bytes": 2_000_000_000 + 10_000_000 * t,
+                "at": 1.79e9 + 0.02 * t,
             }
         )
-    return records
+    lost = {"event": "worker-lost", "at": 1.79e9, "worker": NASTY}
+    return [
+        *records[:5],
+        lost,
+        *records[5:],
+        {"event": "checkpoint", "at": 1.8e9, "seconds": 0.5, "bytes": 4e6},
+    ]
 
 
 def hand_made_report() -> ReportData:
@@ -73,7 +89,7 @@ def hand_made_report() -> ReportData:
         )
     ]  # fmt: skip
     return ReportData(
-        record=record, history=hand_made_history(120), worst=worst,
+        record=record, run=view_of(hand_made_history(120)), worst=worst,
         counts={"train": 1257, "val": 0, "test": 360, "rejected": 2},
         rejected=[Rejected("bad/<b>.jpg", "cut short"), Rejected("x.png", "zero bytes")],
         rejected_total=2, duplicates=3, created="2026-01-01T00:00:00+00:00",
@@ -100,7 +116,35 @@ def test_page_shows_certificate_accuracy_mistakes_and_lineage() -> None:
     for expected in ("6.40e-04", "Certified", "81.0%", "99.0%", "own class: rank 2", "image not readable",
                      "gone: no such file", "cut short", "d0001-ab12", "backbone.name", "日本語"):  # fmt: skip
         assert expected in page
+    assert page.count("<svg") == 10
+
+
+def test_page_shows_what_the_run_cost() -> None:
+    page = render(hand_made_report())
+    for expected in (
+        "1.4 s, 60.0%", "0.6 s, 25.0%", "0.1 s, 5.0%", "0.2 s, 10.0%", "40 MB", "960 MB", "1.08 GB",
+        "3.19 GB", "1, 0.5 s each, 4 MB", "worker left after round 5", "2026-09-21 14:13:20",
+    ):  # fmt: skip
+        assert expected in page
+    older = [
+        {
+            name: value
+            for name, value in record.items()
+            if not name.startswith(("seconds_", "bytes_", "memory"))
+        }
+        for record in hand_made_history(120)
+        if "round" in record
+    ]
+    page = render(replace(hand_made_report(), run=view_of(older)))
     assert page.count("<svg") == 7
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e7, "25 MB"), (6e9, "6 GB"), (4e12, "4 TB")],
+)
+def test_amounts_read_well(size: float, text: str) -> None:
+    assert amount(size) == text
 
 
 def test_page_without_certificate_evaluation_or_history() -> None:
@@ -110,6 +154,7 @@ def test_page_without_certificate_evaluation_or_history() -> None:
     assert "Not certified yet" in page
     assert "has not been evaluated" in page
     assert "No rounds were recorded" in page
+    assert "<h2>Cost</h2>" not in page
 
 
 def test_page_of_a_loss_that_is_not_convex_says_why_there_is_no_certificate() -> None:
@@ -120,10 +165,11 @@ def test_page_of_a_loss_that_is_not_convex_says_why_there_is_no_certificate() ->
     }  # fmt: skip
     history = [
         {**record, "dual": None, "gap": None, "relative_gap": None, "stationarity": record["gap"]}
-        for record in full.history
+        for record in hand_made_history(120)
+        if "round" in record
     ]
     record = replace(full.record, certificate=None, result=result)
-    page = render(replace(full, record=record, history=history))
+    page = render(replace(full, record=record, run=view_of(history)))
     assert "No certificate: the loss is not convex" in page
     assert "2.50e-04 of its first size" in page
     assert "Gradient beside the first one" in page
@@ -149,7 +195,7 @@ def test_long_histories_are_thinned_and_keep_ends_and_extremes() -> None:
     assert kept[-1] == 99_999
     assert 54_321 in kept
     full = hand_made_report()
-    page = render(replace(full, history=hand_made_history(20_000)))
+    page = render(replace(full, run=view_of(hand_made_history(20_000))))
     assert len(page) < 1_000_000
 
 

@@ -1,0 +1,103 @@
+"""Charts of a run: how the gap fell, where the time went, what was moved, how much memory it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from pipeline.charts import Series, line_chart
+from pipeline.report_numbers import number
+from pipeline.run_view import RunView
+
+#: A chart with its title and what it is drawn over.
+Titled = tuple[str, str, Markup]
+Floats = NDArray[np.float64]
+
+# Stretches of rounds over which shares of the time are taken.
+STRETCHES = 80
+
+
+def charts(columns: Mapping[str, Floats], tol: float | None) -> list[Titled]:
+    """Draw how the run went over rounds and over seconds."""
+    axes = {"rounds": columns["round"], "seconds": columns["seconds"]}
+    gaps, title, label = columns["relative_gap"], "Relative duality gap", "relative gap"
+    if not np.isnan(columns["stationarity"]).all():
+        gaps, title, label = columns["stationarity"], "Gradient beside the first one", "share"
+    drawn = [
+        (title, axis, gap_chart(axis, x, gaps, columns["best_gap"], tol, label)) for axis, x in axes.items()
+    ]
+    drawn += [
+        ("Primal and dual objective", axis, objective_chart(axis, x, columns["primal"], columns["dual"]))
+        for axis, x in axes.items()
+    ]
+    step = Series.of("step", axes["rounds"], columns["step"], 3, positive=True)
+    active = Series.of("active share", axes["rounds"], columns["active"], 4)
+    return [
+        *drawn,
+        ("Step size", "rounds", line_chart([step], x_label="rounds", y_label="step", log=True)),
+        ("Share of active examples", "rounds", line_chart([active], x_label="rounds", y_label="share")),
+    ]
+
+
+def gap_chart(axis: str, x: Floats, gaps: Floats, best: Floats, tol: float | None, label: str) -> Markup:
+    """Draw the gap of every round, and the smallest so far."""
+    lines = [
+        Series.of("this round", x, gaps, 5, positive=True),
+        Series.of("best so far", x, best, 1, positive=True),
+    ]
+    target = None if tol is None else (f"tolerance {number(tol)}", tol)
+    return line_chart(lines, x_label=axis, y_label=label, log=True, target=target)
+
+
+def objective_chart(axis: str, x: Floats, primal: Floats, dual: Floats) -> Markup:
+    """Draw both objectives; the dual begins at 0, so a logarithmic scale leaves out its first rounds."""
+    lines = [Series.of("primal", x, primal, 2, positive=True), Series.of("dual", x, dual, 1, positive=True)]
+    return line_chart(lines, x_label=axis, y_label="objective", log=True, decades=2)
+
+
+def work_charts(run: RunView) -> list[Titled]:
+    """Draw what the run cost, as far as its history says."""
+    drawn: list[Titled] = []
+    rounds = run.columns["round"]
+    parts = run.time_split()
+    if sum(float(parts[part].sum()) for part in ("products", "kernels")) > 0.0:
+        drawn.append(("Shares of the time", "rounds", _split_chart(rounds, parts)))
+    moved = {name: run.columns[f"bytes_{name}"] for name in ("read", "sent", "received")}
+    if any(values.any() for values in moved.values()):
+        drawn.append(("Data moved in a round", "rounds", _traffic_chart(rounds, moved)))
+    memory = run.columns["memory_bytes"]
+    if np.nan_to_num(memory).any():
+        line = Series.of("memory", rounds, memory / 1e9, 2)
+        drawn.append(
+            ("Memory of all processes", "rounds", line_chart([line], x_label="rounds", y_label="GB"))
+        )
+    return drawn
+
+
+def _split_chart(rounds: Floats, parts: Mapping[str, Floats]) -> Markup:
+    ends, sums = _stretches(rounds, np.stack(list(parts.values())))
+    shares = sums / np.maximum(sums.sum(axis=0), 1e-300)
+    named = zip(parts, shares, (1, 2, 3, 4), strict=True)
+    lines = [Series.of(name, ends, share, style) for name, share, style in named]
+    return line_chart(lines, x_label="rounds", y_label="share")
+
+
+def _traffic_chart(rounds: Floats, moved: Mapping[str, Floats]) -> Markup:
+    ends, sums = _stretches(rounds, np.stack(list(moved.values())))
+    lengths = np.diff(ends, prepend=-1.0)
+    lines = [
+        Series.of(name, ends, values / lengths / 1e6, style)
+        for name, values, style in zip(moved, sums, (1, 2, 3), strict=True)
+        if values.any()
+    ]
+    return line_chart(lines, x_label="rounds", y_label="MB")
+
+
+def _stretches(rounds: Floats, values: Floats) -> tuple[Floats, Floats]:
+    """Sum values (parts, rows) over at most `STRETCHES` runs of rows; give the last round of each with it."""
+    starts = np.unique(np.linspace(0, len(rounds), min(len(rounds), STRETCHES), endpoint=False).astype(int))
+    ends = np.append(starts[1:], len(rounds)) - 1
+    return rounds[ends], np.add.reduceat(values, starts, axis=1)
