@@ -175,7 +175,7 @@ def _prune(store: Store, run_id: str) -> None:
     for old in checkpoint_rounds(store, run_id)[:-KEPT]:
         store.delete(_record_path(run_id, old))
     for folder in stray_folders(store, run_id):
-        store.delete_tree(folder)
+        discard_bundle(store, folder)
 
 
 def _record_path(run_id: str, round_number: int) -> str:
