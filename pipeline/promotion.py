@@ -1,0 +1,155 @@
+"""The written rule by which a challenger becomes champion, as a pure function of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline.drift import Drift
+from pipeline.paired import PairedAccuracy
+from storage.models import ModelRecord
+
+
+class PromotionRule(BaseModel):
+    """When a challenger becomes champion: every condition must hold, and a limit of none is no condition."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    k: int | None = Field(
+        default=None, ge=1, description="k of the top-k accuracy that decides (default: the loss's k)"
+    )
+    least_gain: float = Field(
+        default=0.0, ge=-1.0, le=1.0, description="Gain in accuracy that is needed; negative: loss allowed"
+    )
+    confidence: float = Field(default=0.95, gt=0.0, lt=1.0, description="Level of the gain's interval")
+    prove_gain: bool = Field(
+        default=False, description="The interval's lower end must reach the gain, not the estimate alone"
+    )
+    need_certificate: bool = Field(default=True, description="Only a certified model is promoted")
+    most_feature_drift: float | None = Field(
+        default=0.25, ge=0.0, description="Mean stability index of the features at most"
+    )
+    most_balance_change: float | None = Field(
+        default=0.2, ge=0.0, le=1.0, description="Total variation of the class shares at most"
+    )
+
+    def k_for(self, record: ModelRecord) -> int:
+        """The k that decides for a model; with as many guesses as classes all would be right."""
+        if self.k is not None:
+            return self.k
+        return max(1, min(int(record.loss.get("k") or 1), record.m - 1))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was measured of a challenger and a champion; `unmeasured` says why there are no accuracies.
+
+    `excluded` rows were held out now, and were training rows of the champion before.
+    """
+
+    accuracies: tuple[PairedAccuracy, ...] = ()
+    drift: Drift | None = None
+    dataset: str = ""
+    split: str = ""
+    excluded: int = 0
+    unmeasured: str = ""
+
+    def at(self, k: int) -> PairedAccuracy | None:
+        """The accuracies at k, None if they were not measured."""
+        return next((found for found in self.accuracies if found.k == k), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {
+            "dataset": self.dataset,
+            "split": self.split,
+            "excluded": self.excluded,
+            "unmeasured": self.unmeasured,
+            "accuracies": [found.to_dict() for found in self.accuracies],
+            "drift": None if self.drift is None else self.drift.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether to promote, and why: all that speaks for it, or all that speaks against it."""
+
+    promote: bool
+    reasons: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The reasons in one line."""
+        return "; ".join(self.reasons)
+
+
+def decide(
+    challenger: ModelRecord, champion: ModelRecord | None, evidence: Evidence, rule: PromotionRule
+) -> Decision:
+    """Apply the rule.  Without a champion the certificate alone decides."""
+    checks = [*_certificate(challenger.certificate, rule)]
+    if champion is None:
+        checks.append((True, "there is no champion yet"))
+    else:
+        k = rule.k_for(challenger)
+        if k >= challenger.m:
+            checks.append((False, f"top-{k} of {challenger.m} classes is always right, so take a smaller k"))
+        checks += [*_accuracy(k, evidence, rule), *_drift(evidence.drift, rule)]
+    promote = all(holds for holds, _ in checks)
+    return Decision(promote, tuple(said for holds, said in checks if holds == promote))
+
+
+_Check = tuple[bool, str]
+
+
+def _certificate(certificate: Mapping[str, Any] | None, rule: PromotionRule) -> Iterator[_Check]:
+    if not rule.need_certificate:
+        return
+    if certificate is None:
+        yield False, "it has no certificate"
+        return
+    gap, tol = certificate["relative_gap"], certificate["tol"]
+    shown = "no gap" if gap is None else f"a relative gap of {gap:.2e}"
+    holds = bool(certificate["certified"]) and bool(certificate["valid"])
+    yield holds, f"{shown} is {'certified' if holds else 'not certified'} for the tolerance {tol:g}"
+
+
+def _accuracy(k: int, evidence: Evidence, rule: PromotionRule) -> Iterator[_Check]:
+    found = evidence.at(k)
+    if found is None:
+        why = evidence.unmeasured or f"top-{k} was not among what was measured"
+        yield False, f"the two were not compared on the same rows: {why}"
+        return
+    shown = (
+        f"top-{k} {found.challenger:.2%} against {found.champion:.2%} on {found.rows:,} rows"
+        f" (gain {found.gain:+.2%}, {found.confidence:.0%} interval {found.low:+.2%} to {found.high:+.2%},"
+        f" p = {found.p_value:.2g})"
+    )
+    reached = found.low if rule.prove_gain else found.gain
+    what = "the lower end" if rule.prove_gain else "the gain"
+    if reached < rule.least_gain:
+        yield False, f"{shown}: {what} is below {rule.least_gain:+.2%}"
+    elif found.gain < 0 and found.p_value < 1 - rule.confidence:
+        yield False, f"{shown}: it is worse beyond chance"
+    else:
+        yield True, f"{shown}: {what} reaches {rule.least_gain:+.2%}"
+
+
+def _drift(drift: Drift | None, rule: PromotionRule) -> Iterator[_Check]:
+    features, classes = (None, None) if drift is None else (drift.features, drift.classes)
+    limits = (
+        ("features moved", "a stability index of", features, rule.most_feature_drift),
+        ("class shares moved", "a total variation of", classes, rule.most_balance_change),
+    )
+    for what, measure, found, most in limits:
+        if most is not None and found is None:
+            yield False, f"whether the {what} is not known, and {most:g} is the limit"
+        elif most is not None and found is not None:
+            yield found <= most, f"{what} by {measure} {found:.3g}, {_within(found <= most)} {most:g}"
+
+
+def _within(holds: bool) -> str:
+    return "within" if holds else "above"
