@@ -19,7 +19,7 @@ from solvers.errors import InvalidProblemError, StateLostError
 from solvers.orders import Commit, Order
 from solvers.problem import Problem
 from solvers.rows import RowRange, RowSource
-from solvers.traffic import ThreadActivity, Traffic, counted, resident_bytes
+from solvers.traffic import MemoryGauge, ThreadActivity, Traffic, counted
 from solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Dual variables of the rows [start, stop): (start, stop, A of shape (stop - start, m)).
@@ -120,6 +120,7 @@ class SerialExecutor:
         self._dual_bytes = dual_bytes
         self._blocks: list[Block] = []
         self._activity = ThreadActivity()
+        self._memory = MemoryGauge()
         self._source: RowSource | None = None
         self._read_before = 0
         self._blas = ThreadpoolController()
@@ -207,7 +208,7 @@ class SerialExecutor:
     def traffic(self) -> Traffic:
         """Give what was read, the memory of this process and what its threads did; nothing is sent."""
         read = int(getattr(self._source, "bytes_read", 0)) - self._read_before
-        return Traffic(bytes_read=read, memory_bytes=resident_bytes(), workers=self._activity.workers())
+        return Traffic(bytes_read=read, memory_bytes=self._memory.read(), workers=self._activity.workers())
 
     def close(self) -> None:
         """Let go of the examples."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -135,6 +136,21 @@ def resident_bytes() -> int:
             return 0
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
+
+
+class MemoryGauge:
+    """Looks up `resident_bytes` at most a hundred times a second: rounds may be shorter than the look."""
+
+    def __init__(self) -> None:
+        self._looked = -math.inf
+        self._bytes = 0
+
+    def read(self) -> int:
+        """Give the memory of this process, of now or of a hundredth of a second ago."""
+        now = time.perf_counter()
+        if now - self._looked >= 0.01:
+            self._looked, self._bytes = now, resident_bytes()
+        return self._bytes
 
 
 def _added(now: _Number, before: _Number) -> _Number:
