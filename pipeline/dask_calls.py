@@ -199,8 +199,8 @@ class WorkerCalls:
         """Fetch all answers at once; a fetch takes what time the connection needs and begins only once."""
         # Errors first: who has failed says so, however long the others still take.
         self._raise_errors(futures)
-        loop: asyncio.AbstractEventLoop = self._client.loop.asyncio_loop  # type: ignore[attr-defined]
-        fetch = asyncio.run_coroutine_threadsafe(self._fetch([*futures.values()]), loop)
+        loop: Any = self._client.loop
+        fetch = asyncio.run_coroutine_threadsafe(self._fetch([*futures.values()]), loop.asyncio_loop)
         try:
             while True:
                 done, _ = concurrent.futures.wait([fetch], timeout=POLL_SECONDS)
