@@ -168,9 +168,9 @@ class _Part:
         return np.concatenate([[0], np.cumsum(self.arrays[0], dtype=np.int64)])
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start..stop-1 of the part, dense."""
+        """Rows start..stop-1 of the part, dense, for the caller to keep."""
         if len(self.arrays) == 1:
-            return self.arrays[0].reshape(self.shape)[start:stop]
+            return self.arrays[0].reshape(self.shape)[start:stop].copy()
         counts, columns, values = self.arrays
         entries = slice(self.offsets[start], self.offsets[stop])
         out = np.zeros((stop - start, self.shape[1]), dtype=values.dtype)
