@@ -1,0 +1,102 @@
+"""What a recorder writes while a run goes on, and what it tells who watches."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline import checkpointing
+from pipeline.checkpointing import RunPlace, RunRecorder
+from pipeline.interrupts import StopFlag
+from solvers import SerialExecutor, TopKHinge, solve
+from storage.checkpoints import checkpoint_folder
+from storage.history import read_history
+from storage.stores import open_store
+from tests.pipeline.small_data import make_features
+
+X, Y = make_features(200, 8, 4)
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.facts: list[Any] = []
+
+    def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
+        pass
+
+    def advance(self, amount: int = 1) -> None:
+        pass
+
+    def note(self, facts: Any) -> None:
+        self.facts.append(facts)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> RunPlace:
+    return RunPlace(open_store(tmp_path, create=True), "r0001", {}, {}, keep_duals=True)
+
+
+def run(
+    place: RunPlace,
+    flag: StopFlag,
+    seconds: float,
+    stop_after: int | None = None,
+    tol: float = 1e-6,
+    **options: Any,
+) -> Watcher:
+    watcher = Watcher()
+    with SerialExecutor() as executor, RunRecorder(place, executor, flag, seconds, watcher, tol) as recorder:
+
+        def record(one: Any, state: Any) -> bool:
+            if one.round == stop_after:
+                flag.ask(15)
+            return recorder(one, state)
+
+        solve(X, Y, TopKHinge(2), 0.01, 0.5, "fw", tol=tol, executor=executor, callbacks=[record], **options)
+    return watcher
+
+
+def test_checkpoints_are_in_the_history_with_their_seconds_and_bytes(place: RunPlace) -> None:
+    run(place, StopFlag(), 0.0, max_passes=2)
+    records = read_history(place.store, place.run_id)
+    assert [record.get("event", record.get("round")) for record in records] == [
+        "begin",
+        0,
+        "checkpoint",
+        1,
+        "end",
+    ]
+    saved = records[2]
+    folder = checkpoint_folder(place.run_id)
+    files = [path for path in place.store.walk(folder) if "/00000001-" in path]
+    assert saved["bytes"] == sum(place.store.size(path) for path in files)
+    assert saved["rounds"] == 1
+    assert 0.0 <= saved["seconds"] < 60.0
+
+
+def test_why_a_run_stopped_is_its_last_record(place: RunPlace) -> None:
+    run(place, StopFlag(), math.inf, stop_after=4, max_passes=100)
+    assert read_history(place.store, place.run_id)[-1]["reason"] == "SIGTERM"
+    with (
+        pytest.raises(OSError, match="gone"),
+        SerialExecutor() as executor,
+        RunRecorder(place, executor, StopFlag(), math.inf, None),
+    ):
+        raise OSError("the disk is gone")
+    assert read_history(place.store, place.run_id)[-1]["reason"] == "the disk is gone"
+    run(place, StopFlag(), math.inf, max_passes=3)
+    assert read_history(place.store, place.run_id)[-1]["reason"] is None
+
+
+def test_who_watches_is_told_how_long_it_will_take(place: RunPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpointing, "FORECAST_SECONDS", 0.0)
+    watcher = run(place, StopFlag(), math.inf, tol=1e-2, max_passes=400)
+    assert watcher.facts[0]["left"] is None
+    left = [facts["left"] for facts in watcher.facts if facts["left"] is not None]
+    assert left
+    assert all(0.0 <= one.low <= one.seconds <= one.high < math.inf for one in left)
+    assert np.isfinite([facts["relative_gap"] for facts in watcher.facts]).all()
