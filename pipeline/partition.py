@@ -11,25 +11,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
-from scipy.sparse import csr_matrix, issparse, vstack
+from numpy.typing import NDArray
+from scipy.sparse import issparse
 
+from pipeline.row_units import Rows, nbytes, no_rows, row_bytes, unit_rows, units_within
 from pipeline.train_config import BLOCKS_AT_MOST
-from solvers.rows import as_rows
+from solvers.rows import as_rows, stacked
 from storage.features import Dataset
 from storage.schema import SPLITS
 
-#: Rows of features: an array (r, d), or a CSR matrix where the dataset is sparse.
-Rows: TypeAlias = Any
-
-# Fewer shards than this are read in runs of chunks instead, so that a small dataset still has several blocks.
-FEW_SHARDS = 8
-UNITS_WANTED = 16
-# A unit of dense rows takes about so many bytes at most, as stored: a worker holds a few units at a time.
-UNIT_BYTES = 1 << 24
 # Rows of so many bytes are transformed at once.
 RUN_BYTES = 1 << 20
 
@@ -69,9 +62,11 @@ class TrainingRows:
         labels = self.dataset.labels()
         self._indices = np.flatnonzero((self.dataset.split() == SPLITS[self.split]) & (labels >= 0))
         self._labels = labels[self._indices]
-        self._unit_rows = _unit_rows(self.dataset)
+        self._unit_rows = unit_rows(self.dataset)
         cuts = range(0, self.dataset.info.n_rows + self._unit_rows, self._unit_rows)
         self._offsets = np.searchsorted(self._indices, np.asarray(cuts)).astype(np.int64)
+        #: Training rows at which units end, from 0 to n: what lies between two of them is read at once.
+        self.cuts: list[int] = np.unique(self._offsets).tolist()
         d = self.dataset.info.d
         if self._transforms:
             d = int(self._transforms.apply(np.zeros((1, d), dtype=np.float32)).shape[1])
@@ -97,7 +92,7 @@ class TrainingRows:
     @property
     def nbytes(self) -> int:
         """Bytes of all rows as float32."""
-        return len(self) * _row_bytes(self, np.float32)
+        return len(self) * row_bytes(self.dataset.info, self.shape[1], np.float32)
 
     @property
     def indices(self) -> NDArray[np.int64]:
@@ -112,11 +107,6 @@ class TrainingRows:
         """First training row of `unit` and the one after its last."""
         return int(self._offsets[unit]), int(self._offsets[unit + 1])
 
-    @property
-    def cuts(self) -> list[int]:
-        """Training rows at which units end, from 0 to n: what lies between two of them is read at once."""
-        return sorted({*self._offsets.tolist(), len(self)})
-
     def block_bounds(self, most: int = BLOCKS_AT_MOST) -> list[int]:
         """Cut points of at most so many blocks: runs of whole units, fixed by the data, never empty."""
         blocks = max(min(most, self.units), 1)
@@ -126,12 +116,12 @@ class TrainingRows:
         """Rows of `unit` as stored, without transforms."""
         first, last = self.unit_span(unit)
         if first == last:
-            return _no_rows(self.dataset)
+            return no_rows(self.dataset)
         picked = self._indices[first:last]
         start, stop = int(picked[0]), int(picked[-1]) + 1
         stored = self.dataset.rows(start, stop)
         with self._counting:
-            self.bytes_read += _nbytes(stored)
+            self.bytes_read += nbytes(stored)
         return stored if stop - start == last - first else stored[picked - start]
 
     def transformed(self, raw: Rows) -> Rows:
@@ -177,8 +167,8 @@ class TrainingRows:
             low, high = self.unit_span(unit)
             parts.append(self._unit(unit)[max(start, low) - low : min(stop, high) - low])
         if not parts:
-            return self.transformed(_no_rows(self.dataset)).astype(self.dtype)
-        return parts[0] if len(parts) == 1 else _stack(parts)
+            return self.transformed(no_rows(self.dataset)).astype(self.dtype)
+        return parts[0] if len(parts) == 1 else stacked(parts)
 
     def _units_of(self, start: int, stop: int) -> Iterator[int]:
         """Units that have rows among start..stop-1."""
@@ -210,13 +200,10 @@ class CachedRows(TrainingRows):
         super().__init__(rows.dataset, rows.split, rows.transforms)
         stop = len(self) if stop is None else stop
         sizes = [max(0, min(b, stop) - max(a, start)) for a, b in map(self.unit_span, range(self.units))]
-        ready, stored = (
-            _row_bytes(self, self.dtype),
-            _row_bytes(rows, self.dataset.info.dtype, self.dataset.info.d),
-        )
+        info = self.dataset.info
+        ready, stored = row_bytes(info, self.shape[1], self.dtype), row_bytes(info, info.d, info.dtype)
         self.keeps_stored = stored < ready and sum(sizes) * ready > budget
-        row_bytes = stored if self.keeps_stored else ready
-        self._kept = _units_within(sizes, row_bytes, budget)
+        self._kept = units_within(sizes, stored if self.keeps_stored else ready, budget)
         self._cache: dict[int, Rows] = {}
         self._locks = {unit: threading.Lock() for unit in self._kept}
 
@@ -233,7 +220,7 @@ class CachedRows(TrainingRows):
     @property
     def cached_bytes(self) -> int:
         """Bytes held at this moment."""
-        return sum(_nbytes(rows) for rows in self._cache.values())
+        return sum(nbytes(rows) for rows in self._cache.values())
 
     def at_hand(self, start: int, stop: int) -> bool:
         """Whether rows start..stop-1 are in memory as slices give them."""
@@ -255,49 +242,3 @@ class CachedRows(TrainingRows):
             if unit not in self._cache:
                 self._cache[unit] = super().raw_unit(unit) if self.keeps_stored else self._prepared(unit)
             return self._cache[unit]
-
-
-def _unit_rows(dataset: Dataset) -> int:
-    plan, info = dataset.plan, dataset.info
-    chunks = -(-plan.n_rows // plan.chunk_rows) // UNITS_WANTED
-    if plan.units >= FEW_SHARDS:
-        chunks = plan.chunks_per_shard
-    if info.layout == "dense":
-        chunks = min(chunks, UNIT_BYTES // max(1, plan.chunk_rows * info.d * np.dtype(info.dtype).itemsize))
-    return plan.chunk_rows * max(1, chunks)
-
-
-def _row_bytes(rows: TrainingRows, dtype: DTypeLike, width: int | None = None) -> int:
-    """Bytes of one row of `width` numbers of a type, by default as many as training sees."""
-    info = rows.dataset.info
-    if info.layout == "csr":
-        entries = -(-(info.nonzeros or 0) // max(1, info.n_rows))
-        return 8 * (entries + 2)
-    return (rows.shape[1] if width is None else width) * np.dtype(dtype).itemsize
-
-
-def _units_within(sizes: Sequence[int], row_bytes: int, budget: int) -> frozenset[int]:
-    kept, used = set(), 0
-    for unit, rows in enumerate(sizes):
-        if rows and used + rows * row_bytes <= budget:
-            kept.add(unit)
-            used += rows * row_bytes
-    return frozenset(kept)
-
-
-def _no_rows(dataset: Dataset) -> Rows:
-    if dataset.info.layout == "csr":
-        return csr_matrix(np.zeros((0, dataset.info.d), dtype=np.float32))
-    return np.zeros((0, dataset.info.d), dtype=np.float32)
-
-
-def _stack(parts: Sequence[Rows]) -> Rows:
-    if issparse(parts[0]):
-        return csr_matrix(vstack(parts, format="csr"))
-    return np.concatenate(parts)
-
-
-def _nbytes(rows: Rows) -> int:
-    if isinstance(rows, np.ndarray):
-        return rows.nbytes
-    return int(rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes)

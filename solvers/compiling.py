@@ -8,6 +8,7 @@ from scipy import sparse as scipy_sparse
 from solvers.api import solve
 from solvers.ascent import weights_alike
 from solvers.executor import SerialExecutor
+from solvers.half_floats import widened
 from solvers.losses.base import Loss
 from solvers.problem import SmoothingKind
 
@@ -30,12 +31,13 @@ def compile_kernels(
     sparse: bool = False,
     packed: bool = False,
 ) -> None:
-    """Compile (or load) what float32 features (n, d) with this loss and method need, on a tiny problem.
+    """Compile (or load) what features (n, d) with this loss and method need, on a tiny problem.
 
     `packed` asks for what a budget for dual variables needs, where they do not fit it as arrays.
     Numba keeps compiled kernels beside the package, so that only the first call on a machine takes long: tens
     of seconds on a slow one.  Without this call the first pass takes them.
     """
+    widened(np.zeros(1, dtype=np.float16))
     X = np.zeros((_ROWS, max(weights_alike(d * m) // m, 3)), dtype=np.float32)
     X[:, :3] = np.random.default_rng(0).standard_normal((_ROWS, 3))
     solve(

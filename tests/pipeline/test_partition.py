@@ -118,7 +118,7 @@ def test_float16_is_kept_as_stored_where_only_that_fits(
 def test_shards_of_any_size_are_read_in_units_of_a_few_megabytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition, "UNIT_BYTES", 2 * 12 * 40)
+    monkeypatch.setattr("pipeline.row_units.UNIT_BYTES", 2 * 12 * 40)
     dataset = small_dataset(tmp_path, dtype="float16")
     rows = TrainingRows(dataset)
     assert max(stop - start for start, stop in read_spans(rows, monkeypatch, 50)) <= 32

@@ -1,0 +1,64 @@
+"""Units of rows: how many rows a dataset is read in at a time, and how much memory they take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike
+from scipy.sparse import csr_matrix
+
+from storage.dataset_info import DatasetInfo
+from storage.features import Dataset
+
+#: Rows of features: an array (r, d), or a CSR matrix where the dataset is sparse.
+Rows: TypeAlias = Any
+
+# Fewer shards than this are read in runs of chunks instead, so that a small dataset still has several blocks.
+FEW_SHARDS = 8
+UNITS_WANTED = 16
+# A unit of dense rows takes about so many bytes at most, as stored: a worker holds a few units at a time.
+UNIT_BYTES = 1 << 24
+
+
+def unit_rows(dataset: Dataset) -> int:
+    """Rows of a unit: a shard, or whole chunks of one."""
+    plan, info = dataset.plan, dataset.info
+    chunks = -(-plan.n_rows // plan.chunk_rows) // UNITS_WANTED
+    if plan.units >= FEW_SHARDS:
+        chunks = plan.chunks_per_shard
+    if info.layout == "dense":
+        chunks = min(chunks, UNIT_BYTES // max(1, plan.chunk_rows * row_bytes(info, info.d, info.dtype)))
+    return plan.chunk_rows * max(1, chunks)
+
+
+def row_bytes(info: DatasetInfo, width: int, dtype: DTypeLike) -> int:
+    """Bytes of a row: `width` numbers of a type, or the mean number of entries in a sparse dataset."""
+    if info.layout == "csr":
+        entries = -(-(info.nonzeros or 0) // max(1, info.n_rows))
+        return 8 * (entries + 2)
+    return width * np.dtype(dtype).itemsize
+
+
+def units_within(sizes: Sequence[int], row_bytes: int, budget: int) -> frozenset[int]:
+    """Units, of so many rows each, that fit into a budget of bytes together: the first ones that do."""
+    kept, used = set(), 0
+    for unit, rows in enumerate(sizes):
+        if rows and used + rows * row_bytes <= budget:
+            kept.add(unit)
+            used += rows * row_bytes
+    return frozenset(kept)
+
+
+def no_rows(dataset: Dataset) -> Rows:
+    """An array or matrix without a row."""
+    empty = np.zeros((0, dataset.info.d), dtype=np.float32)
+    return csr_matrix(empty) if dataset.info.layout == "csr" else empty
+
+
+def nbytes(rows: Rows) -> int:
+    """Bytes that rows take in memory."""
+    if isinstance(rows, np.ndarray):
+        return rows.nbytes
+    return int(rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes)
