@@ -129,7 +129,9 @@ def run_order(run: str, epoch: int, order: Order) -> Answer:
             merger.add(leaf(block.index), stats)
         seconds = time.perf_counter() - began
         read = int(getattr(held.rows, "bytes_read", 0))
-        return Answer(merger.parts(), seconds, resident_bytes(), read)
+        # A worker within the coordinator's process has no memory of its own.
+        memory = 0 if _here().startswith("inproc://") else resident_bytes()
+        return Answer(merger.parts(), seconds, memory, read)
 
 
 def read_duals(run: str, epoch: int, block: int, commit: Commit | None) -> NDArray[Any]:

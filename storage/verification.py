@@ -15,7 +15,7 @@ from storage.dataset_info import dataset_log, info_of_commit
 from storage.errors import StorageError
 from storage.features import Dataset
 from storage.findings import Finding
-from storage.history import history_path, read_history
+from storage.history import HistoryReader, history_path
 from storage.kernels import kernel_folders, kernel_keys, load_kernel
 from storage.local_store import PARTIAL
 from storage.models import load_model, published_models, unfinished_models
@@ -110,7 +110,7 @@ def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Fi
             what, mend = f"its dataset {run.dataset} is gone", "it cannot be resumed; start a new run"
             yield Finding("dataset-gone", join("runs", name), what, mend)
         try:
-            read_history(store, name)
+            sum(1 for _ in HistoryReader(store, name).news())
         except StorageError as error:
             yield Finding("history", history_path(name), str(error), "delete the damaged line")
         for round_number in checkpoint_rounds(store, name):

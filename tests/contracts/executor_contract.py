@@ -75,6 +75,16 @@ class ExecutorContract:
         assert [start for start, _, _ in parts] == [0, *[stop for _, stop, _ in parts[:-1]]]
         return np.concatenate([rows for _, _, rows in parts])
 
+    def test_traffic_says_who_worked(self, executor: Executor) -> None:
+        before = self.bound(executor).traffic()
+        for order in self.orders():
+            executor.run(order)
+        moved = executor.traffic().since(before)
+        assert sum(worker.rows for worker in moved.workers) == BOUNDS[-1]
+        assert len({worker.name for worker in moved.workers}) == len(moved.workers)
+        assert all(worker.seconds_busy > 0.0 for worker in moved.workers if worker.rows)
+        assert sum(worker.memory_bytes for worker in moved.workers) < moved.memory_bytes < 100 << 30
+
     def test_it_is_an_executor(self, executor: Executor) -> None:
         assert isinstance(executor, Executor)
         assert executor.workers >= 1
