@@ -79,7 +79,7 @@ class DaskExecutor:
         self._cache_bytes = cache_bytes
         self._worker_wait = worker_wait
         self._lease = lease
-        self._dual_bytes = dual_bytes
+        self.dual_bytes = dual_bytes
         self._look = look
         self._bound: Bound | None = None
         self._placer: Placer | None = None
@@ -133,7 +133,7 @@ class DaskExecutor:
             keep_duals=keep_duals,
             spans=tuple(Span(i, start, stop) for i, (start, stop) in enumerate(itertools.pairwise(cuts))),
             cache_bytes=self._cache_bytes,
-            dual_bytes=self._dual_bytes,
+            dual_bytes=self.dual_bytes,
             lease=self._lease,
         )
         self._calls.begin_count()

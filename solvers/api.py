@@ -128,6 +128,7 @@ def solve(
         if executor is None:
             executor = _default_executor(problem, spec)
             stack.callback(executor.close)
+        spec.refuse_budget(problem, executor.dual_bytes)
         executor.bind(problem, rows, labels, keep_duals=duals_kept, weights=weights)
         if duals is not None:
             if state is None:

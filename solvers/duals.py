@@ -19,8 +19,6 @@ from solvers.typing import Float64Array, FloatArray, IntArray
 _NEVER = -1
 #: Rows that are projected at once.
 _ROWS_AT_ONCE = 4096
-#: A and the change that waits, in float64, which A is in from some round on: less than that is packed.
-_WHOLE_BYTES = 2 * np.dtype(np.float64).itemsize
 
 
 class BlockDuals:
@@ -53,9 +51,9 @@ class BlockDuals:
         self._rho: Float64Array = problem.form.rho
         self._y, self._weights = y, weights
         self._weighted = not is_uniform(weights)
-        self._cuts, self._dual_bytes = cuts, dual_bytes
+        self._cuts = cuts
         self._budget = None
-        if dual_bytes is not None and dual_bytes < self._whole_bytes():
+        if dual_bytes is not None and dual_bytes < whole_bytes(len(y), problem.m):
             self._budget = ByteBudget(dual_bytes)
         self.A: DualStore = make_store(cuts, problem.m, dtype, self._budget)
         self.ranked = np.zeros((len(y), len(self._rho)), dtype=np.int32)
@@ -148,9 +146,8 @@ class BlockDuals:
         A, change = self.A.dense, self.change().dense
         if A is None or change is None:
             raise UnsupportedCombinationError(
-                f"{method} works on the dual variables of a block as arrays, which take "
-                f"{self._whole_bytes()} bytes where the budget has {self._dual_bytes}: raise it, or take the "
-                "method dual_ascent"
+                f"{method} works on dual variables as arrays, and those of a block are packed to fit their "
+                "budget: allow more memory, or take dual_ascent"
             )
         return A, change
 
@@ -207,8 +204,10 @@ class BlockDuals:
             self._change = make_store(self._cuts, self._problem.m, self.A.dtype, self._budget)
         return self._change
 
-    def _whole_bytes(self) -> int:
-        return _WHOLE_BYTES * len(self._y) * self._problem.m
+
+def whole_bytes(rows: int, m: int) -> int:
+    """Give what A (rows, m) and the change that waits take as arrays of float64, which A comes to be."""
+    return 2 * np.dtype(np.float64).itemsize * rows * m
 
 
 def is_uniform(weights: Float64Array) -> bool:

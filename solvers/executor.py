@@ -40,6 +40,11 @@ class Executor(Protocol):
         ...
 
     @property
+    def dual_bytes(self) -> int | None:
+        """Memory for dual variables over all workers; None for whatever they take as arrays."""
+        ...
+
+    @property
     def workers(self) -> int:
         """How many blocks run at the same time."""
         ...
@@ -103,7 +108,7 @@ class SerialExecutor:
     `bounds` are the row numbers 0 = r_0 < r_1 < ... = n at which rows are cut into blocks, or `blocks` asks
     for that many of nearly one size; one block by default.  `dual_bytes` is memory for dual variables, which
     are packed where that is too little for them, and go to a temporary file beyond it: `solvers.dual_rows`.
-    A result then does not hold them.
+    With a budget no result holds them.
     """
 
     _default_blocks = 1
@@ -117,18 +122,14 @@ class SerialExecutor:
     ) -> None:
         self._asked_blocks = blocks
         self._asked_bounds = bounds
-        self._dual_bytes = dual_bytes
+        self.dual_bytes = dual_bytes
+        self.in_process = dual_bytes is None
         self._blocks: list[Block] = []
         self._activity = ThreadActivity()
         self._memory = MemoryGauge()
         self._source: RowSource | None = None
         self._read_before = 0
         self._blas = ThreadpoolController()
-
-    @property
-    def in_process(self) -> bool:
-        """Whether a result may hold A whole."""
-        return self._dual_bytes is None
 
     @property
     def workers(self) -> int:
@@ -164,7 +165,7 @@ class SerialExecutor:
                 problem,
                 keep_duals,
                 None if weights is None else weights[start:stop],
-                None if self._dual_bytes is None else self._dual_bytes * (stop - start) // problem.n,
+                None if self.dual_bytes is None else self.dual_bytes * (stop - start) // problem.n,
             )
             for i, (start, stop) in enumerate(pairwise(bounds))
         ]

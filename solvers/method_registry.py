@@ -10,6 +10,7 @@ from typing import Any
 from solvers.atom_methods import AtomFrankWolfe, AwaySteps, FullyCorrective, PairwiseSteps
 from solvers.column_methods import ColumnFrankWolfe, unfit_for_columns
 from solvers.dual_ascent import DualAscent
+from solvers.duals import whole_bytes
 from solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from solvers.frank_wolfe import FrankWolfe
 from solvers.lbfgs import Lbfgs, unfit_for_lbfgs
@@ -32,6 +33,7 @@ class MethodSpec:
     lifted : whether it handles smoothing through the lifted problem, which needs A.
     one_block : whether it takes more rounds on several blocks, so that one is the default.
     convex_only : whether it needs a dual problem.
+    whole_duals : whether it works on A as arrays, which a budget for dual variables must hold.
     unfit : says why a problem is not for this method, or None.
     """
 
@@ -42,6 +44,7 @@ class MethodSpec:
     lifted: bool = False
     one_block: bool = False
     convex_only: bool = True
+    whole_duals: bool = False
     unfit: Callable[[Problem], str | None] = lambda _problem: None
 
     def needs_duals(self, smoothing: float) -> bool:
@@ -59,10 +62,19 @@ class MethodSpec:
         if reason is not None:
             raise UnsupportedCombinationError(f"the method {self.name} {reason}")
 
+    def refuse_budget(self, problem: Problem, dual_bytes: int | None) -> None:
+        """Raise UnsupportedCombinationError where dual variables must be arrays and the budget is smaller."""
+        needed = whole_bytes(problem.n, problem.m)
+        if self.whole_duals and dual_bytes is not None and dual_bytes < needed:
+            raise UnsupportedCombinationError(
+                f"the method {self.name} works on the dual variables as arrays of {needed} bytes, and there "
+                f"is room for {dual_bytes}: allow more memory, or take dual_ascent, which packs them"
+            )
+
 
 _SPECS = (
     MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
-    MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True),
+    MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True, whole_duals=True),
     MethodSpec("lbfgs", lambda _blocks, _seed: Lbfgs(), convex_only=False, unfit=unfit_for_lbfgs),
     MethodSpec("fw", lambda _blocks, _seed: FrankWolfe(ExactStep()), lifted=True),
     MethodSpec("fw_away", lambda _blocks, _seed: AtomFrankWolfe(AwaySteps()), dual_free=True),
@@ -74,12 +86,14 @@ _SPECS = (
         "fw_away_columns",
         lambda _blocks, _seed: ColumnFrankWolfe(pairwise=False),
         keeps_duals=True,
+        whole_duals=True,
         unfit=unfit_for_columns,
     ),
     MethodSpec(
         "fw_pairwise_columns",
         lambda _blocks, _seed: ColumnFrankWolfe(pairwise=True),
         keeps_duals=True,
+        whole_duals=True,
         unfit=unfit_for_columns,
     ),
     MethodSpec("fw_open_loop", lambda _blocks, _seed: FrankWolfe(OpenLoopStep()), lifted=True),

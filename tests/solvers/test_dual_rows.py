@@ -22,6 +22,7 @@ from solvers import (
 from solvers import dual_rows as dual_rows_module
 from solvers.dual_rows import ByteBudget, DenseStore, PackedStore, row_runs
 from solvers.losses import OneVsAll, Softmax
+from solvers.orders import SdcaOrder
 from solvers.row_packing import pack, unpack
 from tests.contracts.executor_contract import BOUNDS, ExecutorContract
 from tests.reference import losses as reference
@@ -217,7 +218,15 @@ def test_dual_ascent_on_packed_rows_is_certified(loss) -> None:
 
 @pytest.mark.parametrize("method", ["sdca", "fw_away_columns"])
 def test_methods_on_arrays_refuse_packed_rows_by_name(method) -> None:
+    run(33_600, method, TopKHinge(2), 0.0, max_passes=1)
     with pytest.raises(
-        UnsupportedCombinationError, match=r"(sdca|columns) works on .* 11200 bytes .* has 3000"
+        UnsupportedCombinationError, match=f"{method} works on .* 33600 bytes.* room for 33599"
     ):
-        run(9_000, method, TopKHinge(2), 0.0)
+        run(33_599, method, TopKHinge(2), 0.0)
+
+
+def test_a_packed_block_refuses_an_order_that_needs_arrays() -> None:
+    with SerialExecutor(dual_bytes=0) as executor:
+        ExecutorContract().bound(executor)
+        with pytest.raises(UnsupportedCombinationError, match="sdca works on dual variables as arrays"):
+            executor.run(SdcaOrder(0, ExecutorContract().weights()))
