@@ -80,29 +80,30 @@ class BlockPlaces:
         """Place every block with A = 0."""
         self._holders = {}
         self._place(owned, owned, None)
-        self._holders = {span.index: worker for worker, spans in owned.items() for span in spans}
+        if self._bound.keep_duals:
+            self._holders = {span.index: worker for worker, spans in owned.items() for span in spans}
 
     def move(self, owned: Deal, alive: Iterable[str], commit: Commit | None, saved: Saved) -> Moved:
         """Give the blocks to `owned`, each with its dual variables after `commit` or those that were saved.
 
         `alive` are all workers that can be asked.  Raises `WorkersLost`; it can then be called again.
         """
-        old = {worker: () for worker in set(alive) & set(self._holders.values()) if worker not in owned}
+        before = {*self.owned, *self._holders.values()}
+        old = {worker: () for worker in alive if worker in before and worker not in owned}
         had = {span.index: worker for worker, spans in self.owned.items() for span in spans}
         kept = self._place(owned, {**owned, **old}, commit)
         wanted = [(span, worker) for worker, spans in owned.items() for span in spans]
         moved = tuple(span.index for span, worker in wanted if had.get(span.index) != worker)
-        if not self._bound.keep_duals:
-            return Moved(moved, ())
-        self._holders = {i: worker for i, worker in self._holders.items() if i in kept.get(worker, ())}
-        lost = {span.index for span, _ in wanted if span.index not in self._holders}
-        self._replaced |= lost
-        for span, worker in wanted:
-            if self._holders.get(span.index, worker) != worker:
-                self._fetch(span, worker)
-        if lost:
-            self._restore(lost, owned, saved)
-        self._ask(owned, worker_blocks.seal, lambda _: (commit,))
+        if self._bound.keep_duals:
+            self._holders = {i: worker for i, worker in self._holders.items() if i in kept.get(worker, ())}
+            lost = {span.index for span, _ in wanted if span.index not in self._holders}
+            self._replaced |= lost
+            for span, worker in wanted:
+                if self._holders.get(span.index, worker) != worker:
+                    self._fetch(span, worker)
+            if lost:
+                self._restore(lost, owned, saved)
+            self._ask(owned, worker_blocks.seal, lambda _: (commit,))
         self._calls.run([Call(worker, worker_blocks.release, (self.run,)) for worker in old])
         replaced, self._replaced = self._replaced, set()
         return Moved(moved, tuple(sorted(replaced)), self._saved_round)
@@ -144,10 +145,11 @@ class BlockPlaces:
     def _fetch(self, span: Span, worker: str) -> None:
         """Bring the dual variables of a block to the worker that it is now with."""
         holder = self._holders[span.index]
-        read = (self.run, self.epoch, span.index, None)
-        rows = self._calls.run([Call(holder, worker_blocks.read_duals, read)])[holder]
-        write = (self.run, self.epoch, span.index, span.start, rows)
-        self._calls.run([Call(worker, worker_blocks.write_duals, write)])
+        for start, stop in row_runs(span.start, span.stop, self._bound.problem.m):
+            read = (self.run, self.epoch, span.index, start, stop, None)
+            rows = self._calls.run([Call(holder, worker_blocks.read_duals, read)])[holder]
+            write = (self.run, self.epoch, span.index, start, rows)
+            self._calls.run([Call(worker, worker_blocks.write_duals, write)])
         self._holders[span.index] = worker
 
     def _restore(self, lost: set[int], owned: Deal, saved: Saved) -> None:

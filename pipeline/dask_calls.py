@@ -17,6 +17,7 @@ from distributed.scheduler import KilledWorker
 
 from pipeline.errors import ClusterError
 from pipeline.placements import ShippedRows
+from pipeline.stuck_tasks import StuckTasks
 from solvers.errors import StateLostError
 
 logger = logging.getLogger(__name__)
@@ -149,6 +150,7 @@ class WorkerCalls:
 
     def _watch(self, futures: dict[str, Future[Any]], deadline: float) -> None:
         """Return when all are done; raise as soon as one never will be."""
+        stuck = StuckTasks(self._client)
         while futures:
             try:
                 with self._client.as_current():
@@ -157,6 +159,7 @@ class WorkerCalls:
                 self._check_workers(futures, deadline)
                 if any(future.status == "error" for future in futures.values()):
                     return
+                stuck.check({worker: future for worker, future in futures.items() if not future.done()})
             else:
                 return
 

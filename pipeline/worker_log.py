@@ -8,6 +8,9 @@ from pipeline.dealing import Deal
 from pipeline.placements import Answer
 from solvers.traffic import WorkerActivity
 
+#: Less work than this says nothing about how fast a worker is.
+_MEASURED_SECONDS = 2.0
+
 
 class WorkerLog:
     """Counts by worker; times count from the run's begin and, for `shares`, from the last deal."""
@@ -37,7 +40,9 @@ class WorkerLog:
     def shares(self, threads: Mapping[str, int]) -> dict[str, float]:
         """Give rows a second of each worker; of those not seen yet, by their threads, what is usual."""
         pace = {
-            worker: rows / seconds for worker, (rows, seconds) in self._row_seconds.items() if seconds > 0.0
+            worker: rows / seconds
+            for worker, (rows, seconds) in self._row_seconds.items()
+            if seconds > _MEASURED_SECONDS
         }
         known = [worker for worker in threads if worker in pace]
         usual = (
