@@ -35,5 +35,9 @@ class MissingExtraError(PipelineError, ImportError):
     """An optional package is needed and not installed."""
 
 
+class GuardError(PipelineError, ValueError):
+    """A guard of the registry stands against what was asked for."""
+
+
 class CertificateMismatchError(PipelineError, ArithmeticError):
     """What is stored of a model contradicts itself, so no certificate can be given."""

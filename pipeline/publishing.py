@@ -79,7 +79,7 @@ def export(
         raise ConfigError(f"top-k {k} is not between 1 and the {record.m} classes of model {record.id}")
     path.parent.mkdir(parents=True, exist_ok=True)
     FORMATS[format].write(stored, path, k)
-    rows = _rows_to_try(_input_width(stored))
+    rows = _rows_to_try(stored.input_width)
     ours = np.asarray(stored.transforms.apply(rows) @ stored.W)
     theirs = FORMATS[format].scores(path, rows)
     difference = float(np.abs(ours - theirs).max())
@@ -88,20 +88,6 @@ def export(
             f"the scores of {path} differ from those of model {record.id} by {difference:.2e}: do not use it"
         )
     return ExportReport(record.id, str(path), format, path.stat().st_size, len(rows), difference)
-
-
-def _input_width(stored: StoredModel) -> int:
-    """Features before the transforms: those that a fitted one takes, or W's without the bias."""
-    width = int(stored.W.shape[0])
-    for step in reversed(stored.transforms.steps):
-        mean = getattr(step, "mean", None)
-        if mean is not None:
-            width = len(mean)
-        elif hasattr(step, "input_width"):
-            width = step.input_width
-        elif step.name == "bias":
-            width -= 1
-    return width
 
 
 def _rows_to_try(d: int) -> NDArray[np.float32]:
@@ -141,7 +127,7 @@ def _npz_scores(path: Path, rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _write_onnx(stored: StoredModel, path: Path, top_k: int) -> None:
-    d = _input_width(stored)
+    d = stored.input_width
     path.write_bytes(build_onnx(stored.W, stored.transforms, d, top_k, _description(stored)))
 
 

@@ -45,6 +45,20 @@ class StoredModel:
             return cls(model, np.zeros((record.d, record.m)), transforms, kernel_from_dict(record.kernel))
         return cls(model, np.asarray(arrays["W"], dtype=np.float64), transforms)
 
+    @property
+    def input_width(self) -> int:
+        """Features before the transforms: those that a fitted one takes, or W's without the bias."""
+        width = int(self.W.shape[0])
+        for step in reversed(self.transforms.steps):
+            mean = getattr(step, "mean", None)
+            if mean is not None:
+                width = len(mean)
+            elif hasattr(step, "input_width"):
+                width = step.input_width
+            elif step.name == "bias":
+                width -= 1
+        return width
+
     def scores(self, X: Any) -> NDArray[np.float64]:
         """Give the scores (r, m) of rows X (r, d) as the transforms leave them."""
         if self.kernel is None:

@@ -196,7 +196,13 @@ def record_decision(store: Store, standing: Standing, entry: RegistryEntry) -> S
     `champion_before`, `when` and `seq` are filled in here.  Raises `FormatError` for what cannot follow, and
     `ConflictError` naming the decision that somebody else took in the meantime.
     """
-    entry = replace(entry, champion_before=standing.champion, when=now(), seq=standing.seq + 1)
+    entry = replace(
+        entry,
+        evidence=plain(entry.evidence),
+        champion_before=standing.champion,
+        when=now(),
+        seq=standing.seq + 1,
+    )
     after = standing.after(entry)
     log = _log(store)
     if log.append_as(entry.seq, entry.to_json()):

@@ -1,0 +1,199 @@
+"""Two stored models on the same held-out rows, and how the data moved between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.drift import Drift, drift_between
+from pipeline.errors import InputError
+from pipeline.evaluation import REPORTED_K, ranks_against_ties
+from pipeline.model_summary import settings, summary
+from pipeline.paired import paired_accuracy
+from pipeline.partition import TrainingRows
+from pipeline.progress import Progress
+from pipeline.promotion import Evidence
+from pipeline.stored_model import StoredModel
+from storage.errors import IntegrityError
+from storage.features import Dataset
+from storage.models import ModelRecord, load_model
+from storage.registry import read_registry
+from storage.schema import SPLITS
+from storage.stores import open_store, split_url
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two models side by side; gains are those of `first` over `second`.
+
+    `differences` has both values of each setting that differs.
+    """
+
+    first: ModelRecord
+    second: ModelRecord
+    stages: tuple[str, str]
+    evidence: Evidence
+    differences: Mapping[str, tuple[Any, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        sides = zip((self.first, self.second), self.stages, strict=True)
+        return {
+            "models": [{**summary(record), "stage": stage} for record, stage in sides],
+            "evidence": self.evidence.to_dict(),
+            "differences": {name: list(values) for name, values in self.differences.items()},
+        }
+
+
+def compare(
+    first_url: str,
+    second_url: str,
+    *,
+    split: str = "test",
+    confidence: float = 0.95,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare two models of one store: accuracies on the same rows, drift, settings."""
+    root = split_url(first_url, "models")[0]
+    first, second = load_model(first_url).record, load_model(second_url).record
+    if open_store(split_url(second_url, "models")[0]) != open_store(root):
+        raise InputError(f"{first_url} and {second_url} lie in two stores: compare models of one")
+    evidence = measure(first_url, second_url, split=split, confidence=confidence, progress=progress)
+    standing = read_registry(open_store(root))
+    ours, theirs = settings(first), settings(second)
+    pairs = {name: (ours.get(name), theirs.get(name)) for name in sorted(ours.keys() | theirs.keys())}
+    return Comparison(
+        first,
+        second,
+        (standing.stage(first.id), standing.stage(second.id)),
+        evidence,
+        {name: pair for name, pair in pairs.items() if pair[0] != pair[1]},
+    )
+
+
+def measure(
+    challenger_url: str,
+    champion_url: str,
+    *,
+    ks: Sequence[int] = REPORTED_K,
+    split: str = "test",
+    confidence: float = 0.95,
+    drift: bool = True,
+    progress: Progress | None = None,
+) -> Evidence:
+    """Compare two models at each k on the `split` rows of the challenger's dataset.
+
+    Rows that the champion was trained on do not count, and classes go by their names: a class that a model
+    does not know is a miss.  Where the rows are gone or the champion cannot take them, `unmeasured` says why.
+    """
+    if split not in SPLITS or split == "rejected":
+        raise InputError(f"there is no split {split!r}: use train, val or test")
+    challenger, champion = StoredModel.open(challenger_url), StoredModel.open(champion_url)
+    try:
+        dataset = challenger.dataset()
+        _check_features(champion, challenger, dataset)
+        rows = TrainingRows(dataset, split)
+        kept, excluded = _held_out(rows, champion)
+        ranks = _ranks(rows, (challenger, champion), progress)[:, kept]
+    except (InputError, IntegrityError) as error:
+        return Evidence(unmeasured=str(error))
+    most = max(challenger.model.record.m, champion.model.record.m)
+    return Evidence(
+        accuracies=tuple(
+            paired_accuracy(ranks[0], ranks[1], k, confidence) for k in sorted(set(ks)) if k < most
+        ),
+        drift=_drift(challenger, champion) if drift else None,
+        dataset=dataset.info.id,
+        split=split,
+        excluded=excluded,
+    )
+
+
+def feature_misfit(champion: StoredModel, challenger: StoredModel) -> str | None:
+    """Say why features of the challenger's kind are not the champion's, None if they are."""
+    theirs, ours = champion.model.record, challenger.model.record
+    kinds = [record.features.get("backbone") for record in (ours, theirs)]
+    if kinds[0] != kinds[1]:
+        return f"the features of {ours.id} come from another backbone than those of {theirs.id}"
+    if champion.input_width != challenger.input_width:
+        return (
+            f"{theirs.id} takes rows of {champion.input_width} features and {ours.id} rows of"
+            f" {challenger.input_width}"
+        )
+    return None
+
+
+def _check_features(champion: StoredModel, challenger: StoredModel, dataset: Dataset) -> None:
+    misfit = feature_misfit(champion, challenger)
+    if misfit is not None:
+        raise InputError(misfit)
+    if challenger.input_width != dataset.info.d:
+        raise InputError(f"dataset {dataset.info.id} has other features than {challenger.model.record.id}")
+
+
+def _held_out(rows: TrainingRows, champion: StoredModel) -> tuple[NDArray[np.bool_], int | None]:
+    """Mark the rows that the champion was not trained on, and count the others, None where nobody knows."""
+    kept = np.ones(len(rows), dtype=bool)
+    theirs = None if champion.model.record.dataset == rows.dataset.info.id else _dataset(champion)
+    if theirs is not None:
+        ids, split = theirs.sample_ids(), theirs.split()
+        trained = {ids[row] for row in np.flatnonzero(split == SPLITS["train"])}
+        own = rows.dataset.sample_ids()
+        kept = np.array([own[row] not in trained for row in rows.indices], dtype=bool)
+    if not kept.any():
+        which = f"{rows.split} rows that neither model was trained on"
+        raise InputError(f"dataset {rows.dataset.info.id} has no {which}")
+    known = theirs is not None or champion.model.record.dataset == rows.dataset.info.id
+    return kept, int((~kept).sum()) if known else None
+
+
+def _dataset(model: StoredModel) -> Dataset | None:
+    """Give the dataset of a model, None if it is gone or broken."""
+    try:
+        return model.dataset()
+    except (InputError, IntegrityError):
+        return None
+
+
+def _ranks(rows: TrainingRows, models: Sequence[StoredModel], progress: Progress | None) -> NDArray[np.int64]:
+    """Rank of each row's own class under each model, shape (models, rows); each row is read once."""
+    if progress is not None:
+        progress.begin("compare", len(rows), "rows")
+    prepared = [TrainingRows(rows.dataset, rows.split, model.transforms) for model in models]
+    codes = [_codes(rows, model.model.record.class_names) for model in models]
+    ranks = np.empty((len(models), len(rows)), dtype=np.int64)
+    for unit in range(rows.units):
+        start, stop = rows.unit_span(unit)
+        if start == stop:
+            continue
+        raw = rows.raw_unit(unit)
+        for place, model in enumerate(models):
+            known = codes[place][start:stop] >= 0
+            y = np.where(known, codes[place][start:stop], 0)
+            found = ranks_against_ties(model.scores(prepared[place].transformed(raw)), y)
+            ranks[place, start:stop] = np.where(known, found, np.iinfo(np.int64).max)
+        if progress is not None:
+            progress.advance(stop - start)
+    return ranks
+
+
+def _codes(rows: TrainingRows, class_names: Sequence[str]) -> NDArray[np.int64]:
+    """Code of each row's class in another order of classes, -1 where it has none."""
+    place = {name: code for code, name in enumerate(class_names)}
+    codes = np.array([place.get(name, -1) for name in rows.dataset.class_names], dtype=np.int64)
+    return codes[rows.labels()]
+
+
+def _drift(challenger: StoredModel, champion: StoredModel) -> Drift | None:
+    """Drift from the rows the champion was trained on to the challenger's, None where those are gone."""
+    theirs = _dataset(champion)
+    if theirs is None:
+        return None
+    now = TrainingRows(challenger.dataset(), "train")
+    if theirs.info.id == now.dataset.info.id:
+        return Drift(0.0, 0.0, 0.0, (), len(now), len(now))
+    return drift_between(TrainingRows(theirs, "train"), now)

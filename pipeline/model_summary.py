@@ -1,0 +1,35 @@
+"""A model's record in brief."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from storage.models import ModelRecord
+
+
+def summary(record: ModelRecord) -> dict[str, Any]:
+    """Give what is shown of a model in a line."""
+    certificate, evaluation = record.certificate or {}, record.evaluation or {}
+    return {
+        "id": record.id,
+        "version": record.version,
+        "dataset": record.dataset,
+        "loss": dict(record.loss),
+        "C": record.C,
+        "method": record.method,
+        "relative_gap": certificate.get("relative_gap"),
+        "certified": certificate.get("certified"),
+        "accuracy": evaluation.get("topk"),
+        "passes": record.result.get("passes"),
+        "seconds": record.result.get("seconds"),
+        "parents": list(record.parents),
+        "run": record.run,
+        "created": record.created,
+    }
+
+
+def settings(record: ModelRecord) -> dict[str, Any]:
+    """Give what was chosen for a model, and the size of its data."""
+    own = {"code_version": record.code_version, "n": record.n, "d": record.d, "m": record.m}
+    skipped = {"store", "resume", "checkpoint_seconds"}
+    return own | {name: value for name, value in record.config.items() if name not in skipped}

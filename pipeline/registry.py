@@ -1,0 +1,269 @@
+"""The model registry: who is champion, and the guarded ways in which that changes.
+
+Every change is a decision in the store's log (`storage.registry`), made in view of the standing that its
+guards were checked against: who decides at the same moment as somebody else gets a `ConflictError`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.comparison import feature_misfit, measure
+from pipeline.errors import GuardError, InputError
+from pipeline.evaluation import REPORTED_K
+from pipeline.progress import Progress
+from pipeline.promotion import Decision, Evidence, PromotionRule, decide
+from pipeline.stored_model import StoredModel
+from storage.dataset_checks import check_files
+from storage.errors import StorageError
+from storage.models import ModelRecord, delete_model, list_models, load_model
+from storage.registry import RegistryEntry, Standing, read_registry, record_decision
+from storage.stores import Store, open_store, split_url
+from storage.urls import join
+
+COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """What became of a challenger: the decision, what it rests on, and the standing after it.
+
+    `champion` is the URL of the champion it was weighed against, None where there was none.
+    """
+
+    model: str
+    champion: str | None
+    decision: Decision
+    evidence: Evidence
+    standing: Standing
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {
+            "model": self.model,
+            "promoted": self.decision.promote,
+            "reasons": list(self.decision.reasons),
+            "champion_before": self.champion,
+            "champion": self.standing.champion,
+            "evidence": self.evidence.to_dict(),
+        }
+
+
+def registered(store_url: str) -> tuple[Standing, list[ModelRecord]]:
+    """Give the standing of a store, and its models by number."""
+    store = open_store(store_url)
+    return read_registry(store), list_models(store)
+
+
+def champion_url(store_url: str) -> str | None:
+    """URL of the champion of a store, None where there is none."""
+    store = open_store(store_url)
+    champion = read_registry(store).champion
+    return None if champion is None else join(store.url, "models", champion)
+
+
+def promote(
+    model_url: str,
+    *,
+    reason: str = "",
+    by: str = COMMAND_LINE,
+    evidence: Evidence | None = None,
+    force: bool = False,
+    standing: Standing | None = None,
+) -> Standing:
+    """Make a model the champion, whatever its accuracy; `promote_by_rule` weighs it first.
+
+    `GuardError` for a model that is not certified, or whose features or classes do not fit the champion's,
+    unless forced with a reason; a model that does not read whole is always refused.  `standing`: what the
+    caller's evidence rests on, the newest by default.
+    """
+    place = _Place.of(model_url)
+    standing = read_registry(place.store) if standing is None else standing
+    record = _whole(model_url)
+    against = [*_uncertified(record), *_misfits(place, standing)]
+    _heed(against, f"{record.id} is not promoted", reason, force=force)
+    said = reason or "promoted by hand"
+    return _decided(place, standing, "promote", said, by, evidence, forced=bool(against))
+
+
+def promote_by_rule(
+    model_url: str,
+    rule: PromotionRule,
+    *,
+    by: str = COMMAND_LINE,
+    split: str = "test",
+    progress: Progress | None = None,
+) -> Weighing:
+    """Weigh a challenger against the champion by the rule, promote it or keep the champion, and record why.
+
+    A model that is the champion, or was kept out in favour of the same champion, is not weighed twice in the
+    log.  Raises `ConflictError` where somebody changed the standing meanwhile; calling again weighs anew.
+    """
+    weighed = weigh(model_url, rule, split=split, progress=progress)
+    place, standing, decision = _Place.of(model_url), weighed.standing, weighed.decision
+    if place.name == standing.champion:
+        return weighed
+    if decision.promote:
+        _whole(model_url)
+    last = standing.of(place.name)[-1:]
+    again = [entry for entry in last if entry.action == "keep" and entry.champion_before == standing.champion]
+    if decision.promote or not again:
+        action = "promote" if decision.promote else "keep"
+        standing = _decided(place, standing, action, decision.text, by, weighed.evidence)
+    return Weighing(model_url, weighed.champion, decision, weighed.evidence, standing)
+
+
+def weigh(
+    model_url: str, rule: PromotionRule, *, split: str = "test", progress: Progress | None = None
+) -> Weighing:
+    """Measure a challenger against the champion and decide by the rule, without changing anything."""
+    place = _Place.of(model_url)
+    standing = read_registry(place.store)
+    challenger = load_model(model_url).record
+    if standing.champion is None:
+        decision = decide(challenger, None, Evidence(), rule)
+        return Weighing(model_url, None, decision, Evidence(), standing)
+    rival = place.url_of(standing.champion)
+    if standing.champion == place.name:
+        decision = Decision(False, ("it is the champion already",))
+        return Weighing(model_url, rival, decision, Evidence(), standing)
+    misfits = _misfits(place, standing)
+    if misfits:
+        evidence = Evidence(unmeasured="; ".join(misfits))
+        return Weighing(model_url, rival, Decision(False, tuple(misfits)), evidence, standing)
+    evidence = measure(
+        model_url,
+        rival,
+        ks=(*REPORTED_K, rule.k_for(challenger)),
+        split=split,
+        confidence=rule.confidence,
+        progress=progress,
+    )
+    decision = decide(challenger, load_model(rival).record, evidence, rule)
+    return Weighing(model_url, rival, decision, evidence, standing)
+
+
+def rollback(store_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Standing:
+    """Make the champion before the champion again; it must be there and read whole."""
+    store = open_store(store_url)
+    standing = read_registry(store)
+    if standing.previous is None:
+        raise GuardError(
+            f"{store_url} has had no champion before {standing.champion}: promote a model instead"
+        )
+    place = _Place(store, standing.previous)
+    _whole(place.url_of(place.name))
+    return _decided(place, standing, "rollback", reason or "rolled back by hand", by, None)
+
+
+def archive(model_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Standing:
+    """Lay a model aside; the champion cannot be."""
+    place = _Place.of(model_url)
+    load_model(model_url)
+    standing = read_registry(place.store)
+    return _decided(place, standing, "archive", reason or "archived by hand", by, None)
+
+
+def delete(model_url: str, *, reason: str = "", by: str = COMMAND_LINE, force: bool = False) -> Standing:
+    """Delete a model; the champion, and the one that a rollback would bring back, only forced with a reason.
+
+    The decision is recorded first: a deletion that was interrupted is finished by deleting again.
+    """
+    place = _Place.of(model_url)
+    standing = read_registry(place.store)
+    if place.name not in standing.deleted:
+        load_model(model_url)
+        against = []
+        if place.name == standing.champion:
+            against.append("it is the champion")
+        if place.name == standing.previous:
+            against.append(f"a rollback of {standing.champion} would need it")
+        _heed(against, f"{place.name} is not deleted", reason, force=force)
+        said = reason or "deleted by hand"
+        standing = _decided(place, standing, "delete", said, by, None, forced=bool(against))
+    delete_model(model_url, standing.of(place.name)[-1].reason)
+    return standing
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A model's store and name."""
+
+    store: Store
+    name: str
+
+    @classmethod
+    def of(cls, model_url: str) -> _Place:
+        root, name = split_url(model_url, "models")
+        return cls(open_store(root), name)
+
+    def url_of(self, name: str) -> str:
+        return join(self.store.url, "models", name)
+
+
+def _heed(against: list[str], what: str, reason: str, *, force: bool) -> None:
+    if against and not force:
+        raise GuardError(f"{what}: {'; '.join(against)} (--force with a --reason overrides this)")
+    if force and not reason:
+        raise GuardError(f"{what}: --force needs a --reason, which the registry keeps")
+
+
+def _decided(
+    place: _Place,
+    standing: Standing,
+    action: str,
+    reason: str,
+    by: str,
+    measured: Evidence | None,
+    *,
+    forced: bool = False,
+) -> Standing:
+    evidence: dict[str, Any] = {}
+    if action != "delete":
+        record = load_model(place.url_of(place.name)).record
+        evaluation = record.evaluation or {}
+        evidence = {
+            "dataset": record.dataset,
+            "dataset_digest": record.dataset_digest,
+            "certificate": record.certificate,
+            "evaluation": {name: evaluation.get(name) for name in ("dataset", "split", "rows", "topk")},
+            "comparison": None if measured is None else measured.to_dict(),
+        }
+    entry = RegistryEntry(action, place.name, reason, by, evidence, forced)
+    return record_decision(place.store, standing, entry)
+
+
+def _whole(model_url: str) -> ModelRecord:
+    """Give the record of a model of which every file is there and has its digest."""
+    model = load_model(model_url)
+    for finding in check_files(model.files, deep=True, mend="restore it from a copy, or train again"):
+        raise InputError(f"{model_url} is damaged: {finding}")
+    return model.record
+
+
+def _uncertified(record: ModelRecord) -> list[str]:
+    certificate = record.certificate
+    if certificate is None:
+        return ["it has no certificate (topline certify gives it one)"]
+    if not (certificate.get("certified") and certificate.get("valid")):
+        return [f"its relative gap {certificate.get('relative_gap')} is not certified"]
+    return []
+
+
+def _misfits(place: _Place, standing: Standing) -> list[str]:
+    """Say how a model's data and classes do not fit the champion's."""
+    if standing.champion in (None, place.name):
+        return []
+    challenger = StoredModel.open(place.url_of(place.name))
+    try:
+        champion = StoredModel.open(place.url_of(str(standing.champion)))
+    except StorageError as error:
+        return [f"the champion cannot be read ({error})"]
+    found = [feature_misfit(champion, challenger)]
+    known = set(challenger.model.record.class_names)
+    lost = [name for name in champion.model.record.class_names if name not in known]
+    if lost:
+        shown = ", ".join(lost[:5]) + (" ..." if len(lost) > 5 else "")
+        found.append(f"it does not know {len(lost)} classes of the champion ({shown})")
+    return [text for text in found if text is not None]
