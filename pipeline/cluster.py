@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 import dask
 import numpy as np
 from dask.system import CPU_COUNT
-from dask.utils import parse_bytes
 from distributed import Client, LocalCluster, WorkerPlugin
 
-from pipeline.errors import ClusterError, ConfigError
+from pipeline.errors import ClusterError
+from pipeline.memory_plan import memory_limit, worker_share
 from pipeline.train_config import ClusterConfig
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,12 @@ SMALL_JOB_BYTES = 64 << 20
 
 # A worker that is silent this long is given up by the scheduler (Dask's own default is five minutes).
 WORKER_TTL = "60s"
+
+# What we hold Dask cannot write to disk, and a worker that pauses waits for ever: it ends at its limit.
+MEMORY_SETTINGS = {
+    f"distributed.worker.memory.{name}": value
+    for name, value in (("target", False), ("spill", False), ("pause", False), ("terminate", 0.95))
+}
 
 DASHBOARD_PORT = 8787
 
@@ -50,29 +56,51 @@ class IgnoreInterrupts(WorkerPlugin):
 
 
 @contextmanager
-def open_cluster(config: ClusterConfig, *, data_bytes: int | None = None) -> Iterator[Client | None]:
+def open_cluster(
+    config: ClusterConfig, *, data_bytes: int | None = None, worker_bytes: int | None = None
+) -> Iterator[Client | None]:
     """Yield a client of the cluster that `config` describes, or None for work in this process.
 
     `data_bytes` is the size of the job's data: a small job on a cluster of its own gets worker threads
-    instead of processes, which start sooner and answer within milliseconds.  Raises `ClusterError` where no
-    worker can be reached within `config.worker_wait` seconds, or where the workers' packages do not match.
+    instead of processes, which start sooner and answer within milliseconds.  `worker_bytes` is the memory of
+    each worker of an own cluster, by default its part of `config.memory_limit`, or of the machine's memory.
+    Raises `ClusterError` where no worker can be reached within `config.worker_wait` seconds, or where the
+    workers' packages do not match, `ConfigError` where the memory limit is too small for them.
     """
+    limit = memory_limit(config.memory_limit)
     if config.scheduler is not None:
+        if limit is not None:
+            logger.warning("the workers of %s keep their own memory limits, not this one", config.scheduler)
         with _running_cluster(config.scheduler, config.worker_wait) as client:
             yield client
     elif config.workers == 0:
         yield None
     else:
-        processes = data_bytes is None or data_bytes >= SMALL_JOB_BYTES
-        with _own_cluster(config, processes=processes) as client:
+        processes = takes_processes(data_bytes)
+        workers = worker_count(config)
+        if processes and worker_bytes is None and limit is not None:
+            worker_bytes = worker_share(limit, workers)
+        with _own_cluster(config, workers, worker_bytes, processes=processes) as client:
             yield client
 
 
+def takes_processes(data_bytes: int | None) -> bool:
+    """Whether workers of an own cluster are processes, for data of that size."""
+    return data_bytes is None or data_bytes >= SMALL_JOB_BYTES
+
+
+def worker_count(config: ClusterConfig) -> int:
+    """How many workers an own cluster has."""
+    return config.workers or max(1, CPU_COUNT // config.threads_per_worker)
+
+
 @contextmanager
-def _own_cluster(config: ClusterConfig, *, processes: bool) -> Iterator[Client]:
+def _own_cluster(
+    config: ClusterConfig, workers: int, worker_bytes: int | None, *, processes: bool
+) -> Iterator[Client]:
     threads = config.threads_per_worker
-    workers = config.workers or max(1, CPU_COUNT // threads)
     settings = {
+        **MEMORY_SETTINGS,
         "distributed.scheduler.work-stealing": False,
         "distributed.scheduler.worker-ttl": WORKER_TTL,
         "distributed.nanny.pre-spawn-environ": dict.fromkeys(THREAD_VARIABLES, threads),
@@ -91,7 +119,8 @@ def _own_cluster(config: ClusterConfig, *, processes: bool) -> Iterator[Client]:
                 dashboard_address=_dashboard_address() if config.dashboard else "127.0.0.1:0",
                 # Worker threads have no host of their own, and would offer their pages to every network.
                 worker_dashboard_address=None if processes else "127.0.0.1:0",
-                memory_limit=_memory_limit(config.memory_limit, processes=processes),
+                # Worker threads share this process: a share of its memory each would only pause them.
+                memory_limit=(worker_bytes or "auto") if processes else 0,
                 silence_logs=logging.ERROR,
             )
         except OSError as error:
@@ -149,16 +178,6 @@ def _dashboard_address() -> str:
         except OSError:
             return "127.0.0.1:0"
     return f"127.0.0.1:{DASHBOARD_PORT}"
-
-
-def _memory_limit(limit: str | None, *, processes: bool) -> int | str:
-    if limit is None:
-        # Worker threads share this process: a share of its memory each would only pause them.
-        return "auto" if processes else 0
-    try:
-        return int(parse_bytes(limit))
-    except ValueError as error:
-        raise ConfigError(f"memory limit {limit!r} is not a size: write it as 4GiB or 500MB") from error
 
 
 @contextmanager

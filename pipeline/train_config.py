@@ -147,7 +147,10 @@ class ClusterConfig(BaseModel):
 
     workers: int | None = Field(default=None, ge=0, description="Workers; 0 = in this process, none = cores")
     threads_per_worker: int = Field(default=1, ge=1, description="Threads of each worker")
-    memory_limit: NonEmpty | None = Field(default=None, description="Memory of each worker, such as 4GiB")
+    memory_limit: NonEmpty | None = Field(
+        default=None,
+        description="Memory of all processes together, such as 6GiB; a running cluster keeps its own limits",
+    )
     scheduler: NonEmpty | None = Field(default=None, description="Address of a running Dask scheduler")
     cache_bytes: int = Field(
         default=1 << 30, ge=0, description="Bytes of features kept in memory, all workers together"

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dask.system import CPU_COUNT
 from distributed import Client
 
-from pipeline.cluster import open_cluster
+from pipeline.cluster import open_cluster, takes_processes, worker_count
 from pipeline.dask_executor import DaskExecutor
 from pipeline.interrupts import StopFlag
 from pipeline.kernel_training import with_factor
+from pipeline.memory_plan import MemoryPlan, ProblemSize, memory_limit, plan_memory, plan_on_workers
 from pipeline.partition import CachedRows, TrainingRows
 from pipeline.progress import Progress
 from pipeline.train_config import ClusterConfig
@@ -29,23 +30,28 @@ def open_executor(
 ) -> Iterator[tuple[TrainingPlan, Executor, TrainingRows]]:
     """Choose where the blocks live: a client's workers, an own cluster's, or threads of this process.
 
-    A kernel matrix is computed there first; the plan that comes back then has its factor.
+    A kernel matrix is computed there first; the plan that comes back then has its factor.  What features and
+    dual variables may take follows from the memory limit.
     """
     if client is None and cluster.scheduler is None and cluster.workers != 0 and plan.kernel is None:
-        wanted = cluster.workers or max(1, CPU_COUNT // cluster.threads_per_worker)
-        cluster = cluster.model_copy(update={"workers": min(wanted, len(plan.bounds) - 1)})
+        cluster = cluster.model_copy(update={"workers": min(worker_count(cluster), len(plan.bounds) - 1)})
     data_bytes = plan.rows.nbytes if plan.kernel is None else 8 * len(plan.rows) ** 2
-    with _client(cluster, client, data_bytes) as found:
+    ours = None if client is not None or cluster.scheduler else _own_memory(plan, cluster, data_bytes)
+    with _client(cluster, client, data_bytes, ours.worker_bytes if ours else None) as found:
+        memory = ours or _memory_of_workers(plan, cluster, found)
         plan = with_factor(plan, found, progress, flag)
         rows, bounds = plan.trained, plan.bounds
         if found is None:
-            executor: Executor = ThreadExecutor(min(CPU_COUNT, len(bounds) - 1), bounds=bounds)
-            rows = CachedRows(plan.trained, cluster.cache_bytes)
+            executor: Executor = ThreadExecutor(
+                min(CPU_COUNT, len(bounds) - 1), bounds=bounds, dual_bytes=memory.dual_bytes
+            )
+            rows = CachedRows(plan.trained, memory.cache_bytes)
         else:
             executor = DaskExecutor(
                 found,
                 bounds=bounds,
-                cache_bytes=cluster.cache_bytes,
+                cache_bytes=memory.cache_bytes,
+                dual_bytes=memory.dual_bytes,
                 worker_wait=cluster.worker_wait,
                 silence=cluster.silence,
             )
@@ -55,10 +61,42 @@ def open_executor(
             executor.close()
 
 
+def _own_memory(plan: TrainingPlan, cluster: ClusterConfig, data_bytes: int) -> MemoryPlan:
+    """Share out the memory of this process and those that it will start."""
+    processes = cluster.workers != 0 and takes_processes(data_bytes)
+    workers = worker_count(cluster) if cluster.workers != 0 else min(CPU_COUNT, len(plan.bounds) - 1)
+    limit = memory_limit(cluster.memory_limit)
+    return plan_memory(limit, _size(plan), workers, cluster.cache_bytes, processes=processes)
+
+
+def _memory_of_workers(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> MemoryPlan:
+    """Share out what the workers of a running cluster have."""
+    workers = {} if client is None else client.scheduler_info(n_workers=-1)["workers"]
+    limits = [int(worker["memory_limit"] or 0) for worker in workers.values()]
+    return plan_on_workers(limits, _size(plan), cluster.cache_bytes)
+
+
+def _size(plan: TrainingPlan) -> ProblemSize:
+    n = len(plan.rows)
+    return ProblemSize(
+        n=n,
+        # With a kernel the rows of a factor of its matrix, which lies here with it, are what is trained on.
+        d=plan.rows.shape[1] if plan.kernel is None else n,
+        m=plan.m,
+        blocks=len(plan.bounds) - 1,
+        features=plan.rows.nbytes if plan.kernel is None else 4 * n * n,
+        keeps_duals=plan.keep_duals,
+        ranked=len(plan.loss.form(plan.m).rho),
+        besides=0 if plan.kernel is None else 16 * n * n,
+    )
+
+
 @contextmanager
-def _client(cluster: ClusterConfig, client: Client | None, data_bytes: int) -> Iterator[Client | None]:
+def _client(
+    cluster: ClusterConfig, client: Client | None, data_bytes: int, worker_bytes: int | None
+) -> Iterator[Client | None]:
     if client is not None:
         yield client
         return
-    with open_cluster(cluster, data_bytes=data_bytes) as own:
+    with open_cluster(cluster, data_bytes=data_bytes, worker_bytes=worker_bytes) as own:
         yield own

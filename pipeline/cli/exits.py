@@ -43,7 +43,7 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "stopped by Ctrl-C; everything that was stored before is still readable"
     if isinstance(error, MemoryError) and not isinstance(error, _ours()):
-        return "memory ran out: use more --workers with a --memory-limit, or a smaller --cache-bytes"
+        return "memory ran out: give a --memory-limit that the machine has, or a smaller --cache-bytes"
     if _disk_is_full(error) and not isinstance(error, _ours()):
         place = f" at {error.filename}" if isinstance(error, OSError) and error.filename else ""
         return f"no room is left on the disk{place}: make room and run the same command again"

@@ -12,6 +12,7 @@ from distributed import Client, LocalCluster
 
 from pipeline.cluster import open_cluster
 from pipeline.errors import ClusterError, ConfigError
+from pipeline.memory_plan import worker_share
 from pipeline.train_config import ClusterConfig
 
 
@@ -32,12 +33,14 @@ def test_an_own_cluster_stays_on_loopback_and_leaves_nothing(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     before = set(psutil.Process().children(recursive=True))
-    with open_cluster(ClusterConfig(workers=2, memory_limit="1GiB"), data_bytes=data_bytes) as client:
+    with open_cluster(ClusterConfig(workers=2, memory_limit="2GiB"), data_bytes=data_bytes) as client:
         assert client is not None
         assert listening() == {"127.0.0.1"}
         workers = client.scheduler_info()["workers"].values()
         assert len(workers) == 2
-        assert all(worker["memory_limit"] == 2**30 for worker in workers)
+        # Processes share what the coordinator leaves; threads are the coordinator.
+        share = 0 if data_bytes == 0 else worker_share(2**31, 2)
+        assert [worker["memory_limit"] for worker in workers] == [share, share]
         pids = set(client.run(os.getpid).values())
         assert (os.getpid() in pids) == (data_bytes == 0)
         assert dask.config.get("distributed.scheduler.work-stealing") is False

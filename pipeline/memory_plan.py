@@ -1,0 +1,155 @@
+"""How the memory that a job may take is shared among its processes, and what can be kept in it.
+
+The limit is for all processes together: the coordinator (with Dask's scheduler and nannies in it) and the
+workers.  What each needs at any rate is estimated here, from above, by what was measured; Dask's nannies end
+a worker that exceeds its share all the same.  What is left goes to features and dual variables, which do
+with any budget: the first are read again, the second packed and written to disk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dask.utils import parse_bytes
+from distributed.system import MEMORY_LIMIT
+
+from pipeline.errors import ConfigError
+
+MIB = 1 << 20
+
+# Resident memory with everything imported and the kernels of a method loaded, as measured, and some more.
+COORDINATOR_BYTES = 450 * MIB
+WORKER_BYTES = 400 * MIB
+# Arrays of d x m float64 that exist at the same time, besides the sums of blocks: W, the last and the next,
+# the direction and what is on its way; in a worker W as it came and as it is used, a product and its copy.
+COORDINATOR_ARRAYS = 7
+WORKER_ARRAYS = 8
+# Features, and dual variables opened with them, that are read, converted and worked on.
+READING_BYTES = 192 * MIB
+# Labels, weights, norms and orders of a row, wherever the rows are.
+ROW_BYTES = 96
+# Workers are filled up to this share: Dask ends one at 95 %.
+FILLED = 0.85
+# Of this machine's memory, where nobody says what a job may take.
+MACHINE_SHARE = 0.8
+# Dual variables and their change in float64 take so many bytes a number.
+WHOLE_DUALS = 16
+
+
+@dataclass(frozen=True)
+class ProblemSize:
+    """n rows of d features, m classes, the blocks they are cut into, and bytes of all features in float32.
+
+    `keeps_duals` says whether dual variables are held, `ranked` how many classes are noted of a row;
+    `besides` are bytes that the coordinator needs for more, such as the matrix of a kernel.
+    """
+
+    n: int
+    d: int
+    m: int
+    blocks: int
+    features: int
+    keeps_duals: bool
+    ranked: int = 1
+    besides: int = 0
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """`worker_bytes` is Dask's limit of each worker, the others are budgets over all workers.
+
+    `worker_bytes` is None where workers are threads or not ours; `dual_bytes` is None for what it takes.
+    """
+
+    worker_bytes: int | None
+    cache_bytes: int
+    dual_bytes: int | None
+
+
+def memory_limit(text: str | None) -> int | None:
+    """Bytes of a limit such as "6GiB", None for none; `ConfigError` for what is no size."""
+    if text is None:
+        return None
+    try:
+        return int(parse_bytes(text))
+    except ValueError as error:
+        raise ConfigError(f"memory limit {text!r} is not a size: write it as 4GiB or 500MB") from error
+
+
+def worker_share(limit: int, workers: int) -> int:
+    """Bytes of each of so many workers of a job that is no training; `ConfigError` where they are too few."""
+    share = (limit - COORDINATOR_BYTES) // workers
+    if share < WORKER_BYTES:
+        _refuse(limit, COORDINATOR_BYTES + workers * WORKER_BYTES, workers)
+    return share
+
+
+def plan_memory(
+    limit: int | None, size: ProblemSize, workers: int, cache_bytes: int, *, processes: bool = True
+) -> MemoryPlan:
+    """Share `limit` bytes out for a training; `ConfigError` naming the least limit where it is too small.
+
+    `cache_bytes` is what was asked for and no more than that is given.  Without `processes` the workers are
+    threads of the coordinator.  None as limit is most of this machine's memory, and refuses nothing.
+    """
+    coordinator, worker = _coordinator(size, workers), _worker(size, workers, processes=processes)
+    least = coordinator + math.ceil(workers * worker / FILLED)
+    if limit is None:
+        share = (max(least, int(MACHINE_SHARE * MEMORY_LIMIT)) - coordinator) // workers
+        return MemoryPlan(None, *_budgets(share, worker, size, workers, cache_bytes))
+    if limit < least:
+        _refuse(limit, least, workers)
+    share = (limit - coordinator) // workers
+    budgets = _budgets(share, worker, size, workers, cache_bytes)
+    return MemoryPlan(share if processes else None, *budgets)
+
+
+def plan_on_workers(limits: Sequence[int], size: ProblemSize, cache_bytes: int) -> MemoryPlan:
+    """Budgets on workers that are there already, by their own limits (0 for none); nothing is refused."""
+    if not limits or min(limits) == 0:
+        return MemoryPlan(None, cache_bytes, None)
+    worker = _worker(size, len(limits), processes=True)
+    return MemoryPlan(None, *_budgets(min(limits), worker, size, len(limits), cache_bytes))
+
+
+def _budgets(
+    share: int, worker: int, size: ProblemSize, workers: int, cache_bytes: int
+) -> tuple[int, int | None]:
+    """Bytes for features and for dual variables where workers have `share` each and need `worker` of it."""
+    room = max(0, int(workers * (FILLED * share - worker)))
+    duals = None
+    if size.keeps_duals:
+        whole = WHOLE_DUALS * size.n * size.m
+        # Rows that fit whole are the faster ones; packed they need little, and features get half.
+        if whole > 3 * room // 4:
+            duals = room // 2
+        room -= whole if duals is None else duals
+    return min(cache_bytes, room), duals
+
+
+def _coordinator(size: ProblemSize, workers: int) -> int:
+    arrays = COORDINATOR_ARRAYS + workers * _sums(size, workers)
+    return COORDINATOR_BYTES + size.besides + 8 * size.d * size.m * arrays + ROW_BYTES // 2 * size.n
+
+
+def _worker(size: ProblemSize, workers: int, *, processes: bool) -> int:
+    arrays = 8 * size.d * size.m * (WORKER_ARRAYS + _sums(size, workers))
+    rows = -(-size.n * (ROW_BYTES + 4 * size.ranked) // workers)
+    reading = min(READING_BYTES, 3 * size.features)
+    return (WORKER_BYTES if processes else 0) + arrays + reading + rows
+
+
+def _sums(size: ProblemSize, workers: int) -> int:
+    """Sums of blocks that a worker can hold before they meet along the tree."""
+    return max(1, math.ceil(size.blocks / workers)).bit_length()
+
+
+def _refuse(limit: int, least: int, workers: int) -> None:
+    fits = -(-least // (100 * MIB)) * 100
+    fewer = f", or take fewer than {workers} --workers" if workers > 1 else ""
+    raise ConfigError(
+        f"a memory limit of {limit / MIB:.0f} MiB for all processes together is too small for this job with"
+        f" {workers} worker{'s' if workers > 1 else ''}: give --memory-limit {fits}MiB or more{fewer}"
+    )

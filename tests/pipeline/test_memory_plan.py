@@ -1,0 +1,96 @@
+"""A memory limit is for all processes together: how it is shared out, what is refused, and that it holds."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.memory_plan import MIB, ProblemSize, plan_memory, plan_on_workers, worker_share
+from storage.chunking import ChunkPlan
+from storage.features import DatasetWriter
+from storage.manifest import empty_manifest
+from storage.stores import open_store
+from tests.benchmarks.tree_memory import TreeMemory
+
+GIB = 1 << 30
+IMAGENET = ProblemSize(
+    n=1_281_167, d=4097, m=1000, blocks=41, features=21 * 10**9, keeps_duals=True, ranked=5
+)
+SMALL = ProblemSize(n=20_000, d=100, m=10, blocks=2, features=8_000_000, keeps_duals=True)
+
+
+def test_imagenet_fits_less_than_six_gigabytes_with_its_duals_packed() -> None:
+    plan = plan_memory(int(5.5 * GIB), IMAGENET, 2, 1 << 30)
+    assert plan.worker_bytes is not None
+    assert plan.dual_bytes is not None
+    assert 2 * plan.worker_bytes < 5.5 * GIB - 500 * MIB  # the coordinator has its part
+    assert 100 * MIB < plan.dual_bytes < 2 * GIB  # as arrays they take 20 GB
+    assert 0 < plan.cache_bytes <= 1 << 30
+    assert plan.dual_bytes + plan.cache_bytes < 2 * plan.worker_bytes
+    assert plan_memory(int(5.5 * GIB), replace(IMAGENET, keeps_duals=False), 2, 1 << 30).dual_bytes is None
+
+
+def test_where_there_is_room_everything_is_kept_as_asked() -> None:
+    for limit in (None, 8 * GIB):
+        plan = plan_memory(limit, SMALL, 2, 123_456_789)
+        assert (plan.cache_bytes, plan.dual_bytes) == (123_456_789, None)
+    assert plan_memory(4 * GIB, SMALL, 2, 0, processes=False).worker_bytes is None
+
+
+def test_what_cannot_fit_is_refused_with_the_least_limit_that_does() -> None:
+    for size, workers in ((IMAGENET, 2), (SMALL, 1), (SMALL, 8)):
+        with pytest.raises(ConfigError, match="too small for this job") as refused:
+            plan_memory(300 * MIB, size, workers, 0)
+        found = re.search(r"--memory-limit (\d+)MiB", str(refused.value))
+        assert found is not None
+        least = int(found[1])
+        assert ("--workers" in str(refused.value)) == (workers > 1)
+        plan_memory(least * MIB, size, workers, 0)
+        with pytest.raises(ConfigError):
+            plan_memory((least - 101) * MIB, size, workers, 0)
+    with pytest.raises(ConfigError, match="too small"):
+        worker_share(600 * MIB, 2)
+
+
+def test_workers_of_another_cluster_keep_their_limits() -> None:
+    assert plan_on_workers([0, GIB], IMAGENET, 7).dual_bytes is None
+    roomy = plan_on_workers([4 * GIB, 3 * GIB], IMAGENET, 1 << 30)
+    assert roomy.worker_bytes is None
+    assert roomy.dual_bytes is not None
+    assert roomy.dual_bytes + roomy.cache_bytes < 6 * GIB
+    assert plan_on_workers([500 * MIB] * 2, IMAGENET, 1 << 30).cache_bytes == 0
+
+
+@pytest.mark.cluster
+def test_a_training_stays_below_its_limit(tmp_path: Path) -> None:
+    """Kept features alone would be 0.9 GB, and by default a gigabyte is kept."""
+    n, d, m = 220_000, 1024, 4
+    store = open_store(str(tmp_path / "store"), create=True)
+    plan = ChunkPlan.choose(n, d, 4)
+    writer = DatasetWriter.begin(store, "wide", n, d, "float32", plan, {"backbone": "none"})
+    labels = np.arange(n, dtype=np.int32) % m
+    for unit in range(plan.units):
+        span = plan.bounds(unit)
+        X = np.zeros((span.rows, d), dtype=np.float32)
+        X[np.arange(span.rows), labels[span.start : span.stop]] = 1.0
+        writer.write_unit(unit, X, empty_manifest([str(row) for row in range(span.start, span.stop)]))
+    writer.commit(labels, np.zeros(n, dtype=np.int8), [f"class {c}" for c in range(m)])
+    words = ["train", "--store", store.url, "--method", "fw", "--max-passes", "2", "--transforms", "none"]
+    words += ["--memory-limit", "1200MiB", "--workers", "1", "--no-dashboard", "--no-keep-duals", "--json"]
+    command = [sys.executable, "-c", "from pipeline.cli import main; main()", *words]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+        TreeMemory(process.pid, 0.1) as memory,
+    ):
+        answer, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert json.loads(answer)["passes"] >= 1
+    assert 300 * MIB < memory.peak.pss < 1200 * MIB, memory.peak.by_process
