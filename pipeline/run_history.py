@@ -48,8 +48,7 @@ class RunHistory:
         """Write what is waiting; what cannot be written is not tried again."""
         waiting, self._waiting = self._waiting, []
         self._written = time.monotonic()
-        for record in written_together(waiting):
-            self._writer.append(record)
+        self._writer.append(*written_together(waiting))
 
     def close(self, reason: str | None) -> None:
         """Note why the run stops here, None where it came to its end, and close the file."""

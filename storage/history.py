@@ -87,16 +87,16 @@ class HistoryWriter:
         elif end:
             self._lines += store.read_range(self._path, 0, end)
 
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Add one record."""
-        line = json.dumps(plain(record), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    def append(self, *records: Mapping[str, Any]) -> None:
+        """Add records, all or none of them."""
+        lines = b"".join(_line(record) for record in records)
         with self._lock:
             if self._closed:
                 raise StorageError(f"the history {self._place} is closed")
             if self._file is not None:
-                self._guarded(line)
+                self._guarded(lines)
             else:
-                self._collect(line)
+                self._collect(lines)
             if time.monotonic() - self._synced >= self._interval:
                 self._sync()
 
@@ -143,14 +143,14 @@ class HistoryWriter:
             raise AccessError(f"{self._place} cannot be written: {error.strerror}") from error
         return file
 
-    def _guarded(self, line: bytes) -> None:
-        """Write a line whole; a part of one, left by a full disk, is taken back."""
+    def _guarded(self, lines: bytes) -> None:
+        """Write lines whole; a part of them, left by a full disk, is taken back."""
         file = self._file
         if file is None:
             return
         end = file.seek(0, os.SEEK_END)
         try:
-            _write_line(file, line)
+            _write_whole(file, lines)
         except OSError as error:
             file.truncate(end)
             if error.errno in _FULL:
@@ -159,13 +159,13 @@ class HistoryWriter:
                 ) from error
             raise AccessError(f"{self._place} cannot be written: {error.strerror}") from error
 
-    def _collect(self, line: bytes) -> None:
-        """Keep a line for the next flush; a part that is full is written for the last time first."""
-        if len(self._lines) + len(line) > _PART_BYTES and self._lines:
+    def _collect(self, lines: bytes) -> None:
+        """Keep lines for the next flush; a part that is full is written for the last time first."""
+        if len(self._lines) + len(lines) > _PART_BYTES and self._lines:
             self._sync()
             self._part += 1
             self._lines = bytearray()
-        self._lines += line
+        self._lines += lines
 
     def _sync(self) -> None:
         self._synced = time.monotonic()
@@ -277,8 +277,12 @@ def _whole_end(store: Store, path: str) -> int:
     return 0
 
 
-def _write_line(file: BinaryIO, line: bytes) -> None:
-    if file.write(line) < len(line):
+def _line(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(plain(record), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _write_whole(file: BinaryIO, lines: bytes) -> None:
+    if file.write(lines) < len(lines):
         # The system wrote what it had room for.
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
