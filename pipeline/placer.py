@@ -74,7 +74,7 @@ class Placer:
             self.log.add(worker, rows_of(self.places.owned[worker]), answer)
 
     def recover(self, lost: WorkersLost, commit: Commit | None) -> None:
-        """Give the blocks of lost workers to others; `DualsReplacedError` where dual variables went along.
+        """Give the blocks of lost workers to others; then `DualsReplacedError` where dual variables are kept.
 
         A of everyone else gets `commit`, the last step that was taken.
         """
@@ -91,7 +91,8 @@ class Placer:
                 continue
             break
         self._tell("loss", moved, workers=list(first.workers), reason=str(first))
-        if moved.lost:
+        if self._bound.keep_duals:
+            # Also where no block was lost: a worker may have said that its A was not what was asked for.
             raise replaced(first) from first
 
     def look_around(self, commit: Commit | None) -> None:

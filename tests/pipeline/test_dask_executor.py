@@ -33,6 +33,7 @@ from solvers.problem import Problem
 from solvers.state import IterationRecord, SolveResult, SolverState
 from solvers.stopping import Status
 from storage.errors import IntegrityError
+from tests.contracts.executor_contract import BOUNDS, ExecutorContract
 from tests.pipeline.small_data import make_features, small_dataset
 
 N, D, M = 300, 10, 5
@@ -257,11 +258,11 @@ class InMemory:
                 yield low, high, rows[low - start : high - start]
 
 
-class KeepAll:
-    """Callback and keeper: saves the duals of every round until there is something to be told."""
+class Keep:
+    """Callback and keeper: saves the duals of one round, and what it is told."""
 
-    def __init__(self, executor: DaskExecutor) -> None:
-        self.executor = executor
+    def __init__(self, executor: DaskExecutor, at_round: int = -1) -> None:
+        self.executor, self.at_round = executor, at_round
         self.saved: tuple[int, InMemory] | None = None
         self.events: list[Any] = []
 
@@ -271,8 +272,8 @@ class KeepAll:
     def note(self, record: Any) -> None:
         self.events.append(record)
 
-    def __call__(self, _record: IterationRecord, state: SolverState) -> None:
-        if not self.events:
+    def __call__(self, record: IterationRecord, state: SolverState) -> None:
+        if record.round == self.at_round:
             parts = [(start, stop, rows.copy()) for start, stop, rows in self.executor.duals(state.commit)]
             self.saved = (state.round, InMemory(parts))
 
@@ -288,7 +289,7 @@ def test_a_killed_worker_that_held_duals_costs_less_than_two_rounds() -> None:
             assert len(expected.history) > at_round + 3, "it must be long enough to be disturbed"
             client.wait_for_workers(2, timeout=60)
             with DaskExecutor(client, blocks=8) as executor:
-                keeper = KeepAll(executor)
+                keeper = Keep(executor, at_round)
                 executor.kept_by(keeper)
                 callbacks = (keeper, KillOnce(client, at_round))
                 result = solve(
@@ -314,7 +315,7 @@ def test_who_joins_gets_blocks_with_their_duals() -> None:
                 client.wait_for_workers(2, timeout=60)
 
         with DaskExecutor(client, blocks=7, look=0.0) as executor:
-            keeper = KeepAll(executor)
+            keeper = Keep(executor)
             executor.kept_by(keeper)
             result = run(executor, smoothing=0.5, callbacks=(scale,))
             assert sorted(map(len, executor.owners.values())) == [3, 4]
@@ -355,6 +356,15 @@ def test_without_workers_the_wait_ends() -> None:
         executor = DaskExecutor(client, blocks=7, worker_wait=1.0)
         with pytest.raises(ClusterError, match="no worker for 1 s"):
             run(executor)
+
+
+class TestDaskExecutor(ExecutorContract):
+    """On two workers that are threads."""
+
+    @pytest.fixture
+    def executor(self, threads: Client) -> Iterator[Executor]:
+        with DaskExecutor(threads, bounds=BOUNDS) as executor:
+            yield executor
 
 
 def test_blocks_are_dealt_by_threads() -> None:
