@@ -19,6 +19,7 @@ from pipeline.dask_calls import Call, WorkerCalls
 from pipeline.dealing import Deal
 from pipeline.partition import TrainingRows
 from pipeline.placements import Placement, ShippedRows, Span
+from solvers.dual_rows import row_runs
 from solvers.dual_visits import StoredDuals
 from solvers.orders import Commit
 from solvers.problem import Problem
@@ -67,6 +68,7 @@ class BlockPlaces:
     def __init__(self, calls: WorkerCalls, bound: Bound) -> None:
         self._calls = calls
         self._bound = bound
+        self.m = bound.problem.m
         self.run = uuid.uuid4().hex
         self.epoch = 0
         self.owned: Deal = {}
@@ -145,7 +147,7 @@ class BlockPlaces:
     def _fetch(self, span: Span, worker: str) -> None:
         """Bring the dual variables of a block to the worker that it is now with."""
         holder = self._holders[span.index]
-        for start, stop in row_runs(span.start, span.stop, self._bound.problem.m):
+        for start, stop in row_runs(span.start, span.stop, self.m):
             read = (self.run, self.epoch, span.index, start, stop, None)
             rows = self._calls.run([Call(holder, worker_blocks.read_duals, read)])[holder]
             write = (self.run, self.epoch, span.index, start, rows)

@@ -31,6 +31,7 @@ from pipeline.partition import TrainingRows
 from pipeline.placements import Span
 from pipeline.placer import Keeper, Placer, replaced
 from solvers.block_stats import BlockStats, tree_total
+from solvers.dual_rows import row_runs
 from solvers.dual_visits import StoredDuals, T
 from solvers.errors import StateLostError
 from solvers.executor import DualRows, block_bounds
@@ -159,13 +160,15 @@ class DaskExecutor:
             return tree_total([part for answer in answers.values() for part in answer.parts], self.blocks)
 
     def duals(self, commit: Commit | None = None) -> Iterator[DualRows]:
-        """Yield A block by block, after applying `commit` where that has not been done."""
+        """Yield A block by block, a run of rows after the other, after applying `commit` once."""
         places = self._here().places
         epoch = places.epoch
         for owner, spans in sorted(self.owners.items(), key=lambda item: item[1][0].index):
             for span in spans:
-                call = Call(owner, worker_blocks.read_duals, (places.run, epoch, span.index, commit))
-                yield span.start, span.stop, self._once([call], commit)[owner]
+                for start, stop in row_runs(span.start, span.stop, places.m):
+                    arguments = (places.run, epoch, span.index, start, stop, commit)
+                    call = Call(owner, worker_blocks.read_duals, arguments)
+                    yield start, stop, self._once([call], commit)[owner]
 
     def map_duals(
         self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: Commit | None = None

@@ -134,10 +134,12 @@ def run_order(run: str, epoch: int, order: Order) -> Answer:
         return Answer(merger.parts(), seconds, memory, read)
 
 
-def read_duals(run: str, epoch: int, block: int, commit: Commit | None) -> NDArray[Any]:
-    """Rows of A of one block, after applying `commit` where that has not been done."""
+def read_duals(
+    run: str, epoch: int, block: int, start: int, stop: int, commit: Commit | None
+) -> NDArray[Any]:
+    """Rows start..stop-1 of A, all within one block, after applying `commit` where that has not been done."""
     with using(run, epoch) as held:
-        return np.asarray(held.blocks[block].duals(commit))
+        return np.asarray(held.blocks[block].duals(commit, start, stop))
 
 
 def write_duals(run: str, epoch: int, block: int, start: int, rows: NDArray[Any]) -> None:
