@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.errors import ConfigError
 from pipeline.ingest_config import ExtractConfig, ImportConfig, PredictConfig
+from pipeline.promotion_rule import PromotionRule
 from pipeline.run_config import JobOptions, RunConfig
 from pipeline.train_config import ClusterConfig, EvaluateConfig, TrainConfig
 
@@ -28,6 +29,7 @@ __all__ = [
     "ImportConfig",
     "JobOptions",
     "PredictConfig",
+    "PromotionRule",
     "RunConfig",
     "TrainConfig",
     "build",
@@ -42,6 +44,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "cluster": ClusterConfig,
     "evaluate": EvaluateConfig,
     "predict": PredictConfig,
+    "promote": PromotionRule,
 }
 
 Config = TypeVar("Config", bound=BaseModel)

@@ -1,4 +1,4 @@
-"""The written rule by which a challenger becomes champion, as a pure function of what was measured."""
+"""Whether a challenger becomes champion: a pure function of the rule and of what was measured."""
 
 from __future__ import annotations
 
@@ -6,55 +6,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from pipeline.drift import Drift
 from pipeline.paired import PairedAccuracy
+from pipeline.promotion_rule import PromotionRule
 from storage.models import ModelRecord
 
-
-class PromotionRule(BaseModel):
-    """When a challenger becomes champion: every condition must hold, and a limit of none is no condition."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    k: int | None = Field(
-        default=None, ge=1, description="k of the top-k accuracy that decides (default: the loss's k)"
-    )
-    least_gain: float = Field(
-        default=0.0, ge=-1.0, le=1.0, description="Gain in accuracy that is needed; negative: loss allowed"
-    )
-    confidence: float = Field(default=0.95, gt=0.0, lt=1.0, description="Level of the gain's interval")
-    prove_gain: bool = Field(
-        default=False, description="The interval's lower end must reach the gain, not the estimate alone"
-    )
-    need_certificate: bool = Field(default=True, description="Only a certified model is promoted")
-    most_feature_drift: float | None = Field(
-        default=0.25, ge=0.0, description="Mean stability index of the features at most"
-    )
-    most_balance_change: float | None = Field(
-        default=0.2, ge=0.0, le=1.0, description="Total variation of the class shares at most"
-    )
-
-    def k_for(self, record: ModelRecord) -> int:
-        """The k that decides for a model; with as many guesses as classes all would be right."""
-        if self.k is not None:
-            return self.k
-        return max(1, min(int(record.loss.get("k") or 1), record.m - 1))
+__all__ = ["Decision", "Evidence", "PromotionRule", "decide"]
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What was measured of a challenger and a champion; `unmeasured` says why there are no accuracies.
 
-    `excluded` rows were held out now, and were training rows of the champion before.
+    `excluded` rows are held out now, and were training rows of the champion; None where its data is gone, so
+    that it may have seen rows that it is measured on.
     """
 
     accuracies: tuple[PairedAccuracy, ...] = ()
     drift: Drift | None = None
     dataset: str = ""
     split: str = ""
-    excluded: int = 0
+    excluded: int | None = 0
     unmeasured: str = ""
 
     def at(self, k: int) -> PairedAccuracy | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import checks, data, models, run, sharing, training
+from pipeline.cli import checks, data, decisions, models, run, sharing, training
 from pipeline.cli.command import add_command
 
 app = typer.Typer(
@@ -89,6 +89,31 @@ add_command(
 )
 add_command(models_app, models.list_, name="list", example="topline models list --store topline-run")
 add_command(models_app, models.show, name="show", example="topline models show topline-run/models/m0001")
+add_command(
+    models_app,
+    decisions.compare,
+    name="compare",
+    sections=("evaluate",),
+    hidden=frozenset({"confused"}),
+    example="topline models compare topline-run/models/m0002 topline-run/models/m0001",
+)
+add_command(
+    models_app,
+    decisions.promote,
+    name="promote",
+    sections=("promote", "evaluate"),
+    hidden=frozenset({"confused"}),
+    example="topline models promote topline-run/models/m0002 --by-rule",
+)
+add_command(
+    models_app, decisions.rollback, name="rollback", example="topline models rollback --store topline-run"
+)
+add_command(
+    models_app, decisions.archive, name="archive", example="topline models archive topline-run/models/m0001"
+)
+add_command(
+    models_app, decisions.delete, name="delete", example="topline models delete topline-run/models/m0001"
+)
 app.add_typer(models_app)
 add_command(app, checks.fsck, name="fsck", example="topline fsck topline-run")
 add_command(app, checks.doctor, name="doctor", example="topline doctor --schedule")

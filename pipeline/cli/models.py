@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,22 +13,27 @@ from pipeline.cli.table import table
 from pipeline.errors import InputError
 
 if TYPE_CHECKING:
-    from storage.models import ModelRecord
+    from storage.registry import Standing
 
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Model URL such as STORE/models/m0001, or a store (its newest)")
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Model URL such as STORE/models/m0001 or STORE/models/champion, or a store (its newest)",
+    ),
 ]
 StoreOption = Annotated[str, typer.Option("--store", help="Store of the models")]
 
 
 def find_model(text: str) -> str:
-    """Give the URL of a model from its URL or from the URL of a store, whose newest model is meant."""
+    """Give the URL of a model; it may be called "champion", and a store stands for its newest."""
     from storage.models import list_models
     from storage.stores import open_store
     from storage.urls import join
 
-    if text.rstrip("/").rpartition("/")[0].endswith("models"):
-        return text.rstrip("/")
+    place, _, name = text.rstrip("/").rpartition("/")
+    if place.endswith("models"):
+        return _champion(place) if name == "champion" else text.rstrip("/")
     store = open_store(text)
     records = list_models(store)
     if not records:
@@ -34,56 +41,65 @@ def find_model(text: str) -> str:
     return join(store.url, "models", records[-1].id)
 
 
-def list_(call: Call, store: StoreOption = "topline-run") -> Outcome:  # noqa: ARG001 - one shape for all
-    """List the models of a store with their gaps and accuracies."""
-    from storage.models import list_models
-    from storage.registry import read_registry
-    from storage.stores import open_store
+def _champion(models: str) -> str:
+    from pipeline.registry import champion_url
 
-    opened = open_store(store)
-    records, standing = list_models(opened), read_registry(opened)
-    models = [{**_summary(record), "stage": standing.stage(record.id)} for record in records]
-    rows = [(*_row(record), model["stage"]) for record, model in zip(records, models, strict=True)]
+    found = champion_url(models.removesuffix("models"))
+    if found is None:
+        raise InputError(f"{models} has no champion: topline models promote makes a model the champion")
+    return found
+
+
+def list_(call: Call, store: StoreOption = "topline-run") -> Outcome:  # noqa: ARG001 - one shape for all
+    """List the models of a store with their gaps, accuracies and stages, and who is champion since when."""
+    from pipeline.model_summary import summary
+    from pipeline.registry import registered
+
+    standing, records = registered(store)
+    models = [{**summary(record), "stage": standing.stage(record.id)} for record in records]
     head = ("model", "dataset", "loss", "C", "method", "gap", "certified", "top-1", "top-5", "stage")
-    lines = table(head, rows) if rows else [f"{store} holds no model yet: topline train --store {store}"]
-    return Outcome({"store": store, "models": models}, lines)
+    lines = table(head, [_row(model) for model in models])
+    if not models:
+        lines = [f"{store} holds no model yet: topline train --store {store}"]
+    reigns = [asdict(reign) for reign in standing.reigns]
+    payload = {"store": store, "champion": standing.champion, "models": models, "champions": reigns}
+    return Outcome(payload, [*lines, *_champion_lines(standing)])
 
 
 def show(call: Call, model: ModelArgument) -> Outcome:  # noqa: ARG001 - one shape for all
-    """Show everything that is recorded of a model: data, problem, certificate, accuracies, revisions."""
+    """Show everything that is recorded of a model: lineage, problem, certificate, accuracies, decisions."""
     from pipeline.report import flat
     from storage.models import load_model
+    from storage.registry import read_registry
 
-    record = load_model(find_model(model)).record.to_json()
+    opened = load_model(find_model(model))
+    standing, record = read_registry(opened.store), opened.record.to_json()
+    decisions = [asdict(entry) for entry in standing.of(opened.record.id)]
+    known = {"version": opened.record.version, "stage": standing.stage(opened.record.id)}
     evaluation = record.get("evaluation") or {}
     brief = {key: value for key, value in evaluation.items() if key not in ("per_class", "confused")}
-    shown = {**record, "evaluation": brief, "class_names": record["class_names"][:10]}
+    shown = {**known, **record, "evaluation": brief, "class_names": record["class_names"][:10]}
     width = max(len(name) for name, _ in flat(shown))
-    return Outcome({"model": model, **record}, [f"{name:<{width}}  {value}" for name, value in flat(shown)])
+    lines = [f"{name:<{width}}  {value}" for name, value in flat(shown)]
+    lines += [f"{'decision':<{width}}  {entry}" for entry in standing.of(opened.record.id)]
+    return Outcome({"model": model, **record, **known, "decisions": decisions}, lines)
 
 
-def _summary(record: ModelRecord) -> dict[str, Any]:
-    certificate, evaluation = record.certificate or {}, record.evaluation or {}
-    return {
-        "id": record.id,
-        "dataset": record.dataset,
-        "loss": dict(record.loss),
-        "C": record.C,
-        "method": record.method,
-        "relative_gap": certificate.get("relative_gap"),
-        "certified": certificate.get("certified"),
-        "accuracy": evaluation.get("topk"),
-        "created": record.created,
-    }
+def _champion_lines(standing: Standing) -> list[str]:
+    if not standing.reigns:
+        return []
+    last = standing.reigns[-1]
+    if last.until is not None:
+        return ["", f"no champion since {last.until}"]
+    return ["", f"champion {last.model} since {last.since}, by {last.by}: {last.reason}"]
 
 
-def _row(record: ModelRecord) -> tuple[str, ...]:
-    summary = _summary(record)
-    gap, accuracy = summary["relative_gap"], summary["accuracy"] or {}
-    certified = {None: "-", True: "yes", False: "no"}[summary["certified"]]
-    loss = record.loss.get("name", "?") + (f" k={record.loss['k']}" if record.loss.get("k") else "")
+def _row(model: Mapping[str, Any]) -> tuple[str, ...]:
+    gap, accuracy, loss = model["relative_gap"], model["accuracy"] or {}, model["loss"]
+    certified = {None: "-", True: "yes", False: "no"}[model["certified"]]
+    named = loss.get("name", "?") + (f" k={loss['k']}" if loss.get("k") else "")
     shares = (f"{accuracy[k]:.1%}" if k in accuracy else "-" for k in ("1", "5"))
     return (
-        record.id, record.dataset, loss, f"{record.C:g}", record.method,
-        "-" if gap is None else f"{gap:.1e}", certified, *shares,
+        model["id"], model["dataset"], named, f"{model['C']:g}", model["method"],
+        "-" if gap is None else f"{gap:.1e}", certified, *shares, model["stage"],
     )  # fmt: skip
