@@ -38,7 +38,7 @@ class RunTable:
     What a dropped round took goes to the next one that stays.
     """
 
-    def __init__(self, most: int = 4096) -> None:
+    def __init__(self, most: int = 2048) -> None:
         self._most = most
         self._rows: Table = np.empty((0, len(COLUMNS)))
         #: Rounds that were done again after a loss.

@@ -20,7 +20,7 @@ from storage.history import HistoryReader
 from storage.runs import read_run
 from storage.stores import Store
 
-#: "running" also where a run was killed: then nothing is heard of it any more, which `heard` shows.
+#: "running" and "publishing" also where the process was killed: then `heard` stays where it is.
 Stage: TypeAlias = Literal["waiting", "running", "publishing", "stopped", "finished"]
 
 MOST_EVENTS = 500
@@ -81,13 +81,16 @@ class RunView:
 
 
 class RunFollower:
-    """Looks at a run again and again, and each time reads what was written since."""
+    """Looks at a run again and again, and each time reads what was written since.
 
-    def __init__(self, store: Store, run_id: str) -> None:
-        self._store, self._run_id = store, run_id
+    Views have at most about twice `rows` rows, however many rounds there are.
+    """
+
+    def __init__(self, store: Store, run_id: str, *, rows: int = 2048) -> None:
+        self._store, self._run_id, self._rows = store, run_id, rows
         self._tol = _tolerance(read_run(store, run_id).config)
         self._reader = HistoryReader(store, run_id)
-        self._story = _Story()
+        self._story = _Story(rows)
         self._outcome: Mapping[str, Any] | None = None
 
     def look(self) -> RunView:
@@ -96,7 +99,7 @@ class RunFollower:
             self._story.take(self._reader.news())
         except IntegrityError:
             # A machine that lost its power may lose lines that were read already.
-            self._reader, self._story = HistoryReader(self._store, self._run_id), _Story()
+            self._reader, self._story = HistoryReader(self._store, self._run_id), _Story(self._rows)
             self._story.take(self._reader.news())
         if self._story.going_on:
             self._outcome = None
@@ -120,8 +123,8 @@ def view_of(records: Iterable[Mapping[str, Any]], tol: float | None = None) -> R
 class _Story:
     """What the records so far come to, in bounded memory."""
 
-    def __init__(self) -> None:
-        self._table = RunTable()
+    def __init__(self, rows: int = 2048) -> None:
+        self._table = RunTable(rows)
         self._lanes = WorkerLanes()
         self._events: deque[RunEvent] = deque(maxlen=MOST_EVENTS)
         self._begun: float | None = None

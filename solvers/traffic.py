@@ -40,6 +40,10 @@ class WorkerActivity:
     seconds_busy: float
     memory_bytes: int = 0
 
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
 
 @dataclass(frozen=True)
 class Traffic:
