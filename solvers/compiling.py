@@ -11,6 +11,7 @@ from solvers.executor import SerialExecutor
 from solvers.half_floats import widened
 from solvers.losses.base import Loss
 from solvers.problem import SmoothingKind
+from solvers.row_packing import pack, unpack
 
 #: Enough passes to meet every kernel: the second round applies the step of the first, and dual_ascent
 #: extrapolates from its third round on.
@@ -29,15 +30,15 @@ def compile_kernels(
     smoothing_kind: SmoothingKind = "moreau",
     keep_duals: bool = False,
     sparse: bool = False,
-    packed: bool = False,
 ) -> None:
     """Compile (or load) what features (n, d) with this loss and method need, on a tiny problem.
 
-    `packed` asks for what a budget for dual variables needs, where they do not fit it as arrays.
     Numba keeps compiled kernels beside the package, so that only the first call on a machine takes long: tens
     of seconds on a slow one.  Without this call the first pass takes them.
     """
     widened(np.zeros(1, dtype=np.float16))
+    for rows in (np.eye(_ROWS, dtype=np.float32), np.eye(_ROWS)):
+        unpack(pack(rows), 0, _ROWS, rows)
     X = np.zeros((_ROWS, max(weights_alike(d * m) // m, 3)), dtype=np.float32)
     X[:, :3] = np.random.default_rng(0).standard_normal((_ROWS, 3))
     solve(
@@ -49,7 +50,7 @@ def compile_kernels(
         method=method,
         tol=1e-15,
         max_passes=_PASSES,
-        executor=SerialExecutor(dual_bytes=0 if packed else None),
+        executor=SerialExecutor(),
         smoothing_kind=smoothing_kind,
         keep_duals=keep_duals,
         m=m,

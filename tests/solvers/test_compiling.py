@@ -20,14 +20,14 @@ def signatures():
     found = [o for o in gc.get_objects() if isinstance(o, Dispatcher)]
     return {f.py_func.__qualname__: list(f.signatures) for f in found if "solvers" in f.py_func.__module__}
 
-method, smoothing, is_sparse, packed = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "sparse", sys.argv[4]
-d = int(sys.argv[5])
-compile_kernels(TopKHinge(2), d, 4, smoothing, method, sparse=is_sparse, packed=packed == "packed")
+method, smoothing, is_sparse = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "sparse"
+packed, d = sys.argv[4] == "packed", int(sys.argv[5])
+compile_kernels(TopKHinge(2), d, 4, smoothing, method, sparse=is_sparse)
 before = signatures()
 random = np.random.default_rng(0)
 X = random.standard_normal((300, d)).astype(np.float32)
 y = random.integers(0, 4, 300)
-executor = SerialExecutor(dual_bytes=2_000 if packed == "packed" else None)
+executor = SerialExecutor(dual_bytes=2_000 if packed else None)
 X = sparse.csr_matrix(X) if is_sparse else X
 solve(X, y, TopKHinge(2), 1e-2, smoothing, method, max_passes=5, executor=executor)
 after = signatures()

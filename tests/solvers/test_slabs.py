@@ -26,6 +26,7 @@ def test_whole_pieces_are_read_together_while_they_fit(monkeypatch) -> None:
     assert list(slab_bounds(Pieces(), 4)) == [(0, 10), (10, 35), (35, 40), (40, 80), (80, 100)]
     monkeypatch.setattr(rows, "_SLAB_BYTES", 8 * 1000)
     assert list(slab_bounds(Pieces(), 4)) == [(0, 100)]
+    assert list(slab_bounds(Pieces(), 4, 40)) == [(0, 40), (40, 80), (80, 100)]
 
 
 def test_a_range_tells_the_pieces_in_its_own_row_numbers(monkeypatch) -> None:
