@@ -62,8 +62,7 @@ def iterate(
         try:
             ended = rounds.take_one()
         except DualsReplacedError as error:
-            logger.warning("%s", error)
-            rounds.duals_were_replaced()
+            rounds.go_on_after(error)
             continue
         if ended is not None:
             return ended
@@ -88,24 +87,18 @@ class _Rounds:
         self._began, self._seconds_before = time.perf_counter(), state.seconds
         self._target, self._refuted = criteria, False
         self._follows_duals = duals_kept and follows_duals(method)
-        self._other_duals = False
         self._history: KeptRounds[IterationRecord] = KeptRounds()
         self._meter = _Meter(executor)
 
-    def duals_were_replaced(self) -> None:
-        """Note that A is another one, with every commit applied; the round under way has to be begun anew.
-
-        A of a method that moves W itself says nothing before the end.
-        """
+    def go_on_after(self, error: DualsReplacedError) -> None:
+        """Take up A as it is now, which has every commit applied; the round under way is begun anew."""
+        logger.warning("%s", error)
         self._state = replace(self._state, commit=None)
-        self._other_duals = self._follows_duals
+        self._rebuild()
 
     def take_one(self) -> Run | None:
         """Take one round; gives the run where it was the last."""
         problem, desk = self._problem, _Desk(self._executor)
-        if self._other_duals:
-            self._rebuild()
-            self._other_duals = False
         measured = self._method.measure(problem, desk.run, self._state)
         # From an iterate that was found to be worse than it looked the run goes on, however it looks now.
         solved = not self._refuted and is_solved(
@@ -145,8 +138,13 @@ class _Rounds:
 
     def _rebuild(self) -> None:
         """Make W, b and aa anew from A, where they follow it."""
-        if self._follows_duals:
+        if not self._follows_duals:
+            return
+        try:
             W, b, aa = rebuild(self._problem, self._executor, self._state)
+        except DualsReplacedError as error:
+            self.go_on_after(error)
+        else:
             self._state = replace(self._state, W=W, b=b, aa=aa)
 
 
