@@ -17,8 +17,8 @@ from solvers.projections.gradients import conjugate_sum
 from solvers.typing import Float64Array, FloatArray, IntArray
 
 _NEVER = -1
-#: Rows that are projected at once.
-_ROWS_AT_ONCE = 4096
+#: Numbers that are projected at once: it takes several arrays of float64 for them.
+_AT_ONCE = 1 << 19
 
 
 class BlockDuals:
@@ -164,8 +164,9 @@ class BlockDuals:
 
     def put_inside(self) -> None:
         """Put each row at the nearest point of its domain, in the precision of A."""
-        for start in range(0, len(self._y), _ROWS_AT_ONCE):
-            stop = min(start + _ROWS_AT_ONCE, len(self._y))
+        rows = max(_AT_ONCE // self._problem.m, 1)
+        for start in range(0, len(self._y), rows):
+            stop = min(start + rows, len(self._y))
             A = self.A.read(start, stop).astype(np.float64)
             self.A.write(start, stop, nearest_rows(self._form, A, self._y[start:stop]))
 
