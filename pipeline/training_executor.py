@@ -71,8 +71,12 @@ def _own_memory(plan: TrainingPlan, cluster: ClusterConfig, data_bytes: int) -> 
 
 def _memory_of_workers(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> MemoryPlan:
     """Share out what the workers of a running cluster have."""
-    workers = {} if client is None else client.scheduler_info(n_workers=-1)["workers"]
-    limits = [int(worker["memory_limit"] or 0) for worker in workers.values()]
+    if client is None or client.scheduler is None:
+        limits = []
+    else:
+        # Not `scheduler_info`, which waits for ever where nobody answers.
+        found = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=cluster.worker_wait)
+        limits = [int(worker["memory_limit"] or 0) for worker in found["workers"].values()]
     return plan_on_workers(limits, _size(plan), cluster.cache_bytes)
 
 
