@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from flows.artifacts import posted_artifacts
 from flows.board import Board, Entry
+from pipeline.forecast import time_text
 from pipeline.progress import Progress
 
 GAPS_SHOWN = 20
@@ -70,14 +71,15 @@ class FlowProgress:
         self._stage, self._total, self._done = "", 0, 0
         self._first_gap: float | None = None
         self._share = 0.0
+        self._left = ""
         self._gaps: deque[Mapping[str, Any]] = deque(maxlen=GAPS_SHOWN)
         self._pinned = -math.inf
 
     def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
         """Begin a stage; the one before is shown at the end it reached."""
-        self._pin()
+        self.end()
         self._stage, self._total, self._done = stage, total or 0, 0
-        self._share, self._first_gap = 0.0, None
+        self._share, self._first_gap, self._left = 0.0, None, ""
         self._gaps.clear()
         self._pin()
         if self._also is not None:
@@ -100,12 +102,14 @@ class FlowProgress:
             stationarity = facts.get("stationarity")
             gap = facts["relative_gap"] if stationarity is None else stationarity
             self._share = max(self._share, self._gap_share(gap))
+            self._left = time_text(facts.get("left"))
             self._pin_now_and_then()
         if self._also is not None:
             self._also.note(facts)
 
     def end(self) -> None:
         """Show the last stage at the end it reached."""
+        self._left = ""
         self._pin()
 
     def _gap_share(self, gap: float | None) -> float:
@@ -126,7 +130,8 @@ class FlowProgress:
         if not self._stage:
             return
         if self._total:
-            share = Entry("progress", f"{self._stage}: {describe_share(self._stage)}", 100.0 * self._share)
+            described = f"{self._stage}: {describe_share(self._stage)}{self._left}"
+            share = Entry("progress", described, 100.0 * self._share)
             self._board.pin(artifact_key(f"{self._stage} progress"), share)
         if self._gaps:
             rows = [{name: row.get(name) for name in GAP_COLUMNS} for row in self._gaps]

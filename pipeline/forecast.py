@@ -46,6 +46,24 @@ def estimated_seconds_left(history: Iterable[Mapping[str, Any]], tol: float) -> 
     return forecast.left()
 
 
+def time_text(left: TimeLeft | None) -> str:
+    """Give an estimate as it stands behind a gap; nothing where there is none, or next to no time left."""
+    if left is None or left.high < 1.0:
+        return ""
+    low, high = rough_time(left.low), rough_time(left.high)
+    if left.high <= 1.5 * left.low or low == high:
+        return f", about {rough_time(left.seconds)} left"
+    return f", {low} to {high} left"
+
+
+def rough_time(seconds: float) -> str:
+    """Give seconds in the largest unit of which there are about two."""
+    for unit, length in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 1.5 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 class Forecast:
     """Takes the records of a run as they come and estimates at any time, in bounded memory."""
 

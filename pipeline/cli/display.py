@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
-from pipeline.forecast import TimeLeft
+from pipeline.forecast import time_text
 from pipeline.progress import Progress
 
 # A line a stage is enough for a log; a stage that takes longer than this says how far it is.
@@ -135,24 +135,6 @@ def fact_text(facts: Mapping[str, Any], *, ended: bool = False) -> str:
             return f"gradient at {stationarity:.2e} of its first size{left}"
         return f"relative gap {gap:.2e}{left}" if isinstance(gap, float) else ""
     return ", ".join(f"{name} {value}" for name, value in facts.items() if isinstance(value, (int, str)))
-
-
-def time_text(left: TimeLeft | None) -> str:
-    """Give an estimate of the time left as it stands behind a gap; nothing where there is none."""
-    if left is None or left.high < 1.0:
-        return ""
-    low, high = rough_time(left.low), rough_time(left.high)
-    if left.high <= 1.5 * left.low or low == high:
-        return f", about {rough_time(left.seconds)} left"
-    return f", {low} to {high} left"
-
-
-def rough_time(seconds: float) -> str:
-    """Give seconds in the largest unit of which there are about two."""
-    for unit, length in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 1.5 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from flows import reporting
 from flows.artifacts import artifact_data
 from flows.board import Board, Entry
 from flows.reporting import FlowProgress, artifact_key, report_link
+from pipeline.forecast import TimeLeft
 
 
 class Noted:
@@ -71,6 +72,16 @@ def test_training_moves_by_factors_of_the_gap_and_never_back() -> None:
         progress.note(record(number, gap))
         shares.append(pinned(board, "train-progress"))
     assert shares == pytest.approx([0.0, 100 / 3, 100 / 3, 200 / 3, 200 / 3, 100.0])
+
+
+def test_the_time_left_is_shown_until_training_ends() -> None:
+    board = Board()
+    progress = FlowProgress(board, tol=1e-3)
+    progress.begin("train", 1000, "passes")
+    progress.note({**record(0, 0.5), "left": TimeLeft(600.0, 590.0, 610.0)})
+    assert board.news({})["train-progress"][1].description.endswith(", about 10 min left")
+    progress.begin("certify", 10, "rows")
+    assert board.news({})["train-progress"][1].description.endswith(" scale")
 
 
 def test_without_a_gap_training_moves_by_the_gradient() -> None:
