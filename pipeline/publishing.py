@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import ConfigError, PipelineError
-from pipeline.onnx_export import build_onnx, run_onnx
+from pipeline.errors import ConfigError, InputError, PipelineError
+from pipeline.estimator_export import RECORD
+from pipeline.export_formats import FORMATS
+from pipeline.partition import TrainingRows
 from pipeline.stored_model import StoredModel
-from pipeline.transforms import Transforms
+from storage.errors import IntegrityError
 
-ExportFormat = Literal["npz", "onnx", "safetensors"]
+ExportFormat = Literal["npz", "onnx", "safetensors", "sklearn"]
 
-CHECKED_ROWS = 64
+RANDOM_ROWS = 64
+DATASET_ROWS = 1000
+DATASET_BYTES = 1 << 28
+TOP = 5
 # Other programs compute in float32, with sums in another order.
 CLOSE = 1e-4
-
-_SAFETENSORS_TYPES = {"float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32"}
+# Two classes of a row may change places where their scores differ by less than this share of its largest.
+TIED = 2e-5
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written, and how far its scores are from ours on the rows that were tried."""
+    """What was written, and how it compares with our own scores and predictions.
+
+    `largest_difference` is that of the scores of `rows_checked` random rows and `dataset_rows` rows of the
+    model's dataset (0 where that is gone).  The best `top_k` classes of the dataset's rows are the same; of
+    them `tied_rows` have some in another order, with scores that rounding cannot tell apart.
+    """
 
     model: str
     path: str
@@ -36,18 +46,13 @@ class ExportReport:
     bytes: int
     rows_checked: int
     largest_difference: float
+    dataset_rows: int
+    top_k: int
+    tied_rows: int
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""
         return asdict(self)
-
-
-@dataclass(frozen=True, eq=False)
-class _Export:
-    """How one format is written, and how scores come out of what was written."""
-
-    write: Callable[[StoredModel, Path, int], None]
-    scores: Callable[[Path, NDArray[Any]], NDArray[Any]]
 
 
 def export(
@@ -57,13 +62,13 @@ def export(
     *,
     top_k: int | None = None,
 ) -> ExportReport:
-    """Write the model at `model_url` to `path`, read it back and compare its scores with ours.
+    """Write the model at `model_url` to `path`, read it back, and keep it if it predicts what we do.
 
     npz and safetensors hold W (features after transforms, m), the transforms' arrays and a JSON record
     with the class names; onnx is a graph from features to scores and to the `top_k` best classes (5, or m
-    if smaller).
+    if smaller); sklearn is a folder for `pipeline.estimator_export.load_estimator`.
     Raises `ConfigError` for a format that is not offered and for a model with a kernel, `PipelineError` if
-    the scores do not agree.
+    scores or best classes do not agree, in which case nothing is kept.
     """
     if format not in FORMATS:
         raise ConfigError(f"a model is not exported as {format!r}: take one of {', '.join(FORMATS)}")
@@ -74,104 +79,101 @@ def export(
             f"model {record.id} has the kernel {stored.kernel.name} and scores through its training rows,"
             " which no format holds: train with --transforms nystroem:1000 or fourier:4000 to export"
         )
-    k = min(5, record.m) if top_k is None else top_k
+    k = min(TOP, record.m) if top_k is None else top_k
     if not 1 <= k <= record.m:
         raise ConfigError(f"top-k {k} is not between 1 and the {record.m} classes of model {record.id}")
+    with _written_whole(path) as waiting:
+        FORMATS[format].write(stored, waiting, k)
+        report = _compared(stored, waiting, format)
+    return replace(report, path=str(path))
+
+
+@contextmanager
+def _written_whole(path: Path) -> Iterator[Path]:
+    """Give a path to write to, file or folder, which takes the place of `path` unless something fails."""
+    if path.is_dir() and not (path / RECORD).exists():
+        raise ConfigError(f"{path} is a folder and no earlier export: name another --output")
     path.parent.mkdir(parents=True, exist_ok=True)
-    FORMATS[format].write(stored, path, k)
-    rows = _rows_to_try(stored.input_width)
-    ours = np.asarray(stored.transforms.apply(rows) @ stored.W)
-    theirs = FORMATS[format].scores(path, rows)
-    difference = float(np.abs(ours - theirs).max())
-    if not difference <= CLOSE * max(1.0, float(np.abs(ours).max())):
-        raise PipelineError(
-            f"the scores of {path} differ from those of model {record.id} by {difference:.2e}: do not use it"
+    with TemporaryDirectory(prefix=".topline-export-", dir=path.parent) as folder:
+        waiting = Path(folder) / path.name
+        yield waiting
+        if path.is_dir() or (waiting.is_dir() and path.exists()):
+            path.rename(Path(folder) / "before")
+        waiting.replace(path)
+
+
+def _compared(stored: StoredModel, path: Path, form: str) -> ExportReport:
+    """Compare what was written with our own scores, on random rows and on rows of the dataset."""
+    record, scores = stored.model.record, FORMATS[form].scores
+    difference, tied = 0.0, 0
+    random, real = _rows_to_try(stored.input_width), _dataset_rows(stored)
+    for rows in (random, real):
+        if rows is None:
+            continue
+        ours, theirs = (
+            _centred(values, record.m)
+            for values in (
+                np.asarray(stored.transforms.apply(rows) @ stored.W),
+                scores(path, rows),
+            )
         )
-    return ExportReport(record.id, str(path), format, path.stat().st_size, len(rows), difference)
+        off = float(np.abs(ours - theirs).max())
+        if not off <= CLOSE * max(1.0, float(np.abs(ours).max())):
+            raise PipelineError(
+                f"the scores of the {form} export differ from those of model {record.id} by {off:.2e}:"
+                " it was not kept"
+            )
+        difference = max(difference, off)
+        if rows is real:
+            tied = _tied_rows(ours, theirs, form, record.id)
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    return ExportReport(
+        model=record.id,
+        path=str(path),
+        format=form,
+        bytes=sum(file.stat().st_size for file in files),
+        rows_checked=len(random),
+        largest_difference=difference,
+        dataset_rows=0 if real is None else len(real),
+        top_k=min(TOP, record.m),
+        tied_rows=tied,
+    )
+
+
+def _centred(scores: NDArray[Any], m: int) -> NDArray[Any]:
+    """Of two classes only the difference of the scores means anything; other scores stay."""
+    return scores - scores.mean(axis=1, keepdims=True) if m == 2 else scores
+
+
+def _tied_rows(ours: NDArray[Any], theirs: NDArray[Any], form: str, model: str) -> int:
+    """Count rows whose best classes come in another order by rounding; refuse those that differ by more."""
+    k = min(TOP, ours.shape[1])
+    best, found = (np.argsort(-scores, axis=1, kind="stable")[:, :k] for scores in (ours, theirs))
+    short = np.take_along_axis(ours, best, axis=1) - np.take_along_axis(ours, found, axis=1)
+    wrong = (np.abs(short) > TIED * np.abs(ours).max(axis=1, keepdims=True)).any(axis=1)
+    if wrong.any():
+        raise PipelineError(
+            f"the {form} export gives other top-{k} classes than model {model} in {int(wrong.sum())} of"
+            f" {len(ours)} rows: it was not kept"
+        )
+    return int((best != found).any(axis=1).sum())
+
+
+def _dataset_rows(stored: StoredModel) -> NDArray[np.float32] | None:
+    """Rows of the dataset as they are stored, held-out ones where there are; None if the dataset is gone."""
+    try:
+        dataset = stored.dataset()
+        rows = TrainingRows(dataset, "test")
+        rows = rows if len(rows) else TrainingRows(dataset, "train")
+        found: Any = rows[0 : min(DATASET_ROWS, max(1, DATASET_BYTES // (4 * dataset.info.d)))]
+    except (InputError, IntegrityError):
+        return None
+    return np.asarray(found.toarray() if dataset.info.layout == "csr" else found, dtype=np.float32)
 
 
 def _rows_to_try(d: int) -> NDArray[np.float32]:
     """Random rows of very different sizes, and one of zeros."""
     rng = np.random.default_rng(0)
-    rows = rng.normal(size=(CHECKED_ROWS, d)) * np.geomspace(1e-2, 1e2, CHECKED_ROWS)[:, None]
+    rows = rng.normal(size=(RANDOM_ROWS, d)) * np.geomspace(1e-2, 1e2, RANDOM_ROWS)[:, None]
     rows[0] = 0.0
     return rows.astype(np.float32)
-
-
-def _named_arrays(stored: StoredModel) -> dict[str, NDArray[Any]]:
-    return {"W": stored.W, **stored.transforms.arrays()}
-
-
-def _description(stored: StoredModel) -> dict[str, Any]:
-    record = stored.model.record
-    return {
-        "model": record.id,
-        "class_names": list(record.class_names),
-        "transforms": list(stored.transforms.names),
-        "features": dict(record.features),
-        "loss": dict(record.loss),
-    }
-
-
-def _write_npz(stored: StoredModel, path: Path, top_k: int) -> None:  # noqa: ARG001 - has no graph
-    content: dict[str, Any] = {"record": np.array(json.dumps(_description(stored))), **_named_arrays(stored)}
-    with path.open("wb") as file:
-        np.savez(file, **content)
-
-
-def _npz_scores(path: Path, rows: NDArray[Any]) -> NDArray[Any]:
-    with np.load(path, allow_pickle=False) as content:
-        arrays = {name: content[name] for name in content.files}
-    names = json.loads(str(arrays.pop("record")))["transforms"]
-    return np.asarray(Transforms.from_arrays(names, arrays).apply(rows) @ arrays["W"])
-
-
-def _write_onnx(stored: StoredModel, path: Path, top_k: int) -> None:
-    d = stored.input_width
-    path.write_bytes(build_onnx(stored.W, stored.transforms, d, top_k, _description(stored)))
-
-
-def _onnx_scores(path: Path, rows: NDArray[Any]) -> NDArray[Any]:
-    return run_onnx(str(path), rows)
-
-
-def _write_safetensors(stored: StoredModel, path: Path, top_k: int) -> None:  # noqa: ARG001 - has no graph
-    """Write the format's eight bytes of header length, JSON header and raw arrays."""
-    header: dict[str, Any] = {"__metadata__": {"record": json.dumps(_description(stored))}}
-    parts, offset = [], 0
-    for name, array in _named_arrays(stored).items():
-        raw = np.ascontiguousarray(array).tobytes()
-        header[name] = {
-            "dtype": _SAFETENSORS_TYPES[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [offset, offset + len(raw)],
-        }
-        parts.append(raw)
-        offset += len(raw)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(parts))
-
-
-def _safetensors_scores(path: Path, rows: NDArray[Any]) -> NDArray[Any]:
-    data = path.read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    header: Mapping[str, Any] = json.loads(data[8:start])
-    types = {code: name for name, code in _SAFETENSORS_TYPES.items()}
-    arrays = {}
-    for name, entry in header.items():
-        if name != "__metadata__":
-            first, last = (start + offset for offset in entry["data_offsets"])
-            flat = np.frombuffer(data[first:last], dtype=types[entry["dtype"]])
-            arrays[name] = flat.reshape(entry["shape"])
-    names = json.loads(header["__metadata__"]["record"])["transforms"]
-    return np.asarray(Transforms.from_arrays(names, arrays).apply(rows) @ arrays["W"])
-
-
-FORMATS: Mapping[str, _Export] = MappingProxyType(
-    {
-        "npz": _Export(_write_npz, _npz_scores),
-        "onnx": _Export(_write_onnx, _onnx_scores),
-        "safetensors": _Export(_write_safetensors, _safetensors_scores),
-    }
-)

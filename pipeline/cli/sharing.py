@@ -14,9 +14,10 @@ from pipeline.config import PredictConfig
 
 if TYPE_CHECKING:
     from pipeline.prediction import PredictResult
+    from pipeline.publishing import ExportReport
 
-ExportFormat = Literal["npz", "onnx", "safetensors"]
-SUFFIXES = {"npz": ".npz", "onnx": ".onnx", "safetensors": ".safetensors"}
+ExportFormat = Literal["npz", "onnx", "safetensors", "sklearn"]
+SUFFIXES = {"npz": ".npz", "onnx": ".onnx", "safetensors": ".safetensors", "sklearn": ".sklearn"}
 
 
 def predict(call: Call, model: ModelArgument) -> Outcome:
@@ -44,13 +45,14 @@ def export(
         ExportFormat, typer.Option("--format", help="Kind of file")
     ] = "npz",
     output: Annotated[
-        Path | None, typer.Option("--output", help="File to write (default: the model's id)")
+        Path | None,
+        typer.Option("--output", help="File, or for sklearn folder, to write (default: the model's id)"),
     ] = None,
     top_k: Annotated[
         int | None, typer.Option("--top-k", min=1, help="Best classes that the ONNX graph gives")
     ] = None,
 ) -> Outcome:
-    """Write a model as a file for other programs, read it back and compare its scores."""
+    """Write a model for other programs, and keep it if it predicts what we do."""
     from pipeline.publishing import export as write
 
     url = find_model(model)
@@ -60,7 +62,15 @@ def export(
         {
             "model": found.model,
             "file": f"{found.path} ({found.bytes:,} bytes, {found.format})",
-            "checked": f"{found.rows_checked} rows of scores, off by {found.largest_difference:.1e} at most",
+            "scores": f"off by {found.largest_difference:.1e} at most",
+            "best classes": _agreement(found),
         }
     )
     return Outcome(found.to_dict(), lines)
+
+
+def _agreement(found: ExportReport) -> str:
+    if not found.dataset_rows:
+        return "not compared, as the model's dataset is gone"
+    tied = f", {found.tied_rows} with ties in another order" if found.tied_rows else ""
+    return f"the same top-{found.top_k} in {found.dataset_rows:,} rows of the dataset{tied}"

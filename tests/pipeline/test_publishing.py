@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
+from sklearn.base import clone
 
-from pipeline.errors import ConfigError, PipelineError
+from pipeline import export_formats
+from pipeline.errors import ConfigError, InputError, PipelineError
+from pipeline.estimator_export import load_estimator
 from pipeline.publishing import export
 from pipeline.stored_model import StoredModel
 from pipeline.train_config import ClusterConfig, TrainConfig
@@ -25,12 +29,49 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return train(config, ClusterConfig(workers=0)).model
 
 
-@pytest.mark.parametrize("kind", ["npz", "onnx", "safetensors"])
+@pytest.mark.parametrize("kind", ["npz", "onnx", "safetensors", "sklearn"])
 def test_what_is_written_scores_as_we_do(model: str, kind: str, tmp_path: Path) -> None:
-    report = export(model, tmp_path / "deep" / "model.bin", kind)  # type: ignore[arg-type]
-    assert report.bytes == (tmp_path / "deep" / "model.bin").stat().st_size
+    place = tmp_path / "deep" / "model.bin"
+    report = export(model, place, kind)  # type: ignore[arg-type]
+    files = [place] if place.is_file() else list(place.iterdir())
+    assert report.bytes == sum(file.stat().st_size for file in files)
     assert report.rows_checked == 64
     assert report.largest_difference < 1e-4
+    assert (report.dataset_rows, report.top_k) == (len(StoredModel.open(model).rows("test")), 5)
+    assert [path.name for path in place.parent.iterdir()] == ["model.bin"]
+
+
+@pytest.mark.parametrize(
+    ("m", "transforms"), [(12, "standardize,l2,bias"), (2, "bias"), (3, "bias,l2"), (3, "none")]
+)
+def test_the_estimator_predicts_names_as_we_do(m: int, transforms: str, tmp_path: Path) -> None:
+    """Also where names are not in the order of their codes ("class 10" comes before "class 2")."""
+    dataset = small_dataset(tmp_path / "store", n=300, m=m)
+    config = TrainConfig(store=str(tmp_path / "store"), k=1, tol=0.1, transforms=transforms, method="fw")
+    url = train(config, ClusterConfig(workers=0)).model
+    report = export(url, tmp_path / "model", "sklearn")
+    assert report.tied_rows == 0
+    made = load_estimator(tmp_path / "model")
+    X, stored = dataset.rows(0, 300), StoredModel.open(url)
+    scores = np.asarray(stored.transforms.apply(X) @ stored.W)
+    names = np.array(dataset.class_names)
+    expected = names[np.argsort(-scores, axis=1)]
+    assert np.array_equal(made.predict(X), expected[:, 0])
+    assert np.array_equal(made.predict_top_k(X, m), expected)
+    assert made.top_k_score(X, names[dataset.labels()], 1) == np.mean(
+        expected[:, 0] == names[dataset.labels()]
+    )
+    assert made.relative_gap_ == stored.model.record.result["relative_gap"]
+    fresh = clone(made).set_params(tol=0.1).fit(X, names[dataset.labels()])
+    assert fresh.coef_.shape == (1 if m == 2 else m, 12)
+    assert np.mean(fresh.predict(X) == names[dataset.labels()]) > 0.5
+    data = bytearray((tmp_path / "model" / "arrays.npz").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "model" / "arrays.npz").write_bytes(data)
+    with pytest.raises(InputError, match=r"arrays\.npz is damaged"):
+        load_estimator(tmp_path / "model")
+    with pytest.raises(InputError, match="no estimator that topline exported"):
+        load_estimator(tmp_path / "store")
 
 
 def test_the_onnx_graph_takes_stored_features_and_names_the_best_classes(model: str, tmp_path: Path) -> None:
@@ -48,16 +89,44 @@ def test_the_onnx_graph_takes_stored_features_and_names_the_best_classes(model: 
     assert names == list(stored.model.record.class_names)
 
 
-def test_scores_that_differ_are_not_exported_silently(
+def test_what_predicts_otherwise_is_not_kept(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.publishing.run_onnx", lambda path, rows: np.ones((len(rows), 5)))
-    with pytest.raises(PipelineError, match="do not use it"):
+    export(model, tmp_path / "model.onnx", "onnx")
+    before = (tmp_path / "model.onnx").read_bytes()
+    genuine = export_formats.run_onnx
+    monkeypatch.setattr(export_formats, "run_onnx", lambda path, rows: genuine(path, rows) + 0.5)
+    with pytest.raises(
+        PipelineError, match=r"differ from those of model m0001 by 5\.00e-01: it was not kept"
+    ):
         export(model, tmp_path / "model.onnx", "onnx")
+
+    def swapped(path: str, rows: Any) -> Any:
+        # The best two of a row change places, by scores that are all but right.
+        scores = genuine(path, rows)
+        first, second = np.argsort(-scores, axis=1)[:, :2].T
+        place = np.arange(len(rows))
+        close = np.abs(scores[place, first] - scores[place, second]) < 0.5
+        middle = (scores[place, first] + scores[place, second]) / 2
+        scores[place[close], first[close]] = middle[close] - 1e-3
+        scores[place[close], second[close]] = middle[close] + 1e-3
+        return scores
+
+    monkeypatch.setattr(export_formats, "run_onnx", swapped)
+    monkeypatch.setattr("pipeline.publishing.CLOSE", 1.0)
+    with pytest.raises(PipelineError, match=r"other top-5 classes than model m0001 in \d+ of \d+ rows"):
+        export(model, tmp_path / "model.onnx", "onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+    assert (tmp_path / "model.onnx").read_bytes() == before
+    with pytest.raises(ConfigError, match="is a folder and no earlier export"):
+        export(model, tmp_path, "npz")
+    export(model, tmp_path / "model.onnx", "sklearn")
+    export(model, tmp_path / "model.onnx", "sklearn")
+    assert load_estimator(tmp_path / "model.onnx").n_features_in_ == 12
 
 
 def test_unknown_formats_and_too_many_classes_are_refused(model: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'pickle': take one of npz, onnx, safetensors"):
+    with pytest.raises(ConfigError, match="'pickle': take one of npz, onnx, safetensors, sklearn"):
         export(model, tmp_path / "model", "pickle")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="top-k 6 is not between 1 and the 5 classes"):
         export(model, tmp_path / "model", "onnx", top_k=6)

@@ -1,0 +1,138 @@
+"""A published model as a scikit-learn estimator: a folder of JSON and npz, nothing pickled, and a loader."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from pipeline.errors import InputError
+from pipeline.stored_model import StoredModel
+from pipeline.transforms import Transforms
+from solvers.estimators import TopKClassifier
+from solvers.losses import loss_from_dict
+from solvers.stopping import Status
+from storage.errors import StorageError
+from storage.fingerprint import digest_bytes, seal, unseal
+from storage.schema import ESTIMATOR_ENCODING, check_encoding, encoding
+
+RECORD = "estimator.json"
+ARRAYS = "arrays.npz"
+
+
+class ExportedClassifier(TopKClassifier):
+    """A published model: takes features as they were stored, and repeats the transforms of its training.
+
+    `coef_` and `intercept_` act on the transformed features; `transforms_` says which those are.  Fitting it
+    anew trains on the features as given, without these transforms.
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train as `TopKClassifier` does, and forget the transforms."""
+        self.__dict__.pop("transforms_", None)
+        return super().fit(X, y, sample_weight)
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Give the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
+        check_is_fitted(self, "classes_")
+        if "transforms_" not in self.__dict__:
+            return super().decision_function(X)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False)
+        rows = self.transforms_.apply(X)
+        scores = np.asarray(rows @ self.coef_.T) + self.intercept_
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+
+def write_estimator(stored: StoredModel, folder: Path) -> None:
+    """Write a linear model as an estimator to the new folder `folder`."""
+    record = stored.model.record
+    names, W = np.array(record.class_names), stored.W
+    order = np.argsort(names)
+    W = W[:, order]
+    if record.m == 2:
+        W = W[:, 1:] - W[:, :1]
+    steps = [step.name for step in stored.transforms.steps]
+    # A bias that comes last is the intercept; anywhere else it is a feature like others.
+    last = bool(steps) and steps[-1] == "bias"
+    arrays = {
+        "coef_": np.ascontiguousarray(W[: len(W) - last].T),
+        "intercept_": W[-1].copy() if last else np.zeros(W.shape[1]),
+        **stored.transforms.arrays(),
+    }
+    folder.mkdir(parents=True)
+    with (folder / ARRAYS).open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+    content = {
+        **encoding(ESTIMATOR_ENCODING),
+        "model": record.id,
+        "class_names": names.tolist(),
+        "features": stored.input_width,
+        "transforms": list(stored.transforms.names)[: len(steps) - last],
+        "loss": dict(record.loss),
+        "parameters": {
+            "C": record.C,
+            "smoothing": record.smoothing,
+            "solver": record.method,
+            "tol": record.config.get("tol", 1e-3),
+            "smoothing_kind": record.smoothing_kind,
+            "fit_intercept": last,
+        },
+        "result": dict(record.result),
+        "arrays_sha256": digest_bytes((folder / ARRAYS).read_bytes()),
+    }
+    (folder / RECORD).write_bytes(seal(content))
+
+
+def load_estimator(folder: str | Path) -> ExportedClassifier:
+    """Read the estimator that `topline export --format sklearn` wrote; `InputError` if it is not whole.
+
+    Nothing in the folder can run code.
+    """
+    place = Path(folder)
+    try:
+        content = unseal((place / RECORD).read_bytes(), str(place / RECORD))
+        check_encoding(content, ESTIMATOR_ENCODING, str(place / RECORD))
+        data = (place / ARRAYS).read_bytes()
+    except (OSError, StorageError) as error:
+        raise InputError(f"{place} is no estimator that topline exported: {error}") from error
+    if digest_bytes(data) != content["arrays_sha256"]:
+        raise InputError(f"{place / ARRAYS} is damaged: export the model again")
+    with np.load(place / ARRAYS, allow_pickle=False) as found:
+        return _estimator(content, {name: found[name] for name in found.files})
+
+
+def _estimator(content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ExportedClassifier:
+    loss, result = loss_from_dict(content["loss"]), content["result"]
+    k = int(content["loss"].get("k") or 1)
+    made = ExportedClassifier(loss, k, **content["parameters"])
+    made.classes_ = np.sort(np.array(content["class_names"]))
+    made.coef_, made.intercept_ = arrays["coef_"], arrays["intercept_"]
+    made.transforms_ = Transforms.from_arrays(content["transforms"], arrays)
+    made.n_features_in_ = int(content["features"])
+    made.k_ = min(k, len(made.classes_))
+    bounds = {"primal_": "primal", "dual_": "dual", "dual_gap_": "gap", "relative_gap_": "relative_gap"}
+    facts: dict[str, Any] = {name: result.get(key) for name, key in bounds.items()}
+    facts = {name: math.nan if value is None else float(value) for name, value in facts.items()}
+    facts |= {
+        "status_": Status(result.get("status", "solved")),
+        "history_": (),
+        "n_iter_": result.get("passes"),
+    }
+    for name, value in facts.items():
+        setattr(made, name, value)
+    return made
+
+
+def estimator_scores(folder: Path, rows: NDArray[Any]) -> NDArray[np.float64]:
+    """Scores (rows, m) of a written estimator, classes in the model's order; of two, minus and plus half."""
+    made = load_estimator(folder)
+    scores = made.decision_function(rows)
+    if scores.ndim == 1:
+        scores = np.column_stack([-scores, scores]) / 2
+    names = unseal((folder / RECORD).read_bytes(), str(folder))["class_names"]
+    return np.asarray(scores[:, np.searchsorted(made.classes_, np.array(names))])
