@@ -15,17 +15,17 @@ MOST_HAPPENINGS = 50
 PARTS = {
     "products": "Products and reading",
     "kernels": "Work per row",
-    "waiting": "Waiting for the slowest",
+    "waiting": "Waiting and messages",
     "other": "Coordinator and checkpoints",
 }
 KINDS = {
-    "begin": "taken up",
+    "begin": "begun",
     "worker-joined": "worker joined",
     "worker-lost": "worker left",
     "loss": "blocks lost",
     "rebalance": "blocks moved",
     "rollback": "back to the last checkpoint",
-    "end": "let go",
+    "end": "ended",
 }
 
 
@@ -63,7 +63,7 @@ def happenings(run: RunView) -> list[tuple[str, str, str]]:
         if event.kind in KINDS:
             time = "" if math.isnan(event.at) else _clock(event.at)
             more = event.facts.get("reason") or event.facts.get("worker") or ""
-            shown.append((time, f"{KINDS[event.kind]} after round {event.after + 1}", str(more)))
+            shown.append((time, f"{KINDS[event.kind]} after {event.after + 1:,} rounds", str(more)))
     return shown[-MOST_HAPPENINGS:]
 
 

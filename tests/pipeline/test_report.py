@@ -123,7 +123,7 @@ def test_page_shows_what_the_run_cost() -> None:
     page = render(hand_made_report())
     for expected in (
         "1.4 s, 60.0%", "0.6 s, 25.0%", "0.1 s, 5.0%", "0.2 s, 10.0%", "40 MB", "960 MB", "1.08 GB",
-        "3.19 GB", "1, 0.5 s each, 4 MB", "worker left after round 5", "2026-09-21 14:13:20",
+        "3.19 GB", "1, 0.5 s each, 4 MB", "worker left after 5 rounds", "2026-09-21 14:13:20",
     ):  # fmt: skip
         assert expected in page
     older = [
