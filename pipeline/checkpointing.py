@@ -16,7 +16,7 @@ from pipeline.forecast import Forecast, TimeLeft
 from pipeline.interrupts import StopFlag
 from pipeline.progress import Progress
 from pipeline.run_history import RunHistory
-from solvers.executor import Executor
+from solvers.executor import Executor, SerialExecutor
 from solvers.orders import Commit
 from solvers.state import IterationRecord, SolverState
 from storage.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
@@ -95,7 +95,8 @@ class RunRecorder:
         self._executor = executor
         self._flag = flag
         self._progress = progress
-        self._history = RunHistory(place.store, place.run_id, remote=not executor.in_process)
+        remote = not isinstance(executor, SerialExecutor)
+        self._history = RunHistory(place.store, place.run_id, remote=remote)
         self._passes = 0
         self._pace = Pace(seconds, began=time.monotonic())
         self._forecast = Forecast(tol)

@@ -12,7 +12,7 @@ import pytest
 from pipeline import checkpointing
 from pipeline.checkpointing import RunPlace, RunRecorder
 from pipeline.interrupts import StopFlag
-from solvers import SerialExecutor, TopKHinge, solve
+from solvers import SerialExecutor, ThreadExecutor, TopKHinge, solve
 from storage.checkpoints import checkpoint_folder
 from storage.history import read_history
 from storage.stores import open_store
@@ -100,3 +100,13 @@ def test_who_watches_is_told_how_long_it_will_take(place: RunPlace, monkeypatch:
     assert left
     assert all(0.0 <= one.low <= one.seconds <= one.high < math.inf for one in left)
     assert np.isfinite([facts["relative_gap"] for facts in watcher.facts]).all()
+
+
+def test_threads_with_a_budget_of_memory_are_no_workers_that_come_and_go(place: RunPlace) -> None:
+    with (
+        ThreadExecutor(4, blocks=8, dual_bytes=1 << 30) as executor,
+        RunRecorder(place, executor, StopFlag(), math.inf, None) as recorder,
+    ):
+        solve(X, Y, TopKHinge(2), 0.01, 0.5, "fw", max_passes=20, executor=executor, callbacks=[recorder])
+    events = [record["event"] for record in read_history(place.store, place.run_id) if "event" in record]
+    assert events == ["begin", "end"]
