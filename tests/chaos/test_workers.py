@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.harness import FREE, KEPT, TOL, Chaos
+from tests.chaos.harness import FREE, KEPT, TOL, Chaos, until
 
 ORDER = "pipeline.worker_blocks:run_order"
 BLOCK = "solvers.blocks:Block.run"
@@ -47,7 +47,7 @@ def test_worker_killed_while_idle(chaos: Chaos, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("moment", ["product", pytest.param("checkpoint", marks=pytest.mark.chaos_long)])
 def test_worker_with_duals_killed_in_a(chaos: Chaos, rng: random.Random, moment: str) -> None:
-    """The duals are gone with the worker: the run goes back to its last checkpoint, by itself."""
+    """Its duals are gone: those of its blocks alone come from the last checkpoint, and the run goes on."""
     where, call = (ORDER, rng.randrange(50, 80))
     if moment == "checkpoint":
         where, call = "pipeline.worker_checkpoints:visit_duals", 2
@@ -56,10 +56,11 @@ def test_worker_with_duals_killed_in_a(chaos: Chaos, rng: random.Random, moment:
     chaos.conclude(ended)
     assert struck(chaos)
     lines = chaos.history()
-    lost = next(number for number, line in enumerate(lines) if line.get("event") == "rollback")
-    again = next(line["round"] for line in lines[lost:] if "round" in line)
-    assert again > min(chaos.rounds()), "it went on from a checkpoint, not from the start"
-    assert chaos.row.repeated == max([line["round"] for line in lines[:lost] if "round" in line]) + 1 - again
+    number, loss = next(item for item in enumerate(lines) if item[1].get("event") == "loss")
+    assert loss["lost_blocks"]
+    done = sum("round" in line for line in lines[:number])
+    chaos.row.repeated = max(0, len(chaos.rounds()) - chaos.undisturbed["rounds"])
+    assert chaos.row.repeated < done - (loss["saved_round"] or 0) + 2
 
 
 def test_worker_frozen(chaos: Chaos, rng: random.Random) -> None:
@@ -143,6 +144,23 @@ def test_worker_joins(chaos: Chaos, rng: random.Random) -> None:
     chaos.wait_for_orders(cluster, rng.randrange(100, 300))
     cluster.add_worker()
     assert chaos.conclude(job.wait())["primal"] == chaos.undisturbed["primal"]
+
+
+@pytest.mark.chaos_long
+def test_worker_joins_and_gets_blocks(chaos: Chaos, rng: random.Random) -> None:
+    """With their duals, in a run that is long enough; who gave them away then dies."""
+    cluster = chaos.cluster().start(workers=1)
+    job = chaos.train(*KEPT, "--tol", 1e-9, on=cluster)
+    chaos.wait_for_orders(cluster, rng.randrange(100, 300))
+    cluster.add_worker()
+    until(lambda: len({line[0] for line in cluster.orders() if len(line) == 3}) > 1, "orders of the second")
+    cluster.processes[0].end()
+    os.kill(cluster.pids()["w0"], signal.SIGKILL)
+    until(lambda: any(line.get("event") == "loss" for line in chaos.history()), "the loss")
+    job.send(signal.SIGINT)
+    chaos.conclude(chaos.resume(job.wait(), "--tol", TOL))
+    events = [line["event"] for line in chaos.history() if "event" in line]
+    assert [event for event in events if event in ("rebalance", "loss")] == ["rebalance", "loss"], events
 
 
 def test_worker_leaves(chaos: Chaos, rng: random.Random) -> None:

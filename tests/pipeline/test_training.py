@@ -336,7 +336,7 @@ def test_a_signal_leaves_a_run_that_goes_on(tmp_path: Path, number: int, workers
 
 @pytest.mark.cluster
 def test_duals_lost_with_a_worker_come_from_the_checkpoint(folder: Path) -> None:
-    """With smoothing the run rolls back to its last checkpoint and ends as if nothing had happened."""
+    """Those of its blocks alone; the run goes on and ends at the same answer, certified."""
     from pipeline.cluster import open_cluster
 
     class KillInRound12:
@@ -355,16 +355,19 @@ def test_duals_lost_with_a_worker_come_from_the_checkpoint(folder: Path) -> None
                 pids = self.client.run(os.getpid)
                 os.kill(pids[min(pids)], signal.SIGKILL)
 
-    options = config(folder, smoothing=0.5, tol=1e-9, max_passes=20, checkpoint_seconds=0.05)
+    options = config(folder, smoothing=0.5, checkpoint_seconds=0.05)
     undisturbed = train(options, HERE)
     with open_cluster(ClusterConfig(workers=2)) as client:
         assert client is not None
         result = train(options, progress=KillInRound12(client), client=client)
-    assert np.array_equal(load_model(result.model).array("W"), load_model(undisturbed.model).array("W"))
-    events = [record for record in read_history(open_store(folder), result.run) if "event" in record]
-    assert "rollback" in [event["event"] for event in events]
-    certificate = certify(result.model)
-    assert certificate.valid
+    assert result.solved
+    assert result.primal == pytest.approx(undisturbed.primal, rel=2e-2)
+    history = read_history(open_store(folder), result.run)
+    (loss,) = [record for record in history if record.get("event") == "loss"]
+    assert loss["lost_blocks"]
+    rounds = [record["round"] for record in history if "round" in record]
+    assert rounds == list(range(len(rounds))), "no round is repeated"
+    assert certify(result.model).certified
 
 
 def test_workers_lost_while_the_model_is_stored_leave_a_run_that_goes_on(
