@@ -164,7 +164,7 @@ class LocalStore(Store):
         except OSError as error:
             if error.errno in _FULL:
                 raise DiskFullError(
-                    f"no room is left to write {place}; free some space and run the same command again"
+                    f"no room is left to write {place}; free some space and go on"
                 ) from error
             raise AccessError(f"{place} cannot be used: {os.strerror(error.errno or errno.EIO)}") from error
 

@@ -202,7 +202,7 @@ class ObjectStore(Store):
         except self._failures as error:
             if isinstance(error, OSError) and error.errno in _FULL:
                 raise DiskFullError(
-                    f"no room is left to write {place}; free some space and run again"
+                    f"no room is left to write {place}; free some space and go on"
                 ) from None
             # The driver's own words may quote requests, signatures and keys: only the kind is passed on.
             raise AccessError(
