@@ -1,0 +1,175 @@
+"""What a sweep tries: a grid of C, k, losses and smoothings, and how its cells are compared and ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from pipeline.train_config import LOSSES_WITH_K, NonEmpty, TrainConfig, Weights
+
+Rule = Literal["race", "certificate", "none"]
+
+# Options that every cell has in common with the sweep.
+SHARED = {"store", "dataset", "smoothing_kind", "class_weight", "method", "transforms", "tol", "seed"}
+# Losses that take no smoothing; the solvers' own registry says the same, and reading it would compile.
+SMOOTH_LOSSES = frozenset({"softmax", "topk_entropy", "one_vs_all_logistic"})
+
+
+@dataclass(frozen=True, order=True)
+class Variant:
+    """A loss with its parameters: what a path of C is solved for."""
+
+    loss: str
+    k: int | None
+    smoothing: float
+
+    @property
+    def name(self) -> str:
+        """Loss and parameters in a few words."""
+        k = "" if self.k is None else f" k={self.k}"
+        return f"{self.loss}{k}" + (f" smoothing={self.smoothing:g}" if self.smoothing else "")
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One point of the grid."""
+
+    variant: Variant
+    C: float
+
+
+class SweepConfig(BaseModel):
+    """A sweep by cross-validation on the training rows of a dataset.
+
+    Every list is tried with every other; `k` counts for the losses that have one, `smoothing` for those that
+    are not smooth as they are.  `resume` names a sweep that was stopped, and nothing but the store, the
+    number of passes and what is done with the best cell may then be given anew.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    store: NonEmpty = Field(default="topline-store", description="Store that holds the dataset")
+    dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
+    C: tuple[float, ...] = Field(
+        default="1e-3:1e2:11",  # read by the validator, shown by --help
+        validate_default=True,
+        description="Costs to try: numbers, or LOW:HIGH:COUNT for so many a constant factor apart",
+    )
+    loss: tuple[NonEmpty, ...] = Field(default=("topk_hinge",), description="Losses to try")
+    k: tuple[int, ...] = Field(default=(), description="k of the top-k losses to try (as for train)")
+    smoothing: tuple[float, ...] = Field(default=(0.0,), description="Smoothings to try")
+    topk: int | None = Field(
+        default=None, ge=1, description="Cells are compared by top-k accuracy at this k (the k tried, or 1)"
+    )
+    folds: int = Field(default=5, ge=2, le=50, description="Folds, stratified, the same for all cells")
+    rows: int | None = Field(
+        default=None, ge=2, description="Use so many training rows, drawn in the proportions of the classes"
+    )
+    rule: Rule = Field(
+        default="race",
+        description="When cells end early: by certificate alone, also by a race over the folds, or none",
+    )
+    confidence: float = Field(
+        default=0.95, gt=0.5, lt=1.0, description="Confidence with which the race drops a cell"
+    )
+    weights: Weights | tuple[float, ...] | None = Field(
+        default=None, description="Rank weights of the weighted losses, as for train"
+    )
+    margins: Path | None = Field(default=None, description="Margin matrix of the structured hinge")
+    smoothing_kind: Literal["moreau", "others"] = Field(
+        default="moreau", description="Smooth in all m scores, or (others) in those of the other classes"
+    )
+    class_weight: Literal["none", "balanced"] = Field(
+        default="none", description="balanced: every class counts as much as any other, whatever its rows"
+    )
+    method: NonEmpty = Field(default="dual_ascent", description="dual_ascent or sdca")
+    transforms: tuple[str, ...] = Field(
+        default=("l2", "bias"), description="Fitted on each fold's training rows, in this order"
+    )
+    tol: float = Field(default=1e-3, gt=0.0, allow_inf_nan=False, description="Relative gap at the latest")
+    max_passes: int = Field(default=3000, ge=1, description="Passes over a fold's rows at most, each cell")
+    seed: int = Field(default=0, ge=0, description="Seed of everything random")
+    resume: NonEmpty | None = Field(default=None, description="Id of a stopped sweep to continue")
+    train_best: bool = Field(default=False, description="Train the best cell on all training rows at the end")
+
+    @field_validator("C", mode="before")
+    @classmethod
+    def _read_costs(cls, value: object) -> object:
+        return _costs(value) if isinstance(value, str) else value
+
+    @field_validator("loss", "k", "smoothing", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(_parts(value)) if isinstance(value, str) else value
+
+    @field_validator("transforms", mode="before")
+    @classmethod
+    def _split_names(cls, value: object) -> object:
+        names = _parts(value) if isinstance(value, str) else value
+        return () if names == ["none"] else names
+
+    @model_validator(mode="after")
+    def _cells_can_be_trained(self) -> SweepConfig:
+        if not self.C or not self.loss or not self.smoothing:
+            raise ValueError("there is no cell to try: give at least one C, one loss and one smoothing")
+        if any(not 0.0 < C < float("inf") for C in self.C):
+            raise ValueError("every C must be a positive number")
+        if self.method not in ("dual_ascent", "sdca"):
+            raise ValueError(f"a sweep goes from C to C with dual_ascent or sdca, not with {self.method}")
+        if "truncated_topk_entropy" in self.loss:
+            raise ValueError("truncated_topk_entropy is not convex and has no certificate: leave it out")
+        for variant in self.variants():
+            self.train_config(Cell(variant, self.C[0]))
+        return self
+
+    def variants(self) -> list[Variant]:
+        """Give all losses with their parameters, each once; `k` is None where the data decides it."""
+        found: dict[Variant, None] = {}
+        for loss, k, smoothing in product(self.loss, self.k or (None,), self.smoothing):
+            k = k if loss in LOSSES_WITH_K else None
+            found[Variant(loss, k, 0.0 if loss in SMOOTH_LOSSES else smoothing)] = None
+        return list(found)
+
+    def grid(self) -> tuple[float, ...]:
+        """Give the values of C, each once and from the smallest."""
+        return tuple(sorted(set(self.C)))
+
+    def train_config(self, cell: Cell) -> TrainConfig:
+        """Give the options of `train` for a cell, on all training rows."""
+        shared: dict[str, Any] = self.model_dump(include=SHARED)
+        loss = cell.variant.loss
+        if not cell.variant.smoothing:
+            del shared["smoothing_kind"]
+        return TrainConfig(
+            **shared,
+            C=cell.C,
+            loss=loss,
+            k=cell.variant.k,
+            smoothing=cell.variant.smoothing,
+            max_passes=self.max_passes,
+            weights=self.weights if loss.startswith("weighted_") else None,
+            margins=self.margins if loss == "structured_hinge" else None,
+        )
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _costs(text: str) -> tuple[float, ...]:
+    """Read "0.1,1,10" or "1e-3:1e2:11"; such a range is rounded to numbers that a person can repeat."""
+    try:
+        if ":" not in text:
+            return tuple(float(part) for part in _parts(text))
+        low, high, count = text.split(":")
+        first, last, number = float(low), float(high), int(count)
+    except ValueError:
+        raise ValueError("give numbers as in 0.1,1,10, or LOW:HIGH:COUNT as in 1e-3:1e2:11") from None
+    if not (0.0 < first <= last < float("inf") and number >= 1):
+        raise ValueError("a range is LOW:HIGH:COUNT with 0 < LOW <= HIGH, as in 1e-3:1e2:11")
+    return tuple(float(f"{C:.4g}") for C in np.geomspace(first, last, number))

@@ -1,0 +1,99 @@
+"""The training rows of a dataset cut into folds, and one fold's data in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, vstack
+
+from pipeline.partition import TrainingRows
+from pipeline.transforms import Transforms
+from storage.features import Dataset
+from storage.stores import open_store
+
+Labels = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class FoldSource:
+    """Where the folds come from; the same values give the same folds in every process."""
+
+    store: str
+    dataset: str
+    folds: int
+    seed: int
+    rows: int | None
+    transforms: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class FoldData:
+    """The rows that one fold trains on, X (n, d), and the held-out rest, after its own transforms."""
+
+    X: Any
+    y: Labels
+    held_out: Any
+    held_out_y: Labels
+    m: int
+
+    def weights(self, class_weight: str) -> NDArray[np.float64] | None:
+        """How often each row counts (n,): once, or so that all classes that occur count the same."""
+        if class_weight == "none":
+            return None
+        counts = np.bincount(self.y, minlength=self.m)
+        share = len(self.y) / np.count_nonzero(counts)
+        return np.asarray(share / counts[self.y], dtype=np.float64)
+
+
+def stratified_folds(y: Labels, folds: int, seed: int) -> NDArray[np.int64]:
+    """Fold of each row (n,): every class, and all rows, are spread over the folds to within one row."""
+    fold = np.empty(len(y), dtype=np.int64)
+    fold[_by_class(y, seed)] = np.arange(len(y)) % folds
+    return fold
+
+
+def stratified_sample(y: Labels, rows: int | None, seed: int) -> NDArray[np.int64]:
+    """Ascending numbers of `rows` rows, of every class its share to within one; all where there are fewer."""
+    if rows is None or rows >= len(y):
+        return np.arange(len(y))
+    return np.sort(_by_class(y, seed)[np.arange(rows) * len(y) // rows])
+
+
+@lru_cache(maxsize=4)
+def fold_data(source: FoldSource, fold: int) -> FoldData:
+    """Read one fold's rows; the last few folds stay in memory."""
+    X, y, m = _all_rows(source)
+    out = stratified_folds(y, source.folds, source.seed) == fold
+    rows, rest = X[~out], X[out]
+    fitted = Transforms.fit(
+        source.transforms, lambda: iter((rows,)), is_sparse=not isinstance(X, np.ndarray), seed=source.seed
+    )
+    return FoldData(fitted.apply(rows), y[~out], fitted.apply(rest), y[out], m)
+
+
+@lru_cache(maxsize=1)
+def _all_rows(source: FoldSource) -> tuple[Any, Labels, int]:
+    rows = TrainingRows(Dataset.open(open_store(source.store), source.dataset), "train")
+    wanted = stratified_sample(rows.labels(), source.rows, source.seed)
+    parts = []
+    for start, stop, tile in rows.tiles():
+        low, high = np.searchsorted(wanted, (start, stop))
+        parts.append(tile[wanted[low:high] - start])
+    X = np.concatenate(parts) if isinstance(parts[0], np.ndarray) else csr_matrix(vstack(parts, format="csr"))
+    return X, rows.labels()[wanted], rows.dataset.info.m
+
+
+def forget_folds() -> None:
+    """Let go of all rows in memory."""
+    fold_data.cache_clear()
+    _all_rows.cache_clear()
+
+
+def _by_class(y: Labels, seed: int) -> NDArray[np.int64]:
+    """All row numbers, class after class, those of a class in a random order."""
+    shuffled = np.random.default_rng(seed).permutation(len(y))
+    return np.asarray(shuffled[np.argsort(y[shuffled], kind="stable")], dtype=np.int64)

@@ -1,0 +1,212 @@
+"""One path of C on one fold, taken further a round at a time: the unit of work of a sweep.
+
+A round asks for some cells of the path with a relative gap each.  A cell goes on from where the last round
+left it; in the first round it starts from the dual variables of the next smaller C, which are feasible
+whatever C is (`solvers.warm_start`).  What a path has reached stays in the process that took it there; a task
+names every round so far, so that any other process comes to the same numbers by taking them again, and one
+that has taken the last round already gives its answer again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from pipeline.blas_threads import BlasThreads
+from pipeline.loss_choice import chosen_loss
+from pipeline.sweep_bounds import ball_radius, count_hits
+from pipeline.sweep_folds import FoldData, FoldSource, fold_data
+from pipeline.train_config import TrainConfig
+from solvers.api import solve
+from solvers.executor import SerialExecutor
+from solvers.state import IterationRecord, SolveResult, SolverState
+
+#: How many times the gap that is asked for a cell is looked at on its way.
+EARLIER = 3.0
+
+#: The cells of one round: C, ascending, and the relative gap to reach.
+Round: TypeAlias = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class PathTask:
+    """Take the path of `train` (its C aside) on one fold through `rounds`; only the last may be new.
+
+    `name` tells paths apart that a process may hold at the same time.
+    """
+
+    name: str
+    source: FoldSource
+    train: TrainConfig
+    fold: int
+    topk: int
+    rounds: tuple[Round, ...]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A cell on one fold after a round: what it costs, how exact it is, and how it does on the held-out rows.
+
+    `passes` and `seconds` are those of this round; passes count the last, exact one too.  The exact solution
+    has between `low` and `high` hits.  `earlier` are the hits when the gap was still up to `EARLIER` times as
+    large, None where nothing was measured between that and the end.
+    """
+
+    C: float
+    fold: int
+    rows: int
+    hits: int
+    low: int
+    high: int
+    primal: float
+    gap: float
+    relative_gap: float
+    passes: int
+    seconds: float
+    status: str
+    earlier: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return dict(self.__dict__)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Measurement:
+        """Read what `to_dict` gave."""
+        return cls(**values)
+
+
+@dataclass(eq=False)
+class _Path:
+    """What a process knows of a path: the answers so far, and each cell's state with A, which is sparse."""
+
+    answers: list[tuple[Measurement, ...]] = field(default_factory=list)
+    cells: dict[float, tuple[SolverState, Any]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_paths: dict[tuple[str, int], _Path] = {}
+_registry = threading.Lock()
+_blas = BlasThreads()
+
+
+def advance_paths(tasks: Sequence[PathTask]) -> list[tuple[Measurement, ...]]:
+    """Take paths through their last round, one after the other, and give what came of each."""
+    return [_advance(task) for task in tasks]
+
+
+def forget_paths(name: str) -> None:
+    """Let go of the paths whose names begin with `name`."""
+    with _registry:
+        for key in [key for key in _paths if key[0].startswith(name)]:
+            del _paths[key]
+
+
+def _advance(task: PathTask) -> tuple[Measurement, ...]:
+    with _registry:
+        path = _paths.setdefault((task.name, task.fold), _Path())
+    # A task that was given up by who asked may still be running when it is asked for again.
+    with path.lock, _blas.one():
+        for number in range(len(path.answers), len(task.rounds)):
+            path.answers.append(_take_round(path, task, task.rounds[number]))
+        return path.answers[len(task.rounds) - 1]
+
+
+def _take_round(path: _Path, task: PathTask, cells: Round) -> tuple[Measurement, ...]:
+    data = fold_data(task.source, task.fold)
+    measured = []
+    before: Any = None
+    for C, gap in cells:
+        began = time.perf_counter()
+        known = path.cells.get(C)
+        glance = _Glance(data, task.topk, gap)
+        result = _solved(task, data, C, gap, known, before, glance)
+        if result.A is None:
+            raise AssertionError("the serial executor keeps A")
+        before = csr_matrix(result.A)
+        path.cells[C] = (replace(result.state, commit=None), before)
+        spent = result.passes - (0 if known is None else known[0].passes) + 1
+        found = _measured(task, data, C, result, spent, glance.hits)
+        measured.append(replace(found, seconds=time.perf_counter() - began))
+    wanted = {C for C, _ in cells}
+    path.cells = {C: kept for C, kept in path.cells.items() if C in wanted}
+    return tuple(measured)
+
+
+class _Glance:
+    """Counts the hits once on the way to `gap`; called after every round."""
+
+    def __init__(self, data: FoldData, topk: int, gap: float) -> None:
+        self._data, self._topk, self._gap = data, topk, gap
+        self._W: NDArray[np.float64] | None = None
+        self.hits: int | None = None
+
+    def __call__(self, record: IterationRecord, state: SolverState) -> None:
+        """Look at the iterate that the record is about: the one that the round before ended with."""
+        near = self._gap < record.relative_gap <= EARLIER * self._gap
+        if near and self.hits is None and self._W is not None:
+            data = self._data
+            self.hits = count_hits(data.held_out, data.held_out_y, self._W, self._topk, 0.0).hits
+        self._W = state.W
+
+
+def _solved(
+    task: PathTask,
+    data: FoldData,
+    C: float,
+    gap: float,
+    known: tuple[SolverState, Any] | None,
+    before: Any,
+    glance: _Glance,
+) -> SolveResult:
+    """Solve a cell from where it was, else from the dual variables of the smaller C, else from zero."""
+    n, config = len(data.y), task.train
+    state, A = (None, before) if known is None else known
+    return solve(
+        data.X,
+        data.y,
+        chosen_loss(config),
+        1.0 / (n * C),
+        config.smoothing,
+        config.method,
+        sample_weight=data.weights(config.class_weight),
+        smoothing_kind=config.smoothing_kind,
+        tol=gap,
+        max_passes=config.max_passes,
+        seed=config.seed,
+        executor=SerialExecutor(),
+        callbacks=(glance,),
+        keep_duals=True,
+        m=data.m,
+        state=state,
+        duals=None if A is None else [(0, n, np.asarray(A.toarray()))],
+    )
+
+
+def _measured(
+    task: PathTask, data: FoldData, C: float, result: SolveResult, passes: int, earlier: int | None
+) -> Measurement:
+    radius = ball_radius(result.gap, result.primal, result.problem.lam, of_duals=result.W_dual is None)
+    count = count_hits(data.held_out, data.held_out_y, result.W, task.topk, radius)
+    return Measurement(
+        C=C,
+        fold=task.fold,
+        rows=count.rows,
+        hits=count.hits,
+        low=count.low,
+        high=count.high,
+        primal=result.primal,
+        gap=result.gap,
+        relative_gap=result.relative_gap,
+        passes=passes,
+        seconds=0.0,
+        status=result.status.value,
+        earlier=earlier,
+    )
