@@ -58,9 +58,10 @@ def test_worker_with_duals_killed_in_a(chaos: Chaos, rng: random.Random, moment:
     lines = chaos.history()
     number, loss = next(item for item in enumerate(lines) if item[1].get("event") == "loss")
     assert loss["lost_blocks"]
+    assert chaos.rounds() == list(range(len(chaos.rounds()))), "no round is done again"
+    # What the lost blocks go back by; how many rounds Frank-Wolfe then takes to a tolerance is chance.
     done = sum("round" in line for line in lines[:number])
-    chaos.row.repeated = max(0, len(chaos.rounds()) - chaos.undisturbed["rounds"])
-    assert chaos.row.repeated < done - (loss["saved_round"] or 0) + 2
+    chaos.row.repeated = done - (loss["saved_round"] or 0)
 
 
 def test_worker_frozen(chaos: Chaos, rng: random.Random) -> None:
