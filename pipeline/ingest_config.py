@@ -114,8 +114,15 @@ class ImportConfig(SplitConfig):
 
 
 class PredictConfig(ImageLimits):
-    """New images for a trained model."""
+    """New images for a trained model, or a stored dataset."""
 
     images: NonEmpty | None = Field(default=None, description="Folder, image, table or tar shards")
-    top_k: int = Field(default=5, ge=1, description="Best classes to give for each image")
+    dataset: NonEmpty | None = Field(
+        default=None, description="Dataset to classify instead of images: its id, or latest"
+    )
+    store: NonEmpty | None = Field(default=None, description="Store of the dataset (default: the model's)")
+    output: Path | None = Field(
+        default=None, description="Parquet file for the predictions of a dataset's rows"
+    )
+    top_k: int = Field(default=5, ge=1, description="Best classes to give for each image or row")
     batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")

@@ -10,6 +10,7 @@ A store is a folder or a prefix with
     datasets/<key>/files.json        every file with size and SHA-256; its own digest is the dataset's
     models/m0001/00000001.json       sealed revisions of a model's record; the first makes it visible
     models/m0001/arrays/             Zarr group: weights, transforms, duals
+    predictions/<key>-<token>/       Zarr group: best classes and scores of all rows, named by <key>.json
     runs/r0001/                      run.json, history.jsonl, outcome.json
     runs/r0001/checkpoints/          a record and a Zarr group for each of the last two
 

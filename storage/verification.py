@@ -19,6 +19,7 @@ from storage.history import HistoryReader, history_path
 from storage.kernels import kernel_folders, kernel_keys, load_kernel
 from storage.local_store import PARTIAL
 from storage.models import load_model, published_models, unfinished_models
+from storage.predictions import predictions_findings
 from storage.registry import registry_findings
 from storage.runs import read_run, run_names
 from storage.stores import Store
@@ -41,6 +42,7 @@ def verify_store(store: Store, *, deep: bool = True) -> list[Finding]:
     found += registry_findings(store)
     found += _runs(store, datasets, deep=deep)
     found += _kernels(store, deep=deep)
+    found += predictions_findings(store, deep=deep)
     found += _partials(store)
     return sorted(found, key=lambda finding: (finding.harmless, finding.path, finding.rows or (0, 0)))
 

@@ -78,7 +78,7 @@ add_command(
     app,
     sharing.predict,
     name="predict",
-    sections=("predict",),
+    sections=("predict", "cluster"),
     example="topline predict topline-run/models/m0001 --images new-photos --top-k 5",
 )
 add_command(

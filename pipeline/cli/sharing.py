@@ -10,7 +10,8 @@ import typer
 from pipeline.cli.command import Call, Outcome
 from pipeline.cli.models import ModelArgument, find_model
 from pipeline.cli.table import facts, table
-from pipeline.config import PredictConfig
+from pipeline.config import ClusterConfig, PredictConfig
+from pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
     from pipeline.prediction import PredictResult
@@ -21,10 +22,17 @@ SUFFIXES = {"npz": ".npz", "onnx": ".onnx", "safetensors": ".safetensors", "skle
 
 
 def predict(call: Call, model: ModelArgument) -> Outcome:
-    """Classify new images: the best classes of each, with their scores."""
+    """Classify new images, or with --dataset the rows of a store: the best classes of each, and scores."""
     from pipeline.prediction import predict as classify
 
-    found: PredictResult = classify(find_model(model), call.config(PredictConfig), call.progress)
+    config = call.config(PredictConfig)
+    if config.dataset is not None:
+        return _predict_dataset(call, model, config)
+    if config.store or config.output or call.chose("cluster", *ClusterConfig.model_fields):
+        raise ConfigError(
+            "--store, --output and --workers belong to --dataset: name a dataset, or leave them out"
+        )
+    found: PredictResult = classify(find_model(model), config, call.progress)
     rows = [
         (
             one.sample,
@@ -36,6 +44,22 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     unreadable = sum(not one.labels for one in found.predictions)
     warnings = [f"{unreadable} of {len(rows)} images could not be read"] if unreadable else []
     return Outcome(found.to_dict(), table(("image", "best classes"), rows), warnings)
+
+
+def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
+    from pipeline.batch_prediction import predict_dataset
+
+    if config.images is not None:
+        raise ConfigError("--images and --dataset are two things to classify: give one of them")
+    found = predict_dataset(find_model(model), config, call.config(ClusterConfig), call.progress)
+    without = f", {found.unclassified:,} of them rejected" if found.unclassified else ""
+    speed = "stored already" if found.reused else f"{found.rows / found.seconds:,.0f} rows/s"
+    shown = {
+        "predictions": f"{found.predictions} ({speed})",
+        "dataset": f"{found.dataset}, {found.rows:,} rows{without}",
+        "classes": f"the best {found.top_k} of each row",
+    }
+    return Outcome(found.to_dict(), facts({**shown, **({"table": found.output} if found.output else {})}))
 
 
 def export(

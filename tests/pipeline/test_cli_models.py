@@ -43,3 +43,17 @@ def test_a_model_is_weighed_promoted_and_rolled_back(topline: Any, store: str) -
     assert "write STORE/models/m0001" in topline("models", "delete", store).err
     both = topline("models", "promote", better, "--by-rule", "--force", "--reason", "x")
     assert (both.code, "leave out the rule" in both.err) == (BAD_INPUT, True)
+
+
+def test_a_dataset_is_predicted_or_images_are(topline: Any, store: str) -> None:  # noqa: F811
+    options = ("predict", f"{store}/models/m0001", "--workers", "0")
+    ran = topline(*options, "--dataset", "latest", "--top-k", "2", "--json")
+    assert (ran.code, ran.json["rows"], ran.json["reused"]) == (0, 700, False), ran.err
+    assert "stored already" in topline(*options, "--dataset", "latest", "--top-k", "2").out
+    for words, said in [
+        (("--images", "photos"), "belong to --dataset"),
+        (("--dataset", "latest", "--images", "photos"), "give one of them"),
+        (("--dataset", "d0009-00000000"), "has no dataset d0009-00000000"),
+    ]:
+        refused = topline(*options, *words)
+        assert (refused.code, said in refused.err) == (BAD_INPUT, True), refused.err

@@ -1,0 +1,308 @@
+"""A model over a whole stored dataset: units of rows go to Dask workers, which write what they find.
+
+A unit is a shard of the dataset, and what is predicted of it lies in a shard of its own, which one worker
+writes whole: units that were lost with a worker are simply done again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from distributed import Client
+from numpy.typing import NDArray
+
+from pipeline.cluster import open_cluster
+from pipeline.dask_calls import Call, WorkerCalls, WorkersLost
+from pipeline.errors import ClusterError, ConfigError, InputError
+from pipeline.ingest_config import PredictConfig
+from pipeline.progress import Progress
+from pipeline.stored_model import StoredModel
+from pipeline.train_config import ClusterConfig
+from storage.errors import DiskFullError
+from storage.features import Dataset
+from storage.files import FileEntry
+from storage.predictions import (
+    PredictionsDraft,
+    StoredPredictions,
+    find_predictions,
+    predictions_key,
+)
+from storage.stores import open_store
+
+logger = logging.getLogger(__name__)
+
+# Scores of so many bytes are computed at once.
+SCORE_BYTES = 1 << 26
+# Rows of about so many bytes go to a worker in one call: seconds of work, and little to do again.
+CALL_BYTES = 1 << 28
+# So many rounds in a row may lose a worker.
+LOSSES = 5
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """Where the predictions lie and what they cost; `unclassified` rows have no features.
+
+    `reused`: they were stored already.
+    """
+
+    predictions: str
+    model: str
+    dataset: str
+    rows: int
+    unclassified: int
+    top_k: int
+    seconds: float
+    reused: bool
+    output: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchTask:
+    """What a worker needs to know."""
+
+    model_url: str
+    dataset: Dataset
+    draft: PredictionsDraft
+
+
+def predict_dataset(
+    model_url: str,
+    config: PredictConfig,
+    cluster: ClusterConfig | None = None,
+    progress: Progress | None = None,
+    client: Client | None = None,
+) -> BatchResult:
+    """Predict the best classes of every row of a dataset, and store them beside it.
+
+    `cluster` says where it runs (default: one worker a core); an open `client` goes before it.  What was
+    predicted before is found again.  Raises `InputError` for features that the model does not take, and
+    `ClusterError` where the workers stay away.
+    """
+    started = time.perf_counter()
+    stored = StoredModel.open(model_url)
+    record = stored.model.record
+    store = stored.model.store if config.store is None else open_store(config.store)
+    dataset = Dataset.open(store, config.dataset or "latest")
+    _check(stored, dataset, config)
+    facts = {
+        "model": stored.model.url,
+        "model_created": record.created,
+        "dataset": dataset.info.id,
+        "dataset_digest": dataset.info.digest,
+        "top_k": config.top_k,
+    }
+    key = predictions_key(facts)
+    found = find_predictions(store, key)
+    reused = found is not None
+    if found is None:
+        draft = PredictionsDraft.begin(store, key, dataset.plan, config.top_k)
+        task = BatchTask(stored.model.url, dataset, draft)
+        try:
+            entries = _entries(task, cluster or ClusterConfig(), progress, client)
+            found = draft.publish(key, entries, {**facts, "class_names": list(record.class_names)})
+        except BaseException:
+            draft.discard()
+            raise
+    if config.output is not None:
+        write_table(found, dataset, config.output)
+    return BatchResult(
+        predictions=found.url,
+        model=stored.model.url,
+        dataset=dataset.info.id,
+        rows=dataset.info.n_rows,
+        unclassified=int((dataset.labels() < 0).sum()),
+        top_k=config.top_k,
+        seconds=time.perf_counter() - started,
+        reused=reused,
+        output=None if config.output is None else str(config.output),
+    )
+
+
+def predict_units(task: BatchTask, units: Sequence[int]) -> list[FileEntry]:
+    """Predict and write some units; runs on a worker."""
+    stored = _opened(task.model_url)
+    labels, k, m = task.dataset.labels(), task.draft.top_k, stored.model.record.m
+    entries: list[FileEntry] = []
+    for unit in units:
+        span = task.draft.plan.bounds(unit)
+        rows: Any = task.dataset.rows(span.start, span.stop)
+        classes = np.empty((span.rows, k), dtype=np.int32)
+        scores = np.empty((span.rows, k), dtype=np.float32)
+        step = max(1, SCORE_BYTES // (8 * m))
+        for low in range(0, span.rows, step):
+            found = stored.scores(stored.transforms.apply(rows[low : low + step]))
+            best = np.argsort(-found, axis=1, kind="stable")[:, :k]
+            classes[low : low + step] = best
+            scores[low : low + step] = np.take_along_axis(found, best, axis=1)
+        # A rejected row has zeros for features, which mean nothing.
+        rejected = labels[span.start : span.stop] < 0
+        classes[rejected], scores[rejected] = -1, np.nan
+        entries += task.draft.write_unit(unit, classes, scores)
+    return entries
+
+
+def write_table(found: StoredPredictions, dataset: Dataset, path: Path) -> None:
+    """Write predictions as a Parquet file: sample_id, and lists of class names and scores, the best first."""
+    names = np.array([*found.facts["class_names"], None], dtype=object)
+    ids = dataset.sample_ids()
+    kinds = [
+        ("sample_id", pa.string()),
+        ("classes", pa.list_(pa.string())),
+        ("scores", pa.list_(pa.float32())),
+    ]
+    waiting = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with pq.ParquetWriter(waiting, pa.schema(kinds)) as writer:
+            for start, stop, classes, scores in _row_runs(found, dataset):
+                known = classes[:, 0] >= 0
+                columns = {
+                    "sample_id": ids[start:stop],
+                    "classes": _or_none(names[classes], known),
+                    "scores": _or_none(scores, known),
+                }
+                writer.write_table(pa.table(columns, schema=pa.schema(kinds)))
+        waiting.replace(path)
+    except OSError as error:
+        waiting.unlink(missing_ok=True)
+        raise DiskFullError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _row_runs(
+    found: StoredPredictions, dataset: Dataset
+) -> Iterator[tuple[int, int, NDArray[Any], NDArray[Any]]]:
+    for unit in range(dataset.plan.units):
+        span = dataset.plan.bounds(unit)
+        yield (
+            span.start,
+            span.stop,
+            found.classes.rows(span.start, span.stop),
+            found.scores.rows(span.start, span.stop),
+        )
+
+
+def _or_none(values: NDArray[Any], known: NDArray[np.bool_]) -> list[Any]:
+    return [row if there else None for row, there in zip(values.tolist(), known.tolist(), strict=True)]
+
+
+def _check(stored: StoredModel, dataset: Dataset, config: PredictConfig) -> None:
+    record, info = stored.model.record, dataset.info
+    if config.top_k > record.m:
+        raise ConfigError(f"--top-k {config.top_k} is more than the model's {record.m} classes")
+    theirs, ours = record.features.get("backbone"), info.features.get("backbone")
+    if theirs != ours:
+        raise InputError(
+            f"dataset {info.id} was made by another backbone than the data of model {record.id}:"
+            " extract the images again with the model's"
+        )
+    if stored.input_width != info.d:
+        raise InputError(
+            f"dataset {info.id} has {info.d} features a row, and model {record.id} takes {stored.input_width}"
+        )
+
+
+def _entries(
+    task: BatchTask, cluster: ClusterConfig, progress: Progress | None, client: Client | None
+) -> list[FileEntry]:
+    """Do all units, here or on workers; give the files."""
+    if progress is not None:
+        progress.begin("predict", task.dataset.info.n_rows, "rows")
+    if task.draft.store.url.startswith("memory://"):
+        return _advance(_here(task), progress)
+    if client is not None:
+        return _advance(_on_workers(task, client, cluster), progress)
+    info = task.dataset.info
+    size = info.n_rows * info.d * np.dtype(info.dtype).itemsize
+    with open_cluster(cluster, data_bytes=size) as opened:
+        found = _here(task) if opened is None else _on_workers(task, opened, cluster)
+        return _advance(found, progress)
+
+
+def _advance(batches: Iterator[list[FileEntry]], progress: Progress | None) -> list[FileEntry]:
+    entries: list[FileEntry] = []
+    for batch in batches:
+        entries += batch
+        if progress is not None:
+            # Each run of rows has two files.
+            progress.advance(sum(entry.rows[1] - entry.rows[0] for entry in batch if entry.rows) // 2)
+    return entries
+
+
+def _here(task: BatchTask) -> Iterator[list[FileEntry]]:
+    try:
+        for unit in range(task.draft.plan.units):
+            yield predict_units(task, [unit])
+    finally:
+        forget_model()
+
+
+def _on_workers(task: BatchTask, client: Client, cluster: ClusterConfig) -> Iterator[list[FileEntry]]:
+    """Deal units out in rounds, one call a worker; a round that loses a worker is dealt anew."""
+    calls = WorkerCalls(client, silence=cluster.silence)
+    waiting = list(range(task.draft.plan.units))
+    info = task.dataset.info
+    unit_bytes = task.draft.plan.shard_rows * info.d * np.dtype(info.dtype).itemsize
+    hoped, losses = 1, 0
+    while waiting:
+        workers = calls.wait_for_workers(hoped, cluster.worker_wait)
+        hoped = max(hoped, len(workers))
+        dealt = _dealt(waiting, list(workers), max(1, CALL_BYTES // max(1, unit_bytes)))
+        try:
+            answers = calls.run(
+                [Call(worker, predict_units, (task, units)) for worker, units in dealt.items()]
+            )
+        except WorkersLost as error:
+            losses += 1
+            if losses > LOSSES:
+                raise ClusterError(f"{error}, {losses} times in a row: give workers more memory") from error
+            logger.warning("%s: its rows are dealt anew", error)
+            continue
+        losses = 0
+        waiting = waiting[sum(map(len, dealt.values())) :]
+        yield [entry for worker in dealt for entry in answers[worker]]
+    try:
+        calls.run([Call(worker, forget_model, ()) for worker in calls.trusted_workers()])
+    except (WorkersLost, ClusterError) as error:
+        logger.debug("a worker still holds the model: %s", error)
+
+
+def _dealt(waiting: Sequence[int], workers: Sequence[str], most: int) -> Mapping[str, list[int]]:
+    """Deal the first of the waiting units out: the same number for each, at most so many."""
+    each = max(1, min(most, len(waiting) // len(workers)))
+    dealt = {worker: list(waiting[i * each : (i + 1) * each]) for i, worker in enumerate(workers)}
+    return {worker: units for worker, units in dealt.items() if units}
+
+
+_lock = threading.Lock()
+_held: StoredModel | None = None
+
+
+def _opened(model_url: str) -> StoredModel:
+    """Open a model once in each process; the last one makes room."""
+    global _held
+    with _lock:
+        if _held is None or _held.model.url != model_url:
+            _held = None
+            _held = StoredModel.open(model_url)
+        return _held
+
+
+def forget_model() -> None:
+    """Let go of the model."""
+    global _held
+    with _lock:
+        _held = None

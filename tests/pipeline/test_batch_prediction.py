@@ -1,0 +1,121 @@
+"""A model over a stored dataset: what is written is what the model says, whoever wrote it."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import batch_prediction
+from pipeline.batch_prediction import predict_dataset
+from pipeline.cluster import open_cluster
+from pipeline.dask_calls import WorkerCalls, WorkersLost
+from pipeline.errors import ClusterError, ConfigError, InputError
+from pipeline.ingest_config import PredictConfig
+from pipeline.stored_model import StoredModel
+from pipeline.train_config import ClusterConfig, TrainConfig
+from pipeline.training import train
+from storage.features import Dataset
+from storage.predictions import load_predictions
+from storage.stores import open_store
+from storage.verification import verify_store
+from tests.pipeline.small_data import make_features, make_split, small_dataset, write_dataset
+from tests.storage.test_integrity import flip_first
+
+HERE = ClusterConfig(workers=0)
+REJECTED = [0, 65, 699]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("predicted") / "store"
+    small_dataset(folder)
+    url = train(TrainConfig(store=str(folder), k=2, tol=0.05, transforms=("standardize", "bias")), HERE).model
+    X, labels = make_features(700, 12, 5, seed=1)
+    split = make_split(700)
+    labels[REJECTED], split[REJECTED] = -1, 3
+    write_dataset(open_store(folder), X, labels, split, key="new", m=5)
+    return url
+
+
+def best_classes(model: str, k: int) -> tuple[Any, Any]:
+    stored = StoredModel.open(model)
+    X = np.asarray(Dataset.open(stored.model.store).rows(0, 700), dtype=np.float64)
+    mean, scale = (stored.model.array(f"transform.0.{name}") for name in ("mean", "scale"))
+    scores = ((X - mean) * scale) @ stored.W[:-1] + stored.W[-1]
+    best = np.argsort(-scores, axis=1)[:, :k]
+    return best, np.take_along_axis(scores, best, axis=1)
+
+
+def check(model: str, url: str, k: int) -> None:
+    store = StoredModel.open(model).model.store
+    found = load_predictions(store, url.rpartition("/")[2])
+    best, scores = best_classes(model, k)
+    best[REJECTED], scores[REJECTED] = -1, np.nan
+    assert np.array_equal(found.classes.whole(), best)
+    np.testing.assert_allclose(found.scores.whole(), scores, rtol=1e-5, atol=1e-5)
+
+
+def test_every_row_gets_its_best_classes_once(model: str, tmp_path: Path) -> None:
+    config = PredictConfig(dataset="latest", top_k=3, output=tmp_path / "deep" / "rows.parquet")
+    first = predict_dataset(model, config, HERE)
+    assert (first.rows, first.unclassified, first.reused) == (700, 3, False)
+    check(model, first.predictions, 3)
+    rows = pq.read_table(tmp_path / "deep" / "rows.parquet").to_pylist()
+    assert [row["sample_id"] for row in rows] == [f"row{i:06d}" for i in range(700)]
+    assert [place for place, row in enumerate(rows) if row["classes"] is None] == REJECTED
+    assert rows[1]["classes"] == [f"class {code}" for code in best_classes(model, 3)[0][1]]
+    again = predict_dataset(model, config, HERE)
+    assert (again.reused, again.predictions) == (True, first.predictions)
+    store = open_store(model.rpartition("/models/")[0])
+    assert verify_store(store) == []
+    folder = load_predictions(store, first.predictions.rpartition("/")[2]).folder
+    flip_first(store, f"{folder}/classes/c/3/0")
+    assert [(finding.path, finding.rows) for finding in verify_store(store)] == [
+        (f"{folder}/classes/c/3/0", (192, 256))
+    ]
+    store.delete_tree("predictions")
+
+
+@pytest.mark.cluster
+def test_what_is_lost_with_a_worker_is_dealt_anew(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine, dealt = WorkerCalls.run, []
+
+    def losing(self: WorkerCalls, calls: Any, **options: Any) -> Any:
+        answers = genuine(self, calls, **options)
+        work = {call.worker: call.arguments[1] for call in calls if call.arguments}
+        dealt.append(work)
+        if len(dealt) == 2:
+            raise WorkersLost([calls[0].worker], "is gone")
+        return answers
+
+    def never(self: WorkerCalls, calls: Any, **options: Any) -> Any:
+        raise WorkersLost([calls[0].worker], "is gone")
+
+    monkeypatch.setattr(WorkerCalls, "run", losing)
+    monkeypatch.setattr(batch_prediction, "CALL_BYTES", 2 * 64 * 12 * 4)
+    with open_cluster(ClusterConfig(workers=2, dashboard=False), data_bytes=0) as client:
+        found = predict_dataset(model, PredictConfig(dataset="latest", top_k=2), client=client)
+        monkeypatch.setattr(WorkerCalls, "run", never)
+        with pytest.raises(ClusterError, match="6 times in a row"):
+            predict_dataset(model, PredictConfig(dataset="latest", top_k=1), client=client)
+    check(model, found.predictions, 2)
+    assert [sorted(itertools.chain(*work.values())) for work in dealt[:4]] == [
+        [0, 1, 2, 3], [4, 5, 6, 7], [4, 5, 6, 7], [8, 9],
+    ]  # fmt: skip
+    assert len(dealt[0]) == 2
+    store = open_store(model.rpartition("/models/")[0])
+    assert len(store.list("predictions")) == 2
+
+
+def test_what_does_not_fit_is_refused(model: str, tmp_path: Path) -> None:
+    other = small_dataset(tmp_path / "other", n=50, d=7)
+    with pytest.raises(InputError, match="has 7 features a row, and model m0001 takes 12"):
+        predict_dataset(model, PredictConfig(dataset="latest", store=str(tmp_path / "other")), HERE)
+    with pytest.raises(ConfigError, match="top-k 6 is more than the model's 5"):
+        predict_dataset(model, PredictConfig(dataset="latest", top_k=6), HERE)
+    assert other.store.list("predictions") == []
