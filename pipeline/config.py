@@ -19,6 +19,7 @@ from pipeline.errors import ConfigError
 from pipeline.ingest_config import ExtractConfig, ImportConfig, PredictConfig
 from pipeline.promotion_rule import PromotionRule
 from pipeline.run_config import JobOptions, RunConfig
+from pipeline.sweep_config import SweepConfig
 from pipeline.train_config import ClusterConfig, EvaluateConfig, TrainConfig
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "PredictConfig",
     "PromotionRule",
     "RunConfig",
+    "SweepConfig",
     "TrainConfig",
     "build",
     "load_sections",
@@ -44,6 +46,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "cluster": ClusterConfig,
     "evaluate": EvaluateConfig,
     "predict": PredictConfig,
+    "sweep": SweepConfig,
     "promote": PromotionRule,
 }
 

@@ -7,7 +7,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from pipeline.train_config import LOSSES_WITH_K, NonEmpty, TrainConfig, Weights
@@ -172,4 +171,5 @@ def _costs(text: str) -> tuple[float, ...]:
         raise ValueError("give numbers as in 0.1,1,10, or LOW:HIGH:COUNT as in 1e-3:1e2:11") from None
     if not (0.0 < first <= last < float("inf") and number >= 1):
         raise ValueError("a range is LOW:HIGH:COUNT with 0 < LOW <= HIGH, as in 1e-3:1e2:11")
-    return tuple(float(f"{C:.4g}") for C in np.geomspace(first, last, number))
+    steps = [(last / first) ** (step / max(number - 1, 1)) for step in range(number)]
+    return tuple(float(f"{first * step:.4g}") for step in steps)

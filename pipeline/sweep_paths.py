@@ -9,6 +9,7 @@ that has taken the last round already gives its answer again.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -79,8 +80,9 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Measurement:
-        """Read what `to_dict` gave."""
-        return cls(**values)
+        """Read what `to_dict` gave; JSON has null for what overflowed."""
+        unknown = {name: math.nan for name in ("primal", "gap", "relative_gap") if values[name] is None}
+        return cls(**{**values, **unknown})
 
 
 @dataclass(eq=False)

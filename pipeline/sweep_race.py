@@ -163,7 +163,7 @@ def _ended_alone(one: Standing, rule: Rule, tol: float) -> Standing:
 
 
 def _out_by_certificate(standings: Sequence[Standing]) -> list[Standing]:
-    floor = max((one.count.low / one.count.rows for one in standings if one.rounds), default=0.0)
+    floor = max((one.count.low / one.count.rows for one in _contenders(standings)), default=0.0)
     why = "certificate: cannot be the best"
     return [
         replace(one, state="pruned", why=why)
@@ -174,13 +174,18 @@ def _out_by_certificate(standings: Sequence[Standing]) -> list[Standing]:
 
 
 def _out_by_race(standings: Sequence[Standing], confidence: float) -> list[Standing]:
-    others = [one for one in standings if one.rounds]
+    others = _contenders(standings)
     return [
         replace(one, state="pruned", why="race: behind the best")
         if one.state == "running" and any(_leads(other, one, confidence) for other in others)
         else one
         for one in standings
     ]
+
+
+def _contenders(standings: Sequence[Standing]) -> list[Standing]:
+    """Give the cells that are not out; the one of them that leads can never be put out by another."""
+    return [one for one in standings if one.rounds and one.state != "pruned"]
 
 
 def _leads(one: Standing, behind: Standing, confidence: float) -> bool:

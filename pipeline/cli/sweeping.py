@@ -1,0 +1,60 @@
+"""`topline sweep`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.cli.command import Call, Outcome
+from pipeline.cli.table import facts, table
+from pipeline.cli.training import training_facts
+from pipeline.config import ClusterConfig, SweepConfig
+
+if TYPE_CHECKING:
+    from pipeline.sweep_result import SweepCell, SweepResult
+
+HEAD = ("loss", "C", "accuracy", "error", "bounds", "gap", "passes", "ended", "why")
+
+
+def sweep(call: Call) -> Outcome:
+    """Compare C, k, losses and smoothings by cross-validation; a sweep that was stopped can be resumed."""
+    from pipeline.sweep import sweep as run_sweep
+
+    result: SweepResult = call.run(
+        "sweep", run_sweep, config=call.config(SweepConfig), cluster=call.config(ClusterConfig)
+    )
+    warnings = []
+    if result.at_edge:
+        warnings.append(f"the best C, {result.best.C:g}, lies at the edge of the grid: try a wider --C")
+    lines = [*table(HEAD, [_row(cell) for cell in result.cells]), "", *facts(_facts(result))]
+    if result.trained is None:
+        lines += ["", f"  next: {_command(result)}"]
+    else:
+        lines += ["", *facts(training_facts(result.trained))]
+    return Outcome(result.to_dict(), lines, warnings)
+
+
+def _row(cell: SweepCell) -> tuple[str, ...]:
+    return (
+        cell.variant.name, f"{cell.C:g}", f"{cell.mean:.2%}", f"{cell.error:.2%}",
+        f"{cell.low:.1%} to {cell.high:.1%}", f"{cell.relative_gap:.1e}", f"{cell.passes:,}",
+        cell.state, cell.why,
+    )  # fmt: skip
+
+
+def _facts(result: SweepResult) -> dict[str, str]:
+    best, simplest = result.best, result.simplest
+    shown = {
+        "best": f"{best.variant.name}, C = {best.C:g}: top-{result.topk} {best.mean:.2%}",
+        "as good": f"C = {simplest.C:g}: {simplest.mean:.2%}, the smallest within one standard error",
+        "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}, {result.folds} folds",
+        "cost": f"{result.passes:,} passes over a fold's rows, {result.elapsed:.1f} s",
+        "page": result.page,
+    }
+    return shown if simplest.C < best.C else {name: text for name, text in shown.items() if name != "as good"}
+
+
+def _command(result: SweepResult) -> str:
+    best = result.best
+    k = "" if best.k is None else f" --k {best.k}"
+    smoothing = f" --smoothing {best.smoothing:g}" if best.smoothing else ""
+    return f"topline train --store {result.store} --loss {best.loss}{k}{smoothing} --C {best.C:g}"

@@ -1,0 +1,217 @@
+"""A sweep: C, k, losses and smoothings compared by cross-validation, each no further than it takes to tell.
+
+All cells advance in rounds.  A round takes every running cell to a smaller relative gap on every fold, each
+path of C a task of its own (`pipeline.sweep_paths`); then `pipeline.sweep_race` says which cells are finished
+and which can no longer win.  Every answer is in the store before it counts, so that a sweep that was stopped
+goes on from its last answer, and comes to the same decisions on the way.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from dask.system import CPU_COUNT
+from distributed import Client
+
+from pipeline.cluster import open_cluster
+from pipeline.errors import ClusterError, InputError, InterruptedRunError
+from pipeline.loss_choice import chosen_loss
+from pipeline.progress import Progress
+from pipeline.sweep_config import Cell, SweepConfig
+from pipeline.sweep_page import write_page
+from pipeline.sweep_paths import Measurement, PathTask, Round
+from pipeline.sweep_plan import SweepPlan, plan_sweep, variant_of
+from pipeline.sweep_race import Standing, best_cell, judged, next_gap
+from pipeline.sweep_result import SweepResult, concluded
+from pipeline.sweep_workers import DaskRunner, HereRunner, Runner
+from pipeline.train_config import ClusterConfig
+from pipeline.training import train
+from solvers.compiling import compile_kernels
+from storage.sweeps import add_answer, finish_sweep, read_answers
+
+# Path and fold of an answer.
+Place = tuple[int, int]
+
+
+def sweep(
+    config: SweepConfig,
+    cluster: ClusterConfig | None = None,
+    progress: Progress | None = None,
+    client: Client | None = None,
+) -> SweepResult:
+    """Compare the cells of a grid by cross-validation on the training rows of a dataset.
+
+    `cluster` says where paths are solved (default: one worker a core); an open `client` goes before it.
+    Raises `InterruptedRunError` after Ctrl-C, SIGTERM or the loss of the cluster; its message holds the
+    command that goes on.
+    """
+    plan = plan_sweep(config)
+    cluster = cluster or ClusterConfig()
+    began = time.perf_counter()
+    try:
+        with _interrupted_by_sigterm(), _runner(plan, cluster, client) as runner:
+            _compile(plan, progress)
+            standings = _Rounds(plan, runner, progress).to_the_end()
+    except (KeyboardInterrupt, ClusterError) as error:
+        reason = str(error) or "stopped"
+        raise InterruptedRunError(f"{reason}; {plan.how_to_resume}") from error
+    if best_cell(standings) is None:
+        raise InputError(
+            f"every cell of sweep {plan.id} overflowed: scale the features (transforms standardize or l2)"
+        )
+    result = concluded(plan, standings, time.perf_counter() - began)
+    result = replace(result, page=write_page(plan.store, result))
+    finish_sweep(plan.store, plan.id, result.to_dict())
+    if not config.train_best:
+        return result
+    best = result.best
+    chosen = next(path for path in plan.paths if variant_of(path) == best.variant)
+    trained = train(chosen.model_copy(update={"C": best.C}), cluster, progress, client)
+    return replace(result, trained=trained)
+
+
+class _Rounds:
+    """A sweep between two of its rounds."""
+
+    def __init__(self, plan: SweepPlan, runner: Runner, progress: Progress | None) -> None:
+        self._plan, self._runner, self._progress = plan, runner, progress
+        self._standings = [Standing(cell) for cell in plan.cells]
+        self._answers = read_answers(plan.store, plan.id)
+        # Of this process alone: what an earlier one had reached is gone with it.
+        self._name = f"{plan.id}-{uuid.uuid4().hex[:8]}"
+        self._asked: dict[Place, tuple[Round, ...]] = {}
+
+    def to_the_end(self) -> list[Standing]:
+        """Take rounds until no cell is running."""
+        if self._progress is not None:
+            self._progress.begin("sweep", len(self._standings), "cells")
+        number = 0
+        try:
+            while wanted := self._wanted():
+                self._take(number, wanted)
+                number += 1
+        finally:
+            self._runner.close(self._name)
+        return self._standings
+
+    def _wanted(self) -> dict[int, Round]:
+        """What this round asks of each path that has running cells."""
+        config = self._plan.config
+        asked: dict[int, list[tuple[float, float]]] = {}
+        for one in self._standings:
+            if one.state == "running":
+                path = self._path_of(one.cell)
+                asked.setdefault(path, []).append((one.cell.C, next_gap(one, config.rule, config.tol)))
+        return {path: tuple(cells) for path, cells in asked.items()}
+
+    def _take(self, number: int, wanted: Mapping[int, Round]) -> None:
+        config = self._plan.config
+        found = self._known(number)
+        # Fold by fold, so that the rows of a fold are read once for all its paths.
+        places = [
+            (path, fold) for fold in range(config.folds) for path in wanted if (path, fold) not in found
+        ]
+        for task, answer in self._runner.run([self._task(place, wanted[place[0]]) for place in places]):
+            place = (int(task.name.rpartition("/")[2]), task.fold)
+            self._keep(number, place, answer)
+            found[place] = answer
+        before = self._ended
+        self._standings = judged(
+            [self._grown(one, found) for one in self._standings], config.rule, config.tol, config.confidence
+        )
+        if self._progress is not None:
+            self._progress.advance(self._ended - before)
+            self._progress.note(self._facts(number))
+
+    def _task(self, place: Place, cells: Round) -> PathTask:
+        path, fold = place
+        self._asked[place] = (*self._asked.get(place, ()), cells)
+        plan = self._plan
+        return PathTask(
+            f"{self._name}/{path}", plan.source, plan.paths[path], fold, plan.topk, self._asked[place]
+        )
+
+    def _known(self, number: int) -> dict[Place, tuple[Measurement, ...]]:
+        """Answers of a round that are in the store already."""
+        return {
+            (answer["path"], answer["fold"]): tuple(map(Measurement.from_dict, answer["cells"]))
+            for answer in self._answers
+            if answer["round"] == number
+        }
+
+    def _keep(self, number: int, place: Place, answer: Sequence[Measurement]) -> None:
+        cells = [part.to_dict() for part in answer]
+        record: dict[str, Any] = {"round": number, "path": place[0], "fold": place[1], "cells": cells}
+        add_answer(self._plan.store, self._plan.id, len(self._answers), record)
+        self._answers.append(record)
+
+    def _grown(self, one: Standing, found: Mapping[Place, Sequence[Measurement]]) -> Standing:
+        """Add to a running cell what this round found, fold by fold."""
+        if one.state != "running":
+            return one
+        path = self._path_of(one.cell)
+        parts = tuple(
+            next(part for part in found[path, fold] if part.C == one.cell.C)
+            for fold in range(self._plan.config.folds)
+        )
+        return replace(one, rounds=(*one.rounds, parts))
+
+    def _path_of(self, cell: Cell) -> int:
+        return [variant_of(path) for path in self._plan.paths].index(cell.variant)
+
+    @property
+    def _ended(self) -> int:
+        return sum(one.state != "running" for one in self._standings)
+
+    def _facts(self, number: int) -> dict[str, Any]:
+        leader = max(self._standings, key=lambda one: one.mean)
+        accuracy = f"{leader.mean:.1%} with C = {leader.cell.C:g}"
+        return {"round": number + 1, f"best top-{self._plan.topk}": accuracy}
+
+
+@contextmanager
+def _runner(plan: SweepPlan, cluster: ClusterConfig, client: Client | None) -> Iterator[Runner]:
+    if client is None and cluster.scheduler is None and cluster.workers != 0:
+        wanted = cluster.workers or max(1, CPU_COUNT // cluster.threads_per_worker)
+        most = len(plan.paths) * plan.config.folds
+        cluster = cluster.model_copy(update={"workers": min(wanted, most)})
+    if client is not None:
+        yield DaskRunner(client, silence=cluster.silence, worker_wait=cluster.worker_wait)
+        return
+    with open_cluster(cluster, data_bytes=plan.nbytes) as own:
+        if own is None:
+            yield HereRunner()
+        else:
+            yield DaskRunner(own, silence=cluster.silence, worker_wait=cluster.worker_wait)
+
+
+def _compile(plan: SweepPlan, progress: Progress | None) -> None:
+    """Compile before the clock starts, and before the workers, who then find the kernels on disk."""
+    if progress is not None:
+        progress.begin("compile kernels")
+    info = plan.dataset.info
+    for path in plan.paths:
+        compile_kernels(
+            chosen_loss(path), info.d, info.m, path.smoothing, path.method,
+            smoothing_kind=path.smoothing_kind, keep_duals=True, sparse=info.layout == "csr",
+        )  # fmt: skip
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Take SIGTERM as Ctrl-C: every answer is stored as it comes, so a sweep may stop at any moment."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,155 @@
+"""Everything about a sweep that is settled before its first round."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import psutil
+from pydantic import ValidationError
+
+from pipeline.errors import ConfigError, InputError
+from pipeline.loss_choice import chosen_loss
+from pipeline.partition import TrainingRows
+from pipeline.sweep_config import Cell, SweepConfig, Variant
+from pipeline.sweep_folds import FoldSource
+from pipeline.train_config import TrainConfig
+from pipeline.training_plan import settled
+from solvers.method_registry import method_named
+from solvers.problem import Problem
+from storage.errors import MismatchError
+from storage.features import Dataset
+from storage.stores import Store, open_store
+from storage.sweeps import create_sweep, read_sweep
+
+logger = logging.getLogger(__name__)
+
+# What may differ between a sweep and its resumption.
+MAY_CHANGE = frozenset({"store", "resume", "max_passes", "train_best"})
+# A process holds the rows of all folds, those of one as it trains on them, and a slice on its way.
+COPIES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class SweepPlan:
+    """A sweep that can start: `config` has the dataset's id, `paths` the options of `train` for each path."""
+
+    config: SweepConfig
+    store: Store
+    dataset: Dataset
+    n: int
+    paths: tuple[TrainConfig, ...]
+    topk: int
+    id: str
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """All cells, path by path, C ascending."""
+        return [Cell(variant_of(path), C) for path in self.paths for C in self.config.grid()]
+
+    @property
+    def source(self) -> FoldSource:
+        """Where workers find the folds."""
+        config = self.config
+        return FoldSource(
+            self.store.url, config.dataset, config.folds, config.seed, config.rows, config.transforms
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that are used, as float32."""
+        return 4 * self.n * self.dataset.info.d
+
+    @property
+    def how_to_resume(self) -> str:
+        """The sentence that ends every message about a sweep that stopped early."""
+        return f"continue with: topline sweep --store {self.store.url} --resume {self.id}"
+
+
+def variant_of(path: TrainConfig) -> Variant:
+    """Give the loss with its parameters, k settled."""
+    return Variant(path.loss, path.k, path.smoothing)
+
+
+def plan_sweep(config: SweepConfig) -> SweepPlan:
+    """Open the data, refuse what cannot be tried, and record the sweep, or find the one to resume."""
+    store = open_store(config.store)
+    if config.resume is not None:
+        config = _as_it_was(config, store)
+    dataset = Dataset.open(store, config.dataset)
+    config = config.model_copy(update={"dataset": dataset.info.id})
+    rows = TrainingRows(dataset, "train")
+    n = len(rows) if config.rows is None else min(len(rows), config.rows)
+    _check_rows(config, rows, n)
+    paths = {variant_of(path): path for path in _paths(config, dataset, n)}
+    topk = config.topk or _only_k(list(paths)) or 1
+    if topk >= dataset.info.m:
+        raise ConfigError(
+            f"top-{topk} of {dataset.info.m} classes is always right: compare cells by a smaller --topk"
+        )
+    sweep_id = config.resume or create_sweep(
+        store, config.model_dump(mode="json"), dataset.info.id, dataset.info.digest
+    )
+    return SweepPlan(config, store, dataset, n, tuple(paths.values()), topk, sweep_id)
+
+
+def _paths(config: SweepConfig, dataset: Dataset, n: int) -> list[TrainConfig]:
+    """Give the options of each path, k filled in; refuse what does not go together."""
+    found = []
+    for variant in config.variants():
+        path = settled(config.train_config(Cell(variant, config.C[0])), dataset)
+        lam = 1.0 / (n * path.C)
+        problem = Problem(
+            chosen_loss(path), n, dataset.info.d, dataset.info.m, lam, path.smoothing, path.smoothing_kind
+        )
+        method_named(path.method).refuse(problem)
+        found.append(path)
+    return found
+
+
+def _only_k(variants: list[Variant]) -> int | None:
+    ks = {variant.k for variant in variants}
+    return ks.pop() if len(ks) == 1 else None
+
+
+def _check_rows(config: SweepConfig, rows: TrainingRows, n: int) -> None:
+    info = rows.dataset.info
+    counts = np.bincount(rows.labels(), minlength=info.m)
+    if np.count_nonzero(counts) < 2 or n < 2 * config.folds:
+        raise InputError(
+            f"dataset {info.id} has {len(rows)} training rows of {np.count_nonzero(counts)} classes, too few"
+            f" for {config.folds} folds: take fewer folds or more rows"
+        )
+    few = int(((counts > 0) & (counts < config.folds)).sum())
+    if few:
+        logger.warning("%d classes have fewer rows than there are folds and miss in some of them", few)
+    needed, free = COPIES * 4 * n * info.d, psutil.virtual_memory().available
+    if info.layout == "dense" and needed > free:
+        enough = n * free // needed
+        raise InputError(
+            f"{n:,} rows of dataset {info.id} need {needed / 2**30:.1f} GiB in each process and"
+            f" {free / 2**30:.1f} are free: try the cells on a sample of at most --rows {enough}"
+        )
+
+
+def _as_it_was(config: SweepConfig, store: Store) -> SweepConfig:
+    """Take from the sweep what is not given now; `MismatchError` names what is given and differs."""
+    record = read_sweep(store, str(config.resume))
+    given = config.model_dump(mode="json", include=config.model_fields_set)
+    if given.get("dataset") == "latest":
+        del given["dataset"]
+    changed = [
+        f"{key} was {record.config.get(key)!r}, now {value!r}"
+        for key, value in sorted(given.items())
+        if key not in MAY_CHANGE and record.config.get(key) != value
+    ]
+    if changed:
+        raise MismatchError(
+            f"sweep {record.id} cannot go on with other settings ({', '.join(changed)}): leave them out"
+        )
+    try:
+        return SweepConfig.model_validate({**record.config, **given})
+    except ValidationError as error:
+        raise ConfigError(f"the settings of sweep {record.id} cannot be read: {error}") from error

@@ -1,0 +1,134 @@
+"""What a sweep found: a row for each cell, the best one, and the simplest that is as good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from pipeline.sweep_config import Variant
+from pipeline.sweep_plan import SweepPlan
+from pipeline.sweep_race import Standing, best_cell, simplest_cell
+from pipeline.training import TrainResult
+
+
+@dataclass(frozen=True)
+class SweepCell:
+    """A cell after its last round.
+
+    `mean` is the cross-validated accuracy, `error` its standard error over the folds; those of the exact
+    solutions have a mean between `low` and `high`.  `relative_gap` is the largest of the folds, `passes`
+    and `seconds` are sums over them.  `state` is finished or pruned, and `why` says by what.
+    """
+
+    loss: str
+    k: int | None
+    smoothing: float
+    C: float
+    mean: float
+    error: float
+    low: float
+    high: float
+    relative_gap: float
+    passes: int
+    seconds: float
+    rounds: int
+    state: str
+    why: str
+
+    @property
+    def variant(self) -> Variant:
+        """The loss with its parameters."""
+        return Variant(self.loss, self.k, self.smoothing)
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """A finished sweep.
+
+    `best` has the highest mean; `simplest` is the smallest C on its path within one standard error of it.
+    `at_edge` says that the best C is the largest or smallest of several: a wider grid may hold a better one.
+    `passes` and `seconds` of solving are sums over cells and folds, `elapsed` is by the clock, for what was
+    not resumed.  `page` is where the page with table and plots lies.
+    """
+
+    sweep: str
+    store: str
+    dataset: str
+    n: int
+    d: int
+    m: int
+    folds: int
+    topk: int
+    rule: str
+    tol: float
+    cells: tuple[SweepCell, ...]
+    best: SweepCell
+    simplest: SweepCell
+    at_edge: bool
+    passes: int
+    seconds: float
+    elapsed: float
+    page: str = ""
+    trained: TrainResult | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {**asdict(self), "trained": None if self.trained is None else self.trained.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SweepResult:
+        """Read what `to_dict` gave, from a sweep's outcome, which may hold more."""
+        known = {field.name: values[field.name] for field in fields(cls)}
+        known["cells"] = tuple(SweepCell(**cell) for cell in values["cells"])
+        known |= {name: SweepCell(**values[name]) for name in ("best", "simplest")}
+        trained = values["trained"]
+        return cls(**{**known, "trained": None if trained is None else TrainResult.from_dict(trained)})
+
+
+def concluded(plan: SweepPlan, standings: Sequence[Standing], elapsed: float) -> SweepResult:
+    """Give the result of a sweep none of whose cells is running."""
+    best = best_cell(standings)
+    if best is None:
+        raise ValueError("no cell is finished")
+    config, info, grid = plan.config, plan.dataset.info, plan.config.grid()
+    cells = tuple(map(_cell, standings))
+    return SweepResult(
+        sweep=plan.id,
+        store=plan.store.url,
+        dataset=info.id,
+        n=plan.n,
+        d=info.d,
+        m=info.m,
+        folds=config.folds,
+        topk=plan.topk,
+        rule=config.rule,
+        tol=config.tol,
+        cells=cells,
+        best=_cell(best),
+        simplest=_cell(simplest_cell(standings, best)),
+        at_edge=len(grid) > 1 and best.cell.C in (grid[0], grid[-1]),
+        passes=sum(cell.passes for cell in cells),
+        seconds=sum(cell.seconds for cell in cells),
+        elapsed=elapsed,
+    )
+
+
+def _cell(one: Standing) -> SweepCell:
+    count = one.count
+    return SweepCell(
+        loss=one.cell.variant.loss,
+        k=one.cell.variant.k,
+        smoothing=one.cell.variant.smoothing,
+        C=one.cell.C,
+        mean=one.mean,
+        error=one.error,
+        low=count.low / count.rows,
+        high=count.high / count.rows,
+        relative_gap=one.relative_gap,
+        passes=one.passes,
+        seconds=one.seconds,
+        rounds=len(one.rounds),
+        state=one.state,
+        why=one.why,
+    )
