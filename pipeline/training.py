@@ -153,7 +153,7 @@ def _compile_kernels(plan: TrainingPlan, progress: Progress | None) -> None:
 
 
 def _solve(plan: TrainingPlan, executor: Executor, rows: TrainingRows, recorder: RunRecorder) -> SolveResult:
-    """Run the loop; where dual variables went with a worker, go on from the last checkpoint."""
+    """Run the loop; where it cannot go on from what a lost worker left, go back to the last checkpoint."""
     checkpoint = find_checkpoint(plan.place) if plan.resumes else None
     losses = 0
     while True:

@@ -1,0 +1,73 @@
+"""Dual variables that are lost in mid-run: the rest is kept, and the run goes on to the same answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from solvers import Commit, OracleOrder, SerialExecutor, TopKHinge, solve
+from solvers.block_stats import BlockStats
+from solvers.errors import DualsReplacedError
+from solvers.orders import Order
+from solvers.stopping import Status
+from tests.contracts.executor_contract import BOUNDS, ExecutorContract
+from tests.solvers.problems import M, examples
+
+
+class Forgetful(SerialExecutor):
+    """Loses the rows of its last block in some order, when the first block has run it already."""
+
+    def __init__(self, at_order: int) -> None:
+        super().__init__(blocks=4)
+        self.at_order, self.orders = at_order, 0
+
+    def run(self, order: Order) -> BlockStats:
+        self.orders += 1
+        if self.orders != self.at_order:
+            return super().run(order)
+        self._blocks[0].run(order)
+        for block in self._blocks:
+            block.settle(getattr(order, "commit", None))
+        last = self._blocks[-1]
+        last.load_duals(last.start, np.zeros((last.stop - last.start, M)))
+        raise DualsReplacedError("worker 3 is gone")
+
+
+@pytest.mark.parametrize("at_order", [1, 6, 7])
+@pytest.mark.parametrize(
+    ("method", "smoothing"),
+    [
+        ("dual_ascent", 0.0),
+        ("dual_ascent", 0.5),
+        ("sdca", 0.5),
+        ("fw", 0.5),
+        ("fw_pairwise_columns", 0.0),
+        ("lbfgs", 0.5),
+    ],
+)
+def test_a_run_goes_on_to_the_same_answer(method: str, smoothing: float, at_order: int) -> None:
+    X, y = examples(n=80)
+    options = {"method": method, "tol": 1e-3, "max_passes": 5000, "keep_duals": True, "m": M}
+    expected = solve(X, y, TopKHinge(2), 0.05, smoothing, executor=SerialExecutor(blocks=4), **options)
+    with Forgetful(at_order) as executor:
+        result = solve(X, y, TopKHinge(2), 0.05, smoothing, executor=executor, **options)
+        assert executor.orders > at_order
+    assert result.status is expected.status is Status.SOLVED
+    assert result.primal == pytest.approx(expected.primal, rel=2e-3)
+    assert [record.round for record in result.history] == list(range(len(result.history)))
+
+
+def test_settled_blocks_have_the_step_however_far_they_had_come() -> None:
+    contract, commit = ExecutorContract(), Commit(0, 0.5)
+    with SerialExecutor(bounds=BOUNDS) as plain, SerialExecutor(bounds=BOUNDS) as settled:
+        for executor in (contract.bound(plain), contract.bound(settled)):
+            executor.run(OracleOrder(0, contract.weights(0)))
+        order = OracleOrder(1, contract.weights(1), commit)
+        settled._blocks[2].run(order)
+        for block in settled._blocks:
+            block.settle(commit)
+            block.settle(commit)
+        expected = contract.all_duals(plain, commit)
+        assert np.abs(expected).max() > 0
+        np.testing.assert_array_equal(contract.all_duals(settled), expected)
+        contract.assert_same(settled.run(order), plain.run(order))
