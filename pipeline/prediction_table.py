@@ -1,0 +1,60 @@
+"""Stored predictions as a table for other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from storage.errors import DiskFullError
+from storage.features import Dataset
+from storage.predictions import StoredPredictions
+
+
+def write_table(found: StoredPredictions, dataset: Dataset, path: Path) -> None:
+    """Write predictions as a Parquet file: sample_id, and lists of class names and scores, the best first."""
+    names = np.array([*found.facts["class_names"], None], dtype=object)
+    ids = dataset.sample_ids()
+    kinds = [
+        ("sample_id", pa.string()),
+        ("classes", pa.list_(pa.string())),
+        ("scores", pa.list_(pa.float32())),
+    ]
+    waiting = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with pq.ParquetWriter(waiting, pa.schema(kinds)) as writer:
+            for start, stop, classes, scores in _row_runs(found, dataset):
+                known = classes[:, 0] >= 0
+                columns = {
+                    "sample_id": ids[start:stop],
+                    "classes": _or_none(names[classes], known),
+                    "scores": _or_none(scores, known),
+                }
+                writer.write_table(pa.table(columns, schema=pa.schema(kinds)))
+        waiting.replace(path)
+    except OSError as error:
+        waiting.unlink(missing_ok=True)
+        raise DiskFullError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _row_runs(
+    found: StoredPredictions, dataset: Dataset
+) -> Iterator[tuple[int, int, NDArray[Any], NDArray[Any]]]:
+    for unit in range(dataset.plan.units):
+        span = dataset.plan.bounds(unit)
+        yield (
+            span.start,
+            span.stop,
+            found.classes.rows(span.start, span.stop),
+            found.scores.rows(span.start, span.stop),
+        )
+
+
+def _or_none(values: NDArray[Any], known: NDArray[np.bool_]) -> list[Any]:
+    return [row if there else None for row, there in zip(values.tolist(), known.tolist(), strict=True)]
