@@ -257,7 +257,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--passes", type=int, default=1)
     parser.add_argument("--C", type=float, default=1.0)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--blocks", type=int, help="blocks of rows that move at once (default: as topline does)")
+    parser.add_argument("--blocks", type=int, help="blocks of rows (default: as topline does)")
     parser.add_argument("--memory-limit", default="5.5GiB", help="of all processes; '' for none")
     parser.add_argument("--cache-bytes", type=int, help="features kept in memory (default: as topline does)")
     parser.add_argument("--sizes", type=int, default=1, help="this many sizes, each twice the one before")
