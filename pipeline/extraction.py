@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.assignment import Assignment, assign, repeated_content
+from pipeline.assignment import Assignment
 from pipeline.backbones import Backbone, make_backbone
 from pipeline.cluster import open_cluster
 from pipeline.errors import ClusterError, ConfigError, InterruptedRunError, RejectedShareError
+from pipeline.extraction_rows import CONTENT_RULE, assigned, recorded_splits
 from pipeline.extraction_runs import StoppedError, Units
 from pipeline.extraction_unit import Describer, Extractor, UnitReport
 from pipeline.ingest_config import ExtractConfig
 from pipeline.interrupts import StopFlag, stop_on_signals
+from pipeline.known_images import KnownImages, known_images
 from pipeline.progress import Progress
 from pipeline.sources import ImageListing, list_images
 from pipeline.train_config import ClusterConfig
@@ -25,6 +27,7 @@ from storage.chunking import ChunkPlan
 from storage.dataset_info import DatasetInfo
 from storage.features import Dataset
 from storage.fingerprint import digest_json
+from storage.manifest import with_assignments
 from storage.parts import read_part
 from storage.stores import open_store
 from storage.writers import DatasetWriter
@@ -41,6 +44,7 @@ UNITS_WANTED = 32
 CLUSTER_PAYS_SECONDS = 15.0
 
 NAMED_IMAGES = 3
+COMPARED = ["sample_id", "label", "split", "sha256", "status"]
 LISTED_IMAGES = 100
 
 
@@ -82,6 +86,10 @@ class _Job:
     extractor: Extractor
 
     @property
+    def known(self) -> KnownImages | None:
+        return self.extractor.describer.known
+
+    @property
     def writer(self) -> DatasetWriter:
         return self.extractor.writer
 
@@ -91,19 +99,24 @@ def extract(
     cluster: ClusterConfig | None = None,
     progress: Progress | None = None,
     client: Client | None = None,
+    *,
+    follow: bool = False,
 ) -> ExtractResult:
     """Extract features of all images that `config` names into a dataset of `config.store`.
 
     `cluster` says where (default: here if it is quickly done, or else one worker a core); an open `client`
-    goes before it.  The same images with the same options give the dataset that is there already.  An
-    interrupted extraction goes on where it stopped when it is called again.  Raises `InputError` where the
+    goes before it.  The same images with the same options give the dataset that is there already, and images
+    whose content the newest dataset knows are not described again.  With `follow` it is another version of
+    what the store has: every content stays in the split it was ever dealt to, new ones are dealt by their
+    content, and where nothing has changed the newest version is the result.  An interrupted extraction goes
+    on where it stopped when it is called again.  Raises `InputError` where the
     images cannot be listed, `RejectedShareError` where too many cannot be used, `InterruptedRunError` after
     Ctrl-C and where the cluster is lost.
     """
     begun = time.monotonic()
     if progress is not None:
         progress.begin("list images")
-    job = _prepare(config)
+    job = _prepare(config, follow=follow)
     if job.writer.committed is not None:
         return _result(job, job.writer.committed, reused=True, seconds=time.monotonic() - begun, done=0)
     with stop_on_signals() as flag:
@@ -111,12 +124,17 @@ def extract(
     table = pa.concat_tables(
         read_part(job.writer.store, job.writer.folder, unit).table for unit in range(job.writer.plan.units)
     )
-    table, assignment = _assigned(job, table)
+    newest = None if job.known is None else job.known.dataset.info
+    recorded = recorded_splits(job.writer.store, newest.id if newest else None) if follow else None
+    table, assignment = assigned(job.listing.items, table, config, recorded)
+    if follow and newest is not None and _unchanged(job, table, assignment):
+        job.writer.abandon()
+        return _result(job, newest, reused=True, seconds=time.monotonic() - begun, done=done)
     info = job.writer.commit(assignment.labels, assignment.split, assignment.class_names, table)
     return _result(job, info, reused=False, seconds=time.monotonic() - begun, done=done)
 
 
-def _prepare(config: ExtractConfig) -> _Job:
+def _prepare(config: ExtractConfig, *, follow: bool) -> _Job:
     """List the images, make the backbone and begin the dataset, or find it."""
     if config.images is None:
         raise ConfigError("--images is missing: name a folder with a folder for each class")
@@ -124,14 +142,16 @@ def _prepare(config: ExtractConfig) -> _Job:
     backbone = make_backbone(config)
     listing = list_images(config.images).shuffled()
     attributes = _attributes(config, listing, backbone)
+    if follow:
+        attributes["split_rule"] = CONTENT_RULE if not any(i.split for i in listing.items) else "given"
+    known = known_images(store, attributes, config.dtype)
     key = "images-" + digest_json({**attributes, "items": listing.digest(), "dtype": config.dtype})
     n = len(listing.items)
     rows = min(UNIT_IMAGES, max(SMALLEST_UNIT, math.ceil(n / UNITS_WANTED)))
     plan = ChunkPlan.choose(n, backbone.dim, np.dtype(config.dtype).itemsize, max_shard_rows=rows)
     writer = DatasetWriter.begin(store, key, n, backbone.dim, config.dtype, plan, attributes)
-    return _Job(
-        config, listing, Extractor(writer, Describer(listing.root, backbone, config.limits), config.batch)
-    )
+    describer = Describer(listing.root, backbone, config.limits, known)
+    return _Job(config, listing, Extractor(writer, describer, config.batch))
 
 
 def _attributes(config: ExtractConfig, listing: ImageListing, backbone: Backbone) -> dict[str, Any]:
@@ -147,6 +167,14 @@ def _attributes(config: ExtractConfig, listing: ImageListing, backbone: Backbone
         "split_seed": config.split_seed,
         "duplicates": config.duplicates,
     }
+
+
+def _unchanged(job: _Job, table: pa.Table, assignment: Assignment) -> bool:
+    """Whether the newest dataset has the same rows: names, contents, labels and splits."""
+    if job.known is None or job.known.dataset.class_names != assignment.class_names:
+        return False
+    now = with_assignments(table, assignment.labels, assignment.split, assignment.class_names)
+    return bool(now.select(COMPARED).equals(job.known.dataset.manifest().select(COMPARED)))
 
 
 def _run_units(
@@ -241,37 +269,6 @@ def _too_many(job: _Job, rejected: int) -> str:
         f" --max-bad-share {job.config.max_bad_share:g} allows: {'; '.join(bad[:NAMED_IMAGES])} first of all;"
         f" mend or remove them, or allow more with --max-bad-share {allow:g}"
     )
-
-
-def _assigned(job: _Job, table: pa.Table) -> tuple[pa.Table, Assignment]:
-    """The manifest with duplicates named, and labels and splits of its rows."""
-    items, config = job.listing.items, job.config
-    usable = np.array([status != "rejected" for status in table["status"].to_pylist()])
-    # Of copies in several splits the held-out one stays: what others measured on it can still be compared.
-    names = [("1" if item.split == "train" else "0", item.path) for item in items]
-    same = repeated_content(table["sha256"].to_pylist(), usable, names)
-    status, errors = table["status"].to_pylist(), table["error"].to_pylist()
-    splits = [item.split for item in items]
-    assignment = assign(
-        [item.sample_id for item in items],
-        [item.label for item in items],
-        splits,
-        usable & (same < 0),
-        test_share=config.test_share,
-        seed=config.split_seed,
-    )
-    code = {name: i for i, name in enumerate(assignment.class_names)}
-    for row in np.flatnonzero(same >= 0).tolist():
-        first, label = int(same[row]), items[row].label
-        status[row], errors[row] = "duplicate", f"same content as {items[first].path}"
-        # A copy is kept only beside its original: never in another split.
-        if config.duplicates == "keep" and splits[row] == splits[first] and label in code:
-            assignment.labels[row] = code[label]
-            assignment.split[row] = assignment.split[first]
-    for name, values in (("status", status), ("error", errors)):
-        position = table.schema.get_field_index(name)
-        table = table.set_column(position, table.schema.field(name), pa.array(values, pa.string()))
-    return table, assignment
 
 
 def _result(job: _Job, info: DatasetInfo, *, reused: bool, seconds: float, done: int) -> ExtractResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,12 @@ from pipeline.errors import ImageRejectedError
 from pipeline.image_items import ImageItem
 from pipeline.images import Pixels, read_picture
 from pipeline.ingest_config import ImageLimits
+from pipeline.known_images import KnownImages
+from storage.errors import IntegrityError
 from storage.fingerprint import digest_json
 from storage.writers import DatasetWriter
+
+logger = logging.getLogger(__name__)
 
 Tick = Callable[[int], None]
 """Called with the number of images that were just done."""
@@ -39,23 +44,27 @@ class ImageRow:
 
 @dataclass(frozen=True, eq=False)
 class Describer:
-    """Reads images below `root` and describes them by `backbone`."""
+    """Reads images below `root` and describes them by `backbone`, those of a `known` content excepted."""
 
     root: Path
     backbone: Backbone
     limits: ImageLimits
+    known: KnownImages | None = None
 
     def describe(self, network: Network, rows: Sequence[ImageRow]) -> NDArray[np.float32]:
         """Features (b, dim) of the images of `rows`, 0 for those that are rejected; fills in the rows."""
         X = np.zeros((len(rows), self.backbone.dim), dtype=np.float32)
+        read = {i: data for i, row in enumerate(rows) if (data := self._read(row)) is not None}
+        for i in self._recalled(rows, list(read), X):
+            del read[i]
         pictures: list[Pixels] = []
         good: list[int] = []
-        for i, row in enumerate(rows):
+        for i, data in read.items():
             try:
-                pictures.append(self._read(row))
+                pictures.append(self._decoded(rows[i], data))
                 good.append(i)
             except ImageRejectedError as error:
-                row.error = str(error)
+                rows[i].error = str(error)
         if good:
             X[good] = network(pictures)
         broken = np.flatnonzero(~np.isfinite(X).all(axis=1))
@@ -64,10 +73,35 @@ class Describer:
             rows[i].error = "the backbone gave features that are not finite"
         return X
 
-    def _read(self, row: ImageRow) -> Pixels:
-        data = row.item.read(self.root, self.limits.max_bytes)
+    def _read(self, row: ImageRow) -> bytes | None:
+        """Bytes of an image; None, with the reason in its row, where it is rejected."""
+        try:
+            data = row.item.read(self.root, self.limits.max_bytes)
+        except ImageRejectedError as error:
+            row.error = str(error)
+            return None
         row.size = len(data)
         row.sha256 = hashlib.sha256(data).hexdigest()
+        return data
+
+    def _recalled(self, rows: Sequence[ImageRow], read: list[int], X: NDArray[np.float32]) -> list[int]:
+        """Fill in what is known already, and give which rows that are."""
+        if self.known is None or not read:
+            return []
+        earlier = self.known.rows_of([rows[i].sha256 for i in read])
+        here = np.asarray(read, dtype=np.int64)[earlier >= 0]
+        earlier = earlier[earlier >= 0]
+        try:
+            X[here] = self.known.features(earlier)
+        except IntegrityError as error:
+            logger.warning("images are described again: %s", error)
+            return []
+        for i, size in zip(here.tolist(), self.known.sizes(earlier.tolist()), strict=True):
+            rows[i].width, rows[i].height = size
+        found: list[int] = here.tolist()
+        return found
+
+    def _decoded(self, row: ImageRow, data: bytes) -> Pixels:
         picture = read_picture(data, self.limits, self.backbone.side)
         row.width, row.height = picture.width, picture.height
         return picture.pixels

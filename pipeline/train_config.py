@@ -107,6 +107,9 @@ class TrainConfig(BaseModel):
         " fewer rounds (default: by the size of the data)",
     )
     resume: NonEmpty | None = Field(default=None, description="Id of an interrupted run to continue")
+    start_from: NonEmpty | None = Field(
+        default=None, description="Id of a model of the store to start from (default: from zero)"
+    )
     keep_duals: bool | None = Field(
         default=None, description="Store the dual variables with the model (default: while they are small)"
     )

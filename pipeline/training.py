@@ -183,6 +183,8 @@ def _solve_from(
     recorder: RunRecorder,
 ) -> SolveResult:
     config = plan.config
+    start = plan.start if checkpoint is None else None
+    duals = checkpoint.dual_blocks() if checkpoint is not None and checkpoint.has_duals else None
     result = solve(
         rows,
         plan.rows.labels(),
@@ -200,8 +202,8 @@ def _solve_from(
         keep_duals=plan.keep_duals,
         time_limit=config.time_limit,
         m=plan.m,
-        state=None if checkpoint is None else load_state(checkpoint),
-        duals=checkpoint.dual_blocks() if checkpoint is not None and checkpoint.has_duals else None,
+        state=load_state(checkpoint) if checkpoint is not None else start and start.state,
+        duals=duals if start is None else start.duals,
     )
     if result.status not in {Status.SOLVED, Status.NONFINITE}:
         recorder.save(result.state)

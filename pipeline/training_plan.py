@@ -19,6 +19,7 @@ from pipeline.errors import ConfigError, InputError
 from pipeline.kernel_training import planned_kernel
 from pipeline.loss_choice import chosen_loss, read_margins, settled_k
 from pipeline.partition import TrainingRows
+from pipeline.starting_point import StartingPoint, starting_point
 from pipeline.train_config import TrainConfig
 from pipeline.transforms import Transforms
 from solvers.kernel_functions import Kernel
@@ -43,6 +44,7 @@ ASCENT_BLOCK_BYTES = 512 << 20
 # What may differ between a run and its resumption: when to stop, and how often to save.
 MAY_CHANGE = frozenset(
     {"store", "resume", "tol", "max_passes", "time_limit", "checkpoint_seconds", "certify", "kernel_bytes"}
+    | {"start_from"}
 )
 
 
@@ -151,6 +153,11 @@ class TrainingPlan:
             print_["factor"] = self.stored_kernel.folder
         return RunPlace(self.store, self.run_id, print_, self.transforms.arrays(), self.keep_duals)
 
+    @cached_property
+    def start(self) -> StartingPoint | None:
+        """What an earlier model gives to start from, None where nobody asked."""
+        return None if self.config.start_from is None else starting_point(self, self.config.start_from)
+
     def model_record(self, result: Mapping[str, Any]) -> ModelRecord:
         """Give the record of the model that this run made."""
         info = self.rows.dataset.info
@@ -172,7 +179,8 @@ class TrainingPlan:
             features=info.features,
             transforms=self.transforms.record(),
             kernel=None if self.kernel is None else self.kernel.to_dict(),
-            result=result,
+            result=result if self.start is None else {**result, "start": self.start.to_dict()},
+            parents=(self.start.model,) if self.start is not None and self.start.how != "zero" else (),
             run=self.run_id,
             code_version=importlib.metadata.version("topline"),
         )

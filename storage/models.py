@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from storage.bundles import Bundle, discard_bundle, write_bundle
 from storage.commits import CommitLog
-from storage.dual_parts import DualSource, stored_rows
+from storage.dual_parts import DualSource, StoredDuals, stored_rows
 from storage.errors import FormatError, IncompleteError, NotFoundError
 from storage.files import FileEntry, FileSet
 from storage.fingerprint import seal, unseal
@@ -127,6 +127,10 @@ class Model:
     def has_duals(self) -> bool:
         """Whether the dual variables were stored with it."""
         return self._bundle.has_duals
+
+    def dual_blocks(self) -> StoredDuals:
+        """All dual variables, by rows for whoever asks; `NotFoundError` if none was stored."""
+        return self._bundle.duals
 
     def duals(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start..stop-1 of the dual matrix A (n x m); `NotFoundError` if none was stored."""

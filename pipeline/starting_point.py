@@ -1,0 +1,147 @@
+"""Where a training run starts that goes on from an earlier model: its dual variables, or its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import InputError
+from pipeline.partition import TrainingRows
+from pipeline.stored_model import StoredModel
+from solvers.state import SolverState
+from storage.dual_parts import StoredDuals
+from storage.errors import IntegrityError
+from storage.urls import join
+
+if TYPE_CHECKING:
+    from pipeline.training_plan import TrainingPlan
+
+RUN_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class MovedDuals:
+    """Dual variables of an earlier model as those of other rows; pickles, so that each worker reads its own.
+
+    Row i was row `places[i]` of the earlier model, and class j is its class `columns[j]`; -1 for what it did
+    not have.  Where nothing was, the dual variables are 0, which is feasible whatever the loss.
+    """
+
+    stored: StoredDuals
+    places: NDArray[np.int64]
+    columns: NDArray[np.int64]
+
+    def __iter__(self) -> Iterator[tuple[int, int, NDArray[Any]]]:
+        return self.between(0, len(self.places))
+
+    def between(self, start: int, stop: int) -> Iterator[tuple[int, int, NDArray[Any]]]:
+        """Yield the rows [start, stop), some megabytes at once."""
+        step = max(1, RUN_BYTES // (4 * len(self.columns)))
+        for low in range(start, stop, step):
+            high = min(low + step, stop)
+            yield low, high, self._rows(self.places[low:high])
+
+    def _rows(self, places: NDArray[np.int64]) -> NDArray[Any]:
+        out = np.zeros((len(places), len(self.columns)), dtype=np.float32)
+        here = np.flatnonzero(places >= 0)
+        here = here[np.argsort(places[here], kind="stable")]
+        if not len(here):
+            return out
+        wanted, known = places[here], self.columns >= 0
+        for first, last, rows in self.stored.between(int(wanted[0]), int(wanted[-1]) + 1):
+            part = slice(*np.searchsorted(wanted, [first, last]))
+            out[np.ix_(here[part], known)] = rows[wanted[part] - first][:, self.columns[known]]
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class StartingPoint:
+    """What a run starts from; `how` is "duals", "weights" or "zero", `why` the reason where it is zero.
+
+    `rows` of the run's rows are rows of the earlier model, with the same content and label.
+    """
+
+    model: str
+    how: str
+    rows: int = 0
+    why: str = ""
+    duals: MovedDuals | None = None
+    state: SolverState | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a model's lineage says of it."""
+        return {"model": self.model, "from": self.how, "rows": self.rows, "why": self.why}
+
+
+def starting_point(plan: TrainingPlan, model: str) -> StartingPoint:
+    """What the model of id `model` is worth for the planned run.
+
+    A is feasible whatever n, lam and the features are, so dual variables are taken wherever they are stored
+    and the method keeps them.  W alone is a start for L-BFGS; for Frank-Wolfe only with the sums of its A,
+    and while every row of that A is still there.
+    """
+    try:
+        earlier = StoredModel.open(join(plan.store.url, "models", model))
+        places, n_before = _places(plan.rows, earlier)
+    except (InputError, IntegrityError) as error:
+        return StartingPoint(model, "zero", why=str(error))
+    columns = _columns(plan.rows.dataset.class_names, earlier.model.record.class_names)
+    carried = int((places >= 0).sum())
+    if plan.keep_duals and earlier.model.has_duals:
+        duals = MovedDuals(earlier.model.dual_blocks(), places, columns)
+        return StartingPoint(model, "duals", carried, duals=duals)
+    problem = _weights_misfit(plan, earlier)
+    if problem:
+        return StartingPoint(model, "zero", carried, problem)
+    record = earlier.model.record
+    W = np.zeros((plan.trained.shape[1], plan.m))
+    W[:, columns >= 0] = earlier.W[:, columns[columns >= 0]]
+    if plan.config.method == "lbfgs":
+        return StartingPoint(model, "weights", carried, state=SolverState(round=0, W=W))
+    if carried < n_before or (columns < 0).any() or "dual_sums" not in earlier.model.arrays:
+        why = f"rows or classes of {model} changed, and its dual variables are not stored"
+        return StartingPoint(model, "zero", carried, why)
+    # The same A with rows of zeros: means are over more rows, and W(A) = C X^T A has no n in it.
+    b, aa = earlier.model.array("dual_sums") * (record.n / len(plan.rows))
+    state = SolverState(round=0, W=W * (plan.config.C / record.C), b=float(b), aa=float(aa))
+    return StartingPoint(model, "weights", carried, state=state)
+
+
+def _weights_misfit(plan: TrainingPlan, earlier: StoredModel) -> str:
+    record = earlier.model.record
+    if plan.kernel is not None or record.kernel is not None:
+        return "a kernel has no weights to start from"
+    if record.d != plan.trained.shape[1] or tuple(record.transforms) != tuple(plan.transforms.record()):
+        return f"{record.id} has other transforms"
+    if plan.config.method not in ("lbfgs", "fw"):
+        return f"the method {plan.config.method} starts from dual variables, and {record.id} has none"
+    if plan.config.method == "fw" and record.loss != plan.loss.to_dict():
+        return f"{record.id} has another loss"
+    return ""
+
+
+def _places(rows: TrainingRows, earlier: StoredModel) -> tuple[NDArray[np.int64], int]:
+    """For each row the earlier model's row of the same content and label, -1 without, and how many it had."""
+    before = earlier.rows("train")
+    if before.dataset.info.d != rows.dataset.info.d:
+        raise InputError(f"{earlier.model.record.id} has rows of other features")
+    known = {key: place for place, key in enumerate(_keys(before))}
+    found = [known.get(key, -1) for key in _keys(rows)]
+    return np.array(found, dtype=np.int64), len(before)
+
+
+def _keys(rows: TrainingRows) -> list[tuple[str, str]]:
+    """Content (or, of features that were imported, name) and class of each row."""
+    table = rows.dataset.manifest().select(["sample_id", "sha256"]).take(rows.indices)
+    names = np.asarray(rows.dataset.class_names)[rows.labels()]
+    pairs = zip(table["sample_id"].to_pylist(), table["sha256"].to_pylist(), names.tolist(), strict=True)
+    return [(digest or f"id {name}", label) for name, digest, label in pairs]
+
+
+def _columns(names: Sequence[str], before: Sequence[str]) -> NDArray[np.int64]:
+    known = {name: code for code, name in enumerate(before)}
+    return np.array([known.get(name, -1) for name in names], dtype=np.int64)
