@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import checks, data, decisions, models, run, sharing, training
+from pipeline.cli import checks, dashboard, data, decisions, models, run, sharing, training
 from pipeline.cli.command import add_command
 
 app = typer.Typer(
@@ -115,5 +115,8 @@ add_command(
     models_app, decisions.delete, name="delete", example="topline models delete topline-run/models/m0001"
 )
 app.add_typer(models_app)
+add_command(
+    app, dashboard.dashboard, name="dashboard", example="topline dashboard --store topline-run --port 8788"
+)
 add_command(app, checks.fsck, name="fsck", example="topline fsck topline-run")
 add_command(app, checks.doctor, name="doctor", example="topline doctor --schedule")

@@ -1,0 +1,68 @@
+"""`topline dashboard`: pages of runs and models, served or written to a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.cli.command import Call, Outcome
+from pipeline.cli.models import StoreOption
+from pipeline.cli.table import facts
+
+RunArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="A run such as r0001 or STORE/runs/r0001 (default: runs and models)"),
+]
+
+
+def dashboard(
+    call: Call,  # noqa: ARG001 - one shape for all
+    run: RunArgument = None,
+    store: StoreOption = "topline-run",
+    port: Annotated[int, typer.Option(help="Port to serve at; 0 takes a free one", min=0, max=65535)] = 8788,
+    host: Annotated[str, typer.Option(help="Address to serve at")] = "127.0.0.1",
+    allow_remote: Annotated[
+        bool,
+        typer.Option("--allow-remote", help="Let other machines in: everybody who reaches the port may read"),
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Write one page that needs no server to this file")] = None,
+) -> Outcome:
+    """Show runs while they live and afterwards, and the models they made; reads a store and never writes."""
+    if run is not None and "/" in run:
+        from storage.stores import split_url
+
+        store, run = split_url(run, "runs")
+    if out is not None:
+        return _write(store, run, out)
+    return _serve(store, run, host, port, allow_remote=allow_remote)
+
+
+def _write(store: str, run: str | None, out: Path) -> Outcome:
+    from pipeline.dashboard.files import write_page
+
+    place = write_page(store, run, out)
+    return Outcome({"store": store, "run": run, "page": place}, facts({"page": place}))
+
+
+def _serve(store: str, run: str | None, host: str, port: int, *, allow_remote: bool) -> Outcome:
+    from pipeline.dashboard.server import serving
+    from pipeline.interrupts import stop_on_signals
+    from storage.runs import read_run
+    from storage.stores import open_store
+
+    opened = open_store(store)
+    if run is not None:
+        read_run(opened, run)
+    with stop_on_signals() as flag, serving(opened, host=host, port=port, allow_remote=allow_remote) as url:
+        address = url if run is None else f"{url}runs/{run}"
+        if allow_remote:
+            sys.stderr.write("warning: everybody who reaches this port can read it; there is no password\n")
+        sys.stderr.write(f"{store} is shown at {address} until Ctrl-C\n")
+        sys.stderr.flush()
+        while not flag:
+            time.sleep(0.2)
+    return Outcome({"store": store, "run": run, "url": address}, [])

@@ -1,0 +1,190 @@
+"""What the pages say of a run: numbers, words and verdicts, made from its view alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.forecast import TimeLeft, rough_time
+from pipeline.report_numbers import amount, count, duration, number
+from pipeline.run_view import RunEvent, RunView
+from storage.records import plain
+
+# A run that wrote nothing for longer than this, and than so many of its rounds take, is called silent.
+SILENT_SECONDS = 60.0
+SILENT_ROUNDS = 20.0
+
+ROUNDS_SHOWN = 20
+EVENTS_SHOWN = 100
+
+_STATUS = {
+    "solved": ("good", "Solved"),
+    "max_passes": ("fair", "Out of passes"),
+    "time_limit": ("fair", "Out of time"),
+    "no_progress": ("fair", "No further progress"),
+    "interrupted": ("fair", "Interrupted"),
+    "nonfinite": ("bad", "Numbers overflowed"),
+}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number with its name above it and a remark below; `tone` is "", "good", "fair" or "bad"."""
+
+    label: str
+    figure: str
+    note: str = ""
+    tone: str = ""
+
+
+def verdict(run: RunView, now: float) -> tuple[str, str]:
+    """Give the tone and the words for where a run is at the time `now`."""
+    if run.stage == "finished":
+        status = str((run.outcome or {}).get("status", ""))
+        return _STATUS.get(status, ("", status or "Finished"))
+    if run.stage == "stopped":
+        return "fair", "Stopped"
+    if run.stage == "waiting":
+        return "", "Not begun"
+    if is_silent(run, now):
+        return "bad", "Silent"
+    return "", "Running" if run.stage == "running" else "Publishing"
+
+
+def is_silent(run: RunView, now: float) -> bool:
+    """Whether a run that should go on has written nothing for long: it hangs, or its process was killed."""
+    if run.stage not in ("running", "publishing") or run.heard is None:
+        return False
+    times = run.columns["at"]
+    steps = np.diff(times[np.isfinite(times)])
+    usual = float(np.median(steps)) if len(steps) else 0.0
+    return now - run.heard > max(SILENT_SECONDS, SILENT_ROUNDS * usual)
+
+
+def numbers(run: RunView, now: float) -> dict[str, Any]:
+    """Give a run in JSON's types: where it is, its last round, its workers and its latest events."""
+    last = {name: values[-1] for name, values in run.columns.items()} if len(run.columns["round"]) else {}
+    workers = [
+        {"name": lane.name, "rows": lane.rows, "memory_bytes": lane.memory_bytes, "here": lane.here,
+         "seconds_busy": lane.seconds_busy}
+        for lane in run.workers
+    ]  # fmt: skip
+    found: dict[str, Any] = plain(
+        {
+            "run": run.run,
+            "stage": run.stage,
+            "verdict": verdict(run, now)[1],
+            "silent": is_silent(run, now),
+            "reason": run.reason,
+            "tol": run.tol,
+            "begun": run.begun,
+            "heard": run.heard,
+            "rounds": run.rounds,
+            "rounds_again": run.repeated,
+            "last": last,
+            "left": None if run.left is None else asdict(run.left),
+            "workers": workers,
+            "events": [asdict(event) for event in run.events[-EVENTS_SHOWN:]],
+            "outcome": run.outcome,
+        }
+    )
+    return found
+
+
+def tiles(run: RunView, now: float) -> list[Tile]:
+    """Give the numbers that are read first."""
+    columns = run.columns
+    tone, words = verdict(run, now)
+    shown = [Tile("run", words, _remark(run), tone)]
+    if not run.rounds:
+        return shown
+    kind, gap = bound(run)
+    target = "" if run.tol is None else f", tolerance {run.tol:g}"
+    reached = "good" if run.tol is not None and gap is not None and gap <= run.tol else ""
+    shown.append(Tile(kind, "\u2013" if gap is None else f"{gap:.2e}", f"smallest so far{target}", reached))
+    if run.stage == "running":
+        shown.append(Tile("time left", *left_words(run.left)))
+    last = {name: _finite(values[-1]) for name, values in columns.items()}
+    bounds = f"dual {number(last['dual'])}" if last["dual"] is not None else "no dual"
+    shown.append(Tile("primal", number(last["primal"]), bounds))
+    passes = "" if last["passes"] is None else f"{last['passes']:,.5g} passes"
+    shown.append(Tile("rounds", count(run.rounds), passes))
+    pace = f"{(last['seconds'] or 0.0) / run.rounds:.2g} s a round"
+    shown.append(Tile("time of solving", duration(last["seconds"]), pace))
+    here = sum(lane.here for lane in run.workers)
+    if here:
+        memory = "" if last["memory_bytes"] is None else f"{amount(last['memory_bytes'])} in all"
+        shown.append(Tile("workers", count(here), memory))
+    return shown
+
+
+def bound(run: RunView) -> tuple[str, float | None]:
+    """Give what falls to the tolerance, by name, and its smallest value so far."""
+    best = run.columns["best_gap"]
+    known = best[np.isfinite(best)]
+    convex = bool(np.isnan(run.columns["stationarity"]).all())
+    name = "relative gap" if convex else "gradient beside the first one"
+    return name, float(known[-1]) if len(known) else None
+
+
+def left_words(left: TimeLeft | None) -> tuple[str, str]:
+    """Give an estimate and its range."""
+    if left is None:
+        return "\u2013", "not known yet"
+    if left.high < 1.0:
+        return "0 s", "the tolerance is reached"
+    return rough_time(left.seconds), f"{rough_time(left.low)} to {rough_time(left.high)}"
+
+
+def last_rounds(run: RunView) -> list[dict[str, str]]:
+    """Give the last rounds that are known, the newest first."""
+    names = ("round", "seconds", "primal", "dual", "relative_gap", "step", "active")
+    columns = [run.columns[name][-ROUNDS_SHOWN:][::-1].tolist() for name in names]
+    rows = [dict(zip(names, map(_finite, row), strict=True)) for row in zip(*columns, strict=True)]
+    return [{name: _shown(name, value) for name, value in row.items()} for row in rows]
+
+
+def clock(at: float | None) -> str:
+    """Give a time of the clock in UTC, to the second."""
+    if at is None or math.isnan(at):
+        return ""
+    return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def event_words(event: RunEvent) -> str:
+    """Give what an event says beside its kind."""
+    facts: Mapping[str, Any] = event.facts
+    if event.kind == "checkpoint":
+        parts = [duration(facts.get("seconds")), amount(facts.get("bytes"))]
+        return ", ".join(part for part in parts if part != "\u2013")
+    said = [facts.get("reason"), facts.get("worker")]
+    if facts.get("moved_blocks"):
+        said.append(f"{len(facts['moved_blocks'])} blocks moved")
+    if facts.get("lost_blocks"):
+        said.append(f"{len(facts['lost_blocks'])} blocks as of round {facts.get('saved_round')}")
+    return ", ".join(str(part) for part in said if part)
+
+
+def _remark(run: RunView) -> str:
+    if run.stage == "finished":
+        return f"finished {(run.outcome or {}).get('finished', '')}".strip()
+    if run.reason:
+        return run.reason
+    return f"heard at {clock(run.heard)} UTC" if run.heard is not None else "no record yet"
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _shown(name: str, value: float | None) -> str:
+    if value is None:
+        return "\u2013"
+    if name == "round":
+        return f"{value:,.0f}"
+    return f"{value:.3e}" if name == "relative_gap" else f"{value:.6g}"

@@ -1,0 +1,51 @@
+"use strict";
+{
+  const source = document.body.dataset.source;
+  const trouble = document.getElementById("trouble");
+  const pause = document.getElementById("pause");
+  const shown = new Map();
+  let again = Number(document.body.dataset.again), failures = 0, timer = 0;
+
+  const show = (parts) => {
+    for (const place of document.querySelectorAll("[data-part]")) {
+      const html = parts[place.dataset.part];
+      if (html !== undefined && shown.get(place) !== html) {
+        if (shown.has(place) || place.innerHTML !== html) place.innerHTML = html;
+        shown.set(place, html);
+      }
+    }
+  };
+
+  const look = async () => {
+    try {
+      const answer = await fetch(source, {cache: "no-cache"});
+      if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+      const news = await answer.json();
+      show(news.parts);
+      again = news.again;
+      failures = 0;
+      trouble.hidden = true;
+    } catch (error) {
+      failures += 1;
+      if (failures === 2) {
+        trouble.textContent = "The dashboard's server does not answer; what is shown may be old. Trying again.";
+        trouble.hidden = false;
+      }
+    }
+    plan();
+  };
+
+  const resting = () => pause.getAttribute("aria-pressed") === "true" || document.hidden;
+
+  const plan = () => {
+    clearTimeout(timer);
+    if (!resting()) timer = setTimeout(look, 1000 * Math.min(again * 2 ** failures, 60));
+  };
+
+  pause.addEventListener("click", () => {
+    pause.setAttribute("aria-pressed", String(pause.getAttribute("aria-pressed") !== "true"));
+    if (!resting()) look();
+  });
+  document.addEventListener("visibilitychange", () => { if (!resting()) look(); });
+  plan();
+}
