@@ -22,13 +22,14 @@ from flows.evaluate import evaluate
 from flows.extract import extract
 from flows.reporting import Caller, called_by
 from flows.run import run
+from flows.sweep import sweep
 from flows.train import train
 from pipeline.progress import Progress
 
 logger = logging.getLogger(__name__)
 
 FLOWS: Mapping[str, Flow[..., Any]] = MappingProxyType(
-    {"extract": extract, "train": train, "evaluate": evaluate, "run": run}
+    {"extract": extract, "train": train, "evaluate": evaluate, "run": run, "sweep": sweep}
 )
 
 Result = TypeVar("Result")

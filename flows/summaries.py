@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pipeline.evaluation import Evaluation
 from pipeline.extraction import ExtractResult
 from pipeline.job import JobResult
+from pipeline.sweep_result import SweepResult
 from pipeline.training import TrainResult
 
 
@@ -28,6 +29,20 @@ def training_summary(result: TrainResult) -> str:
 def evaluation_summary(result: Evaluation) -> str:
     """Tell the accuracies."""
     return _table(f"Accuracy on {result.rows:,} {result.split} rows of {result.dataset}", _accuracies(result))
+
+
+def sweep_summary(result: SweepResult) -> str:
+    """Tell the best cell, the simplest that is as good, and what finding them took."""
+    best, simplest = result.best, result.simplest
+    facts = {
+        "best": f"{best.variant.name}, C = {best.C:g}: top-{result.topk} {best.mean:.2%}",
+        "smallest C within one standard error": f"{simplest.C:g}: {simplest.mean:.2%}",
+        "cells": f"{len(result.cells)}, {result.folds} folds",
+        "cost": f"{result.passes:,} passes over a fold's rows, {result.elapsed:.1f} s",
+    }
+    if result.trained is not None:
+        facts |= _training_facts(result.trained)
+    return _table(f"Sweep on {result.dataset}", facts)
 
 
 def job_summary(result: JobResult) -> str:

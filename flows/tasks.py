@@ -14,6 +14,7 @@ from flows.retrying import retry_if_transient
 from pipeline.evaluation import evaluate
 from pipeline.extraction import extract
 from pipeline.job import run
+from pipeline.sweep import sweep
 from pipeline.training import train
 
 RETRY_DELAYS = [10.0, 60.0]
@@ -32,5 +33,6 @@ repeatable = task(
 
 extract_images = repeatable(extract)
 train_model = plain(train)
+sweep_grid = plain(sweep)
 evaluate_model = repeatable(evaluate)
 run_job = repeatable(run)

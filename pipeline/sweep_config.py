@@ -19,6 +19,25 @@ SHARED = {"store", "dataset", "smoothing_kind", "class_weight", "method", "trans
 SMOOTH_LOSSES = frozenset({"softmax", "topk_entropy", "one_vs_all_logistic"})
 
 
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _costs(text: str) -> tuple[float, ...]:
+    """Read "0.1,1,10" or "1e-3:1e2:11"; such a range is rounded to numbers that a person can repeat."""
+    try:
+        if ":" not in text:
+            return tuple(float(part) for part in _parts(text))
+        low, high, count = text.split(":")
+        first, last, number = float(low), float(high), int(count)
+    except ValueError:
+        raise ValueError("give numbers as in 0.1,1,10, or LOW:HIGH:COUNT as in 1e-3:1e2:11") from None
+    if not (0.0 < first <= last < float("inf") and number >= 1):
+        raise ValueError("a range is LOW:HIGH:COUNT with 0 < LOW <= HIGH, as in 1e-3:1e2:11")
+    steps = [(last / first) ** (step / max(number - 1, 1)) for step in range(number)]
+    return tuple(float(f"{first * step:.4g}") for step in steps)
+
+
 @dataclass(frozen=True, order=True)
 class Variant:
     """A loss with its parameters: what a path of C is solved for."""
@@ -55,8 +74,7 @@ class SweepConfig(BaseModel):
     store: NonEmpty = Field(default="topline-store", description="Store that holds the dataset")
     dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
     C: tuple[float, ...] = Field(
-        default="1e-3:1e2:11",  # read by the validator, shown by --help
-        validate_default=True,
+        default=_costs("1e-3:1e2:11"),
         description="Costs to try: numbers, or LOW:HIGH:COUNT for so many a constant factor apart",
     )
     loss: tuple[NonEmpty, ...] = Field(default=("topk_hinge",), description="Losses to try")
@@ -154,22 +172,3 @@ class SweepConfig(BaseModel):
             weights=self.weights if loss.startswith("weighted_") else None,
             margins=self.margins if loss == "structured_hinge" else None,
         )
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _costs(text: str) -> tuple[float, ...]:
-    """Read "0.1,1,10" or "1e-3:1e2:11"; such a range is rounded to numbers that a person can repeat."""
-    try:
-        if ":" not in text:
-            return tuple(float(part) for part in _parts(text))
-        low, high, count = text.split(":")
-        first, last, number = float(low), float(high), int(count)
-    except ValueError:
-        raise ValueError("give numbers as in 0.1,1,10, or LOW:HIGH:COUNT as in 1e-3:1e2:11") from None
-    if not (0.0 < first <= last < float("inf") and number >= 1):
-        raise ValueError("a range is LOW:HIGH:COUNT with 0 < LOW <= HIGH, as in 1e-3:1e2:11")
-    steps = [(last / first) ** (step / max(number - 1, 1)) for step in range(number)]
-    return tuple(float(f"{first * step:.4g}") for step in steps)

@@ -1,0 +1,19 @@
+"""The flow `sweep`: C, k, losses and smoothings compared by cross-validation."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.reporting import watched
+from flows.summaries import sweep_summary
+from flows.tasks import sweep_grid
+from pipeline.config import ClusterConfig, SweepConfig
+from pipeline.sweep_result import SweepResult
+
+
+@flow(name="sweep", flow_run_name="sweep on {config.store}", persist_result=False, result_serializer="json")
+def sweep(config: SweepConfig, cluster: ClusterConfig = ClusterConfig()) -> SweepResult:  # noqa: B008
+    """Find the best cell of a grid, and the simplest that is as good, by cross-validation."""
+    with watched() as watch:
+        result = sweep_grid(config, cluster, watch.progress)
+        return watch.finish(result, sweep_summary(result), result.page)
