@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import checks, dashboard, data, decisions, models, run, sharing, training
+from pipeline.cli import checks, dashboard, data, decisions, models, run, sharing, sweeping, training
 from pipeline.cli.command import add_command
 
 app = typer.Typer(
@@ -64,6 +64,14 @@ add_command(
     sections=("train", "cluster"),
     flow=True,
     example="topline train --store topline-run --loss topk_hinge --k 5 --C 1.0",
+)
+add_command(
+    app,
+    sweeping.sweep,
+    name="sweep",
+    sections=("sweep", "cluster"),
+    flow=True,
+    example="topline sweep --store topline-run --C 1e-3:1e2:11 --k 1,5 --topk 5",
 )
 add_command(app, training.certify, name="certify", example="topline certify topline-run/models/m0001")
 add_command(
