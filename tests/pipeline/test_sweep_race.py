@@ -30,7 +30,6 @@ def states(standings, rule="race", tol=1e-3, confidence=0.95):
     return [(one.state, one.why) for one in judged(standings, rule, tol, confidence)]
 
 
-
 def test_a_cell_whose_upper_bound_is_below_a_lower_one_is_out_and_narrow_bounds_finish() -> None:
     best = standing(1.0, a_round([900] * 5, low=880, high=920))
     worse = standing(0.1, a_round([800] * 5, low=700, high=879))

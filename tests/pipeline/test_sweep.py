@@ -1,0 +1,235 @@
+"""Sweeps on a small store: right accuracies, fewer passes, answers that outlive whoever gave them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import top_k_accuracy_score
+
+from pipeline import sweep as sweeping
+from pipeline.cli import main
+from pipeline.cluster import open_cluster
+from pipeline.config import build
+from pipeline.errors import ConfigError, InputError, InterruptedRunError
+from pipeline.partition import TrainingRows
+from pipeline.sweep import sweep
+from pipeline.sweep_config import Cell, SweepConfig, Variant
+from pipeline.sweep_folds import FoldSource, fold_data, forget_folds, stratified_folds, stratified_sample
+from pipeline.sweep_paths import PathTask, forget_paths
+from pipeline.sweep_plan import plan_sweep
+from pipeline.sweep_result import SweepResult
+from pipeline.sweep_workers import DaskRunner, HereRunner
+from pipeline.train_config import ClusterConfig
+from solvers import TopKHinge, solve
+from storage.errors import ConflictError, MismatchError
+from storage.models import load_model
+from storage.stores import open_store
+from storage.sweeps import add_answer, list_sweeps, read_answers, read_sweep
+from tests.pipeline.small_data import small_dataset
+
+HERE = ClusterConfig(workers=0)
+GRID = {"C": (0.01, 0.1, 1.0, 10.0), "k": (2,), "topk": 1, "folds": 3}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("sweep") / "store"
+    small_dataset(folder, n=700, d=12, m=5)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def raced(store: str) -> SweepResult:
+    return sweep(SweepConfig(store=store, **GRID), HERE)
+
+
+def test_folds_share_out_every_class_and_all_rows_evenly() -> None:
+    y = np.random.default_rng(0).choice(4, size=501, p=[0.6, 0.3, 0.09, 0.01]).astype(np.int32)
+    fold = stratified_folds(y, 5, seed=3)
+    for rows in (fold, *(fold[y == c] for c in range(4))):
+        counts = np.bincount(rows, minlength=5)
+        assert counts.max() - counts.min() <= 1
+    assert fold.tolist() == stratified_folds(y, 5, seed=3).tolist()
+    assert fold.tolist() != stratified_folds(y, 5, seed=4).tolist()
+    few = stratified_sample(y, 100, seed=3)
+    assert len(np.unique(few)) == 100
+    shares = np.bincount(y[few], minlength=4) - 100 * np.bincount(y) / len(y)
+    assert np.abs(shares).max() <= 1.0
+
+
+def test_a_fold_fits_its_transforms_on_its_own_rows_and_weighs_them(store: str) -> None:
+    source = FoldSource(store, "latest", 3, 0, 300, ("standardize", "bias"))
+    data = fold_data(source, 1)
+    assert data.X.shape == (200, 13)
+    assert len(data.held_out_y) == 100
+    assert np.abs(data.X[:, :-1].mean(axis=0)).max() < 1e-5
+    assert np.abs(data.held_out[:, :-1].mean(axis=0)).max() > 1e-3
+    weights = data.weights("balanced")
+    assert weights is not None
+    totals = np.bincount(data.y, weights)
+    assert totals == pytest.approx(np.full(5, 40.0))
+
+
+def test_without_a_rule_every_cell_is_a_full_cross_validation(store: str) -> None:
+    """Its accuracies are those of independent fits on the same folds, measured by scikit-learn."""
+    result = sweep(SweepConfig(store=store, rule="none", tol=1e-5, max_passes=5000, **GRID), HERE)
+    source = FoldSource(store, result.dataset, 3, 0, None, ("l2", "bias"))
+    for cell in result.cells[:3]:
+        shares = []
+        for fold in range(3):
+            data = fold_data(source, fold)
+            lam = 1.0 / (len(data.y) * cell.C)
+            fit = solve(data.X, data.y, TopKHinge(2), lam, tol=1e-7, max_passes=5000, m=5)
+            scores = data.held_out.astype(float) @ fit.W
+            shares.append(top_k_accuracy_score(data.held_out_y, scores, k=1, labels=np.arange(5)))
+        assert cell.mean == pytest.approx(np.mean(shares), abs=0.011)
+        assert cell.low <= np.mean(shares) + 0.002
+        assert np.mean(shares) <= cell.high + 0.002
+        assert cell.why == "tolerance"
+    assert result.n == len(TrainingRows(plan_sweep(SweepConfig(store=store, **GRID)).dataset, "train"))
+
+
+def test_the_race_spends_fewer_passes_and_chooses_the_same_or_a_neighbour(
+    store: str, raced: SweepResult
+) -> None:
+    full = sweep(SweepConfig(store=store, rule="none", **GRID), HERE)
+    assert raced.passes < 0.8 * full.passes
+    grid = sorted(GRID["C"])
+    assert abs(grid.index(raced.best.C) - grid.index(full.best.C)) <= 1
+    assert raced.best.mean == max(cell.mean for cell in raced.cells if cell.state == "finished")
+    assert {cell.state for cell in raced.cells} <= {"finished", "pruned"}
+    assert raced.simplest.C <= raced.best.C
+    page = Path(raced.page).read_text()
+    assert page.count("<svg") == 2
+    assert "log10 C" in page
+    assert all(f">{cell.C:g}<" in page for cell in raced.cells)
+    stored = read_sweep(open_store(store), raced.sweep)
+    assert stored.outcome is not None
+    assert SweepResult.from_dict(stored.outcome) == raced
+
+
+def test_a_stopped_sweep_goes_on_and_asks_nothing_twice(
+    store: str, raced: SweepResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: Counter[tuple[int, float]] = Counter()
+    left = 4
+
+    class Stopped(HereRunner):
+        def run(self, tasks):
+            nonlocal left
+            for task in tasks:
+                if left == 0:
+                    left = 1000
+                    raise KeyboardInterrupt
+                left -= 1
+                yield from super().run([task])
+                asked.update((task.fold, gap) for gap in task.rounds[-1])
+
+    monkeypatch.setattr(sweeping, "HereRunner", Stopped)
+    config = SweepConfig(store=store, **GRID)
+    with pytest.raises(InterruptedRunError, match=r"topline sweep --store .* --resume s\d+") as error:
+        sweep(config, HERE)
+    sweep_id = str(error.value).split()[-1]
+    assert len(read_answers(open_store(store), sweep_id)) == 4
+    resumed = sweep(SweepConfig(store=store, resume=sweep_id), HERE)
+    assert max(asked.values()) == 1
+    assert resumed.best.C == raced.best.C
+    # The first round was whole, so it was decided alike; what came later began anew.
+    again = sweep(SweepConfig(store=store, resume=sweep_id), HERE)
+    assert max(asked.values()) == 1
+    assert again.cells == resumed.cells
+    with pytest.raises(MismatchError, match=r"folds was 3, now 4"):
+        sweep(SweepConfig(store=store, resume=sweep_id, folds=4), HERE)
+    with pytest.raises(ConflictError, match="another process goes on"):
+        add_answer(open_store(store), sweep_id, 0, {})
+    assert sweep_id in [record.id for record in list_sweeps(open_store(store))]
+
+
+def test_workers_give_the_same_numbers_also_when_one_is_lost_and_nothing_is_remembered(store: str) -> None:
+    plan = plan_sweep(SweepConfig(store=store, **GRID))
+    first, second = ((0.1, 0.1), (10.0, 0.1)), ((10.0, 0.02),)
+
+    def tasks(name, *rounds):
+        return [PathTask(name, plan.source, plan.paths[0], fold, 1, rounds) for fold in range(3)]
+
+    def numbers(answers):
+        kept = ("C", "fold", "hits", "low", "high", "gap", "passes", "earlier")
+        return sorted([getattr(part, name) for name in kept] for _, parts in answers for part in parts)
+
+    here = HereRunner()
+    expected = [numbers(here.run(tasks("a/0", first))), numbers(here.run(tasks("a/0", first, second)))]
+    with open_cluster(ClusterConfig(workers=2), data_bytes=0) as client:
+        assert client is not None
+        runner = DaskRunner(client, silence=30.0, worker_wait=30.0)
+        assert numbers(runner.run(tasks("b/0", first))) == expected[0]
+        lost = next(iter(client.scheduler_info()["workers"]))
+        client.retire_workers([lost], close_workers=True)
+        forget_paths("b")  # worker threads share this process's memory
+        assert numbers(runner.run(tasks("b/0", first, second))) == expected[1]
+        # An answer that was lost on its way is given again.
+        assert numbers(runner.run(tasks("b/0", first, second))) == expected[1]
+        runner.close("b")
+    here.close("a")
+    forget_folds()
+
+
+def test_the_command_prints_a_table_and_trains_the_best(
+    store: str, raced: SweepResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", "--store", store, "--C", "0.01:10:4", "--k", "2", "--topk", "1", "--folds", "3"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--workers", "0", "--train-best", "--json"])
+    assert ended.value.code in (0, None)
+    found = json.loads(capsys.readouterr().out)
+    assert [cell["mean"] for cell in found["cells"]] == [cell.mean for cell in raced.cells]
+    record = load_model(found["trained"]["model"]).record
+    assert (record.C, record.config["k"]) == (raced.best.C, 2)
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", "--store", store, "--resume", raced.sweep, "--workers", "0"])
+    seen = capsys.readouterr()
+    assert "log10" not in seen.out
+    assert f"C = {raced.best.C:g}" in seen.out
+    assert "topline train" in seen.out
+    assert len([line for line in seen.out.splitlines() if line.startswith("topk_hinge k=2")]) == 4
+
+
+def test_a_grid_is_every_combination_once() -> None:
+    config = SweepConfig(C="1e-2:1e2:5", loss="topk_hinge,softmax", k="1,5", smoothing="0,0.5")
+    assert config.grid() == (0.01, 0.1, 1.0, 10.0, 100.0)
+    assert set(config.variants()) == {
+        *(Variant("topk_hinge", k, gamma) for k in (1, 5) for gamma in (0.0, 0.5)),
+        Variant("softmax", None, 0.0),
+    }
+    trained = config.train_config(Cell(Variant("topk_hinge", 5, 0.5), 10.0))
+    assert (trained.loss, trained.k, trained.smoothing, trained.C) == ("topk_hinge", 5, 0.5, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"C": "1:2"}, "give numbers as in 0.1,1,10, or LOW:HIGH:COUNT"),
+        ({"C": "0,1"}, "every C must be a positive number"),
+        ({"method": "fw"}, "a sweep goes from C to C with dual_ascent or sdca, not with fw"),
+        ({"loss": "truncated_topk_entropy"}, "is not convex and has no certificate"),
+        ({"loss": "structured_hinge"}, "needs margins"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused_at_once(changes, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(SweepConfig, changes)
+
+
+def test_what_the_data_cannot_bear_is_refused(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="top-5 of 5 classes is always right"):
+        sweep(SweepConfig(store=store, topk=5), HERE)
+    with pytest.raises(InputError, match="too few for 50 folds"):
+        sweep(SweepConfig(store=store, folds=50, rows=60), HERE)
+    monkeypatch.setattr(
+        "pipeline.sweep_plan.psutil.virtual_memory", lambda: type("M", (), {"available": 1000})
+    )
+    with pytest.raises(InputError, match=r"try the cells on a sample of at most --rows \d"):
+        sweep(SweepConfig(store=store), HERE)
