@@ -9,6 +9,7 @@ import os
 import platform
 import signal
 import socket
+import ssl
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,7 @@ import dask
 import numpy as np
 from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster, WorkerPlugin
+from distributed.comm.core import FatalCommClosedError
 
 from pipeline.errors import ClusterError
 from pipeline.memory_plan import memory_limit, worker_share
@@ -185,15 +187,31 @@ def _running_cluster(address: str, wait: float) -> Iterator[Client]:
     _warn_if_open(address)
     try:
         client = Client(address, timeout=wait, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise ClusterError(
-            f"no Dask scheduler answered at {address} within {wait:g} s: check the address, or leave out"
-            " --scheduler to start a cluster on this machine"
-        ) from error
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        raise ClusterError(_refusal(address, wait, error)) from error
     with _quiet(), client:
         _wait_for_worker(client, f"the scheduler at {address}", wait)
         _check_versions(client, address)
         yield client
+
+
+def _refusal(address: str, wait: float, error: Exception) -> str:
+    """Say why Dask's client did not reach the scheduler, and what to do."""
+    mend = "DASK_CONFIG has to name the dask.yaml that `topline certs` made for this cluster"
+    if isinstance(error, TypeError):
+        return f"the scheduler at {address} asks for a certificate and Dask has none here: {mend}"
+    if isinstance(error, FatalCommClosedError):
+        return f"the scheduler at {address} has a certificate of another CA: {mend}"
+    if isinstance(error, (FileNotFoundError, PermissionError, ssl.SSLError)):
+        return f"a certificate of Dask's configuration cannot be used ({error}): {mend}"
+    if isinstance(error, RuntimeError):
+        return (
+            f"Dask's configuration asks for encryption: use tls:// instead of {address}, or unset DASK_CONFIG"
+        )
+    return (
+        f"no Dask scheduler answered at {address} within {wait:g} s: check the address, or leave out"
+        " --scheduler to start a cluster on this machine"
+    )
 
 
 def _warn_if_open(address: str) -> None:

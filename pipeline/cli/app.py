@@ -128,3 +128,4 @@ add_command(
 )
 add_command(app, checks.fsck, name="fsck", example="topline fsck topline-run")
 add_command(app, checks.doctor, name="doctor", example="topline doctor --schedule")
+add_command(app, checks.certs, name="certs", example="topline certs --out certs --host scheduler.example")

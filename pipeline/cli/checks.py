@@ -1,13 +1,15 @@
-"""`topline fsck` and `doctor`."""
+"""`topline fsck`, `doctor` and `certs`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pipeline.cli.command import Call, Outcome
 from pipeline.cli.exits import FAILURE, SUCCESS
+from pipeline.cli.table import facts
 
 
 def fsck(
@@ -58,3 +60,22 @@ def doctor(
     lines.append(f"{len(failed)} of {len(checks)} checks failed" if failed else "everything works")
     payload = {"ok": not failed, "checks": [check.to_dict() for check in checks]}
     return Outcome(payload, lines, code=FAILURE if failed else SUCCESS)
+
+
+def certs(
+    call: Call,  # noqa: ARG001 - one shape for all
+    out: Annotated[Path, typer.Option("--out", help="New folder for the certificates and keys")],
+    host: Annotated[
+        list[str] | None, typer.Option("--host", help="Name or address of a machine of the cluster (repeat)")
+    ] = None,
+    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Days until they expire")] = 365,
+) -> Outcome:
+    """Make the certificates and keys for a Dask cluster over TLS, and Dask's configuration of them."""
+    from pipeline.certificates import make_certificates
+
+    made = make_certificates(out, host or [], days)
+    until = made.expires.date().isoformat()
+    payload = {"config": str(made.config), "hosts": list(made.hosts), "expires": made.expires.isoformat()}
+    shown = {"certificates": f"{made.folder}, until {until}", "hosts": ", ".join(made.hosts)}
+    following = f"  next: export DASK_CONFIG={made.config}   for the scheduler, the workers and topline"
+    return Outcome(payload, [*facts(shown), "", following])
