@@ -1,4 +1,4 @@
-"""Runs of a store as many lookers see them at once: each history is followed once and read on from there."""
+"""A store as many lookers see it at once: each history is followed once, and read on from where it was."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from pipeline.dashboard.overview import Overview, RunLine, followed_line, outcome_line, overview
 from pipeline.run_view import RunFollower, RunView
-from storage.runs import RunRecord, read_run
+from storage.models import list_models
+from storage.registry import read_registry
+from storage.runs import RunRecord, read_run, run_names
 from storage.stores import Store
 
 # Runs that are followed at once; the one that nobody looked at for longest is let go.
 MOST_FOLLOWED = 16
-# A view this young is good for the next looker too.
+# So many of the newest runs are looked at for the page of all; of those before them the outcome is enough.
+NEWEST = 8
+RUNS_SHOWN = 50
+# What was read is good for the next looker too for so long.
 FRESH_SECONDS = 0.5
+OVERVIEW_SECONDS = 3.0
 
 
 @dataclass
@@ -29,12 +36,14 @@ class _Followed:
 
 
 class Feed:
-    """The runs of one store; threads may share it."""
+    """The runs and models of one store; threads may share it."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._lock = threading.Lock()
         self._followed: OrderedDict[str, _Followed] = OrderedDict()
+        self._overview_lock = threading.Lock()
+        self._overview: tuple[float, Overview] | None = None
 
     def run(self, run_id: str) -> tuple[RunRecord, RunView]:
         """Give what a run was started with, and how it is now; `NotFoundError` if there is none."""
@@ -44,6 +53,19 @@ class Feed:
                 followed.seen = followed.follower.look()
                 followed.seen_at = time.monotonic()
             return followed.record, followed.seen
+
+    def overview(self, now: float) -> Overview:
+        """Give what the store holds, at most a few seconds old."""
+        with self._overview_lock:
+            if self._overview is None or time.monotonic() - self._overview[0] >= OVERVIEW_SECONDS:
+                self._overview = time.monotonic(), self._look_around(now)
+            return self._overview[1]
+
+    def _look_around(self, now: float) -> Overview:
+        names = run_names(self.store)[-RUNS_SHOWN:][::-1]
+        lines: list[RunLine] = [followed_line(*self.run(name), now) for name in names[:NEWEST]]
+        lines += [outcome_line(read_run(self.store, name)) for name in names[NEWEST:]]
+        return overview(read_registry(self.store), list_models(self.store), lines)
 
     def _find(self, run_id: str) -> _Followed:
         with self._lock:

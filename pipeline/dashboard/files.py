@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from pipeline.dashboard.pages import run_page
-from pipeline.run_view import view_run
-from storage.runs import read_run, run_names
+from pipeline.dashboard.feed import Feed
+from pipeline.dashboard.overview_page import overview_page
+from pipeline.dashboard.run_page import run_page
 from storage.stores import open_store
 
 
 def write_page(store_url: str, run_id: str | None, path: Path) -> str:
-    """Write the page of a run to `path`, replacing in one step what is there, and give where it lies."""
-    store = open_store(store_url)
+    """Write the page of a run, or that of runs and models, and give where it lies.
+
+    What is there is replaced in one step.
+    """
+    feed, now = Feed(open_store(store_url)), time.time()
     if run_id is None:
-        run_id = run_names(store)[-1]
-    page = run_page(read_run(store, run_id), view_run(store, run_id), time.time())
+        page = overview_page(feed.store.url, feed.overview(now), now)
+    else:
+        page = run_page(*feed.run(run_id), now)
     path = path.absolute()
     open_store(str(path.parent), create=True).write_bytes(path.name, page.html.encode())
     return str(path)

@@ -1,9 +1,10 @@
 """The dashboard's server: a few fixed addresses, reading only, on this machine alone unless asked.
 
     /                       runs and models
+    /api/parts              its parts, as HTML
     /runs/r0001             a run, followed while it lives
     /api/runs/r0001         the same in numbers
-    /api/runs/r0001/parts   the parts of its page, as HTML
+    /api/runs/r0001/parts   its parts, as HTML
 
 Everything else is not there.
 """
@@ -26,7 +27,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pipeline.dashboard.feed import Feed
-from pipeline.dashboard.pages import LATER, SOON, Live, Page, message_page, run_page, run_parts
+from pipeline.dashboard.overview_page import overview_page, overview_parts
+from pipeline.dashboard.pages import LATER, SOON, Live, Page, message_page
+from pipeline.dashboard.run_page import run_page, run_parts
 from pipeline.dashboard.views import numbers
 from pipeline.errors import ConfigError
 from pipeline.run_view import RunView
@@ -68,6 +71,8 @@ class Site:
         self._feed = Feed(store)
         self._now = now
         self._routes: list[tuple[re.Pattern[str], Callable[..., Answer]]] = [
+            (re.compile(r"/"), self._overview),
+            (re.compile(r"/api/parts"), self._overview_parts),
             (re.compile(r"/runs/(r\d{4,9})"), self._run),
             (re.compile(r"/api/runs/(r\d{4,9})"), self._numbers),
             (re.compile(r"/api/runs/(r\d{4,9})/parts"), self._parts),
@@ -85,6 +90,15 @@ class Site:
                 except StorageError as error:
                     return _refusal(503, str(error), path, api=api)
         return _refusal(404, "There is no such page.", path, api=api)
+
+    def _overview(self) -> Answer:
+        now, live = self._now(), Live("api/parts", LATER)
+        seen = self._feed.overview(now)
+        return _html(200, overview_page(self._feed.store.url, seen, now, live=live, root=""))
+
+    def _overview_parts(self) -> Answer:
+        now = self._now()
+        return _json({"again": LATER, "parts": overview_parts(self._feed.overview(now), now, "")})
 
     def _run(self, run_id: str) -> Answer:
         record, run = self._feed.run(run_id)

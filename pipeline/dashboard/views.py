@@ -12,6 +12,7 @@ import numpy as np
 
 from pipeline.forecast import TimeLeft, rough_time
 from pipeline.report_numbers import amount, count, duration, number
+from pipeline.report_run import KINDS
 from pipeline.run_view import RunEvent, RunView
 from storage.records import plain
 
@@ -56,6 +57,16 @@ def verdict(run: RunView, now: float) -> tuple[str, str]:
     return "", "Running" if run.stage == "running" else "Publishing"
 
 
+def remark(run: RunView) -> str:
+    """Give what is to be said beside the verdict: why it stopped, or when it was last heard of."""
+    if run.stage == "finished":
+        ended = str((run.outcome or {}).get("finished", ""))
+        return f"finished {ended}".replace("T", " ").replace("+00:00", " UTC")
+    if run.reason:
+        return run.reason
+    return f"heard of at {clock(run.heard)} UTC" if run.heard is not None else "nothing is recorded yet"
+
+
 def is_silent(run: RunView, now: float) -> bool:
     """Whether a run that should go on has written nothing for long: it hangs, or its process was killed."""
     if run.stage not in ("running", "publishing") or run.heard is None:
@@ -96,17 +107,15 @@ def numbers(run: RunView, now: float) -> dict[str, Any]:
     return found
 
 
-def tiles(run: RunView, now: float) -> list[Tile]:
+def tiles(run: RunView) -> list[Tile]:
     """Give the numbers that are read first."""
-    columns = run.columns
-    tone, words = verdict(run, now)
-    shown = [Tile("run", words, _remark(run), tone)]
     if not run.rounds:
-        return shown
+        return []
+    columns = run.columns
     kind, gap = bound(run)
     target = "" if run.tol is None else f", tolerance {run.tol:g}"
     reached = "good" if run.tol is not None and gap is not None and gap <= run.tol else ""
-    shown.append(Tile(kind, "\u2013" if gap is None else f"{gap:.2e}", f"smallest so far{target}", reached))
+    shown = [Tile(kind, "\u2013" if gap is None else f"{gap:.2e}", f"smallest so far{target}", reached)]
     if run.stage == "running":
         shown.append(Tile("time left", *left_words(run.left)))
     last = {name: _finite(values[-1]) for name, values in columns.items()}
@@ -156,6 +165,29 @@ def clock(at: float | None) -> str:
     return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def problem_words(config: Mapping[str, Any]) -> str:
+    """Give what a run solves, and how, in a line."""
+    loss = str(config.get("loss", "unknown loss"))
+    named = f"{loss}, k = {config['k']}" if config.get("k") else loss
+    said = [named, *(f"{name} {config[name]:g}" for name in ("C", "smoothing") if config.get(name))]
+    if config.get("method"):
+        said.append(f"method {config['method']}")
+    return ", ".join(said)
+
+
+def happened(run: RunView) -> list[tuple[str, str, str, str]]:
+    """Give the latest events as (time, after which round, what, more), the newest first."""
+    return [
+        (
+            clock(event.at),
+            f"after {event.after + 1:,} rounds",
+            KINDS.get(event.kind, event.kind),
+            event_words(event),
+        )
+        for event in reversed(run.events[-EVENTS_SHOWN:])
+    ]
+
+
 def event_words(event: RunEvent) -> str:
     """Give what an event says beside its kind."""
     facts: Mapping[str, Any] = event.facts
@@ -168,14 +200,6 @@ def event_words(event: RunEvent) -> str:
     if facts.get("lost_blocks"):
         said.append(f"{len(facts['lost_blocks'])} blocks as of round {facts.get('saved_round')}")
     return ", ".join(str(part) for part in said if part)
-
-
-def _remark(run: RunView) -> str:
-    if run.stage == "finished":
-        return f"finished {(run.outcome or {}).get('finished', '')}".strip()
-    if run.reason:
-        return run.reason
-    return f"heard at {clock(run.heard)} UTC" if run.heard is not None else "no record yet"
 
 
 def _finite(value: float) -> float | None:

@@ -1,0 +1,204 @@
+"""What the page of runs and models says: champions, accuracies over versions, decisions, last outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeline.dashboard.pages import when
+from pipeline.dashboard.views import Tile, bound, problem_words, verdict
+from pipeline.model_summary import summary
+from pipeline.promotion_rule import PromotionRule
+from pipeline.report_numbers import count, duration, percent
+from pipeline.run_view import RunView
+from storage.models import ModelRecord
+from storage.registry import RegistryEntry, Reign, Standing
+from storage.runs import RunRecord
+
+MODELS_SHOWN = 100
+DECISIONS_SHOWN = 100
+
+_STAGE_TONES = {"champion": "good", "candidate": "", "archived": "soft", "deleted": "soft"}
+_ACTION_TONES = {"promote": "good", "keep": "", "rollback": "fair", "archive": "", "delete": "bad"}
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """A run in a line; `gap` is the smallest relative gap, `model` the id of what came of it."""
+
+    id: str
+    tone: str
+    words: str
+    reason: str
+    problem: str
+    dataset: str
+    gap: float | None
+    passes: float | None
+    seconds: float | None
+    created: str
+    model: str | None
+
+
+@dataclass(frozen=True)
+class ModelLine:
+    """A model in a line; `accuracy` by k, `reigned` whether it was ever champion."""
+
+    id: str
+    version: int
+    stage: str
+    tone: str
+    reigned: bool
+    problem: str
+    dataset: str
+    gap: float | None
+    certified: bool | None
+    accuracy: Mapping[int, float]
+    passes: float | None
+    seconds: float | None
+    run: str | None
+    created: str
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All that the page shows; newest first, but `reigns` as they came.
+
+    `ks` are the k of the accuracies that are shown, and `k` is the one that decides.
+    """
+
+    tiles: Sequence[Tile]
+    models: Sequence[ModelLine]
+    models_in_all: int
+    ks: Sequence[int]
+    k: int | None
+    reigns: Sequence[Reign]
+    decisions: Sequence[tuple[RegistryEntry, str]]
+    runs: Sequence[RunLine]
+
+
+def overview(standing: Standing, records: Sequence[ModelRecord], runs: Sequence[RunLine]) -> Overview:
+    """Make the page's content from the registry's standing, its models by number and its newest runs."""
+    reigned = {reign.model for reign in standing.reigns}
+    lines = [_model_line(record, standing, reigned) for record in records[-MODELS_SHOWN:]]
+    champion = next((record for record in records if record.id == standing.champion), None)
+    leading = champion or (records[-1] if records else None)
+    k = None if leading is None else PromotionRule().k_for(leading)
+    known = {shown for line in lines for shown in line.accuracy}
+    return Overview(
+        tiles=[*_champion_tiles(standing, champion, k), *_other_tiles(standing, records, runs)],
+        models=lines[::-1],
+        models_in_all=len(records),
+        ks=sorted({1, 5, k or 1} & known),
+        k=k,
+        reigns=standing.reigns,
+        decisions=[
+            (entry, _ACTION_TONES.get(entry.action, ""))
+            for entry in reversed(standing.entries[-DECISIONS_SHOWN:])
+        ],
+        runs=runs,
+    )
+
+
+def followed_line(record: RunRecord, run: RunView, now: float) -> RunLine:
+    """Give the line of a run whose history was read."""
+    if run.stage == "finished":
+        return outcome_line(replace(record, outcome=run.outcome))
+    last = {name: float(run.columns[name][-1]) for name in ("passes", "seconds")} if run.rounds else {}
+    tone, words = verdict(run, now)
+    gap = bound(run)[1]
+    return _run_line(record, tone, words, run.reason, None, gap, last.get("passes"), last.get("seconds"))
+
+
+def outcome_line(record: RunRecord) -> RunLine:
+    """Give the line of a run from its record alone."""
+    if record.outcome is None:
+        return _run_line(record, "fair", "Not finished", None, None, None, None, None)
+    outcome = record.outcome
+    tone, words = verdict(RunView(run=record.id, stage="finished", outcome=outcome), 0.0)
+    gap, passes, seconds = (outcome.get(name) for name in ("relative_gap", "passes", "seconds"))
+    return _run_line(record, tone, words, None, outcome, gap, passes, seconds)
+
+
+def _run_line(
+    record: RunRecord,
+    tone: str,
+    words: str,
+    reason: str | None,
+    outcome: Mapping[str, Any] | None,
+    gap: float | None,
+    passes: float | None,
+    seconds: float | None,
+) -> RunLine:
+    model = (outcome or {}).get("model")
+    return RunLine(
+        id=record.id,
+        tone=tone,
+        words=words,
+        reason=reason or "",
+        problem=problem_words(record.config),
+        dataset=record.dataset,
+        gap=gap,
+        passes=passes,
+        seconds=seconds,
+        created=record.created,
+        model=None if model is None else str(model).rpartition("/")[2],
+    )
+
+
+def _model_line(record: ModelRecord, standing: Standing, reigned: set[str]) -> ModelLine:
+    brief, stage = summary(record), standing.stage(record.id)
+    loss, k = brief["loss"].get("name", "?"), brief["loss"].get("k")
+    return ModelLine(
+        id=record.id,
+        version=record.version,
+        stage=stage,
+        tone=_STAGE_TONES.get(stage, ""),
+        reigned=record.id in reigned,
+        problem=f"{loss}, k = {k}, C {record.C:g}" if k else f"{loss}, C {record.C:g}",
+        dataset=record.dataset,
+        gap=brief["relative_gap"],
+        certified=brief["certified"],
+        accuracy={int(k): float(share) for k, share in (brief["accuracy"] or {}).items()},
+        passes=brief["passes"],
+        seconds=brief["seconds"],
+        run=record.run,
+        created=record.created,
+    )
+
+
+def _champion_tiles(standing: Standing, champion: ModelRecord | None, k: int | None) -> list[Tile]:
+    if standing.champion is None:
+        return [Tile("champion", "none", "topline models promote makes a model the champion", "fair")]
+    reign = standing.reigns[-1]
+    tiles = [Tile("champion", standing.champion, f"since {when(reign.since)[:16]}, by {reign.by}")]
+    if champion is None:
+        return [Tile("champion", standing.champion, "its record is gone: topline fsck", "bad")]
+    measured: Mapping[str, Any] = champion.evaluation or {}
+    topk = measured.get("topk") or {}
+    for shown in sorted({1, k or 1}):
+        if str(shown) in topk:
+            rows = f"{count(measured.get('rows'))} {measured.get('split', '')} rows"
+            tiles.append(Tile(f"top-{shown} accuracy", percent(topk[str(shown)]), rows))
+    certificate = champion.certificate
+    if certificate is None:
+        return [*tiles, Tile("certificate", "none", "topline certify gives it one", "fair")]
+    good = bool(certificate.get("certified") and certificate.get("valid", True))
+    gap = certificate.get("relative_gap")
+    shown_gap = "\u2013" if gap is None else f"{gap:.2e}"
+    words = "certified gap" if good else "gap, not certified"
+    note, tone = f"tolerance {certificate.get('tol'):g}", "good" if good else "bad"
+    return [*tiles, Tile(words, shown_gap, note, tone)]
+
+
+def _other_tiles(standing: Standing, records: Sequence[ModelRecord], runs: Sequence[RunLine]) -> list[Tile]:
+    tiles = []
+    if runs:
+        last = runs[0]
+        took = "" if last.seconds is None else f", {duration(last.seconds)}"
+        tiles.append(
+            Tile("last run", last.words, f"{last.id}, begun {when(last.created)[:16]}{took}", last.tone)
+        )
+    back = standing.previous
+    note = "nothing to roll back to" if back is None else f"a rollback brings back {back}"
+    return [*tiles, Tile("models", count(len(records)), note)]

@@ -1,0 +1,266 @@
+"""The dashboard: what its pages say of histories made by hand, and what its server refuses."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from pipeline.cli import main
+from pipeline.dashboard.feed import Feed
+from pipeline.dashboard.figures import busy_shares
+from pipeline.dashboard.files import write_page
+from pipeline.dashboard.run_page import run_parts
+from pipeline.dashboard.server import Site, serving
+from pipeline.dashboard.views import is_silent, numbers, tiles, verdict
+from pipeline.errors import ConfigError
+from pipeline.run_view import view_of, view_run
+from pipeline.worker_lanes import WorkerLane
+from storage.errors import NotFoundError
+from storage.history import history_path, read_history
+from storage.runs import create_run, finish_run
+from storage.stores import Store, open_store
+from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store, record_of
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(tmp_path / "store", create=True)
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return hand_made_store(tmp_path_factory.mktemp("dashboard") / "store")
+
+
+def shown(parts: object) -> str:
+    return re.sub(r"<[^>]*>", " ", str(parts))
+
+
+def test_a_run_is_told_from_its_beginning_to_its_end(store: Store) -> None:
+    run = create_run(store, {"tol": 1e-3})
+    assert verdict(view_run(store, run), 0.0) == ("", "Not begun")
+    assert "No round is done yet" in run_parts(view_run(store, run), 0.0)["charts"]
+    story = begun_run(store, 40)
+    view = view_run(store, story.run)
+    told = {tile.label: tile for tile in tiles(view)}
+    last = [record for record in read_history(store, story.run) if "round" in record][-1]
+    assert told["relative gap"].figure == f"{last['relative_gap']:.2e}"
+    assert told["rounds"].figure == "40"
+    # The gap falls by a tenth a round of 0.1 s, and has log(gap / tol) / log(1 / 0.9) rounds to go.
+    expected = 0.1 * math.log(last["relative_gap"] / 1e-3) / -math.log(0.9)
+    assert numbers(view, 0.0)["left"]["seconds"] == pytest.approx(expected, rel=0.15)
+    assert verdict(view, story.at + 1.0) == ("", "Running")
+    assert verdict(view, story.at + 3600.0) == ("bad", "Silent")
+    story.end("no room is left")
+    assert verdict(view_run(store, story.run), story.at) == ("fair", "Stopped")
+    finish_run(store, story.run, {"status": "solved"})
+    assert verdict(view_run(store, story.run), story.at + 1e6) == ("good", "Solved")
+
+
+def test_long_rounds_are_no_silence() -> None:
+    slow = view_of({**record_of(number).to_dict(), "at": 600.0 * number} for number in range(5))
+    assert not is_silent(slow, 4 * 600.0 + 1800.0)
+    assert is_silent(slow, 4 * 600.0 + 100_000.0)
+
+
+def test_numbers_are_those_of_the_history(store: Store) -> None:
+    story = begun_run(store)
+    story.leave()
+    found = json.loads(json.dumps(numbers(view_run(store, story.run), story.at), allow_nan=False))
+    last = [record for record in read_history(store, story.run) if "round" in record][-1]
+    assert {name: found["last"][name] for name in ("primal", "dual", "relative_gap", "step", "active")} == {
+        name: last[name] for name in ("primal", "dual", "relative_gap", "step", "active")
+    }
+    assert [(worker["name"], worker["here"]) for worker in found["workers"]] == [
+        ("tcp://a", True), ("tcp://b", False),
+    ]  # fmt: skip
+    assert [event["kind"] for event in found["events"]] == ["begin", "loss", "worker-lost", "checkpoint"]
+
+
+def test_busy_seconds_are_spread_over_time() -> None:
+    lane = WorkerLane("a", 1, 1, True, 3.0, np.asarray([102.0, 104.0]), np.asarray([2.0, 1.0]))
+    np.testing.assert_allclose(
+        busy_shares(lane, 100.0, np.asarray([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])), [1, 1, 0.5, 0.5, np.nan]
+    )
+
+
+def test_what_users_wrote_is_escaped(full: Store) -> None:
+    feed = Feed(full)
+    site = Site(full)
+    for path in ("/", "/runs/r0001"):
+        page = site.answer(path).body.decode()
+        assert NASTY not in page
+        assert "&lt;script&gt;alert" in page
+        assert not re.search(r"\son\w+=|\sstyle=|(src|href)=\"(?!#|data:|\.\./|runs/)", page)
+    assert feed.run("r0001")[0].id == "r0001"
+
+
+def test_the_page_of_models_tells_champions_and_decisions(full: Store) -> None:
+    seen = Feed(full).overview(time.time())
+    told = {tile.label: tile.figure for tile in seen.tiles}
+    assert told["champion"] == "m0002"
+    assert told["top-3 accuracy"] == "94.0%"
+    assert told["certified gap"] == "8.50e-04"
+    assert told["last run"] == "Solved"
+    assert [reign.model for reign in seen.reigns] == ["m0001", "m0002", "m0004", "m0002"]
+    assert [(line.id, line.stage, line.reigned) for line in seen.models] == [
+        ("m0004", "archived", True), ("m0003", "candidate", False),
+        ("m0002", "champion", True), ("m0001", "archived", True),
+    ]  # fmt: skip
+    parts = json.loads(Site(full).answer("/api/parts").body)["parts"]
+    assert parts["versions"].count('class="ring"') == 3 * len(seen.ks)
+    assert "top-3 fell by 8.0%" in shown(parts["decisions"])
+    assert 'href="runs/r0003"' in parts["runs"]
+
+
+def test_a_store_with_nothing_in_it_is_shown(store: Store) -> None:
+    page = Site(store).answer("/")
+    assert page.status == 200
+    assert b"The store holds no model yet" in page.body
+
+
+def test_a_long_run_stays_light(store: Store) -> None:
+    run = create_run(store, {"tol": 1e-9})
+    rounds = 100_000
+    line = json.dumps({**record_of(0).to_dict(), "activity": None, "round": "%d", "relative_gap": "%r"})
+    form = line.replace('"%d"', "%d").replace('"%r"', "%r")
+    lines = [form % (number, 1.0 / (1 + number)) for number in range(rounds)]
+    store.write_bytes(history_path(run), "\n".join([*lines, ""]).encode())
+    site = Site(store)
+    page, news = site.answer(f"/runs/{run}"), site.answer(f"/api/runs/{run}")
+    assert len(page.body) < 1_000_000
+    assert len(news.body) < 20_000
+    assert json.loads(news.body)["rounds"] == rounds
+    assert f"{1 / rounds:.2e}" in page.body.decode()
+
+
+class Client:
+    """Says exactly what it is told, and follows nothing."""
+
+    def __init__(self, url: str) -> None:
+        self.address = urlsplit(url).netloc
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection(self.address, timeout=30)
+        connection.putrequest(method, path, skip_host="Host" in headers)
+        for name, value in headers.items():
+            connection.putheader(name.replace("_", "-"), value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        found = answer.status, dict(answer.headers), answer.read()
+        connection.close()
+        return found
+
+
+@pytest.fixture(scope="module")
+def client(full: Store) -> Iterator[Client]:
+    with serving(full, port=0) as url:
+        yield Client(url)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/runs/r9999", "/api/runs/r9999", "/api/runs/r9999/parts", "/runs/../models/m0001/model.json",
+        "/runs/r0001/history.jsonl", "/runs/r0001/..", "/runs/%2e%2e", "//etc/passwd", "/../../etc/passwd",
+        "/runs/r0001%00", "/runs/", "/models/m0001", "/api/runs/r0001/../r0002",
+    ],
+)  # fmt: skip
+def test_what_is_not_a_page_is_not_there(client: Client, path: str) -> None:
+    status, headers, body = client.ask(path)
+    assert status == 404
+    assert b"relative_gap" not in body
+    assert b"root:" not in body
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_server_reads_only_and_answers_to_this_machine_alone(client: Client) -> None:
+    assert client.ask("/", "POST")[0] == 501
+    assert client.ask("/", "HEAD")[2] == b""
+    status, _, body = client.ask("/api/runs/r0001", Host="attacker.example")
+    assert status == 403
+    assert b"rounds" not in body
+    assert client.ask("/api/runs/r0001", Host="localhost:1")[0] == 200
+
+
+def test_a_page_is_sent_once(client: Client) -> None:
+    status, headers, body = client.ask("/api/runs/r0002")
+    assert (status, bool(body)) == (200, True)
+    assert client.ask("/api/runs/r0002", If_None_Match=headers["ETag"])[::2] == (304, b"")
+
+
+def test_scripts_run_only_as_they_were_shipped(client: Client) -> None:
+    _, headers, body = client.ask("/runs/r0001")
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert body.count(b"<script") == 1
+    assert "frame-ancestors 'none'" in policy
+
+
+def test_other_machines_are_let_in_only_on_request(store: Store) -> None:
+    with pytest.raises(ConfigError, match="--allow-remote"), serving(store, host="0.0.0.0", port=0):
+        pass
+    with serving(store, port=0) as url:
+        taken = urlsplit(url).port or 0
+        with pytest.raises(ConfigError, match="--port"), serving(store, port=taken):
+            pass
+    with serving(store, host="0.0.0.0", port=0, allow_remote=True) as url:
+        port = urlsplit(url).port
+        assert Client(f"http://127.0.0.1:{port}/").ask("/", Host="elsewhere.example")[0] == 200
+
+
+def test_many_lookers_read_a_history_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    story = begun_run(store)
+    story.leave()
+    reads: list[str] = []
+    before = type(store).read_range
+
+    def counted(self: Store, path: str, start: int, length: int) -> bytes:
+        reads.append(path)
+        return before(self, path, start, length)
+
+    monkeypatch.setattr(type(store), "read_range", counted)
+    feed = Feed(store)
+    feed.run(story.run)
+    once = len(reads)
+    lookers = [threading.Thread(target=feed.run, args=(story.run,)) for _ in range(8)]
+    for looker in lookers:
+        looker.start()
+    for looker in lookers:
+        looker.join()
+    # Each fresh look may read the end of the file; none reads it from the start.
+    assert len(reads) <= once + 2
+
+
+def test_a_file_needs_no_server(full: Store, tmp_path: Path) -> None:
+    for run in (None, "r0001"):
+        page = Path(write_page(full.url, run, tmp_path / "new" / "page.html")).read_text(encoding="utf-8")
+        assert "<script" not in page
+        assert "http" not in re.sub(r"http-equiv", "", page)
+        assert "script-src" not in page
+    with pytest.raises(NotFoundError, match="r0077"):
+        write_page(full.url, "r0077", tmp_path / "page.html")
+
+
+def test_the_command_writes_a_page(full: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    with pytest.raises(SystemExit) as ended:
+        main(["dashboard", f"{full.url}/runs/r0002", "--out", str(page), "--json"])
+    assert ended.value.code == 0
+    assert json.loads(capsys.readouterr().out)["page"] == str(page)
+    assert "<title>Run r0002" in page.read_text(encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        main(["dashboard", "--store", full.url, "--host", "192.0.2.1"])
+    assert ended.value.code == 2
+    assert "--allow-remote" in capsys.readouterr().err
