@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pipeline.errors import ConfigError
 from pipeline.ingest_config import ExtractConfig, ImportConfig, PredictConfig
 from pipeline.promotion_rule import PromotionRule
+from pipeline.retrain_config import RetrainConfig, RetrainOptions
 from pipeline.run_config import JobOptions, RunConfig
 from pipeline.sweep_config import SweepConfig
 from pipeline.train_config import ClusterConfig, EvaluateConfig, TrainConfig
@@ -31,6 +32,8 @@ __all__ = [
     "JobOptions",
     "PredictConfig",
     "PromotionRule",
+    "RetrainConfig",
+    "RetrainOptions",
     "RunConfig",
     "SweepConfig",
     "TrainConfig",
@@ -48,6 +51,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "predict": PredictConfig,
     "sweep": SweepConfig,
     "promote": PromotionRule,
+    "retrain": RetrainOptions,
 }
 
 Config = TypeVar("Config", bound=BaseModel)

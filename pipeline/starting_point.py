@@ -91,16 +91,17 @@ def starting_point(plan: TrainingPlan, model: str) -> StartingPoint:
         return StartingPoint(model, "zero", why=str(error))
     columns = _columns(plan.rows.dataset.class_names, earlier.model.record.class_names)
     carried = int((places >= 0).sum())
-    if plan.keep_duals and earlier.model.has_duals:
+    problem = _weights_misfit(plan, earlier)
+    primal = plan.config.method == "lbfgs" and not problem
+    if plan.keep_duals and earlier.model.has_duals and not primal:
         duals = MovedDuals(earlier.model.dual_blocks(), places, columns)
         return StartingPoint(model, "duals", carried, duals=duals)
-    problem = _weights_misfit(plan, earlier)
     if problem:
         return StartingPoint(model, "zero", carried, problem)
     record = earlier.model.record
     W = np.zeros((plan.trained.shape[1], plan.m))
     W[:, columns >= 0] = earlier.W[:, columns[columns >= 0]]
-    if plan.config.method == "lbfgs":
+    if primal:
         return StartingPoint(model, "weights", carried, state=SolverState(round=0, W=W))
     if carried < n_before or (columns < 0).any() or "dual_sums" not in earlier.model.arrays:
         why = f"rows or classes of {model} changed, and its dual variables are not stored"

@@ -10,6 +10,7 @@ SUCCESS = 0
 FAILURE = 1
 BAD_INPUT = 2
 SHORT_OF_TOLERANCE = 3
+HELD = 73
 RESUMABLE = 75
 INTERRUPTED = 130
 
@@ -26,11 +27,20 @@ def exit_code(error: BaseException) -> int:
     """Give the exit code of an error: whose fault it is, and whether the same command may succeed later."""
     if isinstance(error, InterruptedRunError):
         return RESUMABLE
+    if _is_held(error):
+        return HELD
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, _ours()) and isinstance(error, (ValueError, FileNotFoundError, ImportError)):
         return BAD_INPUT
     return FAILURE
+
+
+def _is_held(error: BaseException) -> bool:
+    """Whether somebody else works on the store: the same command will succeed later."""
+    from storage.lease import LeaseHeldError
+
+    return isinstance(error, LeaseHeldError)
 
 
 def is_expected(error: BaseException) -> bool:

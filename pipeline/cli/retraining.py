@@ -1,0 +1,92 @@
+"""`topline retrain` and `serve`: a classifier that is kept fresh, once or on a schedule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.cli.command import Call, Outcome, flow_runner
+from pipeline.cli.exits import SUCCESS
+from pipeline.cli.table import accuracies, facts
+from pipeline.config import (
+    ClusterConfig,
+    EvaluateConfig,
+    ExtractConfig,
+    PromotionRule,
+    RetrainConfig,
+    RetrainOptions,
+    TrainConfig,
+)
+from pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pipeline.retraining import RetrainResult
+
+SECTIONS = ("retrain", "extract", "train", "cluster", "promote", "evaluate")
+HIDDEN = frozenset({"dataset", "resume", "certify", "start_from", "confused"})
+
+
+def retrain(call: Call) -> Outcome:
+    """Take in new and changed images, train on from the last model, and promote the result by the rule."""
+    from pipeline.retraining import retrain as bring_up_to_date
+
+    config = config_of(call)
+    result: RetrainResult = call.run(
+        "retrain", bring_up_to_date, config=config, cluster=call.config(ClusterConfig)
+    )
+    return Outcome(result.to_dict(), retraining_lines(result), code=SUCCESS)
+
+
+def serve(
+    call: Call,
+    every: Annotated[
+        str, typer.Option("--every", help='When: cron such as "0 2 * * *", or a time such as 60s, 15m, 6h')
+    ],
+    timezone: Annotated[str, typer.Option("--timezone", help="Time zone of the cron schedule")] = "UTC",
+) -> Outcome:
+    """Retrain on a schedule until Ctrl-C, on a Prefect server of its own unless one is configured."""
+    parameters = {
+        "config": config_of(call),
+        "cluster": call.config(ClusterConfig),
+        "every": every,
+        "timezone": timezone,
+    }
+    flow_runner()("serve", parameters, call.progress)
+    return Outcome({"served": every, "store": call.config(RetrainOptions).store}, ["the schedule has ended"])
+
+
+def config_of(call: Call) -> RetrainConfig:
+    """Give the options of a retraining, from those of its steps."""
+    options, images = call.config(RetrainOptions), call.config(ExtractConfig)
+    if images.images is None:
+        raise ConfigError("--images is missing: name a folder with a folder for each class")
+    split = call.config(EvaluateConfig).split
+    if split == "train":
+        raise ConfigError("--split train cannot decide on a promotion: take held-out rows, val or test")
+    return RetrainConfig(
+        **options.model_dump(),
+        extract=images,
+        train=call.config(TrainConfig),
+        promote=call.config(PromotionRule),
+        split=split,
+    )
+
+
+def retraining_lines(result: RetrainResult) -> list[str]:
+    """Give what a person wants to see at the end."""
+    counts = result.changes.to_dict()
+    shown = {
+        "images": ", ".join(f"{count:,} {name}" for name, count in counts.items()),
+        "dataset": f"{result.dataset} in {result.store}",
+        "model": result.model,
+    }
+    if result.outcome != "unchanged":
+        start = result.start
+        origin = f"{start['from']} of {start['model']}" if start["model"] else "zero"
+        gap = "none" if result.relative_gap is None else f"{result.relative_gap:.2e}"
+        shown["training"] = f"{result.passes:,} passes from {origin}, relative gap {gap}"
+        if result.accuracy:
+            shown["accuracy"] = accuracies({int(k): share for k, share in result.accuracy.items()})
+    shown["champion"] = result.champion or "none"
+    return [*facts(shown), "", f"{result.outcome}:", *(f"  {reason}" for reason in result.reasons)]

@@ -1,0 +1,37 @@
+"""What can be chosen about a retraining, besides the options of its steps."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline.ingest_config import ExtractConfig
+from pipeline.promotion_rule import PromotionRule
+from pipeline.train_config import NonEmpty, TrainConfig
+
+
+class RetrainOptions(BaseModel):
+    """Where it happens and what it starts from; the section [retrain] of a configuration file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    store: NonEmpty = Field(default="topline-run", description="Store for features, models and decisions")
+    start: Literal["last", "champion", "zero"] = Field(
+        default="last", description="Model that training starts from: the last one, the champion or none"
+    )
+    overlap: Literal["refuse", "wait"] = Field(
+        default="refuse", description="What a retraining does while another one works on the store"
+    )
+    wait_seconds: float = Field(
+        default=3600.0, ge=0.0, description="How long it waits for the other one, with overlap wait"
+    )
+
+
+class RetrainConfig(RetrainOptions):
+    """A retraining: its own options, and those of its steps, whose `store` it replaces."""
+
+    extract: ExtractConfig = ExtractConfig()
+    train: TrainConfig = TrainConfig()
+    promote: PromotionRule = PromotionRule()
+    split: Literal["val", "test"] = Field(default="test", description="Held-out rows that decide")

@@ -1,0 +1,239 @@
+"""Keeping a classifier fresh: new images become a new version, a challenger, and a decision by the rule.
+
+Everything that a step makes is stored before the next one begins, and found there again: a retraining that
+was killed is finished by the next one, and one that finds nothing new does nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipeline.certification import certify
+from pipeline.dataset_changes import Changes, changes_between
+from pipeline.evaluation import evaluate
+from pipeline.extraction import extract
+from pipeline.progress import Progress
+from pipeline.registry import Weighing, promote_by_rule
+from pipeline.retrain_config import RetrainConfig
+from pipeline.train_config import ClusterConfig, TrainConfig
+from pipeline.training import train
+from pipeline.training_plan import fingerprint, settled
+from storage.errors import StorageError
+from storage.features import Dataset, list_datasets
+from storage.lease import Lease, held_lease
+from storage.models import ModelRecord, list_models, load_model
+from storage.registry import read_registry
+from storage.runs import RunRecord, list_runs
+from storage.stores import Store, open_store
+from storage.urls import join
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+logger = logging.getLogger(__name__)
+
+LEASE = "retrain"
+
+
+@dataclass(frozen=True)
+class RetrainResult:
+    """What a retraining came to.
+
+    `outcome` is "promoted", "kept" (the champion stays) or "unchanged" (nothing was new, and nothing was
+    done); `reasons` say why.  `resumed` tells that it finished what an earlier one had begun.
+    """
+
+    outcome: str
+    reasons: tuple[str, ...]
+    store: str
+    dataset: str
+    version: int
+    changes: Changes
+    model: str
+    champion: str | None
+    champion_before: str | None
+    passes: int
+    relative_gap: float | None
+    certified: bool
+    start: dict[str, Any]
+    accuracy: dict[str, float]
+    evidence: dict[str, Any]
+    resumed: bool
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the object that `topline retrain --json` prints."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**values, "reasons": list(self.reasons), "changes": self.changes.to_dict()}
+
+
+def retrain(
+    config: RetrainConfig,
+    cluster: ClusterConfig | None = None,
+    progress: Progress | None = None,
+    client: Client | None = None,
+    *,
+    by: str = "topline retrain",
+) -> RetrainResult:
+    """Bring a store up to date with its images, and its champion with the rule.
+
+    One retraining works on a store at a time: `LeaseHeldError` says who does, at once or after waiting, as
+    the options say.  Raises what the steps raise; the champion stays what it is until the decision, which is
+    one record that appears whole.
+    """
+    begun = time.monotonic()
+    store = open_store(config.store, create=True)
+    wait = config.wait_seconds if config.overlap == "wait" else 0.0
+    with held_lease(store, LEASE, by, wait=wait) as lease:
+        return _Retraining(store, config, cluster, progress, client, by, lease).run(begun)
+
+
+@dataclass(frozen=True, eq=False)
+class _Retraining:
+    """A retraining that holds the store."""
+
+    store: Store
+    config: RetrainConfig
+    cluster: ClusterConfig | None
+    progress: Progress | None
+    client: Client | None
+    by: str
+    lease: Lease
+
+    def run(self, begun: float) -> RetrainResult:
+        before = _newest_manifest(self.store)
+        wanted = self.config.extract.model_copy(update={"store": self.config.store})
+        info = extract(wanted, self.cluster, self.progress, self.client, follow=True).info
+        dataset = Dataset(self.store, info)
+        changes = changes_between(before, dataset.manifest())
+        options = self.config.train.model_copy(update={"store": self.config.store, "dataset": info.id})
+        made = _made(self.store, options, dataset)
+        resumed = made is not None and not _is_decided(self.store, made.id)
+        if made is not None and not resumed:
+            return self._unchanged(made, dataset, changes, begun)
+        self.lease.check()
+        run = None if made is not None else _unfinished(self.store, options, dataset)
+        url = join(self.store.url, "models", made.id) if made is not None else self._trained(options, run)
+        if load_model(url).record.certificate is None:
+            certify(url, self.progress)
+        if load_model(url).record.evaluation is None and info.counts.get(self.config.split, 0):
+            evaluate(url, self.config.split, self.progress)
+        self.lease.check()
+        weighed = promote_by_rule(
+            url, self.config.promote, by=self.by, split=self.config.split, progress=self.progress
+        )
+        return self._result(weighed, dataset, changes, begun, resumed=resumed or run is not None)
+
+    def _trained(self, options: TrainConfig, run: RunRecord | None) -> str:
+        """Train a model, from where a killed run stopped or from an earlier model, and give its URL."""
+        if run is not None:
+            resumed = TrainConfig(store=options.store, resume=run.id, tol=options.tol)
+            return train(resumed, self.cluster, self.progress, self.client).model
+        start = _start(self.store, self.config.start)
+        chosen = options.model_copy(update={"start_from": start})
+        return train(chosen, self.cluster, self.progress, self.client).model
+
+    def _unchanged(
+        self, made: ModelRecord, dataset: Dataset, changes: Changes, begun: float
+    ) -> RetrainResult:
+        standing = read_registry(self.store)
+        said = standing.of(made.id)[-1]
+        reason = f"nothing is new since {dataset.info.id}, on which {said}"
+        return self._described(
+            "unchanged", (reason,), made, dataset, changes, begun, champion=standing.champion
+        )
+
+    def _result(
+        self, weighed: Weighing, dataset: Dataset, changes: Changes, begun: float, *, resumed: bool
+    ) -> RetrainResult:
+        made = load_model(weighed.model).record
+        promoted = weighed.standing.champion == made.id
+        return self._described(
+            "promoted" if promoted else "kept",
+            weighed.decision.reasons,
+            made,
+            dataset,
+            changes,
+            begun,
+            champion=weighed.standing.champion,
+            champion_before=weighed.champion and weighed.champion.rpartition("/")[2],
+            evidence=weighed.evidence.to_dict(),
+            resumed=resumed,
+        )
+
+    def _described(
+        self,
+        outcome: str,
+        reasons: tuple[str, ...],
+        made: ModelRecord,
+        dataset: Dataset,
+        changes: Changes,
+        begun: float,
+        **more: Any,
+    ) -> RetrainResult:
+        certificate = made.certificate or {}
+        values: dict[str, Any] = {
+            "champion_before": more.get("champion"), "evidence": {}, "resumed": False, **more
+        }  # fmt: skip
+        return RetrainResult(
+            outcome=outcome,
+            reasons=reasons,
+            store=self.store.url,
+            dataset=dataset.info.id,
+            version=dataset.info.seq,
+            changes=changes,
+            model=join(self.store.url, "models", made.id),
+            passes=int(made.result["passes"]),
+            relative_gap=certificate.get("relative_gap"),
+            certified=bool(certificate.get("certified") and certificate.get("valid")),
+            start=dict(made.result.get("start") or {"model": None, "from": "zero", "rows": 0}),
+            accuracy=dict((made.evaluation or {}).get("topk") or {}),
+            seconds=time.monotonic() - begun,
+            **values,
+        )
+
+
+def _newest_manifest(store: Store) -> Any:
+    infos = list_datasets(store)
+    try:
+        return Dataset(store, infos[-1]).manifest() if infos else None
+    except StorageError as error:
+        logger.warning("every image counts as new: %s", error)
+        return None
+
+
+def _made(store: Store, options: TrainConfig, dataset: Dataset) -> ModelRecord | None:
+    """The model that these options made of this dataset: one that was decided on, or else the newest."""
+    runs = {run.id for run in _runs_of(store, options, dataset)}
+    found = [record for record in reversed(list_models(store)) if record.run in runs]
+    decided = (record for record in found if _is_decided(store, record.id))
+    return next(decided, found[0] if found else None)
+
+
+def _unfinished(store: Store, options: TrainConfig, dataset: Dataset) -> RunRecord | None:
+    """The newest run of these options on this dataset that was killed or interrupted."""
+    runs = _runs_of(store, options, dataset)
+    return runs[-1] if runs and runs[-1].outcome is None else None
+
+
+def _runs_of(store: Store, options: TrainConfig, dataset: Dataset) -> list[RunRecord]:
+    same = fingerprint(settled(options, dataset), dataset)
+    return [
+        run for run in list_runs(store) if run.dataset == dataset.info.id and dict(run.fingerprint) == same
+    ]
+
+
+def _is_decided(store: Store, model: str) -> bool:
+    return any(entry.action in ("promote", "keep") for entry in read_registry(store).of(model))
+
+
+def _start(store: Store, which: str) -> str | None:
+    """Id of the model to start from, None for zero."""
+    standing = read_registry(store)
+    if which == "champion":
+        return standing.champion
+    usable = [record.id for record in list_models(store) if standing.stage(record.id) != "deleted"]
+    return usable[-1] if usable and which == "last" else None

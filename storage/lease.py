@@ -1,0 +1,253 @@
+"""A lease on a store: one holder at a time, on any kind of store, and none that is dead keeps it.
+
+Tenures are numbered.  leases/<name>/00000001.json is put only if nobody else has that number, and says who
+holds it; 00000001.beat is renewed while the holder lives; 00000001.done ends it.  On a local disk the holder
+also has the kernel's lock on 00000001.lock: a killed process frees the lease at once.  Elsewhere, and where a
+process hangs, the lease is free once no beat has come for `expiry` seconds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from storage.errors import ConflictError, NotFoundError, StorageError
+from storage.fingerprint import seal, unseal
+from storage.records import now
+from storage.stores import Store
+from storage.urls import join
+
+logger = logging.getLogger(__name__)
+
+_TENURE = re.compile(r"^(\d{8})\.json$")
+_POLL_SECONDS = 1.0
+
+
+class LeaseHeldError(ConflictError):
+    """Somebody else holds the lease."""
+
+
+class LeaseLostError(ConflictError):
+    """The lease was taken over by somebody else: this process had not been heard of for too long."""
+
+
+@dataclass(frozen=True)
+class LeaseTerms:
+    """How a lease is kept: a beat every `beat` seconds, free without one for `expiry` seconds."""
+
+    beat: float = 10.0
+    expiry: float = 60.0
+
+
+USUAL = LeaseTerms()
+
+
+@dataclass
+class Lease:
+    """A tenure that this process has; `check` before anything that others must not do meanwhile."""
+
+    store: Store
+    name: str
+    number: int
+    _lost: threading.Event = field(default_factory=threading.Event)
+
+    def check(self) -> None:
+        """`LeaseLostError` if somebody has taken over."""
+        if self._lost.is_set() or _newest(self.store, self.name) != self.number:
+            self._lost.set()
+            raise LeaseLostError(
+                f"{self.store.url} was taken over by {holder(self.store, self.name) or 'somebody else'}:"
+                " this process had not been heard of for too long, and stops"
+            )
+
+
+@contextmanager
+def held_lease(
+    store: Store,
+    name: str,
+    by: str,
+    *,
+    wait: float = 0.0,
+    terms: LeaseTerms = USUAL,
+) -> Iterator[Lease]:
+    """Hold the lease `name` of a store for `by`, after waiting up to `wait` seconds for whoever has it.
+
+    Raises `LeaseHeldError` saying who that is and since when.
+    """
+    deadline = time.monotonic() + wait
+    watched = _Watched()
+    while True:
+        number = _newest(store, name)
+        if number == 0 or _is_free(store, name, number, terms, watched):
+            lock = _locked(store, _path(name, number + 1, "lock"), fcntl.LOCK_EX)
+            # Where another candidate has the lock, the number is as good as taken.
+            alone = lock is not None or store.local_path is None
+            if alone and store.put_if_absent(_path(name, number + 1, "json"), _signature(by)):
+                break
+            _unlock(lock)
+        elif time.monotonic() >= deadline and not watched.in_doubt(terms):
+            raise LeaseHeldError(
+                f"{holder(store, name)} holds {store.url} for {name}: wait for it, or stop it first"
+            )
+        time.sleep(min(_POLL_SECONDS, terms.beat / 4))
+    lease = Lease(store, name, number + 1)
+    over = threading.Event()
+    _beat(lease, 0)
+    thread = threading.Thread(target=_keep, args=(lease, over, terms), name=f"topline-{name}", daemon=True)
+    thread.start()
+    try:
+        yield lease
+    finally:
+        over.set()
+        thread.join(terms.beat)
+        store.put_if_absent(_path(name, lease.number, "done"), b"")
+        _unlock(lock)
+        _tidy(store, name, lease.number)
+
+
+def holder(store: Store, name: str) -> str | None:
+    """Say who holds the lease, None where its last tenure has ended; a dead holder is not told apart."""
+    number = _newest(store, name)
+    if number == 0 or store.exists(_path(name, number, "done")):
+        return None
+    who = _signed(store, name, number)
+    return f"{who['by']} (process {who['process']} on {who['host']} since {who['since']})"
+
+
+@dataclass
+class _Watched:
+    """The last beat that was seen of a tenure, and since when there was no other."""
+
+    number: int = 0
+    beat: bytes = b""
+    since: float = 0.0
+    alive: bool = False
+    doubtful: bool = False
+
+    def silent(self, number: int, beat: bytes) -> float:
+        """Seconds without another beat, by this process's own clock."""
+        if (number, beat) != (self.number, self.beat):
+            self.alive = number == self.number
+            self.number, self.beat, self.since = number, beat, time.monotonic()
+        return time.monotonic() - self.since
+
+    def in_doubt(self, terms: LeaseTerms) -> bool:
+        """Whether its holder looks dead, and a little more waiting will tell."""
+        return self.doubtful and not self.alive and time.monotonic() - self.since < terms.expiry
+
+
+def _is_free(store: Store, name: str, number: int, terms: LeaseTerms, watched: _Watched) -> bool:
+    """Whether a tenure has ended, or its holder is dead.
+
+    Clocks of two machines differ and may jump: a beat that looks old is watched for as long as a lease
+    lasts before its holder counts as dead.
+    """
+    if store.exists(_path(name, number, "done")):
+        return True
+    if store.local_path is not None and _lock_is_free(store, _path(name, number, "lock")):
+        return True
+    beat = _read(store, _path(name, number, "beat"))
+    silent = watched.silent(number, beat)
+    age = time.time() - _seconds(beat)
+    watched.doubtful = not 0.0 <= age < terms.expiry
+    return silent >= terms.expiry
+
+
+def _keep(lease: Lease, over: threading.Event, terms: LeaseTerms) -> None:
+    """Renew the lease until it is over, or lost."""
+    count = 0
+    while not over.wait(terms.beat):
+        count += 1
+        try:
+            lease.check()
+            _beat(lease, count)
+        except LeaseLostError:
+            return
+        except StorageError as error:
+            logger.warning("the lease on %s is not renewed: %s", lease.store.url, error)
+
+
+def _beat(lease: Lease, count: int) -> None:
+    data = json.dumps({"count": count, "at": time.time()}).encode()
+    lease.store.write_bytes(_path(lease.name, lease.number, "beat"), data)
+
+
+def _seconds(beat: bytes) -> float:
+    try:
+        return float(json.loads(beat)["at"])
+    except (ValueError, KeyError, TypeError):
+        return 0.0
+
+
+def _signature(by: str) -> bytes:
+    return seal({"by": by, "process": os.getpid(), "host": socket.gethostname(), "since": now()})
+
+
+def _signed(store: Store, name: str, number: int) -> Mapping[str, Any]:
+    path = _path(name, number, "json")
+    return unseal(store.read_bytes(path), join(store.url, path))
+
+
+def _read(store: Store, path: str) -> bytes:
+    try:
+        return store.read_bytes(path)
+    except NotFoundError:
+        return b""
+
+
+def _newest(store: Store, name: str) -> int:
+    found = (_TENURE.match(entry) for entry in store.list(join("leases", name)))
+    return max((int(match.group(1)) for match in found if match), default=0)
+
+
+def _path(name: str, number: int, kind: str) -> str:
+    return join("leases", name, f"{number:08d}.{kind}")
+
+
+def _tidy(store: Store, name: str, number: int) -> None:
+    """Drop what went with earlier tenures; their numbers stay taken."""
+    for entry in store.list(join("leases", name)):
+        head, _, kind = entry.partition(".")
+        if kind in ("beat", "done", "lock") and head.isdecimal() and int(head) < number:
+            store.delete(join("leases", name, entry))
+
+
+def _locked(store: Store, path: str, kind: int) -> int | None:
+    """The kernel's lock on a file of a local store; None elsewhere, and where somebody else has it."""
+    root = store.local_path
+    if root is None:
+        return None
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(root / path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _lock_is_free(store: Store, path: str) -> bool:
+    """Whether nobody alive has the lock; where there is no such file nothing is known."""
+    root = store.local_path
+    if root is None or not (root / path).exists():
+        return False
+    # Shared, so that those who look do not take one another for the holder.
+    descriptor = _locked(store, path, fcntl.LOCK_SH)
+    _unlock(descriptor)
+    return descriptor is not None
+
+
+def _unlock(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)

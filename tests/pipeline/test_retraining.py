@@ -1,0 +1,216 @@
+"""A classifier kept fresh: versions, warm starts, decisions, and retrainings that are killed or overlap."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline import retraining
+from pipeline.backbones.hog import Hog
+from pipeline.cli.entry import main
+from pipeline.ingest_config import ExtractConfig
+from pipeline.promotion_rule import PromotionRule
+from pipeline.registry import champion_url, rollback
+from pipeline.retrain_config import RetrainConfig
+from pipeline.retraining import RetrainResult, retrain
+from pipeline.train_config import ClusterConfig, TrainConfig
+from pipeline.training import train
+from storage.features import Dataset, list_datasets
+from storage.lease import LeaseHeldError, held_lease
+from storage.models import list_models, load_model
+from storage.registry import read_registry
+from storage.stores import open_store
+from storage.verification import verify_store
+from tests.pipeline.pictures import BAD_FILES
+
+CLASSES, EACH = 4, 25
+HERE = ClusterConfig(workers=0)
+TRAINED: dict[str, Any] = {"k": 2, "C": 1.0, "tol": 1e-3}
+
+
+def photograph(folder: Path, label: int, number: int) -> None:
+    """Stripes whose angle says the class, noisy enough to be mistaken now and then."""
+    rng = np.random.default_rng((label, number))
+    y, x = np.mgrid[0:24, 0:24]
+    angle = np.pi * (label + rng.normal(0, 0.35)) / CLASSES
+    wave = np.sin((np.cos(angle) * x + np.sin(angle) * y) * 0.9 + rng.uniform(0, 6))
+    pixels = np.clip(128 + 60 * wave[:, :, None] + rng.normal(0, 40, (24, 24, 3)), 0, 255)
+    (folder / f"c{label}").mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels.astype(np.uint8)).save(folder / f"c{label}" / f"{number:03d}.png")
+
+
+def photographs(folder: Path, numbers: range) -> None:
+    for label in range(CLASSES):
+        for number in numbers:
+            photograph(folder, label, number)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    photographs(tmp_path / "photos", range(EACH))
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def again(tmp_path: Path, photos: Path) -> Callable[..., RetrainResult]:
+    """A retraining of the photographs, every time with the same options."""
+
+    def run(**options: Any) -> RetrainResult:
+        config = RetrainConfig(
+            store=str(tmp_path / "store"),
+            extract=ExtractConfig(images=str(photos), backbone="hog:size=24,cells=8"),
+            train=TrainConfig(**TRAINED),
+            promote=PromotionRule(k=1, most_feature_drift=None),
+            **options,
+        )
+        return retrain(config, HERE)
+
+    return run
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many images each call of the backbone got."""
+    calls: list[int] = []
+    network = Hog.open
+
+    def opened(self: Hog) -> Any:
+        inner = network(self)
+
+        def counted(pictures: Any) -> Any:
+            calls.append(len(pictures))
+            return inner(pictures)
+
+        return counted
+
+    monkeypatch.setattr(Hog, "open", opened)
+    monkeypatch.setattr("pipeline.extraction_unit._networks", {})
+    return calls
+
+
+def held_out(store: str) -> list[tuple[set[str], set[str]]]:
+    """Contents of training and held-out rows, version by version."""
+    place = open_store(store)
+    found = []
+    for info in list_datasets(place):
+        rows = Dataset(place, info).manifest().to_pylist()
+        found.append(
+            tuple({row["sha256"] for row in rows if row["split"] == split} for split in ("train", "test"))
+        )
+    return found  # type: ignore[return-value]
+
+
+def test_nights_of_a_classifier(
+    again: Callable[..., RetrainResult], photos: Path, tmp_path: Path, described: list[int]
+) -> None:
+    store = str(tmp_path / "store")
+    first = again()
+    assert (first.outcome, first.champion, first.start["from"]) == ("promoted", "m0001", "zero")
+    assert first.changes.to_dict() == {
+        "seen": 100, "new": 100, "changed": 0, "gone": 0, "described": 100, "rejected": 0,
+    }  # fmt: skip
+    assert sum(described) == 100
+
+    photographs(photos, range(EACH, EACH + 5))
+    shutil.copy(photos / "c0" / "025.png", photos / "c0" / "copy.png")
+    (photos / "c3" / "broken.jpg").write_bytes(BAD_FILES["cut.jpg"])
+    (photos / "c1" / "004.png").unlink()
+    photograph(photos, 2, 900)
+    (photos / "c2" / "900.png").replace(photos / "c2" / "003.png")
+    described.clear()
+    second = again()
+    assert second.changes.to_dict() == {
+        "seen": 121, "new": 22, "changed": 1, "gone": 1, "described": 22, "rejected": 1,
+    }  # fmt: skip
+    assert sum(described) == 22  # the copy too, which nobody had seen before; not the broken one
+    assert (second.outcome, second.champion) == ("promoted", "m0002"), second.reasons
+    assert (second.start["model"], second.start["from"]) == ("m0001", "duals")
+    assert second.certified
+    cold = train(TrainConfig(store=store, dataset=second.dataset, **TRAINED), HERE)
+    assert second.passes < cold.passes
+
+    described.clear()
+    third = again()
+    assert (third.outcome, third.dataset, sum(described)) == ("unchanged", second.dataset, 0)
+    (photos / "c0" / "000.png").touch()
+    assert (again().outcome, len(list_datasets(open_store(store)))) == ("unchanged", 2)
+
+    spoil(photos, held_out(store)[-1][0])
+    spoiled = again()
+    assert (spoiled.outcome, spoiled.champion, spoiled.changes.described) == ("kept", "m0002", 0)
+    assert any("top-1" in reason for reason in spoiled.reasons), spoiled.reasons
+    assert rollback(store, reason="a drill").champion == "m0001"
+    assert again().outcome == "unchanged"
+    assert champion_url(store) == f"{store}/models/m0001"
+
+    versions = held_out(store)
+    for seen, test in versions:
+        assert not seen & set().union(*(other for _, other in versions))
+        assert 10 <= len(test) <= 40
+    assert len(versions[0][1] - versions[1][1]) <= 2  # one was deleted, one replaced
+    assert verify_store(open_store(store)) == []
+
+
+def spoil(photos: Path, seen: set[str]) -> None:
+    """Move training photographs into the folder of the next class."""
+    files = sorted(photos.rglob("*.png"))
+    wrong = [file for file in files if hashlib.sha256(file.read_bytes()).hexdigest() in seen]
+    for file in wrong:
+        label = (int(file.parent.name[1:]) + 1) % CLASSES
+        file.rename(photos / f"c{label}" / f"moved-{file.parent.name}-{file.name}")
+
+
+@pytest.mark.parametrize("broken", ["extract", "train", "certify", "evaluate", "promote_by_rule"])
+def test_what_was_cut_off_is_finished_by_the_next(
+    again: Callable[..., RetrainResult],
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: str,
+) -> None:
+    """The step is done, and the process dies before anything else happens."""
+    again()
+    photographs(photos, range(EACH, EACH + 5))
+    step = getattr(retraining, broken)
+
+    def dying(*args: Any, **options: Any) -> Any:
+        if broken != "promote_by_rule":
+            step(*args, **options)
+        raise SystemExit(9)
+
+    monkeypatch.setattr(retraining, broken, dying)
+    if broken == "certify":
+        # Training certifies by itself, unless it dies before.
+        monkeypatch.setattr("pipeline.training.certify", lambda *_: (_ for _ in ()).throw(SystemExit(9)))
+    with pytest.raises(SystemExit):
+        again()
+    store = open_store(tmp_path / "store")
+    assert read_registry(store).champion == "m0001"
+    monkeypatch.undo()
+    done = again()
+    assert (done.outcome, done.certified, bool(done.accuracy)) == ("promoted", True, True)
+    assert done.resumed == (broken != "extract")
+    assert [record.id for record in list_models(store)] == ["m0001", "m0002"]
+    assert load_model(done.model).record.parents == ("m0001",)
+    assert again().outcome == "unchanged"
+
+
+def test_two_at_once(
+    again: Callable[..., RetrainResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = str(tmp_path / "store")
+    with held_lease(open_store(store, create=True), "retrain", "the other one"):
+        with pytest.raises(LeaseHeldError, match=r"the other one .* holds .*store for retrain: wait for it"):
+            again()
+        with pytest.raises(SystemExit) as ended:
+            main(["retrain", "--store", store, "--images", str(tmp_path / "photos"), "--json"])
+    assert ended.value.code == 73
+    assert "the other one" in capsys.readouterr().out
+    assert again(overlap="wait").outcome == "promoted"

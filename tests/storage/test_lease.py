@@ -1,0 +1,92 @@
+"""One holder a lease, on any kind of store, and none that is dead or hangs keeps it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from storage.lease import LeaseHeldError, LeaseLostError, LeaseTerms, held_lease, holder
+from storage.stores import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = LeaseTerms(beat=0.05, expiry=0.4)
+PATIENT = LeaseTerms(beat=0.1, expiry=60.0)
+HOLDER = """
+import sys, time
+from storage.lease import held_lease
+from storage.stores import open_store
+with held_lease(open_store(sys.argv[1]), "retrain", "a child"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_one_of_many_candidates_holds_it_at_a_time(any_store: Store) -> None:
+    inside: list[int] = []
+    together: list[int] = []
+
+    def work(number: int) -> None:
+        with held_lease(any_store, "retrain", f"thread {number}", wait=60.0, terms=PATIENT) as lease:
+            inside.append(number)
+            together.append(len(inside))
+            time.sleep(0.02)
+            lease.check()
+            inside.remove(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == [1, 1, 1, 1]
+    assert holder(any_store, "retrain") is None
+
+
+def test_the_second_is_refused_and_told_who_holds_it(any_store: Store) -> None:
+    told = r"r0001 \(process \d+ on \S+ since \S+\) holds .* for retrain: wait for it"
+    with held_lease(any_store, "retrain", "r0001"):
+        with pytest.raises(LeaseHeldError, match=told), held_lease(any_store, "retrain", "r0002"):
+            pass
+        with held_lease(any_store, "sweep", "r0002"):
+            pass
+    with held_lease(any_store, "retrain", "r0003"):
+        pass
+
+
+def test_a_killed_holder_frees_a_local_store_at_once(local_store: Store) -> None:
+    words = [sys.executable, "-c", HOLDER, local_store.url]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        with pytest.raises(LeaseHeldError, match="a child"), held_lease(local_store, "retrain", "me"):
+            pass
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        with held_lease(local_store, "retrain", "me") as lease:
+            assert lease.number == 2
+
+
+def test_who_is_not_heard_of_loses_it_and_is_told(any_store: Store) -> None:
+    silent = LeaseTerms(beat=3600.0, expiry=QUICK.expiry)
+    with held_lease(any_store, "retrain", "one that hangs", terms=silent) as lease:
+        lease.check()
+        with held_lease(any_store, "retrain", "me", wait=30.0, terms=QUICK) as mine:
+            mine.check()
+            with pytest.raises(LeaseLostError, match="was taken over by me"):
+                lease.check()
+
+
+def test_a_clock_that_jumped_takes_no_lease_away(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A beat that looks a day old is watched, and found to go on."""
+    with held_lease(any_store, "retrain", "one that lives", terms=PATIENT) as lease:
+        before = time.time
+        monkeypatch.setattr("storage.lease._seconds", lambda beat: before() - 86400.0)
+        with pytest.raises(LeaseHeldError), held_lease(any_store, "retrain", "me", terms=PATIENT):
+            pass
+        lease.check()
