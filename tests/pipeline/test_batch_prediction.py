@@ -89,7 +89,7 @@ def test_what_is_lost_with_a_worker_is_dealt_anew(model: str, monkeypatch: pytes
         answers = genuine(self, calls, **options)
         work = {call.worker: call.arguments[1] for call in calls if call.arguments}
         dealt.append(work)
-        if len(dealt) == 2:
+        if work and len(dealt) % 2 == 0:
             raise WorkersLost([calls[0].worker], "is gone")
         return answers
 
@@ -98,14 +98,15 @@ def test_what_is_lost_with_a_worker_is_dealt_anew(model: str, monkeypatch: pytes
 
     monkeypatch.setattr(WorkerCalls, "run", losing)
     monkeypatch.setattr(batch_prediction, "CALL_BYTES", 2 * 64 * 12 * 4)
+    monkeypatch.setattr(batch_prediction, "LOSSES", 1)
     with open_cluster(ClusterConfig(workers=2, dashboard=False), data_bytes=0) as client:
         found = predict_dataset(model, PredictConfig(dataset="latest", top_k=2), client=client)
         monkeypatch.setattr(WorkerCalls, "run", never)
-        with pytest.raises(ClusterError, match="6 times in a row"):
+        with pytest.raises(ClusterError, match="2 times in a row"):
             predict_dataset(model, PredictConfig(dataset="latest", top_k=1), client=client)
     check(model, found.predictions, 2)
-    assert [sorted(itertools.chain(*work.values())) for work in dealt[:4]] == [
-        [0, 1, 2, 3], [4, 5, 6, 7], [4, 5, 6, 7], [8, 9],
+    assert [sorted(itertools.chain(*work.values())) for work in dealt[:5]] == [
+        [0, 1, 2, 3], [4, 5, 6, 7], [4, 5, 6, 7], [8, 9], [8, 9],
     ]  # fmt: skip
     assert len(dealt[0]) == 2
     store = open_store(model.rpartition("/models/")[0])

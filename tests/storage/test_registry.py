@@ -34,7 +34,7 @@ def test_stages_and_reigns_follow_from_the_log(any_store: Store) -> None:
     told = decide(
         any_store,
         ("promote", "m0001"), ("keep", "m0002"), ("promote", "m0003"), ("archive", "m0002"),
-        ("promote", "m0004"), ("rollback", "m0003"), ("delete", "m0002"),
+        ("delete", "m0002"), ("promote", "m0004"), ("rollback", "m0003"),
     )  # fmt: skip
     standing = read_registry(any_store)
     assert standing == told
@@ -42,7 +42,7 @@ def test_stages_and_reigns_follow_from_the_log(any_store: Store) -> None:
     assert stages == ["archived", "deleted", "champion", "archived", "candidate"]
     assert (standing.champion, standing.former) == ("m0003", ("m0001",))
     assert [reign.model for reign in standing.reigns] == ["m0001", "m0003", "m0004", "m0003"]
-    assert [reign.seq for reign in standing.reigns] == [1, 3, 5, 6]
+    assert [reign.seq for reign in standing.reigns] == [1, 3, 6, 7]
     assert [reign.until is None for reign in standing.reigns] == [False, False, False, True]
     assert [one.action for one in standing.of("m0002")] == ["keep", "archive", "delete"]
     assert [one.champion_before for one in standing.entries[:3]] == [None, "m0001", "m0001"]
