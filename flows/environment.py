@@ -29,6 +29,9 @@ COMMAND_LINE: Mapping[str, str] = {
     "PREFECT_CLIENT_MAX_RETRIES": "1",
 }
 
+# Under `topline serve`, whose runs log to the server only.
+SERVED: Mapping[str, str] = {"PREFECT_LOGGING_CONFIG_PATH": COMMAND_LINE["PREFECT_LOGGING_CONFIG_PATH"]}
+
 
 def prepare(environ: MutableMapping[str, str], settings: Mapping[str, str] = ALWAYS) -> None:
     """Set what is not set yet; empty values count as not set."""

@@ -21,6 +21,7 @@ from flows.errors import FlowServerError
 from flows.evaluate import evaluate
 from flows.extract import extract
 from flows.reporting import Caller, called_by
+from flows.retrain import retrain
 from flows.run import run
 from flows.sweep import sweep
 from flows.train import train
@@ -29,7 +30,7 @@ from pipeline.progress import Progress
 logger = logging.getLogger(__name__)
 
 FLOWS: Mapping[str, Flow[..., Any]] = MappingProxyType(
-    {"extract": extract, "train": train, "evaluate": evaluate, "run": run, "sweep": sweep}
+    {"extract": extract, "train": train, "evaluate": evaluate, "run": run, "retrain": retrain, "sweep": sweep}
 )
 
 Result = TypeVar("Result")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pipeline.evaluation import Evaluation
 from pipeline.extraction import ExtractResult
 from pipeline.job import JobResult
+from pipeline.retraining import RetrainResult
 from pipeline.sweep_result import SweepResult
 from pipeline.training import TrainResult
 
@@ -51,6 +52,21 @@ def job_summary(result: JobResult) -> str:
     if result.evaluation is not None:
         facts |= _accuracies(result.evaluation)
     return _table("From images to a certified classifier", facts)
+
+
+def retraining_summary(result: RetrainResult) -> str:
+    """Tell what was new, what came of it, and why."""
+    facts = {
+        "outcome": result.outcome,
+        "because": "; ".join(result.reasons),
+        "champion": result.champion or "none",
+        "model": result.model,
+        "dataset": result.dataset,
+        **{f"images {name}": f"{count:,}" for name, count in result.changes.to_dict().items()},
+        **{f"top-{k}": f"{share:.1%}" for k, share in result.accuracy.items()},
+        "passes": f"{result.passes:,}, from {result.start['from']} of {result.start['model'] or 'none'}",
+    }
+    return _table("Retraining", facts)
 
 
 def _training_facts(result: TrainResult) -> dict[str, str]:

@@ -14,6 +14,7 @@ from flows.retrying import retry_if_transient
 from pipeline.evaluation import evaluate
 from pipeline.extraction import extract
 from pipeline.job import run
+from pipeline.retraining import retrain
 from pipeline.sweep import sweep
 from pipeline.training import train
 
@@ -36,3 +37,4 @@ train_model = plain(train)
 sweep_grid = plain(sweep)
 evaluate_model = repeatable(evaluate)
 run_job = repeatable(run)
+retrain_store = repeatable(retrain)

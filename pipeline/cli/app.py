@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import checks, dashboard, data, decisions, models, run, sharing, sweeping, training
+from pipeline.cli import (
+    checks,
+    dashboard,
+    data,
+    decisions,
+    models,
+    retraining,
+    run,
+    sharing,
+    sweeping,
+    training,
+)
 from pipeline.cli.command import add_command
 
 app = typer.Typer(
@@ -41,6 +52,23 @@ add_command(
     hidden=frozenset({"dataset", "resume", "certify"}),
     flow=True,
     example="topline run --images photos --store photos-store --k 5",
+)
+add_command(
+    app,
+    retraining.retrain,
+    name="retrain",
+    sections=retraining.SECTIONS,
+    hidden=retraining.HIDDEN,
+    flow=True,
+    example="topline retrain --images photos --store photos-store",
+)
+add_command(
+    app,
+    retraining.serve,
+    name="serve",
+    sections=retraining.SECTIONS,
+    hidden=retraining.HIDDEN,
+    example='topline serve --every "0 2 * * *" --images photos --store photos-store',
 )
 add_command(
     app,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from pipeline import retraining
 from pipeline.backbones.hog import Hog
@@ -28,28 +25,12 @@ from storage.models import list_models, load_model
 from storage.registry import read_registry
 from storage.stores import open_store
 from storage.verification import verify_store
+from tests.pipeline.fresh_photos import photograph, photographs, spoil
 from tests.pipeline.pictures import BAD_FILES
 
-CLASSES, EACH = 4, 25
+EACH = 25
 HERE = ClusterConfig(workers=0)
 TRAINED: dict[str, Any] = {"k": 2, "C": 1.0, "tol": 1e-3}
-
-
-def photograph(folder: Path, label: int, number: int) -> None:
-    """Stripes whose angle says the class, noisy enough to be mistaken now and then."""
-    rng = np.random.default_rng((label, number))
-    y, x = np.mgrid[0:24, 0:24]
-    angle = np.pi * (label + rng.normal(0, 0.35)) / CLASSES
-    wave = np.sin((np.cos(angle) * x + np.sin(angle) * y) * 0.9 + rng.uniform(0, 6))
-    pixels = np.clip(128 + 60 * wave[:, :, None] + rng.normal(0, 40, (24, 24, 3)), 0, 255)
-    (folder / f"c{label}").mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels.astype(np.uint8)).save(folder / f"c{label}" / f"{number:03d}.png")
-
-
-def photographs(folder: Path, numbers: range) -> None:
-    for label in range(CLASSES):
-        for number in numbers:
-            photograph(folder, label, number)
 
 
 @pytest.fixture
@@ -156,15 +137,6 @@ def test_nights_of_a_classifier(
         assert 10 <= len(test) <= 40
     assert len(versions[0][1] - versions[1][1]) <= 2  # one was deleted, one replaced
     assert verify_store(open_store(store)) == []
-
-
-def spoil(photos: Path, seen: set[str]) -> None:
-    """Move training photographs into the folder of the next class."""
-    files = sorted(photos.rglob("*.png"))
-    wrong = [file for file in files if hashlib.sha256(file.read_bytes()).hexdigest() in seen]
-    for file in wrong:
-        label = (int(file.parent.name[1:]) + 1) % CLASSES
-        file.rename(photos / f"c{label}" / f"moved-{file.parent.name}-{file.name}")
 
 
 @pytest.mark.parametrize("broken", ["extract", "train", "certify", "evaluate", "promote_by_rule"])

@@ -1,0 +1,119 @@
+"""A Prefect server of our own on the loopback interface, for one machine: nothing to install or to start.
+
+Its database lies in Prefect's home.  The server holds a lock there as long as it lives, so that whoever comes
+later, or comes back after being killed, uses the one that is running.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+
+from flows.errors import FlowServerError
+
+PORT = 4200
+START_SECONDS = 180.0
+END_SECONDS = 15.0
+
+
+@contextmanager
+def local_server(environ: Mapping[str, str]) -> Iterator[str]:
+    """Start a server, or find the one that is running, and give the URL of its API.
+
+    One that was started here ends with the block.  Raises `FlowServerError` with its last words where it does
+    not start.
+    """
+    home = Path(environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
+    home.mkdir(parents=True, exist_ok=True)
+    address, log = home / "topline-server.url", home / "topline-server.log"
+    lock = os.open(home / "topline-server.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        url = _url_of_the_other(address)
+        _wait_until_healthy(url, None, log)
+        yield url
+        return
+    process = None
+    try:
+        port = free_port(PORT)
+        url = f"http://127.0.0.1:{port}/api"
+        process = _started(port, environ, log, lock)
+        address.write_text(url, encoding="utf-8")
+        _wait_until_healthy(url, process, log)
+        yield url
+    finally:
+        os.close(lock)
+        if process is not None:
+            _end(process)
+
+
+def free_port(preferred: int = 0) -> int:
+    """The preferred port of the loopback interface if it is free, or else another one."""
+    for port in (preferred, 0):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise FlowServerError("no port of the loopback interface is free: end a program that has many")
+
+
+def _started(port: int, environ: Mapping[str, str], log: Path, lock: int) -> subprocess.Popen[bytes]:
+    words = ["-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    own = {name: value for name, value in environ.items() if name != "PREFECT_API_URL"}
+    # In a session of its own, so that Ctrl-C does not end it before the last runs are recorded there.
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, *words],
+            env={**own, "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(lock,),
+            start_new_session=True,
+        )
+
+
+def _url_of_the_other(address: Path) -> str:
+    deadline = time.monotonic() + END_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(OSError):
+            url = address.read_text(encoding="utf-8").strip()
+            if url:
+                return url
+        time.sleep(0.2)
+    raise FlowServerError(f"a Prefect server runs in {address.parent} and does not say where: end it first")
+
+
+def _wait_until_healthy(url: str, process: subprocess.Popen[bytes] | None, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and (process is None or process.poll() is None):
+        with suppress(httpx.TransportError):
+            if httpx.get(f"{url}/health", timeout=5.0).status_code == httpx.codes.OK:
+                return
+        time.sleep(0.5)
+    raise FlowServerError(
+        f"Prefect's server at {url} did not start within {START_SECONDS:g} s, or ended: its log is {log},"
+        " and topline doctor tells more"
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the server and what it started: its session is its own."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+            return

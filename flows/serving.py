@@ -1,0 +1,106 @@
+"""`topline serve`: the flow `retrain` on a schedule, one run at a time, for one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import StateType
+from prefect.runner import Runner
+from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
+from prefect.states import Crashed
+
+from flows.retrain import retrain
+from flows.schedules import schedule_of
+from flows.zombies import crash_silent_runs
+from pipeline.config import ClusterConfig, RetrainConfig
+from pipeline.progress import Progress
+from pipeline.retraining import LEASE
+from storage.lease import LeaseHeldError, held_lease
+from storage.stores import open_store
+
+logger = logging.getLogger(__name__)
+
+_ALIVE = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
+
+
+def serve_retraining(
+    config: RetrainConfig,
+    cluster: ClusterConfig,
+    every: str,
+    timezone: str = "UTC",
+    progress: Progress | None = None,
+    *,
+    own_server: bool,
+) -> None:
+    """Run the flow `retrain` whenever the schedule says, until Ctrl-C.
+
+    The schedule stays active when this ends: what is missed meanwhile is made up for once, by the first run
+    afterwards.  On a server of our own nobody else runs the flow, so that runs which the server believes to
+    be alive while nobody holds the store were killed.
+    """
+    schedule = schedule_of(every, timezone)
+    config = _absolute(config)
+    name = deployment_name(config)
+    runner = Runner(name=name, limit=1, pause_on_shutdown=False)
+    crash_silent_runs()
+    deployment = runner.add_flow(
+        retrain,
+        name=name,
+        schedule=schedule,
+        parameters={"config": config.model_dump(mode="json"), "cluster": cluster.model_dump(mode="json")},
+        description=f"Retrains {config.store} from {config.extract.images}: {every}",
+        tags=["topline"],
+    )
+    if own_server:
+        crash_killed_runs(deployment, config.store)
+    if progress is not None:
+        page = PREFECT_UI_URL.value() or PREFECT_API_URL.value()
+        progress.begin(f"serve {config.store}, {every}; {page} shows its runs; Ctrl-C ends it")
+    asyncio.run(runner.start())
+
+
+def deployment_name(config: RetrainConfig) -> str:
+    """Name of the deployment of a store: one store, one schedule."""
+    return config.store.rstrip("/").rpartition("/")[2] or "store"
+
+
+def crash_killed_runs(deployment: UUID, store_url: str) -> int:
+    """Mark runs of a deployment as crashed of which no process is left, and give their number."""
+    try:
+        with held_lease(open_store(store_url, create=True), LEASE, "topline serve"):
+            return _crash(deployment)
+    except LeaseHeldError as error:
+        logger.warning("%s", error)
+        return 0
+
+
+def _crash(deployment: UUID) -> int:
+    with get_client(sync_client=True) as client:
+        found = client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_ALIVE))),
+            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
+        )
+        for run in found:
+            state = Crashed(message="its process is gone; found when the schedule was served again")
+            client.set_flow_run_state(run.id, state, force=True)
+    return len(found)
+
+
+def _absolute(config: RetrainConfig) -> RetrainConfig:
+    """The same with paths that mean the same in the processes that Prefect starts."""
+    images, store = config.extract.images, config.store
+    extract = config.extract.model_copy(update={"images": images and str(Path(images).absolute())})
+    if "://" not in store:
+        store = str(Path(store).absolute())
+    return config.model_copy(update={"extract": extract, "store": store})

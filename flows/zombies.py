@@ -1,0 +1,45 @@
+"""Runs whose process was killed: a heartbeat that stops marks them as crashed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from prefect.automations import Automation
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import StateType
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import EventTrigger, Posture
+
+NAME = "topline: runs without a heartbeat have crashed"
+
+# Beats come every 30 s (flows.environment): two may be late, and two minutes are not over.
+SILENCE = timedelta(seconds=80)
+
+_BEAT = "prefect.flow-run.heartbeat"
+_ENDS = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended", "AwaitingRetry")
+
+
+def crash_silent_runs() -> Automation:
+    """Make sure that the server has the automation, once, and give it."""
+    wanted = Automation(
+        name=NAME,
+        description="The process of a run that sends no heartbeat was killed, or its machine is gone.",
+        enabled=True,
+        trigger=EventTrigger(
+            after={_BEAT},
+            expect={_BEAT, *(f"prefect.flow-run.{end}" for end in _ENDS)},
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=SILENCE,
+        ),
+        actions=[
+            ChangeFlowRunState(
+                state=StateType.CRASHED, message=f"no heartbeat for {SILENCE.total_seconds():g} s"
+            )
+        ],
+    )
+    with get_client(sync_client=True) as client:
+        found = client.read_automations_by_name(NAME)
+    return found[0] if found else wanted.create()
