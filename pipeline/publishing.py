@@ -160,15 +160,19 @@ def _tied_rows(ours: NDArray[Any], theirs: NDArray[Any], form: str, model: str) 
 
 
 def _dataset_rows(stored: StoredModel) -> NDArray[np.float32] | None:
-    """Rows of the dataset as they are stored, held-out ones where there are; None if the dataset is gone."""
+    """Rows of the dataset as they are stored, held-out ones first; None if the dataset is gone."""
     try:
         dataset = stored.dataset()
-        rows = TrainingRows(dataset, "test")
-        rows = rows if len(rows) else TrainingRows(dataset, "train")
-        found: Any = rows[0 : min(DATASET_ROWS, max(1, DATASET_BYTES // (4 * dataset.info.d)))]
+        left = min(DATASET_ROWS, max(1, DATASET_BYTES // (4 * dataset.info.d)))
+        parts: list[Any] = []
+        for split in ("test", "val", "train"):
+            rows = TrainingRows(dataset, split)
+            found: Any = rows[0 : min(left, len(rows))]
+            parts.append(found.toarray() if dataset.info.layout == "csr" else np.array(found))
+            left -= len(parts[-1])
     except (InputError, IntegrityError):
         return None
-    return np.asarray(found.toarray() if dataset.info.layout == "csr" else found, dtype=np.float32)
+    return np.concatenate(parts, dtype=np.float32)
 
 
 def _rows_to_try(d: int) -> NDArray[np.float32]:

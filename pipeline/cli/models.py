@@ -91,7 +91,8 @@ def _champion_lines(standing: Standing) -> list[str]:
     last = standing.reigns[-1]
     if last.until is not None:
         return ["", f"no champion since {last.until}"]
-    return ["", f"champion {last.model} since {last.since}, by {last.by}: {last.reason}"]
+    reasons = (f"  {reason}" for reason in last.reason.split("; "))
+    return ["", f"champion {last.model} since {last.since}, by {last.by}:", *reasons]
 
 
 def _row(model: Mapping[str, Any]) -> tuple[str, ...]:
