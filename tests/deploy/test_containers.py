@@ -1,0 +1,231 @@
+"""The container file, compose and Kubernetes: nothing open, nothing as root, no password, all pinned."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.certificates import make_certificates
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+MANIFESTS = [
+    document
+    for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    for document in yaml.safe_load_all(path.read_text())
+]
+SECRET_NAMES = re.compile(r"PASSWORD|SECRET|AUTH_STRING|CONNECTION_URL")
+OURS = "topline:0.1.0"
+
+
+def pod_specs() -> Iterator[tuple[str, dict[str, Any]]]:
+    for found in MANIFESTS:
+        name = f"{found['kind']} {found.get('metadata', {}).get('name')}"
+        if found["kind"] == "DaskCluster":
+            for part in ("worker", "scheduler"):
+                yield f"{name} {part}", found["spec"][part]["spec"]
+        elif "template" in found.get("spec", {}):
+            yield name, found["spec"]["template"]["spec"]
+
+
+PODS = dict(pod_specs())
+
+
+def is_pinned(image: str) -> bool:
+    """Whether an image's tag names one release, and not a series or whatever is newest."""
+    return bool(re.search(r":(\d+\.\d+(\.\d+)?-\w|RELEASE\.\d{4}-|\d+\.\d+\.\d+$)", image))
+
+
+def test_images_are_pinned_to_a_release() -> None:
+    bases = re.findall(r"^FROM (\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    images = [*bases, *(service["image"] for service in SERVICES.values())]
+    images += [c["image"] for pod in PODS.values() for c in pod["containers"] if c["image"] != "topline"]
+    assert len(images) > 8
+    assert [image for image in images if not is_pinned(image)] == []
+    assert not is_pinned("postgres:16")
+    assert not is_pinned("python:latest")
+
+
+def test_the_container_runs_as_nobody_in_particular_and_takes_no_secrets_in() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    users = [line for line in lines if line.startswith("USER")]
+    assert users == ["USER 10001"]
+    assert lines.index(users[0]) > max(i for i, line in enumerate(lines) if line.startswith(("COPY", "RUN")))
+    assert not any(line.startswith(("ADD ", "ARG ")) for line in lines)
+    assert "COPY . " not in "\n".join(lines)
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
+    assert {"*", "**/.env", "**/*.key"} <= set(ignored)
+    copied = {line.split()[1] for line in lines if line.startswith("COPY") and "--from" not in line}
+    assert copied <= {"pyproject.toml", *(name.removeprefix("!") for name in ignored if name[0] == "!")}
+    for name in copied:
+        assert (DEPLOY.parent / name).exists()
+
+
+def test_compose_opens_ports_on_this_machine_alone() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert sorted(ports) == ["127.0.0.1:4200:4200", "127.0.0.1:8787:8787"]
+    assert all(service.get("network_mode") != "host" for service in SERVICES.values())
+
+
+def test_compose_separates_who_need_not_meet() -> None:
+    networks = {name: set(service["networks"]) for name, service in SERVICES.items()}
+    inner = {name for name, network in COMPOSE["networks"].items() if network.get("internal")}
+    assert inner == {"prefect", "dask", "store"}
+    assert networks["database"] == {"prefect"}
+    assert not networks["workers"] & networks["database"]
+    assert {name for name, found in networks.items() if "pages" in found} == {"prefect", "scheduler"}
+
+
+def test_compose_has_no_password_and_gives_each_to_whom_it_concerns() -> None:
+    holders: dict[str, set[str]] = {}
+    for name, service in SERVICES.items():
+        for variable, value in service.get("environment", {}).items():
+            if SECRET_NAMES.search(variable):
+                (wanted,) = re.findall(r"\$\{([A-Z]+_PASSWORD):\?", value)
+                holders.setdefault(wanted, set()).add(name)
+                assert re.sub(r"\$\{[^}]*\}", "", value) in {
+                    "",
+                    "topline:",
+                    "postgresql+asyncpg://topline:@database:5432/prefect",
+                }
+    assert holders == {
+        "DATABASE_PASSWORD": {"database", "prefect"},
+        "PREFECT_PASSWORD": {"prefect", "worker", "setup"},
+        "STORE_PASSWORD": {"store", "workers", "worker", "setup"},
+    }
+
+
+def test_our_containers_have_no_more_rights_than_they_need() -> None:
+    ours = {name: service for name, service in SERVICES.items() if service["image"] == OURS}
+    assert set(ours) == {"prefect", "scheduler", "workers", "worker", "setup"}
+    for service in ours.values():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["user"].startswith("${TOPLINE_USER:?")
+
+
+@pytest.mark.parametrize(
+    ("service", "role"), [("scheduler", "scheduler"), ("workers", "worker"), ("worker", "client")]
+)
+def test_each_container_has_the_key_of_its_role_and_dask_finds_it(
+    service: str, role: str, tmp_path: Path
+) -> None:
+    """The variables, read by Dask itself, with the mounts in the place of the container's files."""
+    made = make_certificates(tmp_path / "certs").folder
+    mounts = dict(volume.split(":")[:2][::-1] for volume in SERVICES[service]["volumes"] if "certs" in volume)
+    assert {Path(path).name for path in mounts.values()} == {"ca.pem", f"{role}.pem", f"{role}.key"}
+    variables = {}
+    for name, value in SERVICES[service]["environment"].items():
+        there = mounts.get(value)
+        variables[name] = str(made / Path(there).name) if there else value
+    environ = {**os.environ, **{name: value for name, value in variables.items() if name.startswith("DASK_")}}
+    code = (
+        "import sys; from distributed.security import Security; s = Security();"
+        "print(s.require_encryption, s.get_connection_args(sys.argv[1])['ssl_context'].__class__.__name__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, role], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["True", "SSLContext"]
+
+
+def test_kubernetes_pods_keep_to_the_restricted_standard() -> None:
+    (namespace,) = (found for found in MANIFESTS if found["kind"] == "Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert set(PODS) == {
+        "StatefulSet database",
+        "Deployment prefect",
+        "Deployment worker",
+        "DaskCluster topline worker",
+        "DaskCluster topline scheduler",
+    }
+    for pod in PODS.values():
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert container["resources"]["limits"]["memory"]
+
+
+def test_kubernetes_passwords_come_from_secrets_and_keys_go_to_their_role() -> None:
+    for name, pod in PODS.items():
+        for container in pod["containers"]:
+            for variable in container["env"]:
+                if SECRET_NAMES.search(variable["name"]):
+                    there = variable.get("valueFrom", {}).get("secretKeyRef") or "$(" in variable["value"]
+                    assert there, f"{name}: {variable}"
+    keys = {
+        name: volume["secret"]["secretName"]
+        for name, pod in PODS.items()
+        for volume in pod.get("volumes", [])
+        if "secret" in volume
+    }
+    assert keys == {
+        "Deployment worker": "dask-client",
+        "DaskCluster topline worker": "dask-worker",
+        "DaskCluster topline scheduler": "dask-scheduler",
+    }
+
+
+def test_kubernetes_opens_nothing_to_the_outside() -> None:
+    services = [found["spec"] for found in MANIFESTS if found["kind"] == "Service"]
+    services += [
+        found["spec"]["scheduler"]["service"] for found in MANIFESTS if found["kind"] == "DaskCluster"
+    ]
+    assert len(services) == 3
+    assert {service.get("type", "ClusterIP") for service in services} == {"ClusterIP"}
+    assert not any(found["kind"] == "Ingress" for found in MANIFESTS)
+    policies = [found["spec"] for found in MANIFESTS if found["kind"] == "NetworkPolicy"]
+    for policy in policies:
+        for rule in policy["ingress"]:
+            assert all(set(source) == {"podSelector"} for source in rule["from"])
+    database = {"matchLabels": {"app": "database"}}
+    assert [policy["podSelector"] for policy in policies if policy["podSelector"] == database] == [database]
+
+
+def test_services_find_pods_with_the_ports_they_name() -> None:
+    for found in MANIFESTS:
+        if found["kind"] != "Service":
+            continue
+        pods = [
+            other["spec"]["template"]
+            for other in MANIFESTS
+            if other["kind"] in {"Deployment", "StatefulSet"}
+            and other["spec"]["template"]["metadata"]["labels"] == found["spec"]["selector"]
+        ]
+        assert len(pods) == 1
+        open_ports = {port["containerPort"] for c in pods[0]["spec"]["containers"] for port in c["ports"]}
+        assert {port["port"] for port in found["spec"]["ports"]} <= open_ports
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_kustomize_renders_every_manifest_with_the_image_of_the_registry() -> None:
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(DEPLOY / "kubernetes")], capture_output=True, text=True, check=True
+    )
+    rendered = list(yaml.safe_load_all(done.stdout))
+    assert len(rendered) == len([found for found in MANIFESTS if found["kind"] != "Kustomization"])
+    assert done.stdout.count("image: registry.example/topline:0.1.0") == 4
+    assert "image: topline\n" not in done.stdout
+
+
+@pytest.mark.parametrize("folder", ["compose", "kubernetes", "slurm", "tls"])
+def test_every_folder_has_a_page_that_says_how_what_and_whether(folder: str) -> None:
+    page = (DEPLOY / folder / "README.md").read_text()
+    for words in ("**How it starts.**", "**What it costs.**", "**How to see that it works.**"):
+        assert words in page
+    for command in re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        subprocess.run(["bash", "-n"], input=command, text=True, check=True)
