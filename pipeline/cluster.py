@@ -42,6 +42,8 @@ MEMORY_SETTINGS = {
 }
 
 DASHBOARD_PORT = 8787
+# The module that adds the page of a run to Dask's dashboard.
+PAGE = "pipeline.dask_page"
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -105,6 +107,7 @@ def _own_cluster(
         **MEMORY_SETTINGS,
         "distributed.scheduler.work-stealing": False,
         "distributed.scheduler.worker-ttl": WORKER_TTL,
+        "distributed.scheduler.preload": [*dask.config.get("distributed.scheduler.preload"), PAGE],
         "distributed.nanny.pre-spawn-environ": dict.fromkeys(THREAD_VARIABLES, threads),
         "distributed.comm.timeouts.connect": f"{max(30, int(config.worker_wait))}s",
     }

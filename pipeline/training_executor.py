@@ -10,6 +10,7 @@ from distributed import Client
 
 from pipeline.cluster import open_cluster, takes_processes, worker_count
 from pipeline.dask_executor import DaskExecutor
+from pipeline.dask_page import announce
 from pipeline.interrupts import StopFlag
 from pipeline.kernel_training import with_factor
 from pipeline.memory_plan import MemoryPlan, ProblemSize, memory_limit, plan_memory, plan_on_workers
@@ -38,6 +39,8 @@ def open_executor(
     data_bytes = plan.rows.nbytes if plan.kernel is None else 8 * len(plan.rows) ** 2
     ours = None if client is not None or cluster.scheduler else _own_memory(plan, cluster, data_bytes)
     with _client(cluster, client, data_bytes, ours.worker_bytes if ours else None) as found:
+        if found is not None:
+            announce(found, plan.store.url, plan.run_id)
         memory = ours or _memory_of_workers(plan, cluster, found)
         plan = with_factor(plan, found, progress, flag)
         rows, bounds = plan.trained, plan.bounds
