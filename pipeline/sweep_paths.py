@@ -21,16 +21,21 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from pipeline.blas_threads import BlasThreads
+from pipeline.errors import InterruptedRunError
 from pipeline.loss_choice import chosen_loss
 from pipeline.sweep_bounds import ball_radius, count_hits
 from pipeline.sweep_folds import FoldData, FoldSource, fold_data
 from pipeline.train_config import TrainConfig
 from solvers.api import solve
 from solvers.executor import SerialExecutor
+from solvers.iteration import Callback
 from solvers.state import IterationRecord, SolveResult, SolverState
 
 #: How many times the gap that is asked for a cell is looked at on its way.
 EARLIER = 3.0
+
+#: What nobody has asked for so long was left behind by a sweep that was killed, or is solved again.
+IDLE_SECONDS = 6 * 3600.0
 
 #: The cells of one round: C, ascending, and the relative gap to reach.
 Round: TypeAlias = tuple[tuple[float, float], ...]
@@ -92,6 +97,12 @@ class _Path:
     answers: list[tuple[Measurement, ...]] = field(default_factory=list)
     cells: dict[float, tuple[SolverState, Any]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    used: float = field(default_factory=time.monotonic)
+    forgotten: bool = False
+
+    def goes_on(self, record: IterationRecord, state: SolverState) -> bool:  # noqa: ARG002 - a callback
+        """End a solve that nobody waits for any more."""
+        return not self.forgotten
 
 
 _paths: dict[tuple[str, int], _Path] = {}
@@ -105,15 +116,19 @@ def advance_paths(tasks: Sequence[PathTask]) -> list[tuple[Measurement, ...]]:
 
 
 def forget_paths(name: str) -> None:
-    """Let go of the paths whose names begin with `name`."""
+    """Let go of the paths whose names begin with `name`; what is being solved of them ends."""
     with _registry:
         for key in [key for key in _paths if key[0].startswith(name)]:
-            del _paths[key]
+            _paths.pop(key).forgotten = True
 
 
 def _advance(task: PathTask) -> tuple[Measurement, ...]:
     with _registry:
+        now = time.monotonic()
+        for key in [key for key, path in _paths.items() if now - path.used > IDLE_SECONDS]:
+            del _paths[key]
         path = _paths.setdefault((task.name, task.fold), _Path())
+        path.used = now
     # A task that was given up by who asked may still be running when it is asked for again.
     with path.lock, _blas.one():
         for number in range(len(path.answers), len(task.rounds)):
@@ -129,7 +144,9 @@ def _take_round(path: _Path, task: PathTask, cells: Round) -> tuple[Measurement,
         began = time.perf_counter()
         known = path.cells.get(C)
         glance = _Glance(data, task.topk, gap)
-        result = _solved(task, data, C, gap, known, before, glance)
+        result = _solved(task, data, C, gap, known, before, (glance, path.goes_on))
+        if path.forgotten:
+            raise InterruptedRunError("the sweep was stopped")
         if result.A is None:
             raise AssertionError("the serial executor keeps A")
         before = csr_matrix(result.A)
@@ -166,7 +183,7 @@ def _solved(
     gap: float,
     known: tuple[SolverState, Any] | None,
     before: Any,
-    glance: _Glance,
+    callbacks: Sequence[Callback],
 ) -> SolveResult:
     """Solve a cell from where it was, else from the dual variables of the smaller C, else from zero."""
     n, config = len(data.y), task.train
@@ -184,7 +201,7 @@ def _solved(
         max_passes=config.max_passes,
         seed=config.seed,
         executor=SerialExecutor(),
-        callbacks=(glance,),
+        callbacks=callbacks,
         keep_duals=True,
         m=data.m,
         state=state,

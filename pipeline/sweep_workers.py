@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from distributed import Client
 
 from pipeline.dask_calls import Call, WorkerCalls, WorkersLost
-from pipeline.errors import ClusterError
 from pipeline.sweep_folds import forget_folds
 from pipeline.sweep_paths import Measurement, PathTask, advance_paths, forget_paths
 
@@ -80,11 +80,13 @@ class DaskRunner:
 
     def close(self, name: str) -> None:
         """Let the workers forget the paths; who is gone has forgotten them."""
-        try:
-            workers = self._calls.trusted_workers()
-            self._calls.run([Call(worker, _forget, (name,)) for worker in workers], limit=FORGET_SECONDS)
-        except (WorkersLost, ClusterError) as error:
-            logger.info("what workers remember of %s goes with them: %s", name, error)
+        if self._client.status == "running":
+            # Beside the tasks, which may be what is to end; and a worker that hangs is not waited for.
+            asking = threading.Thread(
+                target=self._client.run, args=(_forget, name), kwargs={"on_error": "ignore"}, daemon=True
+            )
+            asking.start()
+            asking.join(FORGET_SECONDS)
 
     def _dealt(self, waiting: Sequence[PathTask], workers: Sequence[str]) -> dict[str, PathTask]:
         """Give every worker one of its own paths, else one that has no worker yet."""
