@@ -20,6 +20,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 from flows.errors import FlowServerError
 from flows.evaluate import evaluate
 from flows.extract import extract
+from flows.parameters import refuse_credentials
 from flows.reporting import Caller, called_by
 from flows.retrain import retrain
 from flows.run import run
@@ -43,6 +44,7 @@ SERVER_ERRORS = (httpx.HTTPError, PrefectException, RuntimeError)
 
 def launch(name: str, parameters: Mapping[str, Any], progress: Progress | None) -> Any:
     """Run the flow `name` and give its result; see `flows.runners.run_flow`."""
+    refuse_credentials(parameters)
     server = PREFECT_API_URL.value()
     if progress is not None:
         progress.begin("connect to Prefect" if server else "start Prefect's embedded server")

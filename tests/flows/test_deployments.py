@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,14 @@ import pytest
 import yaml
 from prefect import Flow
 from prefect.client.orchestration import get_client
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.flows import load_flow_from_entrypoint
 
+from flows import environment
+from flows.launching import FLOWS
+from flows.zombies import NAME
+
+BEAT = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((ROOT / "deploy" / "prefect.yaml").read_text())[
     "deployments"
@@ -37,7 +44,7 @@ def test_a_misspelt_option_is_refused(deployment: dict[str, Any]) -> None:
 
 
 def test_all_flows_are_deployed_and_nothing_starts_by_itself() -> None:
-    assert {flow_of(deployment).name for deployment in DEPLOYMENTS} == {"extract", "train", "evaluate", "run"}
+    assert {flow_of(deployment).name for deployment in DEPLOYMENTS} == set(FLOWS)
     schedules = [schedule for deployment in DEPLOYMENTS for schedule in deployment.get("schedules", [])]
     assert schedules
     assert not any(schedule["active"] for schedule in schedules)
@@ -47,8 +54,32 @@ def test_the_page_names_the_pool_and_the_deployments_that_are_there() -> None:
     page = (ROOT / "deploy" / "README.md").read_text()
     assert {deployment["work_pool"]["name"] for deployment in DEPLOYMENTS} == {"topline"}
     assert "work-pool create topline" in page
-    assert "run/nightly" in page
-    assert "--host 127.0.0.1" in page
+    assert "deploy --all --prefect-file deploy/prefect.yaml" in page
+    flows = {f"{flow_of(deployment).name}/{deployment['name']}" for deployment in DEPLOYMENTS}
+    for named in (page, *(path.read_text() for path in (ROOT / "deploy").glob("*/README.md"))):
+        assert set(re.findall(r"deployment run (\S+)", named)) <= flows
+    assert {"retrain/nightly", "train/train"} <= flows
+
+
+def test_a_second_run_of_what_writes_is_cancelled() -> None:
+    limits = {deployment["name"]: deployment.get("concurrency_limit") for deployment in DEPLOYMENTS}
+    assert limits.pop("evaluate") is None
+    assert set(map(str, limits.values())) == {str({"limit": 1, "collision_strategy": "CANCEL_NEW"})}
+
+
+def test_a_run_that_is_killed_beats_often_enough_to_be_found_out_in_two_minutes() -> None:
+    automations = yaml.safe_load((ROOT / "deploy" / "automations.yaml").read_text())["automations"]
+    zombies, failures = (AutomationCore.model_validate(found) for found in automations)
+    assert zombies.name == NAME
+    assert isinstance(zombies.trigger, EventTrigger)
+    assert zombies.trigger.posture is Posture.Proactive
+    beats = {int(deployment["work_pool"]["job_variables"]["env"][BEAT]) for deployment in DEPLOYMENTS}
+    assert beats == {int(environment.ALWAYS[BEAT])} == {30}
+    assert max(beats) * 2 < zombies.trigger.within.total_seconds() < 120 - max(beats)
+    assert [action.type for action in zombies.actions] == ["change-flow-run-state"]
+    assert [action.type for action in failures.actions] == ["pause-deployment"]
+    for deployment in DEPLOYMENTS:
+        assert "topline" in deployment["tags"], "the automations look for the tag"
 
 
 @pytest.mark.prefect
@@ -58,6 +89,7 @@ def test_prefect_registers_all_of_them(prefect_server: str) -> None:
     for words in (
         ["work-pool", "create", "topline", "--type", "process"],
         ["deploy", "--all", "--prefect-file", "deploy/prefect.yaml"],
+        ["automation", "create", "--from-file", "deploy/automations.yaml"],
     ):
         done = subprocess.run(
             [*prefect, *words],

@@ -1,0 +1,370 @@
+"""The commands of deploy/README.md, run for real: PostgreSQL, Prefect, Dask over TLS, an S3 store."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+
+from pipeline.certificates import make_certificates
+from tests.pipeline.fresh_photos import photographs
+from tests.pipeline.small_data import make_features
+
+ROOT = Path(__file__).resolve().parents[2]
+PORTS = ("4200", "5432", "8786", "8787", "5000")
+SLOW = 420.0  # a busy machine takes minutes to start a server
+
+pytestmark = [pytest.mark.deployment, pytest.mark.timeout(1800)]
+
+
+def blocks(page: str) -> dict[str, str]:
+    """Commands of the page by the name in their first line."""
+    found = re.findall(r"^```sh\n# (\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return dict(found)
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def wait_for(what: Callable[[], Any], seconds: float = SLOW, pause: float = 1.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, "it did not come to that in time"
+        time.sleep(pause)
+    return found
+
+
+@dataclass
+class Deployment:
+    """Everything that the page starts, and where it is."""
+
+    folder: Path
+    commands: Mapping[str, str]
+    environ: dict[str, str]
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def run(self, name: str) -> str:
+        """Run a block of commands to its end."""
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", self.commands[name]],
+            cwd=ROOT,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        (self.folder / f"{name}.log").write_text(done.stdout + done.stderr)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def start(self, name: str) -> None:
+        """Run a block of commands in the background, as in a terminal of its own."""
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.processes[name] = subprocess.Popen(
+                ["bash", "-euo", "pipefail", "-c", self.commands[name]],
+                cwd=ROOT,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def settings(self) -> dict[str, str]:
+        """What the processes get from the file of settings."""
+        words = re.findall(r"([A-Z_0-9]+)=(\S+)", (self.folder / "home" / "env").read_text())
+        return dict(words)
+
+    def ask(self, path: str, body: Any = None, **headers: Any) -> httpx.Response:
+        settings = self.settings()
+        auth = tuple(settings["PREFECT_API_AUTH_STRING"].split(":"))
+        return httpx.post(
+            f"{settings['PREFECT_API_URL']}/{path}",
+            json=body or {},
+            auth=headers.get("auth", auth),  # type: ignore[arg-type]
+            timeout=60.0,
+        )
+
+    def flow_runs(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ask("flow_runs/filter").raise_for_status().json()
+        return sorted(found, key=lambda run: str(run["created"]))
+
+    def says(self, name: str, text: str) -> bool:
+        process = self.processes[name]
+        log = (self.folder / f"{name}.log").read_text(errors="replace")
+        assert process.poll() is None, log
+        return text in log
+
+
+def as_somebody_else(folder: Path, binaries: Path) -> str:
+    """PostgreSQL refuses to run as root: give a folder of commands that run its programs as "nobody"."""
+    home = folder / "home"
+    wrappers = folder / "bin"
+    wrappers.mkdir()
+    for name in ("initdb", "pg_ctl"):
+        wrapper = wrappers / name
+        wrapper.write_text(f'#!/bin/sh\ncd /\nexec runuser -u nobody -- {binaries / name} "$@"\n')
+        wrapper.chmod(0o755)
+    for parent in (home, *home.parents):
+        if parent.stat().st_uid == 0 and parent != Path("/tmp"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    (home / "pg").mkdir(mode=0o700)
+    shutil.chown(home / "pg", "nobody")
+    return f"{wrappers}:"
+
+
+@contextmanager
+def ended(deployment: Deployment) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        family = [
+            member
+            for process in deployment.processes.values()
+            if process.poll() is None
+            for member in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        ]
+        for member in reversed(family):
+            with_no_trace(member.terminate)
+        for survivor in psutil.wait_procs(family, timeout=20.0)[1]:
+            with_no_trace(survivor.kill)
+        for process in deployment.processes.values():
+            process.wait()
+
+
+def with_no_trace(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except psutil.NoSuchProcess:
+        return
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """All of the page's processes, started by its commands in its order."""
+    binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if not binaries:
+        pytest.skip("PostgreSQL is not installed")
+    folder = tmp_path_factory.mktemp("deployment")
+    (folder / "home").mkdir()
+    page = (ROOT / "deploy" / "README.md").read_text()
+    for port in PORTS:
+        page = re.sub(rf"\b{port}\b", free_port(), page)
+    path = f"{Path(sys.executable).parent}:{binaries[-1]}:{os.environ['PATH']}"
+    environ = {
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PREFECT_", "AWS_", "DASK_"))
+        },
+        "PATH": path,
+        "TOPLINE_HOME": str(folder / "home"),
+        "PREFECT_HOME": str(folder / "prefect"),
+        "OMP_NUM_THREADS": "1",
+    }
+    found = Deployment(folder, blocks(page), environ)
+    with ExitStack() as stack:
+        stack.enter_context(ended(found))
+        found.run("settings")
+        if os.getuid() == 0:
+            found.environ["PATH"] = as_somebody_else(folder, binaries[-1]) + path
+        found.run("database")
+        stack.callback(
+            subprocess.run,
+            ["pg_ctl", f"--pgdata={folder / 'home' / 'pg'}", "--mode=fast", "stop"],
+            env=found.environ,
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        for name in ("store", "scheduler", "server"):
+            found.start(name)
+        wait_for(lambda: found.says("scheduler", "Scheduler at:"))
+        found.start("workers")
+        wait_for(lambda: healthy(found))
+        found.run("deployments")
+        found.start("worker")
+        wait_for(lambda: found.says("worker", "started!"))
+        X, labels = make_features(2000, 16, 5)
+        np.save(folder / "home" / "features.npy", X)
+        np.save(folder / "home" / "labels.npy", labels)
+        yield found
+
+
+def healthy(deployment: Deployment) -> bool:
+    deployment.says("server", "")
+    try:
+        return httpx.get(f"{deployment.settings()['PREFECT_API_URL']}/health", timeout=10.0).is_success
+    except httpx.TransportError:
+        return False
+
+
+def test_everything_listens_on_the_loopback_alone(deployment: Deployment) -> None:
+    pids = [process.pid for process in deployment.processes.values()]
+    pids.append(int((deployment.folder / "home" / "pg" / "postmaster.pid").read_text().split()[0]))
+    family = [
+        member
+        for pid in pids
+        for member in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    ]
+    places = {
+        (connection.laddr.ip, " ".join(member.cmdline()))
+        for member in family
+        for connection in member.net_connections("inet")
+        if connection.status == "LISTEN"
+    }
+    assert len(places) >= 6
+    assert [place for place in places if place[0] != "127.0.0.1"] == []
+
+
+@pytest.mark.parametrize("auth", [None, ("topline", "guess")])
+def test_without_the_password_the_api_is_not_read(
+    deployment: Deployment, auth: tuple[str, str] | None
+) -> None:
+    assert deployment.ask("flow_runs/filter", auth=auth).status_code == httpx.codes.UNAUTHORIZED
+    assert deployment.ask("flow_runs/filter").is_success
+
+
+def test_the_database_asks_for_its_password(deployment: Deployment) -> None:
+    address = deployment.settings()["PREFECT_SERVER_DATABASE_CONNECTION_URL"].replace("+asyncpg", "")
+    for url, expected in ((address, 0), (re.sub(r"topline:\w+@", "topline:guess@", address), 2)):
+        words = ["psql", url, "--no-password", "--command", "select count(*) from flow"]
+        done = subprocess.run(words, env=deployment.environ, capture_output=True, text=True)
+        assert done.returncode == expected, done.stderr
+
+
+@pytest.mark.parametrize("who", ["nobody", "somebody else", "in the clear"])
+def test_a_client_without_the_certificate_does_not_reach_the_scheduler(
+    deployment: Deployment, who: str, tmp_path: Path
+) -> None:
+    address = re.findall(r"tls://127\.0\.0\.1:\d+", deployment.commands["workers"])[0]
+    environ = dict(deployment.environ)
+    if who == "somebody else":
+        environ["DASK_CONFIG"] = str(make_certificates(tmp_path / "own").config)
+    if who == "in the clear":
+        address = address.replace("tls", "tcp")
+    code = "import sys; from distributed import Client; Client(sys.argv[1], timeout=20).scheduler_info()"
+    done = subprocess.run([sys.executable, "-c", code, address], env=environ, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.search("TLS|ssl|Timed out|reset by peer|Closed", done.stderr)
+
+
+def test_a_training_goes_through_all_of_it(deployment: Deployment) -> None:
+    said = deployment.run("run")
+    assert re.search(r"certificate +certified", said)
+    (ended_run,) = deployment.flow_runs()
+    assert (ended_run["state_type"], ended_run["work_pool_name"]) == ("COMPLETED", "topline")
+    scheduler = (deployment.folder / "scheduler.log").read_text()
+    assert "Receive client connection" in scheduler
+    assert len(set(re.findall(r"Register worker addr: (tls://\S+)", scheduler))) == 2
+
+
+def test_a_retraining_promotes_its_first_model_and_then_finds_nothing_new(deployment: Deployment) -> None:
+    photographs(deployment.folder / "home" / "images", range(40))
+    deployment.run("retrain")
+    first, again = (deployment.run("models"), (deployment.run("retrain"), deployment.run("models"))[1])
+    assert re.search(r"m0001 .*champion", first)
+    assert again == first
+    states = [run["state_type"] for run in deployment.flow_runs() if run["name"].startswith("retrain")]
+    assert states == ["COMPLETED", "COMPLETED"]
+
+
+def test_no_secret_is_written_down(deployment: Deployment) -> None:
+    settings = deployment.settings()
+    words = [
+        settings["AWS_SECRET_ACCESS_KEY"],
+        settings["PREFECT_API_AUTH_STRING"].split(":")[1],
+        re.findall(r"topline:(\w+)@", settings["PREFECT_SERVER_DATABASE_CONNECTION_URL"])[0],
+    ]
+    logs = {path.name: path.read_text(errors="replace") for path in deployment.folder.glob("*.log")}
+    assert {"worker.log", "server.log", "scheduler.log", "workers.log", "run.log"} <= set(logs)
+    for path in (
+        "flow_runs/filter",
+        "deployments/filter",
+        "artifacts/filter",
+        "logs/filter",
+        "events/filter",
+    ):
+        logs[path] = deployment.ask(path).raise_for_status().text
+    logs["store"] = stored(deployment)
+    assert "relative_gap" in logs["store"]
+    assert [name for name, text in logs.items() if any(word in text for word in words)] == []
+
+
+def stored(deployment: Deployment) -> str:
+    code = (
+        "from storage.stores import open_store; s = open_store('s3://topline/store');"
+        "print(*(s.read_bytes(p).decode(errors='replace') for p in s.walk()))"
+    )
+    environ = {**deployment.environ, **deployment.settings()}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_a_killed_run_is_crashed_within_two_minutes_and_the_next_one_starts(deployment: Deployment) -> None:
+    scheduler = re.findall(r"tls://127\.0\.0\.1:\d+", deployment.commands["workers"])[0]
+    deployments = deployment.ask("deployments/filter").raise_for_status().json()
+    train = next(found for found in deployments if found["name"] == "train")
+    parameters = {
+        "config": {
+            "store": "s3://topline/store",
+            "k": 2,
+            "tol": 1e-12,
+            "method": "fw",
+            "max_passes": 10_000_000,
+        },
+        "cluster": {"scheduler": scheduler},
+    }
+    body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+    made = deployment.ask(f"deployments/{train['id']}/create_flow_run", body).raise_for_status().json()
+    wait_for(lambda: heartbeats(deployment, made["id"]))
+    worker = psutil.Process(deployment.processes["worker"].pid)
+    for member in [worker, *worker.children(recursive=True)]:
+        os.kill(member.pid, signal.SIGKILL)
+    deployment.processes["worker"].wait()
+    killed = time.monotonic()
+    assert state(deployment, made["id"]) == "RUNNING"
+    wait_for(lambda: state(deployment, made["id"]) == "CRASHED", 180.0)
+    assert time.monotonic() - killed < 120.0
+    body["parameters"]["config"] = {"store": "s3://topline/store", "k": 2}
+    following = deployment.ask(f"deployments/{train['id']}/create_flow_run", body).raise_for_status().json()
+    deployment.start("worker")
+    wait_for(lambda: state(deployment, following["id"]) in {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
+    assert state(deployment, following["id"]) == "COMPLETED"
+
+
+def state(deployment: Deployment, run: str) -> str:
+    return str(next(found["state_type"] for found in deployment.flow_runs() if found["id"] == run))
+
+
+def heartbeats(deployment: Deployment, run: str) -> bool:
+    names = {
+        "event": {"name": ["prefect.flow-run.heartbeat"]},
+        "resource": {"id": [f"prefect.flow-run.{run}"]},
+    }
+    found = deployment.ask("events/filter", {"filter": names}).raise_for_status().json()
+    return bool(found["events"])
+
+
+def test_every_settings_file_has_its_own_passwords(deployment: Deployment) -> None:
+    text = (deployment.folder / "home" / "env").read_text()
+    assert (deployment.folder / "home" / "env").stat().st_mode & 0o077 == 0
+    assert len(set(re.findall(r"\b[0-9a-f]{48}\b", text))) == 3
