@@ -170,7 +170,8 @@ class _IPv6Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """Reads a request, writes the answer with its guards; only GET and HEAD exist."""
 
-    protocol_version = "HTTP/1.1"
+    # One answer a connection: none stays open beyond the server's end.
+    protocol_version = "HTTP/1.0"
     server_version, sys_version = "topline", ""
     timeout = REQUEST_SECONDS
 

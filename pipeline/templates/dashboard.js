@@ -39,7 +39,7 @@
 
   const plan = () => {
     clearTimeout(timer);
-    if (!resting()) timer = setTimeout(look, 1000 * Math.min(again * 2 ** failures, 60));
+    if (!resting()) timer = setTimeout(look, 1000 * (failures ? Math.min(2 ** failures, 60) : again));
   };
 
   pause.addEventListener("click", () => {

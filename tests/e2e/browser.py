@@ -25,7 +25,7 @@ FLAGS = (
     "--remote-debugging-port=0",
 )  # fmt: skip
 
-WAIT = 150.0
+WAIT = 60.0
 
 
 def find_browser() -> str | None:
@@ -63,7 +63,7 @@ class Tab:
             mobile=False,
         )
         self.call("Page.navigate", url=url)
-        self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
+        self.until("document.readyState === 'complete'")
 
     def ask(self, script: str) -> Any:
         found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
@@ -80,8 +80,12 @@ class Tab:
         return str(self.ask(f"document.querySelector({json.dumps(selector)}).innerText"))
 
     def press(self, key: str) -> None:
+        code, text = {"Tab": (9, ""), "Enter": (13, "\r")}[key]
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+            self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code,
+                **({"text": text} if text and kind == "keyDown" else {}),
+            )  # fmt: skip
 
     def shoot(self, path: Path, *, whole: bool = False) -> None:
         taken = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **self._clip(whole))
