@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 from prefect.client.orchestration import get_client
@@ -15,11 +16,10 @@ from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
     FlowRunFilter,
-    FlowRunFilterExpectedStartTime,
     FlowRunFilterState,
     FlowRunFilterStateType,
 )
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 from prefect.states import Cancelled
@@ -38,16 +38,17 @@ def stand_in_for_missed_runs() -> list[FlowRun]:
         return []
     try:
         with get_client(sync_client=True) as client:
-            due = client.read_flow_runs(
+            waiting = client.read_flow_runs(
                 flow_run_filter=FlowRunFilter(
-                    state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
-                    expected_start_time=FlowRunFilterExpectedStartTime(before_=datetime.now(UTC)),
+                    state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
                 ),
                 deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[run.deployment_id])),
             )
-            others = [missed for missed in due if missed.id != run.id and missed.auto_scheduled]
+            others = [other for other in waiting if other.id != run.id and _is_missed(other)]
             for missed in others:
-                state = Cancelled(message=f"missed: the run {run.name} ({run.id}) stands in for it")
+                state: State[Any] = Cancelled(
+                    message=f"missed: the run {run.name} ({run.id}) stands in for it"
+                )
                 client.set_flow_run_state(missed.id, state, force=True)
     except (httpx.HTTPError, PrefectException, RuntimeError) as error:
         logger.warning("runs that were missed are not cancelled: %s", error)
@@ -55,3 +56,9 @@ def stand_in_for_missed_runs() -> list[FlowRun]:
     if others:
         logger.info("%d runs were missed; this one stands in for them", len(others))
     return others
+
+
+def _is_missed(run: FlowRun) -> bool:
+    """Whether a run was planned for a time that is over."""
+    due = run.expected_start_time
+    return due is not None and due <= datetime.now(UTC)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+from prefect.client.schemas.schedules import CronSchedule
 from prefect.schedules import Cron, Interval, Schedule
 from pydantic import ValidationError
 
@@ -28,6 +29,8 @@ def schedule_of(every: str, timezone: str = "UTC") -> Schedule:
             raise ConfigError(f"--every {every} is too often: give {LEAST_SECONDS}s or more")
         return Interval(timedelta(seconds=seconds), anchor_date=ANCHOR)
     try:
+        # `Cron` itself takes any text.
+        CronSchedule(cron=text, timezone=timezone)
         return Cron(text, timezone=timezone)
     except (ValidationError, ValueError) as error:
         raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any, cast
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
@@ -15,10 +16,12 @@ from prefect.client.schemas.filters import (
     FlowRunFilterState,
     FlowRunFilterStateType,
 )
-from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.objects import State, StateType
+from prefect.deployments.runner import RunnerDeployment
 from prefect.runner import Runner
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 from prefect.states import Crashed
+from prefect.types.entrypoint import EntrypointType
 
 from flows.retrain import retrain
 from flows.schedules import schedule_of
@@ -54,14 +57,16 @@ def serve_retraining(
     name = deployment_name(config)
     runner = Runner(name=name, limit=1, pause_on_shutdown=False)
     crash_silent_runs()
-    deployment = runner.add_flow(
-        retrain,
-        name=name,
+    planned = retrain.to_deployment(
+        name,
         schedule=schedule,
         parameters={"config": config.model_dump(mode="json"), "cluster": cluster.model_dump(mode="json")},
         description=f"Retrains {config.store} from {config.extract.images}: {every}",
         tags=["topline"],
+        entrypoint_type=EntrypointType.MODULE_PATH,
     )
+    # `add_flow` would pickle the flow into its processes, where the types of its parameters are missing.
+    deployment = cast("UUID", runner.add_deployment(cast("RunnerDeployment", planned)))
     if own_server:
         crash_killed_runs(deployment, config.store)
     if progress is not None:
@@ -92,7 +97,9 @@ def _crash(deployment: UUID) -> int:
             deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
         )
         for run in found:
-            state = Crashed(message="its process is gone; found when the schedule was served again")
+            state: State[Any] = Crashed(
+                message="its process is gone; found when the schedule was served again"
+            )
             client.set_flow_run_state(run.id, state, force=True)
     return len(found)
 

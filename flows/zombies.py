@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import UUID
 
-from prefect.automations import Automation
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState
-from prefect.events.schemas.automations import EventTrigger, Posture
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 
 NAME = "topline: runs without a heartbeat have crashed"
 
@@ -19,9 +19,9 @@ _BEAT = "prefect.flow-run.heartbeat"
 _ENDS = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended", "AwaitingRetry")
 
 
-def crash_silent_runs() -> Automation:
-    """Make sure that the server has the automation, once, and give it."""
-    wanted = Automation(
+def crash_silent_runs() -> UUID:
+    """Make sure that the server has the automation, once, and give its id."""
+    wanted = AutomationCore(
         name=NAME,
         description="The process of a run that sends no heartbeat was killed, or its machine is gone.",
         enabled=True,
@@ -36,10 +36,13 @@ def crash_silent_runs() -> Automation:
         ),
         actions=[
             ChangeFlowRunState(
-                state=StateType.CRASHED, message=f"no heartbeat for {SILENCE.total_seconds():g} s"
+                name=None,
+                state=StateType.CRASHED,
+                message=f"no heartbeat for {SILENCE.total_seconds():g} s",
+                force=False,
             )
         ],
     )
     with get_client(sync_client=True) as client:
         found = client.read_automations_by_name(NAME)
-    return found[0] if found else wanted.create()
+        return found[0].id if found else client.create_automation(wanted)

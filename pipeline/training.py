@@ -202,7 +202,7 @@ def _solve_from(
         keep_duals=plan.keep_duals,
         time_limit=config.time_limit,
         m=plan.m,
-        state=load_state(checkpoint) if checkpoint is not None else start and start.state,
+        state=load_state(checkpoint) if checkpoint is not None else None if start is None else start.state,
         duals=duals if start is None else start.duals,
     )
     if result.status not in {Status.SOLVED, Status.NONFINITE}:

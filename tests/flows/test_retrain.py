@@ -1,0 +1,107 @@
+"""Retraining as a flow: schedules, missed runs, overlaps, and the automation for runs that were killed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.flow_engine import run_flow
+from prefect.states import Scheduled
+
+from flows.catching_up import stand_in_for_missed_runs
+from flows.retrain import retrain
+from flows.schedules import ANCHOR, schedule_of
+from flows.zombies import SILENCE, crash_silent_runs
+from pipeline.config import ClusterConfig, ExtractConfig, PromotionRule, RetrainConfig, TrainConfig
+from pipeline.errors import ConfigError
+from pipeline.retraining import LEASE
+from storage.lease import held_lease
+from storage.registry import read_registry
+from storage.stores import open_store
+from tests.pipeline.fresh_photos import photographs
+
+HERE = ClusterConfig(workers=0)
+
+
+@pytest.mark.parametrize(("every", "seconds"), [("60s", 60), ("15m", 900), (" 6 h", 21600), ("1d", 86400)])
+def test_times_are_intervals_that_a_restart_does_not_move(every: str, seconds: int) -> None:
+    schedule = schedule_of(every)
+    assert (schedule.interval, schedule.anchor_date) == (timedelta(seconds=seconds), ANCHOR)
+
+
+def test_anything_else_is_cron_or_refused() -> None:
+    night = schedule_of("0 2 * * *", "Europe/Berlin")
+    assert (night.cron, night.timezone) == ("0 2 * * *", "Europe/Berlin")
+    for every, timezone in (
+        ("nightly", "UTC"),
+        ("0 2 * *", "UTC"),
+        ("0 2 * * *", "Mars/Base"),
+        ("61 * * * *", "UTC"),
+    ):
+        with pytest.raises(ConfigError, match="is no schedule: write cron such as"):
+            schedule_of(every, timezone)
+    with pytest.raises(ConfigError, match="is too often: give 10s or more"):
+        schedule_of("1s")
+
+
+@flow(name="nightly")
+def nightly() -> int:
+    return len(stand_in_for_missed_runs())
+
+
+@pytest.mark.prefect
+def test_one_run_stands_in_for_all_that_were_missed(prefect_server: str) -> None:
+    deployment = nightly.to_deployment("missed").apply()
+    now = datetime.now(UTC)
+    with get_client(sync_client=True) as client:
+        runs = [
+            client.create_flow_run_from_deployment(
+                deployment, state=Scheduled(scheduled_time=now + timedelta(hours=hours))
+            )
+            for hours in (-3, -2, -1, 1)
+        ]
+        due, later = runs[:3], runs[3:]
+        assert run_flow(nightly, flow_run=due[0]) == len(due) - 1
+        states = {run.id: run.state_name for run in client.read_flow_runs(limit=200)}
+    assert states[due[0].id] == "Completed"
+    assert {states[run.id] for run in due[1:]} == {"Cancelled"}
+    assert {states[run.id] for run in later} == {"Scheduled"}
+    assert nightly() == 0  # by hand, without a deployment
+
+
+@pytest.mark.prefect
+def test_a_retraining_beside_another_one_is_cancelled_and_says_who(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    photographs(tmp_path / "photos", range(8))
+    config = RetrainConfig(
+        store=str(tmp_path / "store"),
+        extract=ExtractConfig(images=str(tmp_path / "photos"), backbone="hog:size=24,cells=8"),
+        train=TrainConfig(k=2, tol=1e-2),
+        promote=PromotionRule(k=1),
+    )
+    with held_lease(open_store(tmp_path / "store", create=True), LEASE, "a neighbour"):
+        state = retrain(config, HERE, return_state=True)
+        assert state.is_cancelled()
+        assert "a neighbour" in str(state.message)
+    result = retrain(config, HERE)
+    assert (result.outcome, result.champion) == ("promoted", "m0001")
+    assert read_by(tmp_path / "store").startswith("flow run ")
+
+
+def read_by(store: Path) -> str:
+    return read_registry(open_store(store)).entries[-1].by
+
+
+@pytest.mark.prefect
+def test_the_automation_for_killed_runs_is_there_once(prefect_server: str) -> None:
+    first, second = crash_silent_runs(), crash_silent_runs()
+    assert first == second
+    with get_client(sync_client=True) as client:
+        found = client.read_automation(first)
+    assert found is not None
+    assert found.enabled
+    assert found.trigger.within == SILENCE < timedelta(minutes=2)  # type: ignore[union-attr]
