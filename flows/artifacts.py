@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import httpx
@@ -20,10 +22,13 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 
 from flows.board import Board, Entry, Forwarder
+from storage.urls import masked
 
 POST_SECONDS = 2.0
 REQUEST_SECONDS = 5.0
 CATCH_UP_SECONDS = 10.0
+
+DASHBOARD_URL = "TOPLINE_DASHBOARD_URL"
 
 
 class ArtifactReceiver:
@@ -85,6 +90,19 @@ def artifact_data(entry: Entry) -> Any:
             )
         case "markdown":
             return str(entry.data)
+
+
+def dashboard_entry(store: str) -> Entry:
+    """Give the link to the page of a store's runs and models, or say how it is served.
+
+    TOPLINE_DASHBOARD_URL says where `topline dashboard` is served for those who see the flow run.
+    """
+    address = masked(os.environ.get(DASHBOARD_URL, ""))
+    if urlsplit(address).scheme in ("http", "https"):
+        said = f"[{address}]({address}) follows the run"
+    else:
+        said = f"`topline dashboard --store {store.replace(chr(96), '')}` follows the run"
+    return Entry("markdown", "The dashboard of runs and models", f"{said}, and shows it afterwards.")
 
 
 def _printable(value: Any) -> Any:

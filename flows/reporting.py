@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flows.artifacts import posted_artifacts
+from flows.artifacts import dashboard_entry, posted_artifacts
 from flows.board import Board, Entry
 from pipeline.forecast import time_text
 from pipeline.progress import Progress
@@ -176,10 +176,15 @@ def report_link(place: str) -> str:
 
 
 @contextmanager
-def watched(tol: float | None = None) -> Iterator[Watch]:
-    """Watch a flow's body: progress for its task, artifacts on the server, the outcome for its caller."""
+def watched(tol: float | None = None, store: str | None = None) -> Iterator[Watch]:
+    """Watch a flow's body: progress for its task, artifacts on the server, the outcome for its caller.
+
+    Where it trains, on `store`, there is a link to the dashboard.
+    """
     caller = current_caller()
     with posted_artifacts() as board:
+        if store is not None:
+            board.pin("dashboard", dashboard_entry(store))
         try:
             yield Watch(board, FlowProgress(board, tol, caller.progress), caller)
         except Exception as error:

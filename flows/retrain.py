@@ -30,7 +30,7 @@ def retrain(
     """
     stand_in_for_missed_runs()
     try:
-        with watched(config.train.tol) as watch:
+        with watched(config.train.tol, config.store) as watch:
             by = f"flow run {flow_run.get_id() or ''}".strip()
             result = retrain_store(config, cluster, watch.progress, by=by)
             return watch.finish(result, retraining_summary(result))

@@ -14,6 +14,6 @@ from pipeline.job import JobResult
 @flow(name="run", flow_run_name="run into {config.store}", persist_result=False, result_serializer="json")
 def run(config: RunConfig = RunConfig(), cluster: ClusterConfig = ClusterConfig()) -> JobResult:  # noqa: B008
     """Extract, train, certify, evaluate and report; what is stored already is not made again."""
-    with watched(config.train.tol) as watch:
+    with watched(config.train.tol, config.store) as watch:
         result = run_job(config, cluster, watch.progress)
         return watch.finish(result, job_summary(result), result.report)

@@ -30,6 +30,7 @@ from pipeline.config import ClusterConfig, RetrainConfig
 from pipeline.progress import Progress
 from pipeline.retraining import LEASE
 from storage.lease import LeaseHeldError, held_lease
+from storage.served_schedule import note_schedule
 from storage.stores import open_store
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ def serve_retraining(
     """
     schedule = schedule_of(every, timezone)
     config = _absolute(config)
+    note_schedule(open_store(config.store, create=True), every, timezone)
     name = deployment_name(config)
     runner = Runner(name=name, limit=1, pause_on_shutdown=False)
     crash_silent_runs()

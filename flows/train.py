@@ -19,6 +19,6 @@ from pipeline.training import TrainResult
 )
 def train(config: TrainConfig, cluster: ClusterConfig = ClusterConfig()) -> TrainResult:  # noqa: B008
     """Train a top-k classifier on a stored dataset, publish it and recompute its duality gap."""
-    with watched(config.tol) as watch:
+    with watched(config.tol, config.store) as watch:
         result = train_model(config, cluster, watch.progress)
         return watch.finish(result, training_summary(result))

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 
 from pipeline.dashboard.overview import Overview, RunLine, followed_line, outcome_line, overview
 from pipeline.run_view import RunFollower, RunView
+from storage.lease import holder
 from storage.models import list_models
 from storage.registry import read_registry
 from storage.runs import RunRecord, read_run, run_names
+from storage.served_schedule import read_schedule
 from storage.stores import Store
 
 # Runs that are followed at once; the one that nobody looked at for longest is let go.
@@ -21,6 +23,8 @@ NEWEST = 8
 RUNS_SHOWN = 50
 # What was read is good for the next looker too for so long.
 FRESH_SECONDS = 0.5
+# The lease of whoever retrains the store: pipeline.retraining.LEASE, which brings much with it.
+RETRAINING = "retrain"
 OVERVIEW_SECONDS = 3.0
 
 
@@ -65,7 +69,13 @@ class Feed:
         names = run_names(self.store)[-RUNS_SHOWN:][::-1]
         lines: list[RunLine] = [followed_line(*self.run(name), now) for name in names[:NEWEST]]
         lines += [outcome_line(read_run(self.store, name)) for name in names[NEWEST:]]
-        return overview(read_registry(self.store), list_models(self.store), lines)
+        return overview(
+            read_registry(self.store),
+            list_models(self.store),
+            lines,
+            schedule=read_schedule(self.store),
+            retraining=holder(self.store, RETRAINING),
+        )
 
     def _find(self, run_id: str) -> _Followed:
         with self._lock:

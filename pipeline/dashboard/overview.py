@@ -15,6 +15,7 @@ from pipeline.run_view import RunView
 from storage.models import ModelRecord
 from storage.registry import RegistryEntry, Reign, Standing
 from storage.runs import RunRecord
+from storage.served_schedule import ServedSchedule
 
 MODELS_SHOWN = 100
 DECISIONS_SHOWN = 100
@@ -77,8 +78,18 @@ class Overview:
     runs: Sequence[RunLine]
 
 
-def overview(standing: Standing, records: Sequence[ModelRecord], runs: Sequence[RunLine]) -> Overview:
-    """Make the page's content from the registry's standing, its models by number and its newest runs."""
+def overview(
+    standing: Standing,
+    records: Sequence[ModelRecord],
+    runs: Sequence[RunLine],
+    *,
+    schedule: ServedSchedule | None = None,
+    retraining: str | None = None,
+) -> Overview:
+    """Make the page's content from the registry's standing, its models by number and its newest runs.
+
+    `retraining` says who retrains the store just now.
+    """
     reigned = {reign.model for reign in standing.reigns}
     lines = [_model_line(record, standing, reigned) for record in records[-MODELS_SHOWN:]]
     champion = next((record for record in records if record.id == standing.champion), None)
@@ -86,7 +97,11 @@ def overview(standing: Standing, records: Sequence[ModelRecord], runs: Sequence[
     k = None if leading is None else PromotionRule().k_for(leading)
     known = {shown for line in lines for shown in line.accuracy}
     return Overview(
-        tiles=[*_champion_tiles(standing, champion, k), *_other_tiles(standing, records, runs)],
+        tiles=[
+            *_champion_tiles(standing, champion, k),
+            *_other_tiles(standing, records, runs),
+            *_schedule_tiles(standing, schedule, retraining),
+        ],
         models=lines[::-1],
         models_in_all=len(records),
         ks=sorted({1, 5, k or 1} & known),
@@ -189,6 +204,23 @@ def _champion_tiles(standing: Standing, champion: ModelRecord | None, k: int | N
     words = "certified gap" if good else "gap, not certified"
     note, tone = f"tolerance {certificate.get('tol'):g}", "good" if good else "bad"
     return [*tiles, Tile(words, shown_gap, note, tone)]
+
+
+def _schedule_tiles(
+    standing: Standing, schedule: ServedSchedule | None, retraining: str | None
+) -> list[Tile]:
+    tiles = []
+    weighed = [entry for entry in standing.entries if entry.action in ("promote", "keep")]
+    if weighed:
+        last = weighed[-1]
+        said, tone = {"promote": ("promoted", "good"), "keep": ("kept out", "fair")}[last.action]
+        tiles.append(Tile("last challenger", said, f"{last.model}, {when(last.when)[:16]}", tone))
+    if schedule is not None:
+        since = f"{schedule.timezone}, served since {when(schedule.since)[:16]}"
+        tiles.append(Tile("schedule", schedule.every, since))
+    if retraining is not None:
+        tiles.append(Tile("retraining", "under way", f"by {retraining}"))
+    return tiles
 
 
 def _other_tiles(standing: Standing, records: Sequence[ModelRecord], runs: Sequence[RunLine]) -> list[Tile]:

@@ -67,6 +67,7 @@ def test_training_is_a_completed_run_with_its_progress_gaps_and_summary(training
     posted = artifacts_of(run.id)
     assert posted["train-progress"].data == 100.0
     assert posted["certify-progress"].data == 100.0
+    assert f"topline dashboard --store {training.store}" in str(posted["dashboard"].data)
     rows = json.loads(str(posted["gaps"].data))
     rounds = [r for r in read_history(open_store(training.store), result.run) if "relative_gap" in r]
     assert [row["round"] for row in rows] == [r["round"] for r in rounds][-reporting.GAPS_SHOWN :]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flows import reporting
-from flows.artifacts import artifact_data
+from flows.artifacts import DASHBOARD_URL, artifact_data, dashboard_entry
 from flows.board import Board, Entry
 from flows.reporting import FlowProgress, artifact_key, report_link
 from pipeline.forecast import TimeLeft
@@ -147,3 +147,12 @@ def test_keys_and_links_are_such_as_prefect_and_browsers_take(tmp_path: Path) ->
     assert artifact_key("Write digits: 2nd try progress") == "write-digits-2nd-try-progress"
     assert report_link(str(tmp_path / "a b.html")) == (tmp_path / "a b.html").as_uri()
     assert report_link("s3://bucket/report.html") == "s3://bucket/report.html"
+
+
+def test_the_dashboard_is_linked_where_somebody_says_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DASHBOARD_URL, raising=False)
+    assert "topline dashboard --store photos" in dashboard_entry("photos").data
+    monkeypatch.setenv(DASHBOARD_URL, "https://me:secret@topline.example/")
+    assert "(https://***@topline.example/)" in dashboard_entry("photos").data
+    monkeypatch.setenv(DASHBOARD_URL, "javascript:alert(1)")
+    assert "javascript" not in dashboard_entry("photos").data

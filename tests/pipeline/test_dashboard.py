@@ -23,12 +23,16 @@ from pipeline.dashboard.run_page import run_parts
 from pipeline.dashboard.server import Site, serving
 from pipeline.dashboard.views import is_silent, numbers, tiles, verdict
 from pipeline.errors import ConfigError
+from pipeline.retraining import LEASE
 from pipeline.run_view import view_of, view_run
 from pipeline.worker_lanes import WorkerLane
 from storage.errors import NotFoundError
 from storage.history import history_path, read_history
+from storage.lease import held_lease
 from storage.runs import create_run, finish_run
+from storage.served_schedule import note_schedule
 from storage.stores import Store, open_store
+from storage.verification import verify_store
 from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store, record_of
 
 
@@ -121,6 +125,19 @@ def test_the_page_of_models_tells_champions_and_decisions(full: Store) -> None:
     assert parts["versions"].count('class="ring"') == 3 * len(seen.ks)
     assert "top-3 fell by 8.0%" in shown(parts["decisions"])
     assert 'href="runs/r0003"' in parts["runs"]
+
+
+def test_the_schedule_and_what_came_of_it(tmp_path: Path) -> None:
+    store = hand_made_store(tmp_path / "store")
+    note_schedule(store, "0 2 * * *", "Europe/Berlin")
+    with held_lease(store, LEASE, "a flow"):
+        told = {tile.label: tile for tile in Feed(store).overview(time.time()).tiles}
+    assert told["schedule"].figure == "0 2 * * *"
+    assert told["schedule"].note.startswith("Europe/Berlin")
+    assert (told["last challenger"].figure, told["last challenger"].note[:5]) == ("promoted", "m0004")
+    assert told["retraining"].note.startswith("by a flow")
+    assert "retraining" not in {tile.label for tile in Feed(store).overview(time.time()).tiles}
+    assert all("schedule.json" not in finding.path for finding in verify_store(store))
 
 
 def test_a_store_with_nothing_in_it_is_shown(store: Store) -> None:
