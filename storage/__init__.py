@@ -11,6 +11,7 @@ A store is a folder or a prefix with
     models/m0001/00000001.json       sealed revisions of a model's record; the first makes it visible
     models/m0001/arrays/             Zarr group: weights, transforms, duals
     predictions/<key>-<token>/       Zarr group: best classes and scores of all rows, named by <key>.json
+    leases/retrain/00000001.json     who works on the store; .beat while it lives, .done at its end
     runs/r0001/                      run.json, history.jsonl, outcome.json
     runs/r0001/checkpoints/          a record and a Zarr group for each of the last two
 

@@ -1,0 +1,114 @@
+"""Training that goes on from an earlier model, of other rows and classes: from its A, or from its W."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.starting_point import MovedDuals
+from pipeline.train_config import ClusterConfig, TrainConfig
+from pipeline.training import TrainResult, train
+from pipeline.training_plan import plan_training
+from solvers.problem import Problem
+from storage.dual_parts import DualWriter, StoredDuals
+from storage.features import Dataset, list_datasets
+from storage.files import FileSet
+from storage.models import load_model
+from storage.stores import Store, open_store
+from tests.pipeline.small_data import make_features, make_split, write_dataset
+
+BEFORE, NOW, WIDTH, CLASSES = 500, 620, 12, 5
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Three datasets: some rows, more of them with a few other labels, and just more of them."""
+    place = open_store(tmp_path_factory.mktemp("start") / "store", create=True)
+    X, labels = make_features(NOW, WIDTH, CLASSES)
+    split = make_split(NOW)
+    other = labels.copy()
+    other[100:130] = (other[100:130] + 1) % CLASSES
+    write_dataset(place, X[:BEFORE], labels[:BEFORE], split[:BEFORE], key="before", m=CLASSES)
+    write_dataset(place, X[20:], other[20:], split[20:], key="other", m=CLASSES)
+    write_dataset(place, X, labels, split, key="more", m=CLASSES)
+    return place
+
+
+def fitted(store: Store, dataset: int, **options: Any) -> TrainResult:
+    name = [info.id for info in list_datasets(store)][dataset]
+    chosen = {"k": 2, "tol": 1e-2, "C": 3.0, **options}
+    return train(TrainConfig(store=store.url, dataset=name, **chosen), ClusterConfig(workers=0))
+
+
+def test_rows_and_classes_find_their_places(tmp_path: Path) -> None:
+    """Against a plain loop; read as a whole and by any part, in any order of the earlier rows."""
+    store, rng = open_store(tmp_path, create=True), np.random.default_rng(0)
+    A = rng.normal(size=(90, 4)).astype(np.float32)
+    entries = DualWriter(store, "model").write([(0, 50, A[:50]), (50, 90, A[50:])])
+    places = rng.permutation(np.concatenate([np.arange(60), np.full(30, -1)]))
+    columns = np.array([2, -1, 0, 3, 1])
+    moved = MovedDuals(StoredDuals(FileSet(store, "model", entries, "a model")), places, columns)
+    expected = np.zeros((90, 5), dtype=np.float32)
+    for i, place in enumerate(places):
+        for j, column in enumerate(columns):
+            if place >= 0 and column >= 0:
+                expected[i, j] = A[place, column]
+    assert np.array_equal(np.concatenate([rows for _, _, rows in moved]), expected)
+    for start, stop in ((0, 1), (17, 64), (89, 90)):
+        found = list(moved.between(start, stop))
+        assert (found[0][0], found[-1][1]) == (start, stop)
+        assert np.array_equal(np.concatenate([rows for _, _, rows in found]), expected[start:stop])
+
+
+def test_the_model_says_what_it_started_from(store: Store) -> None:
+    first = fitted(store, 0).model.rpartition("/")[2]
+    warm = load_model(fitted(store, 1, start_from=first).model).record
+    old, new = (Dataset(store, info) for info in list_datasets(store)[:2])
+    known = dict(zip(old.sample_ids(), old.labels() * 10 + old.split(), strict=True))
+    same = [
+        known.get(name) == label * 10 + split and split == 0
+        for name, label, split in zip(new.sample_ids(), new.labels(), new.split(), strict=True)
+    ]
+    assert warm.parents == (first,)
+    assert warm.result["start"] == {"model": first, "from": "duals", "rows": sum(same), "why": ""}
+    assert warm.certificate is not None
+    assert warm.certificate["certified"]
+
+
+def test_frank_wolfe_goes_on_from_w_while_all_rows_are_there(store: Store) -> None:
+    """With the sums of its A over more rows W is a dual feasible point of the larger problem."""
+    options: dict[str, Any] = {"method": "fw", "tol": 0.2, "C": 0.3}
+    first = fitted(store, 0, keep_duals=False, **options)
+    name = first.model.rpartition("/")[2]
+    datasets = [info.id for info in list_datasets(store)]
+    config = TrainConfig(
+        store=store.url, dataset=datasets[2], k=2, start_from=name, keep_duals=False, **options
+    )
+    plan = plan_training(config)
+    assert plan.start is not None
+    assert plan.start.state is not None
+    problem = Problem(plan.loss, len(plan.rows), plan.rows.shape[1], plan.m, plan.lam)
+    state = plan.start.state
+    # D n / C is what A alone makes: zeros add nothing to it.
+    assert problem.dual(state.W, state.b, 0.0) * len(plan.rows) == pytest.approx(
+        first.dual * first.n, rel=1e-6
+    )
+    warm = fitted(store, 2, start_from=name, keep_duals=False, **options)
+    assert warm.certificate is not None
+    assert warm.certificate.certified
+    assert load_model(warm.model).record.result["start"]["from"] == "weights"
+    gone = load_model(fitted(store, 1, start_from=name, keep_duals=False, **options).model).record
+    assert (gone.parents, gone.result["start"]["from"]) == ((), "zero")
+    assert "changed, and its dual variables are not stored" in gone.result["start"]["why"]
+
+
+def test_lbfgs_starts_from_weights(store: Store) -> None:
+    options: dict[str, Any] = {"method": "lbfgs", "loss": "softmax", "k": None, "tol": 1e-4}
+    cold = fitted(store, 2, **options)
+    warm = fitted(store, 2, start_from=fitted(store, 0, **options).model.rpartition("/")[2], **options)
+    assert load_model(warm.model).record.result["start"]["from"] == "weights"
+    assert warm.passes < cold.passes
+    assert warm.primal == pytest.approx(cold.primal, rel=2e-4)
