@@ -1,8 +1,10 @@
 """One path of C on one fold, taken further a round at a time: the unit of work of a sweep.
 
-A round asks for some cells of the path with a relative gap each.  A cell goes on from where the last round
-left it; in the first round it starts from the dual variables of the next smaller C, which are feasible
-whatever C is (`solvers.warm_start`).  What a path has reached stays in the process that took it there; a task
+A round asks for some cells of the path with a relative gap each.  In the first one each cell starts from the
+dual variables of the next smaller C, which are feasible whatever C is (`solvers.warm_start`).  Later it goes
+on from where the last round left it, or again from the smaller C, which is more exact by now: that is the
+better start where the duals hardly depend on C, though their gap may be a little larger, because what a
+coarse solution lacks comes slowest.  What a path has reached stays in the process that took it there; a task
 names every round so far, so that any other process comes to the same numbers by taking them again, and one
 that has taken the last round already gives its answer again.
 """
@@ -29,11 +31,14 @@ from pipeline.train_config import TrainConfig
 from solvers.api import solve
 from solvers.executor import SerialExecutor
 from solvers.iteration import Callback
+from solvers.problem import squared_norm
 from solvers.state import IterationRecord, SolveResult, SolverState
 
 #: How many times the gap that is asked for a cell is looked at on its way.
 EARLIER = 3.0
 
+#: The smaller C is the start where it is at most so many times as far below the primal value.
+NEAR = 2.0
 #: What nobody has asked for so long was left behind by a sweep that was killed, or is solved again.
 IDLE_SECONDS = 6 * 3600.0
 
@@ -90,12 +95,38 @@ class Measurement:
         return cls(**{**values, **unknown})
 
 
+@dataclass(frozen=True, eq=False)
+class _Reached:
+    """What a cell has come to: W, b and the other sums in its state, and A, which is sparse."""
+
+    C: float
+    state: SolverState
+    A: Any
+    primal: float
+    dual: float
+
+    @classmethod
+    def of(cls, C: float, result: SolveResult) -> _Reached:
+        """Take it from the result of a solve in this process."""
+        if result.A is None:
+            raise AssertionError("the serial executor keeps A")
+        state = replace(result.state, W=result.W, b=result.b, commit=None)
+        return cls(C, state, csr_matrix(result.A), result.primal, result.dual)
+
+    def dual_for(self, C: float, n: int, smoothing: float) -> float:
+        """Give the dual value of the best multiple of A for another C: W(A) is as many times larger."""
+        W = (C / self.C) * self.state.W
+        square = squared_norm(W) / (n * C) + smoothing * self.state.aa
+        share = min(self.state.b / square, 1.0) if square > 0.0 else 1.0
+        return share * self.state.b - 0.5 * share**2 * square
+
+
 @dataclass(eq=False)
 class _Path:
-    """What a process knows of a path: the answers so far, and each cell's state with A, which is sparse."""
+    """What a process knows of a path: the answers so far, and what each cell has come to."""
 
     answers: list[tuple[Measurement, ...]] = field(default_factory=list)
-    cells: dict[float, tuple[SolverState, Any]] = field(default_factory=dict)
+    cells: dict[float, _Reached] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     used: float = field(default_factory=time.monotonic)
     forgotten: bool = False
@@ -139,19 +170,16 @@ def _advance(task: PathTask) -> tuple[Measurement, ...]:
 def _take_round(path: _Path, task: PathTask, cells: Round) -> tuple[Measurement, ...]:
     data = fold_data(task.source, task.fold)
     measured = []
-    before: Any = None
+    before: _Reached | None = None
     for C, gap in cells:
         began = time.perf_counter()
-        known = path.cells.get(C)
+        start = _start(path.cells.get(C), before, C, len(data.y), task.train.smoothing)
         glance = _Glance(data, task.topk, gap)
-        result = _solved(task, data, C, gap, known, before, (glance, path.goes_on))
+        result = _solved(task, data, C, gap, start, (glance, path.goes_on))
         if path.forgotten:
             raise InterruptedRunError("the sweep was stopped")
-        if result.A is None:
-            raise AssertionError("the serial executor keeps A")
-        before = csr_matrix(result.A)
-        path.cells[C] = (replace(result.state, commit=None), before)
-        spent = result.passes - (0 if known is None else known[0].passes) + 1
+        path.cells[C] = before = _Reached.of(C, result)
+        spent = result.passes - (start.state.passes if start is not None and start.C == C else 0) + 1
         found = _measured(task, data, C, result, spent, glance.hits)
         measured.append(replace(found, seconds=time.perf_counter() - began))
     wanted = {C for C, _ in cells}
@@ -176,18 +204,26 @@ class _Glance:
         self._W = state.W
 
 
+def _start(
+    known: _Reached | None, before: _Reached | None, C: float, n: int, smoothing: float
+) -> _Reached | None:
+    """Choose between what the cell itself and the smaller C in this round have come to."""
+    if known is None or before is None:
+        return known or before
+    behind = known.primal - before.dual_for(C, n, smoothing)
+    return before if behind <= NEAR * (known.primal - known.dual) else known
+
+
 def _solved(
     task: PathTask,
     data: FoldData,
     C: float,
     gap: float,
-    known: tuple[SolverState, Any] | None,
-    before: Any,
+    start: _Reached | None,
     callbacks: Sequence[Callback],
 ) -> SolveResult:
-    """Solve a cell from where it was, else from the dual variables of the smaller C, else from zero."""
+    """Solve a cell from where it was, or from the dual variables of the smaller C, or from zero."""
     n, config = len(data.y), task.train
-    state, A = (None, before) if known is None else known
     return solve(
         data.X,
         data.y,
@@ -204,8 +240,8 @@ def _solved(
         callbacks=callbacks,
         keep_duals=True,
         m=data.m,
-        state=state,
-        duals=None if A is None else [(0, n, np.asarray(A.toarray()))],
+        state=start.state if start is not None and start.C == C else None,
+        duals=None if start is None else [(0, n, np.asarray(start.A.toarray()))],
     )
 
 
