@@ -165,6 +165,8 @@ def _plot(source: Any, title: str, axis: str, lines: tuple[tuple[str, str], ...]
     for name, colour in lines:
         label = {"legend_label": name.replace("_", " ")} if len(lines) > 1 else {}
         plot.line("seconds", name, source=source, color=colour, line_width=2, **label)
+    if len(lines) > 1:
+        plot.legend.location = "bottom_left"
     return plot
 
 
