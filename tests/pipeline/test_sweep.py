@@ -19,7 +19,7 @@ from pipeline.partition import TrainingRows
 from pipeline.sweep import sweep
 from pipeline.sweep_config import Cell, SweepConfig, Variant
 from pipeline.sweep_folds import FoldSource, fold_data, forget_folds, stratified_folds, stratified_sample
-from pipeline.sweep_paths import PathTask, forget_paths
+from pipeline.sweep_paths import PathTask, _Reached, forget_paths
 from pipeline.sweep_plan import plan_sweep
 from pipeline.sweep_result import SweepResult
 from pipeline.sweep_workers import DaskRunner, HereRunner
@@ -29,7 +29,8 @@ from storage.errors import ConflictError, MismatchError
 from storage.models import load_model
 from storage.stores import open_store
 from storage.sweeps import add_answer, list_sweeps, read_answers, read_sweep
-from tests.pipeline.small_data import small_dataset
+from tests.pipeline.small_data import make_features, small_dataset
+from tests.reference import losses as reference
 
 HERE = ClusterConfig(workers=0)
 GRID = {"C": (0.01, 0.1, 1.0, 10.0), "k": (2,), "topk": 1, "folds": 3}
@@ -175,6 +176,18 @@ def test_workers_give_the_same_numbers_also_when_one_is_lost_and_nothing_is_reme
         runner.close("b")
     here.close("a")
     forget_folds()
+
+
+@pytest.mark.parametrize(("smoothing", "C"), [(0.0, 0.3), (0.0, 30.0), (0.5, 3.0)])
+def test_the_dual_value_of_a_smaller_C_is_that_of_its_best_multiple(smoothing: float, C: float) -> None:
+    X, y = make_features(80, 6, 4)
+    loss, lam = TopKHinge(2), 1.0 / (len(y) * C)
+    found = solve(X, y, loss, 1.0 / (len(y) * 0.1), smoothing, tol=1e-6, keep_duals=True)
+    assert found.A is not None
+    values = [reference.dual(X, y, loss, lam, smoothing, s * found.A) for s in np.linspace(0.0, 1.0, 2001)]
+    value = _Reached.of(0.1, found).dual_for(C, len(y), smoothing)
+    assert max(values) <= value * (1 + 1e-9)
+    assert value == pytest.approx(max(values), rel=1e-3)
 
 
 def test_the_command_prints_a_table_and_trains_the_best(
