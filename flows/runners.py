@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from flows import environment
-from flows.local_server import local_server
 
 if TYPE_CHECKING:
     from pipeline.progress import Progress
@@ -22,26 +21,12 @@ def run_flow(name: str, parameters: Mapping[str, Any], progress: Progress | None
     """
     environment.require_home(os.environ)
     if name == "serve":
-        return _serve(parameters, progress)
+        environment.prepare(os.environ, environment.SERVED)
+        from flows.serving import serve_retraining
+
+        return serve_retraining(**parameters, progress=progress)
     environment.prepare(os.environ, environment.COMMAND_LINE)
     # Only now: importing Prefect reads the environment.
     from flows.launching import launch
 
     return launch(name, parameters, progress)
-
-
-def _serve(parameters: Mapping[str, Any], progress: Progress | None) -> None:
-    """Serve the retraining flow on the configured server, or on one of our own."""
-    environment.prepare(os.environ, environment.SERVED)
-    if os.environ.get("PREFECT_API_URL"):
-        from flows.serving import serve_retraining
-
-        serve_retraining(**parameters, progress=progress, own_server=False)
-        return
-    if progress is not None:
-        progress.begin("start a Prefect server on this machine")
-    with local_server(os.environ) as url:
-        os.environ["PREFECT_API_URL"] = url
-        from flows.serving import serve_retraining
-
-        serve_retraining(**parameters, progress=progress, own_server=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -19,10 +20,13 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import State, StateType
 from prefect.deployments.runner import RunnerDeployment
 from prefect.runner import Runner
-from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
+from prefect.schedules import Schedule
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed
 from prefect.types.entrypoint import EntrypointType
 
+from flows.local_server import local_server
+from flows.parameters import refuse_credentials
 from flows.retrain import retrain
 from flows.schedules import schedule_of
 from flows.zombies import crash_silent_runs
@@ -30,7 +34,6 @@ from pipeline.config import ClusterConfig, RetrainConfig
 from pipeline.progress import Progress
 from pipeline.retraining import LEASE
 from storage.lease import LeaseHeldError, held_lease
-from storage.served_schedule import note_schedule
 from storage.stores import open_store
 
 logger = logging.getLogger(__name__)
@@ -44,18 +47,36 @@ def serve_retraining(
     every: str,
     timezone: str = "UTC",
     progress: Progress | None = None,
-    *,
-    own_server: bool,
 ) -> None:
     """Run the flow `retrain` whenever the schedule says, until Ctrl-C.
 
-    The schedule stays active when this ends: what is missed meanwhile is made up for once, by the first run
-    afterwards.  On a server of our own nobody else runs the flow, so that runs which the server believes to
-    be alive while nobody holds the store were killed.
+    Without a configured server one of our own is started.  The schedule stays active when this ends: what is
+    missed meanwhile is made up for once, by the first run afterwards.
     """
     schedule = schedule_of(every, timezone)
     config = _absolute(config)
-    note_schedule(open_store(config.store, create=True), every, timezone)
+    refuse_credentials({"config": config, "cluster": cluster})
+    described = f"Retrains {config.store} from {config.extract.images}: {every}"
+    server = PREFECT_API_URL.value()
+    if server:
+        _serve(config, cluster, schedule, described, progress, server)
+        return
+    if progress is not None:
+        progress.begin("start a Prefect server on this machine")
+    with local_server(os.environ) as url, temporary_settings({PREFECT_API_URL: url}):
+        _serve(config, cluster, schedule, described, progress, url, own_server=True)
+
+
+def _serve(
+    config: RetrainConfig,
+    cluster: ClusterConfig,
+    schedule: Schedule,
+    described: str,
+    progress: Progress | None,
+    server: str,
+    *,
+    own_server: bool = False,
+) -> None:
     name = deployment_name(config)
     runner = Runner(name=name, limit=1, pause_on_shutdown=False)
     crash_silent_runs()
@@ -63,17 +84,18 @@ def serve_retraining(
         name,
         schedule=schedule,
         parameters={"config": config.model_dump(mode="json"), "cluster": cluster.model_dump(mode="json")},
-        description=f"Retrains {config.store} from {config.extract.images}: {every}",
+        description=described,
         tags=["topline"],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     # `add_flow` would pickle the flow into its processes, where the types of its parameters are missing.
     deployment = cast("UUID", runner.add_deployment(cast("RunnerDeployment", planned)))
     if own_server:
+        # Nobody else runs the flow: what seems alive while nobody holds the store was killed.
         crash_killed_runs(deployment, config.store)
     if progress is not None:
-        page = PREFECT_UI_URL.value() or PREFECT_API_URL.value()
-        progress.begin(f"serve {config.store}, {every}; {page} shows its runs; Ctrl-C ends it")
+        page = server.removesuffix("/api")
+        progress.begin(f"serve {config.store}; {page} shows its runs; Ctrl-C ends it")
     asyncio.run(runner.start())
 
 

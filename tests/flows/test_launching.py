@@ -138,7 +138,7 @@ def test_a_server_that_fails_before_the_work_is_a_server_error(monkeypatch: pyte
 
 
 def test_every_flow_is_described_and_keeps_no_pickles() -> None:
-    assert set(FLOWS) == {"extract", "train", "evaluate", "run", "sweep"}
+    assert set(FLOWS) == {"extract", "train", "evaluate", "run", "retrain", "sweep"}
     for name, flow in FLOWS.items():
         assert flow.name == name
         assert flow.description
