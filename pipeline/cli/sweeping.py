@@ -27,7 +27,7 @@ def sweep(call: Call) -> Outcome:
         warnings.append(f"the best C, {result.best.C:g}, lies at the edge of the grid: try a wider --C")
     lines = [*table(HEAD, [_row(cell) for cell in result.cells]), "", *facts(_facts(result))]
     if result.trained is None:
-        lines += ["", f"  next: {_command(result)}"]
+        lines += ["", f"  next: topline sweep --store {result.store} --resume {result.sweep} --train-best"]
     else:
         lines += ["", *facts(training_facts(result.trained))]
     return Outcome(result.to_dict(), lines, warnings)
@@ -51,10 +51,3 @@ def _facts(result: SweepResult) -> dict[str, str]:
         "page": result.page,
     }
     return shown if simplest.C < best.C else {name: text for name, text in shown.items() if name != "as good"}
-
-
-def _command(result: SweepResult) -> str:
-    best = result.best
-    k = "" if best.k is None else f" --k {best.k}"
-    smoothing = f" --smoothing {best.smoothing:g}" if best.smoothing else ""
-    return f"topline train --store {result.store} --loss {best.loss}{k}{smoothing} --C {best.C:g}"

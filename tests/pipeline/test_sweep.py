@@ -206,7 +206,7 @@ def test_the_command_prints_a_table_and_trains_the_best(
     seen = capsys.readouterr()
     assert "log10" not in seen.out
     assert f"C = {raced.best.C:g}" in seen.out
-    assert "topline train" in seen.out
+    assert f"--resume {raced.sweep} --train-best" in seen.out
     assert len([line for line in seen.out.splitlines() if line.startswith("topk_hinge k=2")]) == 4
 
 
