@@ -7,8 +7,16 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from pipeline.dashboard.overview import Overview, RunLine, followed_line, outcome_line, overview
+from pipeline.dashboard.overview import (
+    Overview,
+    RunLine,
+    damaged_line,
+    followed_line,
+    outcome_line,
+    overview,
+)
 from pipeline.run_view import RunFollower, RunView
+from storage.errors import FormatError, IntegrityError
 from storage.lease import holder
 from storage.models import list_models
 from storage.registry import read_registry
@@ -67,8 +75,7 @@ class Feed:
 
     def _look_around(self, now: float) -> Overview:
         names = run_names(self.store)[-RUNS_SHOWN:][::-1]
-        lines: list[RunLine] = [followed_line(*self.run(name), now) for name in names[:NEWEST]]
-        lines += [outcome_line(read_run(self.store, name)) for name in names[NEWEST:]]
+        lines = [self._line(name, now, followed=number < NEWEST) for number, name in enumerate(names)]
         return overview(
             read_registry(self.store),
             list_models(self.store),
@@ -76,6 +83,15 @@ class Feed:
             schedule=read_schedule(self.store),
             retraining=holder(self.store, RETRAINING),
         )
+
+    def _line(self, name: str, now: float, *, followed: bool) -> RunLine:
+        """Give a run in a line; one that is damaged does not take the others with it."""
+        try:
+            return (
+                followed_line(*self.run(name), now) if followed else outcome_line(read_run(self.store, name))
+            )
+        except (FormatError, IntegrityError) as error:
+            return damaged_line(name, str(error))
 
     def _find(self, run_id: str) -> _Followed:
         with self._lock:

@@ -135,6 +135,11 @@ def outcome_line(record: RunRecord) -> RunLine:
     return _run_line(record, tone, words, None, outcome, gap, passes, seconds)
 
 
+def damaged_line(run_id: str, reason: str) -> RunLine:
+    """Give the line of a run that cannot be read."""
+    return RunLine(run_id, "bad", "Damaged", reason, "", "", None, None, None, "", None)
+
+
 def _run_line(
     record: RunRecord,
     tone: str,

@@ -5,13 +5,16 @@ The screenshots stay in the tests' output folder (pytest's --basetemp).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pipeline.cluster import open_cluster
 from pipeline.dashboard.files import write_page
 from pipeline.dashboard.server import serving
+from pipeline.dask_page import PATHS, announce
 from pipeline.train_config import ClusterConfig, TrainConfig
 from pipeline.training import train
 from storage.history import read_history
@@ -52,6 +55,14 @@ CONTRAST = """
   return least;
 })()
 """
+
+# Text of a page whose elements hide theirs in shadow trees, as Bokeh's do.
+DEEP_TEXT = """
+(function deep(root) {
+  const inside = [...root.querySelectorAll("*")].filter((one) => one.shadowRoot);
+  return (root.textContent ?? "") + inside.map((one) => deep(one.shadowRoot)).join(" ");
+})(document)
+""".strip()
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +163,27 @@ def test_a_real_run_is_the_same_afterwards_and_without_a_server(tab: Tab, tmp_pa
     assert_readable(tab)
     assert tab.ask("document.scripts.length") == 0
     assert tab.complaints == []
+
+
+@pytest.mark.cluster
+def test_the_page_in_dasks_dashboard(tab: Tab, tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", create=True)
+    story = begun_run(store)
+    with open_cluster(ClusterConfig(workers=1), data_bytes=1) as client:
+        assert client is not None
+        announce(client, store.url, story.run)
+        port = re.search(r":(\d+)/status", client.dashboard_link)
+        assert port is not None
+        tab.open(f"http://127.0.0.1:{port[1]}{PATHS[0]}")
+        tab.until(f"{DEEP_TEXT}.includes('{last_gap(store, story.run)}')")
+        story.rounds(30, 40, names="a")
+        tab.until(f"{DEEP_TEXT}.includes('{last_gap(store, story.run)}')")
+        tab.shoot(tmp_path / "dask.png")
+        assert NASTY in tab.ask(DEEP_TEXT)
+        tab.open(ABOUT_BLANK)
+    story.leave()
+    assert [text for text in tab.complaints if "bokeh" not in text.lower()] == []
+    tab.complaints.clear()
 
 
 def test_a_page_before_the_first_round(tab: Tab, tmp_path: Path) -> None:

@@ -146,6 +146,16 @@ def test_a_store_with_nothing_in_it_is_shown(store: Store) -> None:
     assert b"The store holds no model yet" in page.body
 
 
+def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
+    store = hand_made_store(tmp_path / "store")
+    lines = store.read_bytes(history_path("r0002")).splitlines(keepends=True)
+    store.write_bytes(history_path("r0002"), b"".join([lines[0], b"no JSON\n", *lines[1:]]))
+    words = {line.id: line.words for line in Feed(store).overview(time.time()).runs}
+    assert words == {"r0003": "Solved", "r0002": "Damaged", "r0001": "Solved"}
+    page = Site(store).answer("/runs/r0002")
+    assert (page.status, b"line 2 of" in page.body) == (503, True)
+
+
 def test_a_long_run_stays_light(store: Store) -> None:
     run = create_run(store, {"tol": 1e-9})
     rounds = 100_000
