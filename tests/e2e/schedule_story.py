@@ -153,11 +153,10 @@ def killed_in_the_middle(story: Story) -> None:
     """Serve and its run are killed; the run is marked crashed, and one run makes up for what was missed."""
     photographs(story.photos, range(48, 300))
     with story.served() as serving:
-        story.until("a run has begun", lambda: holder_of(story))
-        running = story.runs("RUNNING")[-1]
+        running = story.until("a run is at work", lambda: at_work(story))
         os.killpg(serving.pid, signal.SIGKILL)
         killed = time.monotonic()
-        story.say(f"killed in run {running['name']}, which holds the store: {holder_of(story)}")
+        story.say(f"killed in run {running['name']}, which holds the store")
         serving.wait()
         with held_lease(open_store(story.store), "retrain", "whoever comes next"):
             story.say("the store is free again")
@@ -195,8 +194,10 @@ def end_server(story: Story) -> None:
                 process.kill()
 
 
-def holder_of(story: Story) -> str | None:
-    return holder(open_store(story.store), "retrain") if story.runs("RUNNING") else None
+def at_work(story: Story) -> dict[str, Any] | None:
+    """The run that holds the store."""
+    who = holder(open_store(story.store), "retrain") or ""
+    return next((run for run in story.runs("RUNNING") if run["id"] in who), None)
 
 
 def late_runs(story: Story) -> list[dict[str, Any]]:
