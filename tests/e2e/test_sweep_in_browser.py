@@ -1,0 +1,35 @@
+"""The page of a sweep in a real browser: it opens without a network and complains of nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.sweep_page import render
+from pipeline.sweep_result import SweepCell, SweepResult
+from tests.e2e.test_report_in_browser import browser, open_page
+
+__all__ = ["browser"]
+
+pytestmark = pytest.mark.browser
+
+
+def made_by_hand() -> SweepResult:
+    """Two losses and three C, one cell of them out."""
+    cell = SweepCell("topk_hinge", 5, 0.0, 1.0, 0.9, 0.01, 0.5, 0.99, 1e-3, 70, 1.5, 2, "finished", "settled")
+    out = replace(cell, C=10.0, mean=0.8, state="pruned", why="race: behind the best")
+    smooth = replace(cell, loss="softmax", k=None, C=0.1, mean=0.85)
+    return SweepResult(
+        "s0001", "/a <store>", "d0001", 900, 12, 26, 5, 5, "race", 1e-3,
+        (replace(cell, C=0.1, mean=0.7), cell, out, smooth), cell, cell, True, 280, 6.0, 3.0,
+    )  # fmt: skip
+
+
+def test_the_page_of_a_sweep_opens_without_a_complaint(browser: str, tmp_path: Path) -> None:
+    seen, console = open_page(browser, render(made_by_hand()), tmp_path)
+    assert seen.count("<svg") == 4
+    assert "edge of the grid" in seen
+    assert "/a &lt;store&gt;" in seen
+    assert console == []
