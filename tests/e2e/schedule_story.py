@@ -158,7 +158,7 @@ def killed_in_the_middle(story: Story) -> None:
         killed = time.monotonic()
         story.say(f"killed in run {running['name']}, which holds the store")
         serving.wait()
-        with held_lease(open_store(story.store), "retrain", "whoever comes next"):
+        with held_lease(open_store(story.store), "retrain", "whoever comes next", wait=5.0):
             story.say("the store is free again")
         assert story.champion() == "m0001"
 
