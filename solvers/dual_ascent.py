@@ -5,6 +5,10 @@ steps along the summed change: D(A + g dA) is a parabola in g whose coefficients
 return, so the best g in [0, 1] is known exactly and the dual never decreases, for any number of blocks.  For
 a loss whose conjugate is not linear the parabola is a lower bound of D, because -Phi* is concave, which
 touches it at g = 0 and g = 1: the dual still never decreases.
+
+Blocks that move at the same time overshoot together, so each takes the curvature for larger than it is, by
+the spread.  How much they need depends on the data and on C, and the line search tells: where the top of the
+parabola lies before g = 1 they have overshot.  The spread follows it, quickly up and slowly down.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
+
+import numpy as np
 
 from solvers import shared_direction
 from solvers.certificate import FinalValues, final_values
@@ -21,11 +27,19 @@ from solvers.orders import AscentOrder, Commit, EvaluateOrder, Order
 from solvers.problem import Problem
 from solvers.shared_direction import SharedDirection
 from solvers.state import SolverState
-from solvers.step_rules import ExactStep
+from solvers.step_rules import Direction, ExactStep
 from solvers.typing import Float64Array
 
 #: Sweeps of the first rounds, for easy problems are solved by then, and of a stage in all later ones.
 _SWEEPS = (1, 2, 3, 6)
+#: Sweeps where several blocks move: what more of them bring on one block, the others undo.
+_SWEEPS_TOGETHER = 2
+#: The spread at first is this power of the number of blocks,
+_SPREAD_POWER = 0.7
+#: and from one round to the next it changes by these factors at most.
+_SPREAD_DOWN, _SPREAD_UP = 0.95, 2.0
+#: Name of the spread in `SolverState.memory`.
+_SPREAD = "ascent.spread"
 #: A rise of the dual below this share of the gap, and of the dual itself, says that float32 has nothing more
 #: to give: a round of sweeps otherwise closes a tenth of the distance or so.
 _STALLED = 1e-3
@@ -80,11 +94,13 @@ class DualAscent:
         gap = measured.primal - measured.dual
         stalled = rise < _STALLED * min(gap, measured.dual + rise) or gap < _SINGLE * abs(measured.primal)
         stuck = before.exact and not rises(direction)
+        if stuck and shared is not None:
+            memory = shared_direction.without()
         after = replace(
             stepped(before, direction, step),
             exact=before.exact or stalled,
             commit=Commit(round=before.round, step=step),
-            memory=shared_direction.without() if stuck and shared is not None else memory,
+            memory=memory if self.blocks == 1 else {**memory, _SPREAD: self._next_spread(before, direction)},
         )
         return Advance(
             step=step,
@@ -102,12 +118,26 @@ class DualAscent:
             round=state.round,
             W=start,
             commit=state.commit,
-            sweeps=_SWEEPS[min(state.round, len(_SWEEPS) - 1)],
-            spread=math.sqrt(self.blocks),
+            sweeps=_SWEEPS[min(state.round, len(_SWEEPS) - 1)] if self.blocks == 1 else _SWEEPS_TOGETHER,
+            spread=self._spread(state),
             seed=self.seed,
             exact=state.exact,
             shared=shared,
         )
+
+    def _spread(self, state: SolverState) -> float:
+        """Give the factor on the curvature that blocks take in this round, 1 for a single one."""
+        known = state.memory.get(_SPREAD)
+        return (
+            float(self.blocks**_SPREAD_POWER) if known is None else min(float(known[0]), float(self.blocks))
+        )
+
+    def _next_spread(self, state: SolverState, direction: Direction) -> Float64Array:
+        """Give the factor for the next round, after a change whose best step was slope / curvature."""
+        overshot = 1.0
+        if direction.slope > 0.0 and direction.curvature > 0.0:
+            overshot = min(max(direction.curvature / direction.slope, _SPREAD_DOWN), _SPREAD_UP)
+        return np.array([min(max(self._spread(state) * overshot, 1.0), float(self.blocks))])
 
     def final(
         self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool

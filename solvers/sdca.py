@@ -6,7 +6,6 @@ what a block does is plain: one visit of every row, each of them with the scores
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,7 +27,7 @@ class Sdca(DualAscent):
             round=state.round,
             W=start,
             commit=state.commit,
-            spread=math.sqrt(self.blocks),
+            spread=self._spread(state),
             seed=self.seed,
             exact=state.exact,
         )

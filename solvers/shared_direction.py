@@ -30,8 +30,8 @@ from solvers.typing import Float64Array
 
 #: Names in `SolverState.memory`.
 _DIRECTION, _KAPPA, _POINT = "shared.direction", "shared.kappa", "shared.point"
-#: Times the natural scale 1 / (1 + C sum t_i^2 / m) that kappa is for one block; more blocks share it.
-_SHARE = 5.0
+#: kappa is its natural scale 1 / (1 + C sum t_i^2 / m) over the number of blocks, at least this part of it.
+_LEAST_SHARE = 0.35
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ def found(problem: Problem, total: Float64Array | None, blocks: int) -> dict[str
     if not (math.isfinite(size) and size > 0.0):
         return without()
     natural = 1.0 / (1.0 + size * size / (problem.lam * problem.m))
-    kappa = max(0.5 * natural, min(1.0, _SHARE * natural) / blocks)
+    kappa = natural * max(_LEAST_SHARE, 1.0 / blocks)
     if kappa >= 1.0:
         return without()
     return {_DIRECTION: mean / size, _KAPPA: np.array([kappa])}

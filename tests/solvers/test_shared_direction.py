@@ -49,7 +49,7 @@ def test_the_answer_is_that_of_the_problem_and_the_dual_never_falls(loss, blocks
 def test_the_optimum_lies_between_the_bounds() -> None:
     X, y = one_signed(n=40, d=4, m=4)
     executor = SerialExecutor(blocks=3)
-    result = solve(X, y, TopKHinge(2), 0.02, tol=1e-6, max_passes=5000, executor=executor)
+    result = solve(X, y, TopKHinge(2), 0.02, tol=1e-4, max_passes=5000, executor=executor)
     assert remembered(result.state.memory) is not None
     best = optimum(X, y, TopKHinge(2), 0.02, 0.0, 4)
     assert result.dual - 1e-7 <= best <= result.primal + 1e-7
