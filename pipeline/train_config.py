@@ -114,7 +114,7 @@ class TrainConfig(BaseModel):
         default=None, description="Store the dual variables with the model (default: while they are small)"
     )
     checkpoint_seconds: float = Field(
-        default=60.0, gt=0.0, description="Seconds between checkpoints, more where saving is slow"
+        default=2.0, gt=0.0, description="Seconds between checkpoints, more where saving is slow"
     )
     certify: bool = Field(default=True, description="Recompute the gap from what was stored, at the end")
 
