@@ -163,9 +163,7 @@ class LocalStore(Store):
             raise NotFoundError(f"{place} does not exist") from error
         except OSError as error:
             if error.errno in _FULL:
-                raise DiskFullError(
-                    f"no room is left to write {place}; free some space and go on"
-                ) from error
+                raise DiskFullError(f"no room is left to write {place}; free some space and go on") from error
             raise AccessError(f"{place} cannot be used: {os.strerror(error.errno or errno.EIO)}") from error
 
 

@@ -9,6 +9,8 @@ from scipy import sparse
 from solvers import MaxHinge, Problem, TopKHinge, UsunierHinge
 from solvers.ascent import BlockAscent, Work
 from solvers.ascent_changes import project_rows
+from solvers.ascent_rows import DualWindow
+from solvers.dual_rows import DenseStore
 from solvers.extrapolation import Extrapolation
 from solvers.losses import OneVsAll
 from solvers.orders import AscentOrder
@@ -30,8 +32,10 @@ def setting(loss, *, as_sparse=False, smoothing=0.0, shared=None, weights=None, 
     block = BlockAscent(problem, rows, y.astype(np.int32), weights, 0, np.dtype(np.float64))
     W = np.zeros((X.shape[1], M)) if start is None else start
     order = AscentOrder(round=0, W=W, seed=3, shared=shared)
-    A, delta = np.zeros((len(y), M)), np.zeros((len(y), M))
-    return X, y, problem, Work(block, order, A, delta)
+    A, delta = (DenseStore(len(y), M, np.dtype(np.float64)) for _ in range(2))
+    work = Work(block, order, DualWindow(A, delta))
+    work.duals.open((0, len(y)))
+    return X, y, problem, work, block.feed_for(A)
 
 
 def written_out(X, y, weights, problem, W, order):
@@ -54,13 +58,13 @@ def test_a_sweep_is_the_algorithm_written_out(loss, as_sparse, smoothing) -> Non
     weights = np.random.default_rng(0).uniform(0.0, 2.0, 40)
     weights[7] = 0.0
     start = 0.2 * np.random.default_rng(1).standard_normal((6, M))
-    X, y, problem, work = setting(
+    X, y, problem, work, feed = setting(
         loss, as_sparse=as_sparse, smoothing=smoothing, weights=weights, start=start
     )
-    portion = next(iter(work.feed_rows(np.arange(40))))
+    portion = next(iter(feed.shuffled(np.arange(40), work.random)))
     work.sweep([portion])
     expected, W = written_out(X, y, weights, problem, start, [i for i in portion.rows if weights[i] > 0.0])
-    np.testing.assert_allclose(work.delta, expected, atol=1e-11)
+    np.testing.assert_allclose(work.duals.delta, expected, atol=1e-11)
     np.testing.assert_allclose(work.W if as_sparse else work.W.T, W, atol=1e-10)
 
 
@@ -70,14 +74,14 @@ def test_a_direction_kept_apart_is_a_sweep_over_shrunk_rows(as_sparse) -> None:
     u = np.random.default_rng(2).standard_normal(6)
     shared = SharedDirection(u / np.linalg.norm(u), kappa=0.2)
     start = 0.2 * np.random.default_rng(1).standard_normal((6, M))
-    X, y, problem, work = setting(MaxHinge(), as_sparse=as_sparse, shared=shared, start=start)
-    portion = next(iter(work.feed_rows(np.arange(40))))
+    X, y, problem, work, feed = setting(MaxHinge(), as_sparse=as_sparse, shared=shared, start=start)
+    portion = next(iter(feed.shuffled(np.arange(40), work.random)))
     work.sweep([portion])
     M_u = np.eye(6) - (1.0 - np.sqrt(shared.kappa)) * np.outer(shared.u, shared.u)
     unshrunk = np.linalg.solve(M_u, start)
     expected, _ = written_out(X @ M_u, y, np.ones(40), problem, unshrunk, portion.rows)
-    np.testing.assert_allclose(work.delta, expected, atol=1e-11)
-    product = work.stats().product
+    np.testing.assert_allclose(work.duals.delta, expected, atol=1e-11)
+    product = work.stats(feed).product
     np.testing.assert_allclose(product, X.T @ expected, atol=1e-10)
 
 
@@ -101,17 +105,17 @@ def test_projected_rows_are_the_nearest_of_the_domain(loss) -> None:
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 @pytest.mark.parametrize("loss", [MaxHinge(), TopKHinge(2)])
 def test_extrapolation_raises_the_dual_by_what_it_says(loss, smoothing, as_sparse) -> None:
-    X, y, problem, work = setting(loss, smoothing=smoothing, as_sparse=as_sparse)
-    work.sweep(work.feed_rows(np.arange(40)))
-    held = work.block.feed.held(np.arange(40))
+    X, y, problem, work, feed = setting(loss, smoothing=smoothing, as_sparse=as_sparse)
+    work.sweep(feed.shuffled(np.arange(40), work.random))
+    held = feed.held(np.arange(40))
     extrapolation = Extrapolation(work, held)
     rises = []
     for _ in range(6):
         swept = work.sweep([held.shuffled(np.arange(40), work.random)])
-        before = reference.dual(X, y, loss, problem.lam, smoothing, work.A + work.delta)
+        before = reference.dual(X, y, loss, problem.lam, smoothing, work.duals.A + work.duals.delta)
         rises.append(extrapolation.step(swept))
-        after = reference.dual(X, y, loss, problem.lam, smoothing, work.A + work.delta)
+        after = reference.dual(X, y, loss, problem.lam, smoothing, work.duals.A + work.duals.delta)
         assert (after - before) * len(y) == pytest.approx(rises[-1], abs=1e-10)
-        W = reference.weights_of(X, problem.lam, work.A + work.delta)
+        W = reference.weights_of(X, problem.lam, work.duals.A + work.duals.delta)
         np.testing.assert_allclose(work.W if as_sparse else work.W.T, W, atol=1e-10)
     assert max(rises) > 0.0

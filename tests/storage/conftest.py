@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,8 +48,10 @@ def s3_bucket() -> Iterator[str]:
         patch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTTESTTEST")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "secret-that-must-not-appear")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        fsspec.filesystem("s3", use_listings_cache=False).mkdir("bucket")
-        yield "bucket"
+        # What moto holds is the process's: another server of this fixture may have a bucket already.
+        name = f"bucket-{uuid.uuid4().hex[:8]}"
+        fsspec.filesystem("s3", use_listings_cache=False).mkdir(name)
+        yield name
     server.stop()
 
 
