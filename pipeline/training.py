@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 from collections.abc import Mapping
@@ -173,6 +174,19 @@ def _solve(plan: TrainingPlan, executor: Executor, rows: TrainingRows, recorder:
         except IntegrityError as error:
             _save_what_is_here(plan, recorder.latest)
             raise IntegrityError(f"{error}; once it is whole again, {plan.how_to_resume}") from error
+        except (OSError, MemoryError) as error:
+            if isinstance(error, StorageError):
+                raise
+            # Room for what does not fit in memory is gone, or memory itself, here or on a worker.
+            _save_what_is_here(plan, recorder.latest)
+            raise InterruptedRunError(f"{_room(error)}; {plan.how_to_resume}") from error
+
+
+def _room(error: OSError | MemoryError) -> str:
+    """Say what a run has no room in."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"no room is left on the disk at {error.filename} for dual variables that memory does not hold"
+    return str(error) or "out of memory"
 
 
 def _solve_from(

@@ -40,8 +40,9 @@ from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 _SMALL_W = 1 << 12
 #: Weights of more bytes than this do not stay in a core's second-level cache: rows are swept tile by tile.
 _LARGE_W = 1 << 20
-#: Rows over which a change is summed at once.
+#: Rows over which a change is summed at once, and numbers in them.
 _SUMMED_ROWS = 4096
+_SUMMED_NUMBERS = 1 << 22
 #: An order for up to so many sweeps is taken literally, one for more asks for stages of so many sweeps each.
 _PLAIN_SWEEPS = 2
 #: Visits after a round's first sweep, in rows of the block, and stages that they may be spread over.
@@ -269,8 +270,9 @@ class Work:
         block, n = self.block, len(self.block.y)
         kind, _, margins = block.loss
         sums, changed = np.zeros(5), np.zeros(n, dtype=np.bool_)
-        for low in range(0, n, _SUMMED_ROWS):
-            high = min(low + _SUMMED_ROWS, n)
+        rows = max(min(_SUMMED_ROWS, _SUMMED_NUMBERS // block.problem.m), 1)
+        for low in range(0, n, rows):
+            high = min(low + rows, n)
             A, delta = self.duals.read((low, high))
             changed[low:high] = delta.any(axis=1)
             sums += change_sums(

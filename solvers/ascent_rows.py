@@ -20,7 +20,7 @@ _HELD_SHARE = 0.25
 #: or so many bytes.
 _HELD_BYTES = 1 << 21
 #: Dual rows that are opened together.
-_OPENED_BYTES = 1 << 25
+_OPENED_BYTES = 1 << 24
 
 
 class Portion(NamedTuple):
@@ -82,8 +82,9 @@ class RowFeed:
         self._n = int(X.shape[0])
         self.opened = opened
         whole = held_in_memory(X) and opened is None
-        most = None if opened is None else max(_OPENED_BYTES // (dtype.itemsize * opened), 1)
-        self._slabs = [(0, self._n)] if whole else list(slab_bounds(X, _GATHERED_ROWS, most))
+        #: Rows of which the dual rows are opened together; a stored piece of X may have more.
+        self._window = None if opened is None else max(_OPENED_BYTES // (dtype.itemsize * opened), 1)
+        self._slabs = [(0, self._n)] if whole else list(slab_bounds(X, _GATHERED_ROWS, self._window))
 
     def shuffled(self, rows: Int64Array, random: np.random.Generator) -> Iterator[Portion]:
         """Yield the given rows, slab by slab, in a random order of slabs and of rows in a slab."""
@@ -101,13 +102,17 @@ class RowFeed:
             yield from self._portions((start, stop), values, chosen[start, stop])
 
     def _portions(self, slab: tuple[int, int], values: Any, rows: Int64Array) -> Iterator[Portion]:
-        start, _ = slab
-        if self._ready(values):
-            yield Portion(values, rows - start, rows, slab)
-            return
-        for low in range(0, len(rows), _GATHERED_ROWS):
-            part = rows[low : low + _GATHERED_ROWS]
-            yield Portion(as_rows(values[part - start], self._dtype), np.arange(len(part)), part, slab)
+        start, stop = slab
+        step = stop - start if self._window is None else self._window
+        for low in range(start, stop, step):
+            window = low, min(low + step, stop)
+            inside = rows if window == slab else rows[(rows >= low) & (rows < window[1])]
+            if self._ready(values):
+                yield Portion(values, inside - start, inside, window)
+                continue
+            for first in range(0, len(inside), _GATHERED_ROWS):
+                part = inside[first : first + _GATHERED_ROWS]
+                yield Portion(as_rows(values[part - start], self._dtype), np.arange(len(part)), part, window)
 
     def _ready(self, values: Any) -> bool:
         """Whether kernels can work on values as they are."""

@@ -33,7 +33,7 @@ class BlockStats:
     b_u : sum b(u_i), b(u) = -Phi*(-u), which is -<delta_i, u_i> for the hinges; for an AscentOrder the change
         of sum b(alpha_i).
     alpha_u : sum <alpha_i, u_i>; 0 where no A is kept.
-    u_sq : sum |u_i|^2.
+    u_sq : sum |u_i|^2; in the answer to an EvaluateOrder that asks for the total, sum |x_i|^2.
     alpha_sq : sum |alpha_i|^2; 0 where no A is kept.
     b_alpha : sum -Phi*(-alpha_i) of the kept A in the answer to an EvaluateOrder, where that is not linear.
     loss : sum Phi at the (lifted) scores; for an EvaluateOrder the true loss, Phi_gamma where smoothing > 0.

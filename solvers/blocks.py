@@ -180,10 +180,9 @@ class Block:
                 stats = self._sdca.run(order, *duals.whole("sdca"))
             case ColumnOrder():
                 A, change = duals.whole("Frank-Wolfe over the columns")
-                if self._column_atoms is None:
-                    self._column_atoms = BlockColumnAtoms(
-                        self.problem, self._tiles, self._y, self._weights, A, self._dtype, order.commit
-                    )
+                self._column_atoms = self._column_atoms or BlockColumnAtoms(
+                    self.problem, self._tiles, self._y, self._weights, A, self._dtype, order.commit
+                )
                 stats = self._column_atoms.run(order, A, change)
         duals.changed(order.round)
         return stats
@@ -197,12 +196,12 @@ class Block:
         plain = vertices_of(self.problem, self._tiles.rows, smoothed=True)
         lifted = vertices_of(self.problem, self._tiles.rows, smoothed=False) if smoothed else plain
         sums, lifted_sums = np.zeros(ranking.N_SUMS), np.zeros(ranking.N_SUMS)
-        alpha_sq = b_alpha = 0.0
+        alpha_sq = b_alpha = x_sq = 0.0
         total: Float64Array | None = None
         for tile in self._tiles.read(dtype):
             scores = scratch.scores_of(tile.X, W)
             if order.total and not is_sparse(tile.X):
-                total = (0.0 if total is None else total) + (tile.weights @ tile.X)[:, None]
+                total, x_sq = tile.added_to(total, x_sq)
             clock.product()
             if self._duals is not None:
                 A = self._duals.committed(tile.number, tile.start, tile.stop, order.commit)
@@ -219,6 +218,7 @@ class Block:
         return BlockStats(
             rows=self.stop - self.start,
             product=total,
+            u_sq=x_sq,
             alpha_sq=alpha_sq,
             b_alpha=b_alpha,
             loss=loss,

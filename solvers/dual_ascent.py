@@ -76,7 +76,9 @@ class DualAscent:
             loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
             best_primal=min(state.best_primal, primal),
             best_dual=max(state.best_dual, dual),
-            memory=shared_direction.found(problem, stats.product, self.blocks) if looks else state.memory,
+            memory=shared_direction.found(problem, stats.product, stats.u_sq, self.blocks)
+            if looks
+            else state.memory,
         )
         return Measurement(primal=primal, dual=dual, gap_kind="true", before=before, stats=stats, passes=1)
 

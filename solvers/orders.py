@@ -109,7 +109,7 @@ class EvaluateOrder:
     """Sum the losses at W (d, m), after applying `commit`; U and A stay as they are.
 
     Products are in float64 where `exact`, else in the precision of the features.  Where `total`, the product
-    of the answer is sum x_i (d, 1), unless the features are sparse.
+    of the answer is sum x_i (d, 1) and its u_sq sum |x_i|^2, unless the features are sparse.
     """
 
     W: Float64Array

@@ -32,6 +32,10 @@ from solvers.typing import Float64Array
 _DIRECTION, _KAPPA, _POINT = "shared.direction", "shared.kappa", "shared.point"
 #: kappa is its natural scale 1 / (1 + C sum t_i^2 / m) over the number of blocks, at least this part of it.
 _LEAST_SHARE = 0.35
+#: Below this p hardly moves, however stiff its direction is: long rows, or a large C, ask for less.
+_LEAST_KAPPA = 0.03
+#: A mean that holds less than this part of the rows' squares couples them no more than other directions do.
+_LEAST_MEAN = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,14 +54,19 @@ def looked_for(memory: Mapping[str, Float64Array]) -> bool:
     return _KAPPA in memory
 
 
-def found(problem: Problem, total: Float64Array | None, blocks: int) -> dict[str, Float64Array]:
-    """Give what to remember of the direction of `total` = sum x_i (d, 1); None stands for sparse examples."""
+def found(
+    problem: Problem, total: Float64Array | None, squares: float, blocks: int
+) -> dict[str, Float64Array]:
+    """Give what to remember of the direction of `total` = sum x_i (d, 1), with `squares` = sum |x_i|^2.
+
+    None as total stands for sparse examples.
+    """
     mean = np.zeros(problem.d) if total is None else total[:, 0] / problem.n
     size = float(np.linalg.norm(mean))
-    if not (math.isfinite(size) and size > 0.0):
+    if not (math.isfinite(size) and size * size > _LEAST_MEAN * squares / problem.n):
         return without()
     natural = 1.0 / (1.0 + size * size / (problem.lam * problem.m))
-    kappa = natural * max(_LEAST_SHARE, 1.0 / blocks)
+    kappa = max(natural * max(_LEAST_SHARE, 1.0 / blocks), _LEAST_KAPPA)
     if kappa >= 1.0:
         return without()
     return {_DIRECTION: mean / size, _KAPPA: np.array([kappa])}

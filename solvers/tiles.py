@@ -44,6 +44,12 @@ class Tile:
         """Its rows in the block."""
         return slice(self.start, self.stop)
 
+    def added_to(self, total: Float64Array | None, squares: float) -> tuple[Float64Array, float]:
+        """Give sum w_i x_i (d, 1) and sum w_i |x_i|^2 of dense rows, added to those of others."""
+        here: Float64Array = (self.weights @ self.X)[:, None]
+        square = float(self.weights @ np.einsum("ij,ij->i", self.X, self.X, dtype=np.float64))
+        return here if total is None else total + here, squares + square
+
 
 def iterate_tiles(X: RowSource, first_row: int, rows: int) -> Iterator[tuple[int, int, Rows]]:
     """Yield (start, stop, rows start:stop of X) with float32 or float64 values.

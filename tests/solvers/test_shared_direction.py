@@ -55,6 +55,20 @@ def test_the_optimum_lies_between_the_bounds() -> None:
     assert result.dual - 1e-7 <= best <= result.primal + 1e-7
 
 
+@pytest.mark.parametrize("rectify", [True, False])
+def test_rows_that_are_long_or_centred_do_not_stall(rectify) -> None:
+    """Counts for one seed: long rows make their mean direction stiff, centred ones have none to speak of."""
+    random = np.random.default_rng(1)
+    y = random.integers(0, 20, 300)
+    X = 0.3 * random.standard_normal((20, 200))[y] + random.standard_normal((300, 200))
+    X = np.maximum(X, 0.0) if rectify else X
+    executor = SerialExecutor(blocks=4)
+    result = solve(X, y, TopKHinge(5), 1.0 / len(y), max_passes=5000, executor=executor)
+    assert result.status is Status.SOLVED
+    assert (remembered(result.state.memory) is not None) == rectify
+    assert len(result.history) < 100
+
+
 def test_many_blocks_take_far_fewer_rounds(monkeypatch) -> None:
     """Counts for one seed: 8 blocks that answer to the same mean overshoot without it."""
     X, y = one_signed()
@@ -93,5 +107,5 @@ def test_sparse_and_centred_features_have_none() -> None:
     result = solve(sparse.csr_matrix(X), y, TopKHinge(2), 1e-2, executor=SerialExecutor(blocks=3))
     assert remembered(result.state.memory) is None
     problem = Problem(loss=TopKHinge(2), n=4, d=3, m=4, lam=1.0)
-    assert remembered(found(problem, np.zeros((3, 1)), 1)) is None
+    assert remembered(found(problem, np.zeros((3, 1)), 1.0, 1)) is None
     assert remembered(SolverState.start(problem).memory) is None
