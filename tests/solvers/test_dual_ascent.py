@@ -70,7 +70,7 @@ def test_the_dual_never_falls_for_any_number_of_blocks(blocks, smoothing) -> Non
 
 
 def test_the_step_is_the_best_point_of_the_segment(monkeypatch) -> None:
-    """Several careless blocks overshoot together; what the line search makes of it is checked on a grid of D."""
+    """Careless blocks overshoot together; what the line search makes of it is checked on a grid of D."""
     monkeypatch.setattr(dual_ascent, "_SPREAD_POWER", 0.0)
     X, y = examples()
     lam, loss = 0.3 / len(y), TopKHinge(3)
