@@ -74,6 +74,8 @@ class BlockPlaces:
         self.owned: Deal = {}
         #: Who has the dual variables of each block, by its number; nobody has any at first.
         self._holders: dict[int, str] = {}
+        #: Rows of the worker that had most at the begin: nobody gets budgets for more, whoever is lost.
+        self._most_rows = bound.problem.n
         #: What a move that was cut short has already replaced, and from which checkpoint.
         self._replaced: set[int] = set()
         self._saved_round: int | None = None
@@ -81,6 +83,7 @@ class BlockPlaces:
     def begin(self, owned: Deal) -> None:
         """Place every block with A = 0."""
         self._holders = {}
+        self._most_rows = max(spans[-1].stop - spans[0].start for spans in owned.values())
         self._place(owned, owned, None)
         if self._bound.keep_duals:
             self._holders = {span.index: worker for worker, spans in owned.items() for span in spans}
@@ -127,6 +130,7 @@ class BlockPlaces:
         bound = self._bound
         start, stop = (spans[0].start, spans[-1].stop) if spans else (0, 0)
         X, n = bound.X, bound.problem.n
+        budgeted = min(stop - start, self._most_rows)
         return Placement(
             run=self.run,
             epoch=self.epoch,
@@ -137,8 +141,8 @@ class BlockPlaces:
             labels=bound.y[start:stop],
             weights=None if bound.weights is None else bound.weights[start:stop],
             keep_duals=bound.keep_duals,
-            cache_bytes=bound.cache_bytes * (stop - start) // n,
-            dual_bytes=None if bound.dual_bytes is None else bound.dual_bytes * (stop - start) // n,
+            cache_bytes=bound.cache_bytes * budgeted // n,
+            dual_bytes=None if bound.dual_bytes is None else bound.dual_bytes * budgeted // n,
             lease=bound.lease,
             keeps=frozenset(index for index, holder in self._holders.items() if holder == worker),
             commit=commit,

@@ -32,6 +32,8 @@ READING_BYTES = 192 * MIB
 ROW_BYTES = 96
 # Workers are filled up to this share: Dask ends one at 95 %.
 FILLED = 0.85
+# A worker that is there already may have Dask's defaults, by which it takes no more tasks from 80 % on.
+FILLED_THERE = 0.7
 # Of this machine's memory, where nobody says what a job may take.
 MACHINE_SHARE = 0.8
 # Dual variables and their change in float64 take so many bytes a number.
@@ -111,14 +113,14 @@ def plan_on_workers(limits: Sequence[int], size: ProblemSize, cache_bytes: int) 
     if not limits or min(limits) == 0:
         return MemoryPlan(None, cache_bytes, None)
     worker = _worker(size, len(limits), processes=True)
-    return MemoryPlan(None, *_budgets(min(limits), worker, size, len(limits), cache_bytes))
+    return MemoryPlan(None, *_budgets(min(limits), worker, size, len(limits), cache_bytes, FILLED_THERE))
 
 
 def _budgets(
-    share: int, worker: int, size: ProblemSize, workers: int, cache_bytes: int
+    share: int, worker: int, size: ProblemSize, workers: int, cache_bytes: int, filled: float = FILLED
 ) -> tuple[int, int | None]:
     """Bytes for features and for dual variables where workers have `share` each and need `worker` of it."""
-    room = max(0, int(workers * (FILLED * share - worker)))
+    room = max(0, int(workers * (filled * share - worker)))
     duals = None
     if size.keeps_duals:
         whole = WHOLE_DUALS * size.n * size.m

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.charts import bar_chart
@@ -16,9 +15,9 @@ from pipeline.evaluation import Evaluation
 from pipeline.originals import Originals
 from pipeline.report_charts import charts, work_charts
 from pipeline.report_data import ReportData, gather
-from pipeline.report_numbers import count, duration, number, percent
 from pipeline.report_run import happenings, work_facts
 from pipeline.stored_model import StoredModel
+from pipeline.templating import template
 from storage.stores import open_store
 from storage.urls import join
 
@@ -45,17 +44,9 @@ def write_report(model_url: str, path: Path | None = None) -> str:
 
 def render(data: ReportData) -> str:
     """Make the page; everything that came from a user (paths, class names) is escaped."""
-    environment = Environment(
-        loader=PackageLoader("pipeline", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(number=number, percent=percent, duration=duration, count=count)
     record = data.record
     evaluation = None if record.evaluation is None else Evaluation.from_dict(record.evaluation)
-    return environment.get_template(TEMPLATE).render(
+    return template(TEMPLATE).render(
         data=data,
         record=record,
         result=record.result,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.charts import Series, line_chart
-from pipeline.report_numbers import count, duration, number, percent
 from pipeline.sweep_config import Variant
 from pipeline.sweep_result import SweepCell, SweepResult
+from pipeline.templating import template
 from storage.records import now
 from storage.stores import Store
 from storage.sweeps import sweep_folder
@@ -28,18 +27,10 @@ def write_page(store: Store, result: SweepResult) -> str:
 
 def render(result: SweepResult) -> str:
     """Make the page."""
-    environment = Environment(
-        loader=PackageLoader("pipeline", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(number=number, percent=percent, duration=duration, count=count)
     paths: dict[Variant, list[SweepCell]] = {}
     for cell in result.cells:
         paths.setdefault(cell.variant, []).append(cell)
-    return environment.get_template(TEMPLATE).render(
+    return template(TEMPLATE).render(
         result=result,
         plots=[
             (variant.name, accuracy_plot(cells, result.topk), cost_plot(cells))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, Template
 
-from pipeline.report_numbers import count, duration, number, percent
+from pipeline.templating import page_environment
 
 # Seconds between two looks of a live page, by how soon something may change.
 SOON, LATER = 2, 10
@@ -84,14 +84,6 @@ def _template(name: str) -> Template:
 
 @functools.cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("pipeline", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        number=number, percent=percent, duration=duration, count=count, when=when, gap=gap_text
-    )
+    environment = page_environment()
+    environment.filters.update(when=when, gap=gap_text)
     return environment

@@ -65,7 +65,8 @@ def test_workers_of_another_cluster_keep_their_limits() -> None:
     roomy = plan_on_workers([4 * GIB, 3 * GIB], IMAGENET, 1 << 30)
     assert roomy.worker_bytes is None
     assert roomy.dual_bytes is not None
-    assert roomy.dual_bytes + roomy.cache_bytes < 6 * GIB
+    # Dask's defaults pause a worker at 80 % of its limit.
+    assert roomy.dual_bytes + roomy.cache_bytes < 0.8 * 6 * GIB
     assert plan_on_workers([500 * MIB] * 2, IMAGENET, 1 << 30).cache_bytes == 0
 
 
