@@ -14,10 +14,12 @@ from solvers.problem import SmoothingKind
 from solvers.row_packing import pack, unpack
 
 #: Enough passes to meet every kernel: the second round applies the step of the first, and dual_ascent
-#: extrapolates from its third round on.
-_PASSES = 12
+#: extrapolates when sweeps alone have gone on for some rounds.
+_PASSES = 60
 #: Rows of noise, which no method fits in so few passes.
 _ROWS = 40
+#: So small that sweeps alone take long, and dual_ascent extrapolates.
+_LAM = 1e-3
 
 
 def compile_kernels(
@@ -45,7 +47,7 @@ def compile_kernels(
         scipy_sparse.csr_matrix(X) if sparse else X,
         np.arange(_ROWS) % m,
         loss,
-        lam=1.0 / _ROWS,
+        lam=_LAM,
         smoothing=smoothing,
         method=method,
         tol=1e-15,

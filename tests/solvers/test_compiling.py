@@ -42,6 +42,7 @@ print({name: s for name, s in after.items() if s != before.get(name)})
         ("dual_ascent", 0.0, "dense", "arrays", 6),
         ("dual_ascent", 0.1, "sparse", "arrays", 6),
         ("dual_ascent", 0.1, "dense", "packed", 2_000),
+        ("dual_ascent", 0.0, "dense", "arrays", 2_000),
         ("dual_ascent", 0.0, "dense", "arrays", 80_000),
         ("fw", 0.0, "dense", "arrays", 6),
         ("fw", 0.1, "sparse", "packed", 6),
