@@ -1,0 +1,205 @@
+"""Which labels an example has, where it may have several: numbered label sets and the table of them.
+
+Every example of a multilabel problem has a set Y of labels, of which real data repeat a few.  So the labels
+y of a problem stay one whole number an example, the number of its set, and the sets are this table: blocks,
+checkpoints and fingerprints go on as they are with single labels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.errors import InvalidProblemError
+from solvers.typing import Float64Array, Int64Array, IntArray
+
+#: What a label set is while sets are told apart: its labels, ascending.
+_Labels = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSets:
+    """A table of distinct label sets; set s holds the labels ``indices[indptr[s]:indptr[s + 1]]``.
+
+    Two tables are equal if they hold the same sets under the same numbers.
+
+    Attributes
+    ----------
+    indptr : (number of sets + 1,) int64, from 0, not falling.
+    indices : (labels in all,) int64, ascending within each set, each from 0 to m - 1.
+    m : number of labels (classes).
+
+    Raises
+    ------
+    InvalidProblemError : the arrays are no such table, or a set occurs twice.
+    """
+
+    indptr: Int64Array
+    indices: Int64Array
+    m: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "m", _checked_m(self.m))
+        for name in ("indptr", "indices"):
+            object.__setattr__(self, name, _whole_numbers(getattr(self, name), name))
+        _check_table(self.indptr, self.indices, self.m)
+
+    @classmethod
+    def from_indicator(cls, Y: Any) -> tuple[LabelSets, Int64Array]:
+        """Give the sets of an indicator matrix Y (n, m) of 0 and 1, dense or SciPy sparse, and their numbers.
+
+        The numbers are (n,) int64; sets are numbered in ascending order of their labels, whatever the order
+        of the rows.
+        """
+        rows, columns, (n, m) = _ones(Y)
+        ends = np.searchsorted(rows, np.arange(n + 1))
+        labels = columns.tolist()
+        return cls._numbered([tuple(labels[a:b]) for a, b in pairwise(ends.tolist())], m)
+
+    @classmethod
+    def from_lists(cls, lists: Iterable[Iterable[int]], m: int) -> tuple[LabelSets, Int64Array]:
+        """Give the sets of lists of labels from 0 to m - 1, one list an example, and their numbers (n,)."""
+        return cls._numbered([tuple(sorted({int(label) for label in labels})) for labels in lists], m)
+
+    @classmethod
+    def _numbered(cls, rows: Sequence[_Labels], m: int) -> tuple[LabelSets, Int64Array]:
+        sets = sorted(set(rows))
+        number = {labels: s for s, labels in enumerate(sets)}
+        indptr = np.concatenate([[0], np.cumsum([len(labels) for labels in sets])]).astype(np.int64)
+        indices = np.fromiter((label for labels in sets for label in labels), np.int64, int(indptr[-1]))
+        codes = np.fromiter((number[labels] for labels in rows), np.int64, len(rows))
+        return cls(indptr, indices, m), codes
+
+    def __len__(self) -> int:
+        """Give the number of sets."""
+        return len(self.indptr) - 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LabelSets) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hexadecimal SHA-256 of the table."""
+        digest = hashlib.sha256(np.array([self.m, len(self)], dtype="<i8").tobytes())
+        digest.update(self.indptr.astype("<i8").tobytes())
+        digest.update(self.indices.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    @property
+    def sizes(self) -> Int64Array:
+        """(number of sets,) int64: how many labels each has."""
+        return np.diff(self.indptr)
+
+    def labels(self, code: int) -> Int64Array:
+        """Give the labels of one set, ascending."""
+        return self.indices[self.indptr[code] : self.indptr[code + 1]]
+
+    def indicator(self, codes: IntArray) -> NDArray[np.bool_]:
+        """Give the sets with the numbers `codes` (n,) as rows (n, m): True where the label is in the set."""
+        numbers = np.asarray(codes, dtype=np.int64)
+        sizes = self.sizes[numbers]
+        rows = np.zeros((len(numbers), self.m), dtype=np.bool_)
+        within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        places = np.repeat(self.indptr[numbers], sizes) + within
+        rows[np.repeat(np.arange(len(numbers)), sizes), self.indices[places]] = True
+        return rows
+
+    @cached_property
+    def table(self) -> Float64Array:
+        """(number of sets, 1 + largest size) float64 for kernels: the size of a set, its labels, zeros."""
+        sizes = self.sizes
+        table = np.zeros((len(self), 1 + int(sizes.max(initial=0))))
+        table[:, 0] = sizes
+        rows = np.repeat(np.arange(len(self)), sizes)
+        table[rows, 1 + np.arange(len(self.indices)) - self.indptr[rows]] = self.indices
+        table.setflags(write=False)
+        return table
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {"m": self.m, "indptr": self.indptr.tolist(), "indices": self.indices.tolist()}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> LabelSets:
+        """Make the table that `to_dict` described."""
+        missing = {"m", "indptr", "indices"} - set(record)
+        if missing:
+            raise InvalidProblemError(
+                f"the label sets are described without {sorted(missing)}; give m, indptr and indices"
+            )
+        return cls(record["indptr"], record["indices"], record["m"])
+
+
+def _checked_m(m: Any) -> int:
+    if isinstance(m, bool) or not isinstance(m, Integral) or m < 1:
+        raise InvalidProblemError(f"m of the label sets is {m!r}; give the number of labels")
+    return int(m)
+
+
+def _whole_numbers(values: Any, name: str) -> Int64Array:
+    array = np.asarray(values)
+    if array.size == 0:
+        array = array.astype(np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidProblemError(
+            f"{name} of the label sets has the shape {array.shape} and dtype {array.dtype}; give a sequence "
+            "of whole numbers"
+        )
+    array = array.astype(np.int64)
+    array.setflags(write=False)
+    return array
+
+
+def _check_table(indptr: Int64Array, indices: Int64Array, m: int) -> None:
+    """Refuse arrays that are no table of distinct sets of labels below m."""
+    if len(indptr) < 1 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+        raise InvalidProblemError(
+            f"indptr of the label sets must rise from 0 to the {len(indices)} labels there are"
+        )
+    wrong = indices[(indices < 0) | (indices >= m)]
+    if wrong.size:
+        raise InvalidProblemError(
+            f"a label set holds the label {wrong[0]}; labels must lie between 0 and {m - 1}"
+        )
+    sets = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    unsorted = np.flatnonzero((np.diff(sets) == 0) & (np.diff(indices) <= 0))
+    if unsorted.size:
+        raise InvalidProblemError(
+            f"the labels of label set {sets[unsorted[0]]} do not ascend; sort them and name each once"
+        )
+    seen: dict[bytes, int] = {}
+    for s, (start, stop) in enumerate(pairwise(indptr.tolist())):
+        first = seen.setdefault(indices[start:stop].tobytes(), s)
+        if first != s:
+            raise InvalidProblemError(f"label sets {first} and {s} are the same; name each set once")
+
+
+def _ones(Y: Any) -> tuple[Int64Array, Int64Array, tuple[int, int]]:
+    """Give rows and columns of the ones of an indicator matrix, in row order, and its shape."""
+    matrix: Any = Y.tocsr(copy=True) if hasattr(Y, "tocsr") else np.asarray(Y)
+    if matrix.ndim != 2 or matrix.shape[1] < 1:
+        raise InvalidProblemError(
+            f"the label indicator has the shape {matrix.shape}; give one row per example and one column per "
+            "label"
+        )
+    values = matrix
+    if hasattr(Y, "tocsr"):
+        matrix.sum_duplicates()
+        values = matrix.data
+    if values.dtype.kind not in "buif" or not np.isin(values, (0, 1)).all():
+        raise InvalidProblemError("the label indicator holds other values than 0 and 1; give 1 for a label")
+    rows, columns = matrix.nonzero()
+    order = np.lexsort((columns, rows))
+    n, m = matrix.shape
+    return rows[order].astype(np.int64), columns[order].astype(np.int64), (int(n), int(m))
