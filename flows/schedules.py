@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
-
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.schedules import Cron, Interval, Schedule
 from pydantic import ValidationError
 
 from pipeline.errors import ConfigError
+from pipeline.schedule_times import ANCHOR, interval_of
 
-_TIME = re.compile(r"(\d+) ?(s|m|h|d)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 LEAST_SECONDS = 10
-
-# Intervals count from here, so that a restart does not move them.
-ANCHOR = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def schedule_of(every: str, timezone: str = "UTC") -> Schedule:
     """Schedule of "0 2 * * *", "60s", "15m", "6h" or "1d"; `ConfigError` for anything else."""
     text = every.strip()
-    match = _TIME.fullmatch(text)
-    if match:
-        seconds = int(match[1]) * _SECONDS[match[2]]
-        if seconds < LEAST_SECONDS:
+    interval = interval_of(text)
+    if interval is not None:
+        if interval.total_seconds() < LEAST_SECONDS:
             raise ConfigError(f"--every {every} is too often: give {LEAST_SECONDS}s or more")
-        return Interval(timedelta(seconds=seconds), anchor_date=ANCHOR)
+        return Interval(interval, anchor_date=ANCHOR)
     try:
         # `Cron` itself takes any text.
         CronSchedule(cron=text, timezone=timezone)

@@ -34,6 +34,7 @@ from pipeline.config import ClusterConfig, RetrainConfig
 from pipeline.progress import Progress
 from pipeline.retraining import LEASE
 from storage.lease import LeaseHeldError, held_lease
+from storage.served_schedule import note_schedule
 from storage.stores import open_store
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ def serve_retraining(
     config = _absolute(config)
     refuse_credentials({"config": config, "cluster": cluster})
     described = f"Retrains {config.store} from {config.extract.images}: {every}"
+    note_schedule(open_store(config.store, create=True), every, timezone)
     server = PREFECT_API_URL.value()
     if server:
         _serve(config, cluster, schedule, described, progress, server)

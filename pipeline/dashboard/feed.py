@@ -80,6 +80,7 @@ class Feed:
             read_registry(self.store),
             list_models(self.store),
             lines,
+            now,
             schedule=read_schedule(self.store),
             retraining=holder(self.store, RETRAINING),
         )

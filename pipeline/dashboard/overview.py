@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from pipeline.dashboard.pages import when
@@ -12,6 +13,7 @@ from pipeline.model_summary import summary
 from pipeline.promotion_rule import PromotionRule
 from pipeline.report_numbers import count, duration, percent
 from pipeline.run_view import RunView
+from pipeline.schedule_times import next_time
 from storage.models import ModelRecord
 from storage.registry import RegistryEntry, Reign, Standing
 from storage.runs import RunRecord
@@ -82,13 +84,14 @@ def overview(
     standing: Standing,
     records: Sequence[ModelRecord],
     runs: Sequence[RunLine],
+    now: float,
     *,
     schedule: ServedSchedule | None = None,
     retraining: str | None = None,
 ) -> Overview:
     """Make the page's content from the registry's standing, its models by number and its newest runs.
 
-    `retraining` says who retrains the store just now.
+    `now` is in seconds since 1970; `retraining` says who retrains the store just now.
     """
     reigned = {reign.model for reign in standing.reigns}
     lines = [_model_line(record, standing, reigned) for record in records[-MODELS_SHOWN:]]
@@ -100,7 +103,7 @@ def overview(
         tiles=[
             *_champion_tiles(standing, champion, k),
             *_other_tiles(standing, records, runs),
-            *_schedule_tiles(standing, schedule, retraining),
+            *_schedule_tiles(standing, schedule, retraining, datetime.fromtimestamp(now, UTC)),
         ],
         models=lines[::-1],
         models_in_all=len(records),
@@ -212,7 +215,7 @@ def _champion_tiles(standing: Standing, champion: ModelRecord | None, k: int | N
 
 
 def _schedule_tiles(
-    standing: Standing, schedule: ServedSchedule | None, retraining: str | None
+    standing: Standing, schedule: ServedSchedule | None, retraining: str | None, now: datetime
 ) -> list[Tile]:
     tiles = []
     weighed = [entry for entry in standing.entries if entry.action in ("promote", "keep")]
@@ -221,7 +224,9 @@ def _schedule_tiles(
         said, tone = {"promote": ("promoted", "good"), "keep": ("kept out", "fair")}[last.action]
         tiles.append(Tile("last challenger", said, f"{last.model}, {when(last.when)[:16]}", tone))
     if schedule is not None:
-        since = f"{schedule.timezone}, served since {when(schedule.since)[:16]}"
+        due = next_time(schedule.every, schedule.timezone, now)
+        due_next = "" if due is None else f"next {due:%Y-%m-%d %H:%M}, "
+        since = f"{due_next}{schedule.timezone}, served since {when(schedule.since)[:16]}"
         tiles.append(Tile("schedule", schedule.every, since))
     if retraining is not None:
         tiles.append(Tile("retraining", "under way", f"by {retraining}"))

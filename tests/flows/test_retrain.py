@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,17 +11,21 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.flow_engine import run_flow
+from prefect.server.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.states import Scheduled
 
+from flows import serving
 from flows.catching_up import stand_in_for_missed_runs
 from flows.retrain import retrain
-from flows.schedules import ANCHOR, schedule_of
+from flows.schedules import schedule_of
 from flows.zombies import SILENCE, crash_silent_runs
 from pipeline.config import ClusterConfig, ExtractConfig, PromotionRule, RetrainConfig, TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.retraining import LEASE
+from pipeline.schedule_times import ANCHOR, next_time
 from storage.lease import held_lease
 from storage.registry import read_registry
+from storage.served_schedule import read_schedule
 from storage.stores import open_store
 from tests.pipeline.fresh_photos import photographs
 
@@ -45,6 +51,45 @@ def test_anything_else_is_cron_or_refused() -> None:
             schedule_of(every, timezone)
     with pytest.raises(ConfigError, match="is too often: give 10s or more"):
         schedule_of("1s")
+
+
+@pytest.mark.parametrize(
+    ("every", "timezone"),
+    [
+        ("0 2 * * *", "UTC"),
+        ("0 4 * * *", "Europe/Berlin"),
+        ("*/7 3,5 * * mon-fri", "America/New_York"),
+        ("30 1 31 * *", "Asia/Kolkata"),
+        ("6h", "UTC"),
+        ("45s", "UTC"),
+    ],
+)
+def test_the_page_tells_the_times_that_prefect_keeps(every: str, timezone: str) -> None:
+    """From a night before clocks change in Berlin, by Prefect's own arithmetic."""
+    now = datetime(2026, 3, 28, 1, 2, 3, tzinfo=UTC)
+    schedule = schedule_of(every, timezone)
+    kept = (
+        CronSchedule(cron=schedule.cron, timezone=timezone)
+        if schedule.cron
+        else IntervalSchedule(interval=schedule.interval, anchor_date=schedule.anchor_date, timezone=timezone)
+    )
+    expected = asyncio.run(kept.get_dates(4, start=now))
+    found = [now]
+    for _ in expected:
+        found.append(next_time(every, timezone, found[-1]) or now)
+    assert found[1:] == expected
+
+
+def test_who_serves_a_store_leaves_word_of_the_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_serve", lambda *_, **__: None)
+    monkeypatch.setattr(serving, "local_server", lambda _: nullcontext("http://127.0.0.1:1/api"))
+    config = RetrainConfig(store=str(tmp_path / "store"), extract=ExtractConfig(images=str(tmp_path)))
+    serving.serve_retraining(config, HERE, "0 2 * * *", "Europe/Berlin")
+    left = read_schedule(open_store(config.store))
+    assert left is not None
+    assert (left.every, left.timezone) == ("0 2 * * *", "Europe/Berlin")
 
 
 @flow(name="nightly")

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -131,9 +132,10 @@ def test_the_schedule_and_what_came_of_it(tmp_path: Path) -> None:
     store = hand_made_store(tmp_path / "store")
     note_schedule(store, "0 2 * * *", "Europe/Berlin")
     with held_lease(store, LEASE, "a flow"):
-        told = {tile.label: tile for tile in Feed(store).overview(time.time()).tiles}
+        now = datetime(2026, 3, 27, 12, tzinfo=UTC).timestamp()
+        told = {tile.label: tile for tile in Feed(store).overview(now).tiles}
     assert told["schedule"].figure == "0 2 * * *"
-    assert told["schedule"].note.startswith("Europe/Berlin")
+    assert told["schedule"].note.startswith("next 2026-03-28 02:00, Europe/Berlin")
     assert (told["last challenger"].figure, told["last challenger"].note[:5]) == ("promoted", "m0004")
     assert told["retraining"].note.startswith("by a flow")
     assert "retraining" not in {tile.label for tile in Feed(store).overview(time.time()).tiles}
