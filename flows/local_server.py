@@ -1,13 +1,15 @@
 """A Prefect server of our own on the loopback interface, for one machine: nothing to install or to start.
 
 Its database lies in Prefect's home.  The server holds a lock there as long as it lives, so that whoever comes
-later, or comes back after being killed, uses the one that is running.
+later, or comes back after being killed, uses the one that is running.  Other users of the machine can reach
+the loopback interface too, so the server asks for a password, which lies in the same folder.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -15,7 +17,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import httpx
 
@@ -26,15 +30,29 @@ START_SECONDS = 180.0
 END_SECONDS = 15.0
 
 
+@dataclass(frozen=True)
+class LocalServer:
+    """Where a server of our own is, and how to speak to it.
+
+    `password` is "user:word", kept in the file `kept_in` unless the environment gave it.
+    """
+
+    url: str
+    password: str = field(repr=False)
+    kept_in: Path
+
+
 @contextmanager
-def local_server(environ: Mapping[str, str]) -> Iterator[str]:
-    """Start a server, or find the one that is running, and give the URL of its API.
+def local_server(environ: Mapping[str, str]) -> Iterator[LocalServer]:
+    """Start a server, or find the one that is running.
 
     One that was started here ends with the block.  Raises `FlowServerError` with its last words where it does
     not start.
     """
     home = Path(environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
     home.mkdir(parents=True, exist_ok=True)
+    kept_in = home / "topline-server.password"
+    password = environ.get("PREFECT_SERVER_API_AUTH_STRING") or _kept_password(kept_in)
     address, log = home / "topline-server.url", home / "topline-server.log"
     lock = os.open(home / "topline-server.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -43,16 +61,16 @@ def local_server(environ: Mapping[str, str]) -> Iterator[str]:
         os.close(lock)
         url = _url_of_the_other(address)
         _wait_until_healthy(url, None, log)
-        yield url
+        yield LocalServer(url, password, kept_in)
         return
     process = None
     try:
         port = free_port(PORT)
         url = f"http://127.0.0.1:{port}/api"
-        process = _started(port, environ, log, lock)
+        process = _started(port, {**environ, "PREFECT_SERVER_API_AUTH_STRING": password}, log, lock)
         address.write_text(url, encoding="utf-8")
         _wait_until_healthy(url, process, log)
-        yield url
+        yield LocalServer(url, password, kept_in)
     finally:
         os.close(lock)
         if process is not None:
@@ -67,6 +85,21 @@ def free_port(preferred: int = 0) -> int:
             probe.bind(("127.0.0.1", port))
             return int(probe.getsockname()[1])
     raise FlowServerError("no port of the loopback interface is free: end a program that has many")
+
+
+def _kept_password(place: Path) -> str:
+    """Give the password of this user's servers, made when the first one starts; nobody else may read it."""
+    if not place.exists():
+        with NamedTemporaryFile("w", dir=place.parent, encoding="utf-8") as made, suppress(FileExistsError):
+            made.write(f"topline:{secrets.token_urlsafe(24)}")
+            made.flush()
+            os.link(made.name, place)
+    password = place.read_text(encoding="utf-8").strip()
+    if ":" not in password:
+        raise FlowServerError(
+            f"{place} holds no password of the form user:word: delete it, and another is made"
+        )
+    return password
 
 
 def _started(port: int, environ: Mapping[str, str], log: Path, lock: int) -> subprocess.Popen[bytes]:

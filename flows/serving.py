@@ -21,7 +21,7 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.deployments.runner import RunnerDeployment
 from prefect.runner import Runner
 from prefect.schedules import Schedule
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed
 from prefect.types.entrypoint import EntrypointType
 
@@ -65,8 +65,12 @@ def serve_retraining(
         return
     if progress is not None:
         progress.begin("start a Prefect server on this machine")
-    with local_server(os.environ) as url, temporary_settings({PREFECT_API_URL: url}):
-        _serve(config, cluster, schedule, described, progress, url, own_server=True)
+    with local_server(os.environ) as own:
+        if progress is not None:
+            progress.begin(f"its pages ask for the password in {own.kept_in}")
+        reached = {PREFECT_API_URL: own.url, PREFECT_API_AUTH_STRING: own.password}
+        with temporary_settings(reached):
+            _serve(config, cluster, schedule, described, progress, own.url, own_server=True)
 
 
 def _serve(

@@ -78,7 +78,9 @@ class Story:
 
     def api(self, path: str, body: dict[str, Any] | None = None) -> Any:
         url = (self.home / "topline-server.url").read_text()
-        return httpx.post(f"{url}{path}", json=body or {}, timeout=30.0).raise_for_status().json()
+        user, _, word = (self.home / "topline-server.password").read_text().partition(":")
+        answer = httpx.post(f"{url}{path}", json=body or {}, timeout=30.0, auth=(user, word))
+        return answer.raise_for_status().json()
 
     def runs(self, *states: str) -> list[dict[str, Any]]:
         """Runs of the flow, oldest first."""

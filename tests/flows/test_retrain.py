@@ -16,6 +16,7 @@ from prefect.states import Scheduled
 
 from flows import serving
 from flows.catching_up import stand_in_for_missed_runs
+from flows.local_server import LocalServer
 from flows.retrain import retrain
 from flows.schedules import schedule_of
 from flows.zombies import SILENCE, crash_silent_runs
@@ -83,8 +84,9 @@ def test_the_page_tells_the_times_that_prefect_keeps(every: str, timezone: str) 
 def test_who_serves_a_store_leaves_word_of_the_schedule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    nowhere = LocalServer("http://127.0.0.1:1/api", "user:word", tmp_path / "password")
     monkeypatch.setattr(serving, "_serve", lambda *_, **__: None)
-    monkeypatch.setattr(serving, "local_server", lambda _: nullcontext("http://127.0.0.1:1/api"))
+    monkeypatch.setattr(serving, "local_server", lambda _: nullcontext(nowhere))
     config = RetrainConfig(store=str(tmp_path / "store"), extract=ExtractConfig(images=str(tmp_path)))
     serving.serve_retraining(config, HERE, "0 2 * * *", "Europe/Berlin")
     left = read_schedule(open_store(config.store))
