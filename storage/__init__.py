@@ -4,7 +4,8 @@ A store is a folder or a prefix with
 
     commits/datasets/00000001.json   sealed records, put only where there is none: they make a dataset visible
     commits/registry/00000001.json   sealed decisions on models: who became champion, who did not, and why
-    datasets/<key>/arrays/           Zarr 3 group: features, labels, split, sample_ids, class_names
+    datasets/<key>/arrays/           Zarr 3 group: features, labels, split, sample_ids, class_names; where a
+                                     row has several labels, also label_set_indptr, label_set_indices
     datasets/<key>/parts/            a Parquet file a unit, written last: the unit is done
     datasets/<key>/manifest.parquet  one row an image, in the order of the features' rows
     datasets/<key>/files.json        every file with size and SHA-256; its own digest is the dataset's

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from storage.errors import FormatError
+from storage.label_sets import LabelSetTable
 from storage.schema import LABEL_DTYPE, NO_LABEL, SPLIT_DTYPE, SPLITS
 
 
@@ -28,13 +29,18 @@ def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_assignments(
-    labels: ArrayLike, split: ArrayLike, n_rows: int, m: int
+    labels: ArrayLike,
+    split: ArrayLike,
+    n_rows: int,
+    m: int,
+    label_sets: LabelSetTable | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
     """Labels as int32 and split as int8, both (n_rows,).
 
-    Every row has a label 0..m-1, except those of the split "rejected", which have -1.  `FormatError` naming
-    the first row and the number of rows that break this.
+    Every row has a label 0..m-1, or the number of one of its `label_sets`, except those of the split
+    "rejected", which have -1.  `FormatError` naming the first row and the number of rows that break this.
     """
+    what, count = ("classes", m) if label_sets is None else ("label sets", len(label_sets))
     y, s = _integers(labels, n_rows, "labels"), _integers(split, n_rows, "split")
     unknown = (s < 0) | (s >= len(SPLITS))
     if unknown.any():
@@ -44,9 +50,11 @@ def check_assignments(
     labelled = rejected & (y != NO_LABEL)
     if labelled.any():
         raise FormatError(f"{_first(labelled, y)} is the label of a rejected row, which has {NO_LABEL}")
-    outside = ~rejected & ((y < 0) | (y >= m))
+    outside = ~rejected & ((y < 0) | (y >= count))
     if outside.any():
-        raise FormatError(f"{_first(outside, y)} is a label out of range: {m} classes have labels 0..{m - 1}")
+        raise FormatError(
+            f"{_first(outside, y)} is a label out of range: {count} {what} have labels 0..{count - 1}"
+        )
     return y.astype(LABEL_DTYPE), s.astype(SPLIT_DTYPE)
 
 

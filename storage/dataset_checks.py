@@ -82,11 +82,13 @@ def _value_findings(dataset: Dataset) -> Iterator[Finding]:
     info, manifest_path = dataset.info, join(dataset.info.folder, "manifest.parquet")
     mend = "make the dataset anew under another key"
     try:
-        labels, split = check_assignments(dataset.labels(), dataset.split(), info.n_rows, info.m)
+        sets = dataset.label_sets()
+        labels, split = check_assignments(dataset.labels(), dataset.split(), info.n_rows, info.m, sets)
+        shown = info.class_names if sets is None else sets.names(info.class_names)
         table = dataset.manifest()
         if table.num_rows != info.n_rows or table["sample_id"].to_pylist() != dataset.sample_ids():
             yield Finding("manifest", manifest_path, "its rows are not the dataset's sample ids", mend)
-        elif not with_assignments(table, labels, split, info.class_names).equals(table):
+        elif not with_assignments(table, labels, split, shown).equals(table):
             what = "its labels, class names or splits are not the dataset's"
             yield Finding("manifest", manifest_path, what, mend)
         if split_counts(split) != dict(info.counts):

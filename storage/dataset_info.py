@@ -23,6 +23,7 @@ class DatasetInfo:
     all its files with their own digests: a model that records id and digest has named every byte.
     `key` is the caller's name for the content (equal keys, equal content).  `counts` are rows per split,
     `features` says how the features were made, `folder` where they lie, `nonzeros` counts CSR entries.
+    `label_sets` is the number of label sets where a row has several labels, None where it has one.
     """
 
     id: str
@@ -42,6 +43,7 @@ class DatasetInfo:
     digest: str
     folder: str
     nonzeros: int | None = None
+    label_sets: int | None = None
 
     @property
     def plan(self) -> ChunkPlan:

@@ -19,6 +19,7 @@ from storage.errors import FormatError, NotFoundError
 from storage.files import FileSet, load_entries
 from storage.findings import Finding
 from storage.fingerprint import digest_bytes
+from storage.label_sets import LabelSetTable
 from storage.manifest import load_manifest
 from storage.schema import (
     CLASS_NAMES,
@@ -26,6 +27,8 @@ from storage.schema import (
     FEATURES,
     FILES_LIST,
     GROUP,
+    LABEL_SET_INDICES,
+    LABEL_SET_INDPTR,
     LABELS,
     MANIFEST,
     SAMPLE_IDS,
@@ -76,8 +79,23 @@ class Dataset:
         return self.info.class_names
 
     def labels(self) -> NDArray[np.int32]:
-        """Labels, shape (n_rows,); -1 in rejected rows."""
+        """Labels, or numbers of `label_sets`, shape (n_rows,); -1 in rejected rows."""
         return self._checked(LABELS)
+
+    def label_sets(self) -> LabelSetTable | None:
+        """The label sets that labels are numbers of; None where each row has one label."""
+        if self.info.label_sets is None:
+            return None
+        table = LabelSetTable.checked(
+            read_checked(self.files, LABEL_SET_INDPTR, self._title(LABEL_SET_INDPTR)),
+            read_checked(self.files, LABEL_SET_INDICES, self._title(LABEL_SET_INDICES)),
+            self.info.m,
+        )
+        if len(table) != self.info.label_sets:
+            raise FormatError(
+                f"{self.files.owner} has {len(table)} label sets, not {self.info.label_sets} as committed"
+            )
+        return table
 
     def split(self) -> NDArray[np.int8]:
         """Codes of `storage.schema.SPLITS`, shape (n_rows,)."""

@@ -41,6 +41,9 @@ LABELS: Final = "arrays/labels"
 SPLIT: Final = "arrays/split"
 SAMPLE_IDS: Final = "arrays/sample_ids"
 CLASS_NAMES: Final = "arrays/class_names"
+LABEL_SET_INDPTR: Final = "arrays/label_set_indptr"
+LABEL_SET_INDICES: Final = "arrays/label_set_indices"
+"""Only where rows have several labels: `labels` are then numbers of these sets."""
 CSR_ARRAYS: Final = ("indptr", "indices", "data")
 
 

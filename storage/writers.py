@@ -25,6 +25,7 @@ from storage.dataset_info import DatasetInfo, dataset_folder, dataset_log, find_
 from storage.errors import FormatError, IncompleteError, MismatchError
 from storage.files import PackedFile, dump_entries, put_files
 from storage.fingerprint import canonical_json, digest_bytes, seal, unseal
+from storage.label_sets import LabelSetTable
 from storage.manifest import conform, dump_manifest, with_assignments
 from storage.parts import Part, finished_part, part_units, write_part
 from storage.records import now
@@ -34,6 +35,8 @@ from storage.schema import (
     FEATURES,
     FILES_LIST,
     GROUP,
+    LABEL_SET_INDICES,
+    LABEL_SET_INDPTR,
     LABELS,
     MANIFEST,
     SAMPLE_IDS,
@@ -138,30 +141,36 @@ class DatasetWriter:
         split: ArrayLike,
         class_names: Sequence[str],
         manifest: pa.Table | None = None,
+        label_sets: LabelSetTable | None = None,
     ) -> DatasetInfo:
         """Make the dataset visible, in one step; without `manifest` the units' parts are joined.
 
-        `labels` (n_rows,) are 0..m-1, or -1 exactly where `split` is "rejected" (3).  The manifest's
-        label, class_name and split columns are set from the arrays.  A key that is committed already
-        gives that dataset.  Raises `IncompleteError` if units are missing, `FormatError` for bad labels.
+        `labels` (n_rows,) are 0..m-1, or -1 exactly where `split` is "rejected" (3); with `label_sets` they
+        are numbers of sets.  The manifest's label, class_name and split columns are set from the arrays.
+        A key that is committed already gives that dataset.  Raises `IncompleteError` if units are missing,
+        `FormatError` for bad labels.
         """
         earlier = self.committed or find_by_key(self.store, self.key)
         if earlier is not None:
             return earlier
         names = check_class_names(class_names)
-        y, s = check_assignments(labels, split, self.plan.n_rows, len(names))
+        if label_sets is not None:
+            label_sets = LabelSetTable.checked(label_sets.indptr, label_sets.indices, len(names))
+        y, s = check_assignments(labels, split, self.plan.n_rows, len(names), label_sets)
         parts = self._finished_parts()
         table = pa.concat_tables([part.table for part in parts]) if manifest is None else conform(manifest)
         if table.num_rows != self.plan.n_rows:
             raise FormatError(f"the manifest has {table.num_rows} rows, and the dataset {self.plan.n_rows}")
         check_rejected(table, s)
         entries = [entry for part in parts for entry in (*part.entries, part.entry)]
-        packed = self._packed_rest(y, s, names, with_assignments(table, y, s, names))
+        shown = names if label_sets is None else label_sets.names(names)
+        packed = self._packed_rest(y, s, names, with_assignments(table, y, s, shown), label_sets)
         entries += put_files(self.store, self.folder, packed)
         listing = dump_entries(entries)
         self.store.write_bytes(join(self.folder, FILES_LIST), listing)
         nonzeros = sum(part.nonzeros for part in parts) if self.layout == "csr" else None
-        return self._publish(names, split_counts(s), digest_bytes(listing), nonzeros)
+        sets = None if label_sets is None else len(label_sets)
+        return self._publish(names, split_counts(s), digest_bytes(listing), nonzeros, sets)
 
     def abandon(self) -> None:
         """Delete the staging, unless it is committed."""
@@ -214,12 +223,20 @@ class DatasetWriter:
         return [part for part in found if part is not None]
 
     def _packed_rest(
-        self, y: NDArray[np.int32], s: NDArray[np.int8], names: Sequence[str], table: pa.Table
+        self,
+        y: NDArray[np.int32],
+        s: NDArray[np.int8],
+        names: Sequence[str],
+        table: pa.Table,
+        label_sets: LabelSetTable | None,
     ) -> Iterator[PackedFile]:
         """What there is besides the units."""
         strings = encoding(STRINGS_ENCODING)
         yield self._packed_metadata()
         yield from packed_array(LABELS, y)
+        if label_sets is not None:
+            yield from packed_array(LABEL_SET_INDPTR, label_sets.indptr)
+            yield from packed_array(LABEL_SET_INDICES, label_sets.indices)
         yield from packed_array(SPLIT, s)
         yield from packed_strings(SAMPLE_IDS, table["sample_id"].to_pylist(), strings)
         yield from packed_strings(CLASS_NAMES, names, strings)
@@ -227,7 +244,12 @@ class DatasetWriter:
         yield PackedFile(MANIFEST, dump_manifest(table))
 
     def _publish(
-        self, names: tuple[str, ...], counts: Mapping[str, int], digest: str, nonzeros: int | None
+        self,
+        names: tuple[str, ...],
+        counts: Mapping[str, int],
+        digest: str,
+        nonzeros: int | None,
+        label_sets: int | None,
     ) -> DatasetInfo:
         """Append the record that makes the dataset visible; the first one of the key wins."""
         info = DatasetInfo(
@@ -248,6 +270,7 @@ class DatasetWriter:
             digest=digest,
             folder=self.folder,
             nonzeros=nonzeros,
+            label_sets=label_sets,
         )
         log = dataset_log(self.store)
         return info_of_commit(log.record(log.append(info.to_json(), unique="key")))
