@@ -50,6 +50,7 @@ from solvers.orders import Commit, EvaluateOrder, OracleOrder, Order, RebuildOrd
 from solvers.path import regularisation_path
 from solvers.problem import Problem
 from solvers.rank_weights import exponential, flat, linear
+from solvers.risks import AverageTopK, MeanRisk, Risk
 from solvers.rows import RowSource
 from solvers.state import IterationRecord, SolveResult, SolverState
 from solvers.stopping import Status, StoppingCriteria
@@ -61,6 +62,7 @@ __all__ = [
     "KERNELS",
     "LOSSES",
     "METHODS",
+    "AverageTopK",
     "Block",
     "BlockStats",
     "Callback",
@@ -78,6 +80,7 @@ __all__ = [
     "LinearKernel",
     "Loss",
     "MaxHinge",
+    "MeanRisk",
     "Node",
     "NonFiniteError",
     "OneVsAll",
@@ -88,6 +91,7 @@ __all__ = [
     "Problem",
     "RBFKernel",
     "RebuildOrder",
+    "Risk",
     "RowSource",
     "SerialExecutor",
     "Softmax",

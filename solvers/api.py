@@ -18,11 +18,13 @@ from solvers.inputs import checked_problem, checked_seed, checked_weights
 from solvers.iteration import Callback, Run, iterate
 from solvers.kernel_problem import solve_with_kernel
 from solvers.losses.base import Loss
-from solvers.method_registry import MethodSpec, method_named
-from solvers.problem import Problem, SmoothingKind, problem_key
+from solvers.method_registry import MethodSpec, default_method, method_named
+from solvers.problem import Problem, SmoothingKind, problem_key, relative_gap
+from solvers.risk_executor import TopLossExecutor
+from solvers.risks import MEAN_RISK, AverageTopK, Risk
 from solvers.state import SolveResult, SolverState
 from solvers.stopping import StoppingCriteria
-from solvers.typing import FloatArray
+from solvers.typing import Float64Array, FloatArray
 from solvers.warm_start import state_of_duals
 
 #: Multiplications a round below which threads cost more than they bring.
@@ -35,7 +37,7 @@ def solve(
     loss: Loss,
     lam: float,
     smoothing: float = 0.0,
-    method: str = "dual_ascent",
+    method: str | None = None,
     kernel: Any = None,
     sample_weight: Any = None,
     tol: float = 1e-3,
@@ -44,6 +46,7 @@ def solve(
     executor: Executor | None = None,
     callbacks: Sequence[Callback] = (),
     *,
+    risk: Risk = MEAN_RISK,
     smoothing_kind: SmoothingKind = "moreau",
     keep_duals: bool = False,
     time_limit: float | None = None,
@@ -52,6 +55,8 @@ def solve(
     duals: Iterable[DualRows] | None = None,
 ) -> SolveResult:
     """Minimise lam/2 |W|^2 + (1/n) sum_i w_i Phi_gamma(W^T x_i; y_i) and certify the result.
+
+    With ``risk=AverageTopK(k)`` the mean of the k largest losses takes the place of the second term.
 
     Parameters
     ----------
@@ -64,7 +69,8 @@ def solve(
         plain passes over all rows), "lbfgs" (smooth problems only), "fw" (Frank-Wolfe with exact steps),
         "fw_open_loop" (steps 2/(t+1)), "projected_gradient" (steps 1/t and the ball), "fw_away",
         "fw_pairwise", "fw_fully_corrective" (over whole-matrix atoms), "fw_away_columns" or
-        "fw_pairwise_columns" (over the atoms of every example).
+        "fw_pairwise_columns" (over the atoms of every example).  By default dual_ascent, and for another
+        risk than the mean fw_fully_corrective.
     kernel : None for the features as they are; "linear", "rbf", "polynomial", "chi2" or a value such as
         ``RBFKernel(0.5)``; or "precomputed", with X = K(train, train).  The result is a `KernelResult`.
         ``KernelFeatures.of(kernel, X)`` serves many calls on the same rows.
@@ -78,6 +84,9 @@ def solve(
         read.
     callbacks : called after each round with (IterationRecord, SolverState); one that returns False ends the
         run.
+    risk : ``MeanRisk()``, or ``AverageTopK(k)`` for the mean of the k largest losses in the place of the mean
+        of all (`solvers.risks`); with the Frank-Wolfe methods, without weights and kept duals.  k below the
+        number of examples that no W gets right may leave W = 0 as the optimum: ``result.collapsed``.
     smoothing_kind : "moreau" smooths in all m scores, "others" in those of the other classes only, which is
         Lapin's smooth top-k hinge.
     keep_duals : keep A (n, m) also with a Frank-Wolfe method and no smoothing, where it is not needed.
@@ -96,24 +105,26 @@ def solve(
     StateLostError : the duals that `state` belongs to are missing or do not fit.
     CertificateError : the dual value exceeds the primal one by more than rounding.
     """
-    spec = method_named(method)
+    spec = method_named(default_method(risk) if method is None else method)
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
-    problem, rows, labels = checked_problem(X, y, loss, lam, smoothing, smoothing_kind, m)
+    problem, rows, labels = checked_problem(X, y, loss, lam, smoothing, smoothing_kind, m, risk)
     weights, seed = checked_weights(sample_weight, problem.n), checked_seed(seed)
     spec.refuse(problem)
+    _refuse_counts(problem, weights, keep_duals=keep_duals)
     if kernel is not None:
-        keep_duals = keep_duals or spec.keeps_duals or spec.lifted
+        keep_duals = keep_duals or spec.keeps_duals or (spec.lifted and problem.mean_risk)
         linear = partial(
-            solve, y=labels, loss=loss, lam=lam, smoothing=smoothing, method=method, sample_weight=weights,
+            solve, y=labels, loss=loss, lam=lam, smoothing=smoothing, method=spec.name, sample_weight=weights,
             tol=tol, max_passes=max_passes, seed=seed, executor=executor, callbacks=callbacks,
             smoothing_kind=smoothing_kind, keep_duals=keep_duals, time_limit=time_limit, m=problem.m,
-            state=state, duals=duals,
+            state=state, duals=duals, risk=risk,
         )  # fmt: skip
         remote = executor if keep_duals and executor is not None and not executor.in_process else None
         return solve_with_kernel(kernel, problem, rows, labels, weights, linear, tol, remote)
     if keep_duals and spec.dual_free:
         raise UnsupportedCombinationError(
-            f"the method {method} never knows the dual variables; leave keep_duals out or take another method"
+            f"the method {spec.name} never knows the dual variables; leave keep_duals out or take another "
+            "method"
         )
     if keep_duals and not problem.form.convex:
         raise UnsupportedCombinationError(
@@ -139,9 +150,26 @@ def solve(
                 state = replace(state, commit=None)
         state = replace(SolverState.start(problem) if state is None else state, problem_key=key)
         chosen = spec.make(executor.blocks, seed)
-        run = iterate(problem, executor, chosen, criteria, state, callbacks, duals_kept=duals_kept)
+        blocks = TopLossExecutor(executor, problem, risk) if isinstance(risk, AverageTopK) else executor
+        run = iterate(problem, blocks, chosen, criteria, state, callbacks, duals_kept=duals_kept)
         A = _collected_duals(executor, run.state) if duals_kept and executor.in_process else None
-    return _result(problem, run, A)
+    return _result(problem, run, A, criteria.tol)
+
+
+def _refuse_counts(problem: Problem, weights: Float64Array | None, *, keep_duals: bool) -> None:
+    """Refuse what belongs to examples that count a fixed number of times."""
+    if problem.mean_risk:
+        return
+    if weights is not None:
+        raise UnsupportedCombinationError(
+            f"sample_weight does not go with the risk {problem.risk.name}, which chooses what each example "
+            "counts; leave one of the two out"
+        )
+    if keep_duals:
+        raise UnsupportedCombinationError(
+            f"keep_duals does not go with the risk {problem.risk.name}, whose weights move with every round; "
+            "leave it out"
+        )
 
 
 def _check_state(
@@ -187,7 +215,15 @@ def _collected_duals(executor: Executor, state: SolverState) -> FloatArray:
     return np.concatenate([rows for _, _, rows in executor.duals(state.commit)])
 
 
-def _result(problem: Problem, run: Run, A: FloatArray | None) -> SolveResult:
+def _collapsed(problem: Problem, run: Run, tol: float) -> bool:
+    """Say whether W = 0 is within the tolerance of the optimum, of a risk that can make it the optimum."""
+    at_zero = run.state.loss_at_zero
+    if problem.mean_risk or at_zero is None:
+        return False
+    return relative_gap(at_zero - run.final.dual, at_zero) <= tol
+
+
+def _result(problem: Problem, run: Run, A: FloatArray | None, tol: float) -> SolveResult:
     final = run.final
     return SolveResult(
         W=final.W,
@@ -207,4 +243,5 @@ def _result(problem: Problem, run: Run, A: FloatArray | None) -> SolveResult:
         state=run.state,
         W_dual=final.W_dual,
         stationarity=final.stationarity,
+        collapsed=_collapsed(problem, run, tol),
     )

@@ -106,14 +106,16 @@ class AtomFrankWolfe:
     It keeps up to `atoms.most_atoms` of them, T d m numbers in all; beyond that the two lightest become one,
     their convex combination, which is a valid atom too.  Dense vertices (of smoothed losses, the entropies
     and one-vs-all) come from float64 products, for atoms that float32 has rounded would bound nothing; ranked
-    ones are exact in any case, and float64 begins where float32 losses are too coarse for the gap.
+    ones are exact in any case, and float64 begins where float32 losses are too coarse for the gap.  For
+    another risk than the mean products are float64 from the start and every atom keeps the W at which it was
+    found, from which it can be made again and the certificate with it.
     """
 
     rule: AtomRule
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W, and find the vertex on the way."""
-        ranked = problem.form.sparse_vertices and problem.smoothing == 0
+        ranked = problem.form.sparse_vertices and problem.smoothing == 0 and problem.mean_risk
         state = state if ranked else replace(state, exact=True)
         stats = run(OracleOrder(round=state.round, W=state.W, envelope=True, exact=state.exact))
         loss = stats.loss / problem.n
@@ -143,7 +145,7 @@ class AtomFrankWolfe:
         elif not rises(towards):
             step = 0.0
         else:
-            atoms, newest = atoms.with_atom(problem.lam, W, b)
+            atoms, newest = atoms.with_atom(problem.lam, W, b, found_at=before.W)
             weights, step = self.rule.reweigh(atoms, newest)
             raised = rise_between(atoms.gram, atoms.b, atoms.weights, weights) > 0
             if raised:

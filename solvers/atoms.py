@@ -10,7 +10,7 @@ atom is A = 0, with W = 0 and b = 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,13 +18,15 @@ from solvers.problem import Problem
 from solvers.state import SolverState
 from solvers.typing import Float64Array
 
-#: Bytes that the W of all atoms may take, and how many atoms there may be: G and its equations stay small.
+#: Bytes that the W of all atoms may take, and again the points at which they were found, and how many atoms
+#: there may be: G and its equations stay small.
 _BYTES = 1 << 28
 _MOST = 1024
 #: There is room for the iterate, the new atom, and one more of each kind in any case.
 _LEAST = 4
 #: Names under which a state remembers atoms.
 _W, _B, _WEIGHTS, _GRAM = "atoms.W", "atoms.b", "atoms.weights", "atoms.gram"
+_FOUND_AT = "atoms.found_at"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,25 +39,32 @@ class Atoms:
     b : (T,) linear terms.
     weights : (T,) >= 0 with sum 1; 0 for an atom that has just come, or idles.
     gram : (T, T) lam <W_s, W_t>.
+    found_at : (T, d, m) the weights at which each atom is the vertex, NaN for A = 0 and for an atom that is
+        several; None where nobody asks, as for the mean risk.
     """
 
     W: Float64Array
     b: Float64Array
     weights: Float64Array
     gram: Float64Array
+    found_at: Float64Array | None = None
 
     @classmethod
     def of(cls, problem: Problem, state: SolverState) -> Atoms:
         """Give the atoms that a state remembers; a state of another method is one atom itself."""
         if _W in state.memory:
-            return cls(*(state.memory[name] for name in (_W, _B, _WEIGHTS, _GRAM)))
+            W, b, weights, gram = (state.memory[name] for name in (_W, _B, _WEIGHTS, _GRAM))
+            return cls(W, b, weights, gram, state.memory.get(_FOUND_AT))
         W = state.W[None]
         b = np.array([state.b - 0.5 * problem.smoothing * state.aa])
-        return cls(W=W, b=b, weights=np.ones(1), gram=problem.lam * _inner_products(W, state.W)[:, None])
+        gram = problem.lam * _inner_products(W, state.W)[:, None]
+        found_at = None if problem.mean_risk else np.full_like(W, np.nan)
+        return cls(W=W, b=b, weights=np.ones(1), gram=gram, found_at=found_at)
 
     def memory(self) -> dict[str, Float64Array]:
         """Give what a state is to remember."""
-        return {_W: self.W, _B: self.b, _WEIGHTS: self.weights, _GRAM: self.gram}
+        found_at = {} if self.found_at is None else {_FOUND_AT: self.found_at}
+        return {_W: self.W, _B: self.b, _WEIGHTS: self.weights, _GRAM: self.gram, **found_at}
 
     def __len__(self) -> int:
         return len(self.b)
@@ -69,7 +78,9 @@ class Atoms:
         T, d, m = self.W.shape
         return (self.weights @ self.W.reshape(T, d * m)).reshape(d, m), float(self.weights @ self.b)
 
-    def with_atom(self, lam: float, W: Float64Array, b: float) -> tuple[Atoms, int]:
+    def with_atom(
+        self, lam: float, W: Float64Array, b: float, found_at: Float64Array | None = None
+    ) -> tuple[Atoms, int]:
         """Give the atoms and one more of weight 0, and its place; an atom that is there already stays alone.
 
         Where they are full, the two lightest atoms become their own convex combination before.
@@ -80,16 +91,18 @@ class Atoms:
             if np.array_equal(self.W[t], W):
                 return self, int(t)
         if len(self) >= most_atoms(*W.shape):
-            return self._merged().with_atom(lam, W, b)
+            return self._merged().with_atom(lam, W, b, found_at)
         gram = np.empty((len(self) + 1, len(self) + 1))
         gram[:-1, :-1] = self.gram
         gram[-1, :-1] = gram[:-1, -1] = products
         gram[-1, -1] = square
+        point = np.full_like(W, np.nan) if found_at is None else found_at
         more = Atoms(
             W=np.concatenate([self.W, np.ascontiguousarray(W)[None]]),
             b=np.append(self.b, b),
             weights=np.append(self.weights, 0.0),
             gram=gram,
+            found_at=None if self.found_at is None else np.concatenate([self.found_at, point[None]]),
         )
         return more, len(self)
 
@@ -99,8 +112,22 @@ class Atoms:
         unused = np.flatnonzero(~kept)
         kept[unused[max(len(unused) - idle, 0) :]] = True
         if kept.all():
-            return Atoms(self.W, self.b, weights, self.gram)
-        return Atoms(self.W[kept], self.b[kept], weights[kept], self.gram[np.ix_(kept, kept)])
+            return replace(self, weights=weights)
+        found_at = None if self.found_at is None else self.found_at[kept]
+        return Atoms(
+            self.W[kept], self.b[kept], weights[kept], self.gram[np.ix_(kept, kept)], found_at=found_at
+        )
+
+    def cuts(self) -> tuple[Float64Array, Float64Array] | None:
+        """Give the W at which the atoms in use are vertices (T, d, m), and their weights (T,).
+
+        They and the examples make the dual point again.  A = 0 is left out, so that the weights sum to at
+        most 1; None where an atom is not known by such a W.
+        """
+        used = (self.weights > 0) & ((self.b != 0) | self.W.any(axis=(1, 2)))
+        if self.found_at is None or not np.isfinite(self.found_at[used]).all():
+            return None
+        return self.found_at[used], self.weights[used]
 
     def _merged(self) -> Atoms:
         """Put the convex combination of the two lightest atoms into the place of the first of them.
@@ -123,7 +150,11 @@ class Atoms:
         weights[first] = together
         # Rows, then columns: the Gram matrix is symmetric, so that both are rows.
         gram = np.ascontiguousarray(mixed(np.ascontiguousarray(mixed(self.gram).T)))
-        return Atoms(W=mixed(self.W), b=mixed(self.b), weights=weights, gram=gram)
+        found_at = self.found_at
+        if found_at is not None:
+            found_at = np.delete(found_at, second, axis=0)
+            found_at[first] = np.nan
+        return Atoms(W=mixed(self.W), b=mixed(self.b), weights=weights, gram=gram, found_at=found_at)
 
 
 def most_atoms(d: int, m: int) -> int:

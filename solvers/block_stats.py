@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.errors import StateLostError
+from solvers.risks import LargestLosses
 from solvers.typing import Float64Array
 
 
@@ -38,7 +39,8 @@ class BlockStats:
     b_alpha : sum -Phi*(-alpha_i) of the kept A in the answer to an EvaluateOrder, where that is not linear.
     loss : sum Phi at the (lifted) scores; for an EvaluateOrder the true loss, Phi_gamma where smoothing > 0.
     lifted_loss : sum Phi(W^T x_i + gamma alpha_i) of an EvaluateOrder; equal to `loss` where smoothing is 0.
-    active : rows with u_i != 0.
+    largest : the largest losses in the answer to a LossesOrder.
+    active : rows with u_i != 0; in the answer to a LossesOrder, with a loss.
     visited : column updates of an AscentOrder.
     seconds_products : time in products with X and in reading it, summed over blocks.
     seconds_kernels : time in everything per row, summed over blocks.
@@ -46,6 +48,7 @@ class BlockStats:
 
     rows: int = 0
     product: Float64Array | None = None
+    largest: LargestLosses | None = None
     b_u: float = 0.0
     alpha_u: float = 0.0
     u_sq: float = 0.0
@@ -68,9 +71,14 @@ class BlockStats:
         values = {
             field.name: getattr(self, field.name) + getattr(other, field.name)
             for field in fields(self)
-            if field.name != "product"
+            if field.name not in {"product", "largest"}
         }
-        return BlockStats(product=_sum(self.product, other.product), **values)
+        largest = self.largest
+        if largest is None or other.largest is None:
+            largest = other.largest if largest is None else largest
+        else:
+            largest = largest.merge(other.largest)
+        return BlockStats(product=_sum(self.product, other.product), largest=largest, **values)
 
 
 class Node(NamedTuple):

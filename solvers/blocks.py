@@ -17,14 +17,17 @@ from solvers.orders import (
     ColumnOrder,
     Commit,
     EvaluateOrder,
+    LossesOrder,
     OracleOrder,
     Order,
     RebuildOrder,
     SdcaOrder,
+    SelectedOrder,
 )
 from solvers.problem import Problem
 from solvers.rows import RowSource, compute_dtype, is_sparse
 from solvers.sdca_pass import BlockSdca
+from solvers.selection import BlockSelection
 from solvers.tiles import Scratch, TileReader
 from solvers.typing import Float64Array, FloatArray, IntArray
 from solvers.vertices import DenseVertices, accumulate_rows, vertices_of
@@ -70,6 +73,7 @@ class Block:
         self._weighted = not is_uniform(self._weights)
         self._dtype = compute_dtype(X.dtype)
         self._tiles = TileReader(X, self._y, self._weights, start, problem.m)
+        self._selection = BlockSelection(problem, X, self._y, self._tiles, start, self._dtype)
         self._ascent: BlockAscent | None = None
         self._sdca: BlockSdca | None = None
         self._column_atoms: BlockColumnAtoms | None = None
@@ -97,6 +101,10 @@ class Block:
                     return self._rebuild(order)
                 case AdoptOrder():
                     return self._adopt(order)
+                case LossesOrder():
+                    return self._selection.largest(order)
+                case SelectedOrder():
+                    return self._selection.vertices(order)
 
     def duals(
         self, commit: Commit | None = None, start: int | None = None, stop: int | None = None

@@ -10,6 +10,7 @@ import numpy as np
 from solvers.errors import InvalidProblemError
 from solvers.losses.base import Loss
 from solvers.problem import Problem, SmoothingKind
+from solvers.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
 from solvers.rows import RowSource, compute_dtype, is_sparse
 from solvers.typing import Float64Array, IntArray
 
@@ -62,6 +63,7 @@ def checked_problem(
     smoothing: float,
     smoothing_kind: SmoothingKind,
     m: int | None,
+    risk: Risk = MEAN_RISK,
 ) -> tuple[Problem, RowSource, IntArray]:
     """Give the problem with its examples; InvalidProblemError names what is wrong with them."""
     # A class has the methods of its values, so the protocol alone would let it through.
@@ -69,6 +71,8 @@ def checked_problem(
         raise InvalidProblemError(
             f"the loss is {loss!r}; give one of the losses of `solvers`, such as TopKHinge(5)"
         )
+    if not isinstance(risk, MeanRisk | AverageTopK):
+        raise InvalidProblemError(f"the risk is {risk!r}; give MeanRisk() or a value such as AverageTopK(50)")
     rows = checked_rows(X)
     n, d = (int(size) for size in rows.shape)
     labels, classes = checked_labels(y, n, m)
@@ -80,6 +84,7 @@ def checked_problem(
         lam=_checked_number("lam", lam, "a positive number"),
         smoothing=_checked_number("smoothing", smoothing, "a number of at least 0"),
         smoothing_kind=smoothing_kind,
+        risk=risk,
     )
     return problem, rows, labels
 

@@ -22,6 +22,8 @@ from solvers.kernel_functions import Kernel
 from solvers.losses.base import Family, LossForm
 from solvers.orders import EvaluateOrder, RebuildOrder
 from solvers.problem import Problem, inner, relative_gap
+from solvers.risk_executor import TopLossExecutor
+from solvers.risks import AverageTopK
 from solvers.rows import RowSource, is_sparse
 from solvers.state import SolveResult
 from solvers.stopping import Status
@@ -172,7 +174,9 @@ def _certified(
     with SerialExecutor() as executor:
         wide = replace(problem, d=len(C))
         executor.bind(wide, columns, labels, keep_duals=False, weights=weights)
-        loss = executor.run(EvaluateOrder(C)).loss / problem.n
+        risk = problem.risk
+        run = TopLossExecutor(executor, wide, risk).run if isinstance(risk, AverageTopK) else executor.run
+        loss = run(EvaluateOrder(C)).loss / problem.n
     primal = 0.5 * problem.lam * inner(C, columns[features.pivots] @ C) + loss
     dual = result.dual - _loss_of_dual(features, problem, weights)
     return {"expansion": expansion, **_values(primal, dual, primal - dual, result.b)}
@@ -219,6 +223,9 @@ def _loss_of_dual(features: KernelFeatures, problem: Problem, weights: Float64Ar
     It is tr(A^T E A) / (2 lam n^2) <= |E| |A|^2 / (2 lam n^2), and |A| has the bound of its domain.
     """
     squares = float(problem.n) if weights is None else float(np.sum(np.square(weights)))
+    if isinstance(problem.risk, AverageTopK):
+        # sum (n p_i)^2 for p_i <= 1/k and sum p <= 1.
+        squares = problem.n**2 / problem.risk.k
     most = squares * _largest_square(problem.form)
     return 0.5 * features.dropped * most * problem.scale / problem.n
 

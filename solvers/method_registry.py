@@ -16,6 +16,7 @@ from solvers.frank_wolfe import FrankWolfe
 from solvers.lbfgs import Lbfgs, unfit_for_lbfgs
 from solvers.methods import Method
 from solvers.problem import Problem
+from solvers.risks import MeanRisk, Risk
 from solvers.sdca import Sdca
 from solvers.step_rules import ExactStep, HarmonicStep, OpenLoopStep
 
@@ -34,6 +35,7 @@ class MethodSpec:
     one_block : whether it takes more rounds on several blocks, so that one is the default.
     convex_only : whether it needs a dual problem.
     whole_duals : whether it works on A as arrays, which a budget for dual variables must hold.
+    any_risk : whether it needs but W, b and vertices, so that the risk may be another one than the mean.
     unfit : says why a problem is not for this method, or None.
     """
 
@@ -45,6 +47,7 @@ class MethodSpec:
     one_block: bool = False
     convex_only: bool = True
     whole_duals: bool = False
+    any_risk: bool = False
     unfit: Callable[[Problem], str | None] = lambda _problem: None
 
     def needs_duals(self, smoothing: float) -> bool:
@@ -58,9 +61,25 @@ class MethodSpec:
                 f"the loss {problem.loss.name} is not convex and has no dual problem, which the method "
                 f"{self.name} needs; take lbfgs, which then gives no certificate"
             )
+        if not problem.mean_risk:
+            self._refuse_risk(problem)
         reason = self.unfit(problem)
         if reason is not None:
             raise UnsupportedCombinationError(f"the method {self.name} {reason}")
+
+    def _refuse_risk(self, problem: Problem) -> None:
+        name = problem.risk.name
+        if not self.any_risk:
+            able = ", ".join(spec.name for spec in _SPECS if spec.any_risk)
+            raise UnsupportedCombinationError(
+                f"the method {self.name} is for the mean risk, not for {name}; take one of {able}"
+            )
+        if self.lifted and problem.smoothing > 0:
+            able = ", ".join(spec.name for spec in _SPECS if spec.any_risk and not spec.lifted)
+            raise UnsupportedCombinationError(
+                f"the method {self.name} smooths through dual variables, which it cannot keep for the risk "
+                f"{name}; take one of {able}, or leave smoothing = {problem.smoothing:g} out"
+            )
 
     def refuse_budget(self, problem: Problem, dual_bytes: int | None) -> None:
         """Raise UnsupportedCombinationError where dual variables must be arrays and the budget is smaller."""
@@ -76,11 +95,16 @@ _SPECS = (
     MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
     MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True, whole_duals=True),
     MethodSpec("lbfgs", lambda _blocks, _seed: Lbfgs(), convex_only=False, unfit=unfit_for_lbfgs),
-    MethodSpec("fw", lambda _blocks, _seed: FrankWolfe(ExactStep()), lifted=True),
-    MethodSpec("fw_away", lambda _blocks, _seed: AtomFrankWolfe(AwaySteps()), dual_free=True),
-    MethodSpec("fw_pairwise", lambda _blocks, _seed: AtomFrankWolfe(PairwiseSteps()), dual_free=True),
+    MethodSpec("fw", lambda _blocks, _seed: FrankWolfe(ExactStep()), lifted=True, any_risk=True),
+    MethodSpec("fw_away", lambda _blocks, _seed: AtomFrankWolfe(AwaySteps()), dual_free=True, any_risk=True),
     MethodSpec(
-        "fw_fully_corrective", lambda _blocks, _seed: AtomFrankWolfe(FullyCorrective()), dual_free=True
+        "fw_pairwise", lambda _blocks, _seed: AtomFrankWolfe(PairwiseSteps()), dual_free=True, any_risk=True
+    ),
+    MethodSpec(
+        "fw_fully_corrective",
+        lambda _blocks, _seed: AtomFrankWolfe(FullyCorrective()),
+        dual_free=True,
+        any_risk=True,
     ),
     MethodSpec(
         "fw_away_columns",
@@ -96,11 +120,18 @@ _SPECS = (
         whole_duals=True,
         unfit=unfit_for_columns,
     ),
-    MethodSpec("fw_open_loop", lambda _blocks, _seed: FrankWolfe(OpenLoopStep()), lifted=True),
-    MethodSpec("projected_gradient", lambda _blocks, _seed: FrankWolfe(HarmonicStep()), lifted=True),
+    MethodSpec("fw_open_loop", lambda _blocks, _seed: FrankWolfe(OpenLoopStep()), lifted=True, any_risk=True),
+    MethodSpec(
+        "projected_gradient", lambda _blocks, _seed: FrankWolfe(HarmonicStep()), lifted=True, any_risk=True
+    ),
 )
 #: Every method by its name.
 METHODS: Mapping[str, MethodSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
+
+
+def default_method(risk: Risk) -> str:
+    """Give the method that is best for a risk when none is asked for."""
+    return "dual_ascent" if isinstance(risk, MeanRisk) else "fw_fully_corrective"
 
 
 def method_named(name: Any) -> MethodSpec:

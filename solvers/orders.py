@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from solvers.risks import SelectedRows
 from solvers.shared_direction import SharedDirection
 from solvers.typing import Float64Array
 
@@ -141,7 +142,37 @@ class AdoptOrder:
     W: Float64Array
 
 
+@dataclass(frozen=True, eq=False)
+class LossesOrder:
+    """Find the `most` largest losses Phi_gamma at W (d, m), and their rows; `exact` as for other orders."""
+
+    W: Float64Array
+    most: int
+    exact: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedOrder:
+    """Find -grad Phi_gamma, or a vertex, at W (d, m) for some rows alone, each of which counts by a weight.
+
+    The weights take the place of those that the problem was bound with; A is not looked at.  The answer is
+    that of an OracleOrder with `envelope`, whose `rows` are those that were selected.
+    """
+
+    W: Float64Array
+    rows: SelectedRows
+    exact: bool = False
+
+
 #: Everything that `Block.run` understands.
 Order: TypeAlias = (
-    OracleOrder | AscentOrder | SdcaOrder | ColumnOrder | EvaluateOrder | RebuildOrder | AdoptOrder
+    OracleOrder
+    | AscentOrder
+    | SdcaOrder
+    | ColumnOrder
+    | EvaluateOrder
+    | RebuildOrder
+    | AdoptOrder
+    | LossesOrder
+    | SelectedOrder
 )

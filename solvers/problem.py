@@ -32,6 +32,7 @@ import numpy as np
 
 from solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from solvers.losses.base import Loss, LossForm
+from solvers.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
 from solvers.typing import Float64Array, IntArray
 
 SmoothingKind: TypeAlias = Literal["moreau", "others"]
@@ -50,6 +51,7 @@ class Problem:
     smoothing : gamma >= 0 of the Moreau envelope; 0 trains on the loss itself.
     smoothing_kind : "moreau" smooths in all m scores (Tajima et al., eq. 2.21), "others" in those of the
         m - 1 other classes only (Lapin's thesis, prop. 6.2): two losses of one name (erratum h1).
+    risk : how the losses of the examples make one number: "the mean loss" below is this number.
     """
 
     loss: Loss
@@ -59,6 +61,7 @@ class Problem:
     lam: float
     smoothing: float = 0.0
     smoothing_kind: SmoothingKind = "moreau"
+    risk: Risk = MEAN_RISK
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -74,6 +77,8 @@ class Problem:
                 f"the smoothing kind is {self.smoothing_kind!r}; take one of {', '.join(SMOOTHING_KINDS)}"
             )
         self._refuse_smoothing()
+        if isinstance(self.risk, AverageTopK):
+            self.risk.refuse(self.n)
 
     def _refuse_smoothing(self) -> None:
         """Refuse a smoothing that the loss has no use for."""
@@ -103,6 +108,11 @@ class Problem:
         return self.smoothing * self.own_share
 
     @property
+    def mean_risk(self) -> bool:
+        """Whether the risk is the mean of the losses."""
+        return isinstance(self.risk, MeanRisk)
+
+    @property
     def scale(self) -> float:
         """The factor 1/(lam n) of eq. 2."""
         return 1.0 / (self.lam * self.n)
@@ -129,6 +139,7 @@ class Problem:
             "lam": self.lam,
             "smoothing": self.smoothing,
             "smoothing_kind": self.smoothing_kind,
+            "risk": self.risk.to_dict(),
         }
 
 

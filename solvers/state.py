@@ -132,6 +132,8 @@ class SolveResult:
     W_dual : (d, m) float64, the W(A) whose dual value D is, where the method's W is another; else None.
     stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex, which is all that such a run says
         about W; else None.
+    collapsed : whether W = 0, which tells no class from another, is within `tol` of the optimum, as it is
+        under the average top-k risk when k is below the number of examples that no W gets right.
     """
 
     W: Float64Array
@@ -151,6 +153,7 @@ class SolveResult:
     state: SolverState = field(repr=False)
     W_dual: Float64Array | None = field(default=None, repr=False)
     stationarity: float | None = None
+    collapsed: bool = False
 
     def decision_function(self, X: Any) -> Float64Array:
         """Give the scores X W, shape (rows of X, m), in float64."""

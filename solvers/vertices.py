@@ -16,6 +16,7 @@ from solvers.losses.base import Family
 from solvers.problem import Problem
 from solvers.projections.columns import column_kind, margins_or_empty
 from solvers.projections.gradients import gradient_rows
+from solvers.row_losses import dense_losses, ranked_losses
 from solvers.rows import Rows, is_sparse
 from solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -28,6 +29,10 @@ class Vertices(Protocol):
 
     def find(self, scores: FloatArray, y: IntArray, weights: Float64Array, sums: Float64Array, /) -> None:
         """Find u_i for each row of scores (b, m), which may be overwritten, and add to `sums`."""
+        ...
+
+    def losses(self, scores: FloatArray, y: IntArray, out: Float64Array, /) -> None:
+        """Write the loss of each row of scores (b, m), which may be overwritten, to `out` (b,)."""
         ...
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int, /) -> float:
@@ -61,6 +66,10 @@ class RankedVertices:
             scores, y, weights, self._rho, self._hinge_first, self._own_in_sort, self._own_share,
             self._margins, *self._found(), sums,
         )  # fmt: skip
+
+    def losses(self, scores: FloatArray, y: IntArray, out: Float64Array) -> None:
+        """Write the loss of each row to `out`; the scores are overwritten."""
+        ranked_losses(scores, y, self._rho, self._hinge_first, self._own_in_sort, self._margins, out)
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
         """Copy what was found to the duals, and give sum w_i <alpha_i, u_i>."""
@@ -97,6 +106,10 @@ class DenseVertices:
         """Find the gradient of each row; the scores are overwritten by U."""
         self._U, self._weights = scores, weights
         gradient_rows(self._kind, scores, y, weights, *self._gammas, self._rho, self._margins, scores, sums)
+
+    def losses(self, scores: FloatArray, y: IntArray, out: Float64Array) -> None:
+        """Write the loss of each row to `out`; the scores are overwritten."""
+        dense_losses(self._kind, scores, y, *self._gammas, self._rho, self._margins, out)
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
         """Leave U - A with the duals, and give sum w_i <alpha_i, u_i>."""

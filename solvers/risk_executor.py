@@ -1,0 +1,125 @@
+"""An executor that answers for the average top-k risk what others answer for the mean.
+
+At W it asks the blocks for the k largest losses of all, and then for the vertices of those rows, each with
+the weight w_i = n p_i (`solvers.risks`).  The answer has the sums of an OracleOrder, and its loss is n times
+the risk: the methods' arithmetic stays as it is.  The rows are named to the blocks, which choose nothing, so
+that p is feasible whatever rounding does to a loss that is computed again, on another machine perhaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from solvers.block_stats import BlockStats
+from solvers.dual_visits import T
+from solvers.errors import StateLostError
+from solvers.executor import DualRows, Executor
+from solvers.orders import Commit, EvaluateOrder, LossesOrder, OracleOrder, Order, SelectedOrder
+from solvers.problem import Problem
+from solvers.risks import AverageTopK, LargestLosses
+from solvers.rows import RowSource
+from solvers.traffic import Traffic
+from solvers.typing import Float64Array, IntArray
+
+
+class TopLossExecutor:
+    """The blocks of another executor, which is bound to a problem with this risk."""
+
+    def __init__(self, executor: Executor, problem: Problem, risk: AverageTopK) -> None:
+        self._executor, self._n, self._risk = executor, problem.n, risk
+
+    @property
+    def in_process(self) -> bool:
+        """As the executor says."""
+        return self._executor.in_process
+
+    @property
+    def dual_bytes(self) -> int | None:
+        """As the executor says."""
+        return self._executor.dual_bytes
+
+    @property
+    def workers(self) -> int:
+        """As the executor says."""
+        return self._executor.workers
+
+    @property
+    def blocks(self) -> int:
+        """As the executor says."""
+        return self._executor.blocks
+
+    def bind(
+        self,
+        problem: Problem,
+        X: RowSource,
+        y: IntArray,
+        *,
+        keep_duals: bool,
+        weights: Float64Array | None = None,
+    ) -> None:
+        """Bind the executor."""
+        self._executor.bind(problem, X, y, keep_duals=keep_duals, weights=weights)
+        self._n = problem.n
+
+    def run(self, order: Order) -> BlockStats:
+        """Run an order at W on the rows of the largest losses, any other as it is."""
+        match order:
+            case OracleOrder():
+                return self._find_vertex(order)
+            case EvaluateOrder():
+                stats = self._executor.run(LossesOrder(order.W, self._risk.rows, order.exact))
+                return self._with_risk(stats, stats)
+            case _:
+                return self._executor.run(order)
+
+    def duals(self, commit: Commit | None = None) -> Iterator[DualRows]:
+        """As the executor."""
+        return self._executor.duals(commit)
+
+    def map_duals(
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: Commit | None = None
+    ) -> list[T]:
+        """As the executor."""
+        return self._executor.map_duals(visit, commit)
+
+    def load_duals(self, duals: Iterable[DualRows]) -> None:
+        """As the executor."""
+        self._executor.load_duals(duals)
+
+    def traffic(self) -> Traffic:
+        """As the executor says."""
+        return self._executor.traffic()
+
+    def close(self) -> None:
+        """Close the executor."""
+        self._executor.close()
+
+    def _find_vertex(self, order: OracleOrder) -> BlockStats:
+        found = self._executor.run(LossesOrder(order.W, self._risk.rows, order.exact))
+        rows = self._risk.selected(self._largest(found), self._n)
+        stats = self._executor.run(SelectedOrder(order.W, rows, order.exact))
+        if stats.rows != len(rows):
+            raise StateLostError(
+                f"the vertex covers {stats.rows} of the {len(rows)} rows that were selected; run it again"
+            )
+        stats = replace(
+            stats,
+            seconds_products=stats.seconds_products + found.seconds_products,
+            seconds_kernels=stats.seconds_kernels + found.seconds_kernels,
+        )
+        return self._with_risk(stats, found)
+
+    def _with_risk(self, stats: BlockStats, found: BlockStats) -> BlockStats:
+        """Put n times the risk in the place of the sum of the losses."""
+        largest = self._largest(found)
+        weights = self._risk.selected(largest, self._n).weights
+        loss = float(weights @ largest.losses)
+        return replace(stats, loss=loss, lifted_loss=loss, largest=None)
+
+    def _largest(self, found: BlockStats) -> LargestLosses:
+        if found.largest is None or len(found.largest.rows) != self._risk.rows or found.rows != self._n:
+            raise StateLostError(
+                f"the largest losses cover {found.rows} of {self._n} rows; run the round again"
+            )
+        return found.largest

@@ -1,0 +1,103 @@
+"""What a block does for a risk of the largest losses: find them, and the vertices of some rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from solvers import ranking
+from solvers.block_stats import BlockStats
+from solvers.clock import Clock
+from solvers.orders import LossesOrder, SelectedOrder
+from solvers.problem import Problem
+from solvers.read_ahead import stored_slabs
+from solvers.risks import LargestLosses, SelectedRows
+from solvers.rows import Rows, RowSource, as_rows, slab_bounds
+from solvers.tiles import Scratch, TileReader
+from solvers.typing import IntArray
+from solvers.vertices import vertices_of
+
+
+class BlockSelection:
+    """The rows of one block, as `solvers.blocks.Block` holds them; `dtype` is that of the products."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        X: RowSource,
+        y: IntArray,
+        tiles: TileReader,
+        start: int,
+        dtype: np.dtype[Any],
+    ) -> None:
+        self._problem, self._X, self._y, self._tiles = problem, X, y, tiles
+        self._start, self._dtype = start, dtype
+
+    def largest(self, order: LossesOrder) -> BlockStats:
+        """Give the largest losses Phi_gamma at W, and the sum of all."""
+        clock, dtype = Clock(), self._precision(order.exact)
+        W = np.ascontiguousarray(order.W, dtype=dtype)
+        scratch = Scratch(self._tiles.rows, self._problem.m, dtype)
+        vertices = vertices_of(self._problem, self._tiles.rows, smoothed=True)
+        losses = np.empty(len(self._y))
+        for tile in self._tiles.read(dtype):
+            scores = scratch.scores_of(tile.X, W)
+            clock.product()
+            vertices.losses(scores, tile.y, losses[tile.rows])
+            clock.kernel()
+        rows = self._start + np.arange(len(losses))
+        return BlockStats(
+            rows=len(losses),
+            loss=float(losses.sum()),
+            largest=LargestLosses.of(order.most, rows, losses),
+            active=int(np.count_nonzero(losses)),
+            seconds_products=clock.products,
+            seconds_kernels=clock.kernels,
+        )
+
+    def vertices(self, order: SelectedOrder) -> BlockStats:
+        """Sum the vertices at W of the rows that are selected, each times its weight; read no others."""
+        clock, dtype, problem = Clock(), self._precision(order.exact), self._problem
+        W = np.ascontiguousarray(order.W, dtype=dtype)
+        chosen = order.rows.between(self._start, self._start + len(self._y))
+        scratch = Scratch(self._tiles.rows, problem.m, dtype)
+        vertices = vertices_of(problem, self._tiles.rows, smoothed=True)
+        product, sums = np.zeros((problem.m, problem.d)), np.zeros(ranking.N_SUMS)
+        for part, values in self._read(chosen):
+            X = as_rows(values, dtype)
+            scores = scratch.scores_of(X, W)
+            clock.product()
+            vertices.find(scores, self._y[part.rows], part.weights, sums)
+            clock.kernel()
+            vertices.accumulate(X, product)
+            clock.product()
+        return BlockStats(
+            rows=len(chosen),
+            product=np.ascontiguousarray(product.T),
+            b_u=float(sums[ranking.B_U]),
+            u_sq=float(sums[ranking.U_SQ]),
+            loss=float(sums[ranking.LOSS]),
+            lifted_loss=float(sums[ranking.LOSS]),
+            active=int(sums[ranking.ACTIVE]),
+            seconds_products=clock.products,
+            seconds_kernels=clock.kernels,
+        )
+
+    def _read(self, chosen: SelectedRows) -> Iterator[tuple[SelectedRows, Rows]]:
+        """Yield some selected rows after others, at most a tile of them, with their features."""
+        slabs = [
+            (start, stop)
+            for start, stop in slab_bounds(self._X, self._tiles.rows)
+            if len(chosen.between(start, stop))
+        ]
+        for start, stop, slab in stored_slabs(self._X, slabs):
+            here = chosen.between(start, stop)
+            for first in range(0, len(here), self._tiles.rows):
+                places = slice(first, first + self._tiles.rows)
+                part = SelectedRows(here.rows[places] + start, here.weights[places])
+                yield part, slab[here.rows[places]]
+
+    def _precision(self, exact: bool) -> np.dtype[Any]:
+        return np.dtype(np.float64) if exact else self._dtype
