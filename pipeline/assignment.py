@@ -11,16 +11,22 @@ from numpy.typing import NDArray
 
 from pipeline.errors import InputError
 from pipeline.image_items import sorted_names
+from pipeline.label_lists import LabelLists, numbered
+from storage.label_sets import LabelSetTable
 from storage.schema import NO_LABEL, SPLITS
 
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """Labels (n,) int32, codes of `storage.schema.SPLITS` (n,) int8, and the names of labels 0, 1, ..."""
+    """Labels (n,) int32, codes of `storage.schema.SPLITS` (n,) int8, and the names of labels 0, 1, ...
+
+    Where rows have several labels, theirs are numbers of the `label_sets` of those names.
+    """
 
     labels: NDArray[np.int32]
     split: NDArray[np.int8]
     class_names: tuple[str, ...]
+    label_sets: LabelSetTable | None = None
 
 
 def assign(
@@ -57,6 +63,27 @@ def assign(
     if not (split == SPLITS["train"]).any():
         raise InputError("no example is left for training: give some the split train")
     return Assignment(y, split, names)
+
+
+def assign_sets(
+    ids: Sequence[str], lists: LabelLists, splits: Sequence[str | None], *, test_share: float, seed: int
+) -> Assignment:
+    """Label sets and splits of rows, as `assign`; a held-out share is one of all rows.
+
+    Most label sets have a row or two, so that a share of each would hold out next to nothing.
+    """
+    names = lists.names or sorted_names(label for labels in lists.rows for label in labels)
+    if not names:
+        raise InputError("no row has a label: give some rows labels")
+    table, codes = numbered(lists.rows, names)
+    if any(split is not None for split in splits):
+        split = np.array([SPLITS[name or "train"] for name in splits], dtype=np.int8)
+    else:
+        held = hold_out(ids, np.zeros(len(ids), dtype=np.int64), share=test_share, seed=seed)
+        split = np.where(held, SPLITS["test"], SPLITS["train"]).astype(np.int8)
+    if not (split == SPLITS["train"]).any():
+        raise InputError("no example is left for training: give some the split train")
+    return Assignment(codes.astype(np.int32), split, tuple(names), table)
 
 
 def hold_out(ids: Sequence[str], labels: NDArray[np.int32], *, share: float, seed: int) -> NDArray[np.bool_]:

@@ -197,7 +197,11 @@ class HdfFeatures(FeatureFile):
             held = ", ".join(arrays) or "nothing"
             raise InputError(f"{path} holds {held}: say which are the features with --features-name")
         self._array = arrays[name]
-        vectors = [name for name, array in arrays.items() if array.ndim == 1]
+        vectors = [
+            entry
+            for entry, array in arrays.items()
+            if array.ndim == 1 or (entry in LABEL_NAMES and entry != name)
+        ]
         label = pick(self.place, "dataset", labels_name, LABEL_NAMES, vectors)
         self._labels = None if label is None else arrays[label]
         self.n, self.d = check_matrix(f"{name} in {path}", self._array.shape, self._array.dtype)

@@ -23,7 +23,8 @@ class FeatureFile(ABC):
     """Features (n, d) in a file that is read piece by piece, never as a whole; `close` ends it.
 
     `nonzeros` is None for dense ones.  `rows` is asked for in increasing order, and may be slow otherwise.
-    `labels`, `splits` and `ids` are None where the file has none; labels are as the file has them.
+    `labels`, `splits`, `ids` and `class_names` are None where the file has none.  Labels are as the file has
+    them: one value a row, or several as an indicator (n, m) of 0 and 1 or as tuples in an array of objects.
     """
 
     n: int
@@ -46,6 +47,10 @@ class FeatureFile(ABC):
         """Label of each row."""
         return None
 
+    def class_names(self) -> Sequence[str] | None:
+        """Names of all classes, in their order."""
+        return None
+
     def splits(self) -> NDArray[Any] | None:
         """Split of each row."""
         return None
@@ -62,12 +67,19 @@ class FeatureFile(ABC):
         """Let go of what is open."""
 
 
-def open_features(path: Path, features_name: str | None, labels_name: str | None) -> FeatureFile:
+def open_features(
+    path: Path,
+    features_name: str | None,
+    labels_name: str | None,
+    label_attributes: Sequence[str] | None = None,
+) -> FeatureFile:
     """The features at `path`, by its suffix; `InputError` where they cannot be read.
 
-    .npy, .npz (dense, or CSR as SciPy saves it), .parquet, .h5 and .hdf5, anything else as LIBSVM text (also
-    .gz); a folder in the layout of clip-retrieval (img_emb/*.npy, metadata/*.parquet).
+    .npy, .npz (dense, or CSR as SciPy saves it), .parquet, .h5 and .hdf5, .arff (also .arff.gz), anything
+    else as LIBSVM text (also .gz); a folder in the layout of clip-retrieval (img_emb/*.npy,
+    metadata/*.parquet).  `label_attributes` are those of an ARFF file that are labels.
     """
+    from pipeline.arff import ArffFeatures
     from pipeline.feature_arrays import HdfFeatures, NpyFeatures, open_npz
     from pipeline.feature_tables import ClipFolder, ParquetFeatures
     from pipeline.libsvm import LibsvmFeatures
@@ -75,6 +87,10 @@ def open_features(path: Path, features_name: str | None, labels_name: str | None
     if not path.exists():
         raise InputError(f"there are no features at {path}: check --features")
     suffix = path.suffix.lower()
+    if suffix == ".arff" or path.name.lower().endswith(".arff.gz"):
+        return ArffFeatures(path, labels_name, label_attributes)
+    if label_attributes is not None:
+        raise InputError(f"{path} is no ARFF file, and --labels names the label attributes of one")
     if path.is_dir():
         return ClipFolder(path, labels_name)
     if suffix == ".npy":
@@ -86,7 +102,9 @@ def open_features(path: Path, features_name: str | None, labels_name: str | None
     if suffix in (".h5", ".hdf5", ".hdf", ".mat"):
         return HdfFeatures(path, features_name, labels_name)
     if suffix in (".csv", ".tsv", ".pkl", ".pickle", ".pt"):
-        raise InputError(f"{path}: features are read from npy, npz, Parquet, HDF5 or LIBSVM, not {suffix}")
+        raise InputError(
+            f"{path}: features are read from npy, npz, Parquet, HDF5, ARFF or LIBSVM, not {suffix}"
+        )
     return LibsvmFeatures(path)
 
 

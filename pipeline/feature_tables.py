@@ -78,7 +78,7 @@ class ParquetFeatures(FeatureFile):
         return row_names(self.path)
 
     def _feature_columns(self, schema: pa.Schema, wanted: str | None) -> list[str]:
-        lists = [field.name for field in schema if _is_list(field.type)]
+        lists = [field.name for field in schema if _is_list(field.type) and field.name != self._label]
         if wanted is not None or lists:
             name = pick(self.place, "column", wanted, FEATURE_NAMES, schema.names if wanted else lists)
             if name is None:

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from pipeline.assignment import Assignment, assign
+from pipeline.arff_header import read_label_names
+from pipeline.assignment import Assignment, assign, assign_sets
 from pipeline.errors import ConfigError, InputError, InterruptedRunError
-from pipeline.feature_files import LABEL_NAMES, FeatureFile, Rows, open_features
+from pipeline.feature_files import FeatureFile, Rows, open_features
 from pipeline.ingest_config import ImportConfig
 from pipeline.interrupts import stop_on_signals
-from pipeline.label_files import label_words, read_class_names, read_column, split_words
+from pipeline.label_files import label_words, read_class_names, read_column, read_labels, split_words
+from pipeline.label_lists import label_lists
 from pipeline.progress import Progress
 from storage.chunking import ChunkPlan
 from storage.dataset_info import DatasetInfo
@@ -34,7 +36,10 @@ NAMED_ROWS = 3
 
 @dataclass(frozen=True)
 class ImportResult:
-    """The dataset; `reused` says that it was stored already."""
+    """The dataset; `reused` says that it was stored already.
+
+    `label_sets` are the distinct ones where a row has several labels, None where it has one.
+    """
 
     dataset: str
     store: str
@@ -43,6 +48,7 @@ class ImportResult:
     m: int
     layout: str
     counts: dict[str, int]
+    label_sets: int | None
     reused: bool
     seconds: float
     info: DatasetInfo
@@ -68,14 +74,20 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
     if progress is not None:
         progress.begin("read labels")
     path = Path(config.features).expanduser().absolute()
-    with closing(open_features(path, config.features_name, config.labels_name)) as source:
+    attributes = _label_attributes(config)
+    with closing(open_features(path, config.features_name, config.labels_name, attributes)) as source:
         ids = source.ids() or [f"row{row:09d}" for row in range(source.n)]
-        assignment = _assignment(config, source, ids)
+        assignment = _assignment(config, source, ids, inside=config.labels is None or attributes is not None)
         writer = _begin(config, source)
         info, reused = writer.committed, writer.committed is not None
         if info is None:
             _write(config, source, writer, ids, progress)
-            info = writer.commit(assignment.labels, assignment.split, assignment.class_names)
+            info = writer.commit(
+                assignment.labels,
+                assignment.split,
+                assignment.class_names,
+                label_sets=assignment.label_sets,
+            )
     return ImportResult(
         dataset=info.id,
         store=writer.store.url,
@@ -84,36 +96,48 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
         m=info.m,
         layout=info.layout,
         counts=dict(info.counts),
+        label_sets=info.label_sets,
         reused=reused,
         seconds=time.monotonic() - begun,
         info=info,
     )
 
 
-def _assignment(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -> Assignment:
-    """Labels and splits of all rows, from the options' files before the features' own."""
-    found = source.labels() if config.labels is None else read_column(config.labels, LABEL_NAMES)
-    place = str(config.labels or source.place)
+def _assignment(config: ImportConfig, source: FeatureFile, ids: Sequence[str], *, inside: bool) -> Assignment:
+    """Labels and splits of all rows; labels from the features' file where they are `inside` it."""
+    found = source.labels() if inside else read_labels(Path(str(config.labels)))
+    place = source.place if inside else str(config.labels)
     if found is None:
         raise InputError(f"{source.place} has no labels: give them with --labels (npy, csv or a line a row)")
     _check_length(place, "labels", len(found), source)
-    names = None if config.class_names is None else read_class_names(config.class_names)
-    words = label_words(np.asarray(found), place, names)
+    names = source.class_names() if config.class_names is None and inside else None
+    if config.class_names is not None:
+        names = read_class_names(config.class_names)
+    lists = label_lists(np.asarray(found), place, names, config.label_separator)
     splits = source.splits() if config.split is None else read_column(config.split, ("split",))
     given: Sequence[str | None] = [None] * source.n
     if splits is not None:
         place = str(config.split or source.place)
         _check_length(place, "splits", len(splits), source)
         given = split_words(np.asarray(splits), place)
+    if lists is not None:
+        return assign_sets(ids, lists, given, test_share=config.test_share, seed=config.split_seed)
     return assign(
         ids,
-        words,
+        label_words(np.asarray(found), place, names),
         given,
         np.ones(source.n, dtype=bool),
         test_share=config.test_share,
         seed=config.split_seed,
         class_names=names,
     )
+
+
+def _label_attributes(config: ImportConfig) -> list[str] | None:
+    """The attributes of an ARFF file that are labels, where --labels names them and holds none itself."""
+    if config.labels is None or config.labels.suffix.lower() != ".xml":
+        return None
+    return read_label_names(config.labels)
 
 
 def _check_length(place: str, what: str, count: int, source: FeatureFile) -> None:
@@ -140,6 +164,8 @@ def _begin(config: ImportConfig, source: FeatureFile) -> DatasetWriter:
         "test_share": config.test_share,
         "split_seed": config.split_seed,
     }
+    if config.label_separator is not None:
+        attributes["label_separator"] = config.label_separator
     options = (config.labels, config.split, config.class_names)
     files = [*source.files(), *(path for path in options if path is not None)]
     stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]

@@ -95,10 +95,16 @@ class ImportConfig(SplitConfig):
     """Features that exist already: files, names of what is inside them, the split."""
 
     features: NonEmpty | None = Field(
-        default=None, description="npy, npz, Parquet, LIBSVM text or HDF5 file, or a clip-retrieval folder"
+        default=None,
+        description="npy, npz, Parquet, HDF5, ARFF or LIBSVM text file, or a clip-retrieval folder",
     )
     labels: Path | None = Field(
-        default=None, description="Labels (npy, txt, csv), where the features' file has none"
+        default=None,
+        description="Labels (npy, npz, txt, csv), where the features' file has none; an indicator matrix"
+        " gives a row several; for ARFF, Mulan's XML of label names",
+    )
+    label_separator: NonEmpty | None = Field(
+        default=None, description="Text between the labels of a row that has several, such as ;"
     )
     split: Path | None = Field(default=None, description="train, val or test of each row (npy, txt, csv)")
     class_names: Path | None = Field(default=None, description="Names of labels 0, 1, ..., one a line")

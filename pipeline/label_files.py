@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import re
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import load_npz
 
 from pipeline.errors import InputError
 from pipeline.feature_files import LABEL_NAMES
@@ -19,6 +21,30 @@ from storage.schema import SPLITS
 NAMED_ROWS = 3
 
 _WHOLE = re.compile(r"\+?(-?\d+)(?:\.0*)?")
+
+
+def read_labels(path: Path) -> NDArray[Any]:
+    """Labels from a small file: one a row, or an indicator matrix (n, m) of several in .npy or .npz.
+
+    An .npz holds one array, or a sparse matrix as SciPy saves it.
+    """
+    try:
+        if path.suffix == ".npy":
+            values = np.load(path, allow_pickle=False)
+            return np.asarray(values.ravel() if values.ndim == 2 and 1 in values.shape else values)
+        if path.suffix == ".npz":
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+                names = list(archive.files)
+                if "indptr" not in names and len(names) == 1:
+                    return np.asarray(archive[names[0]])
+                if "indptr" not in names:
+                    raise InputError(f"{path} holds {', '.join(names)}: keep one array of labels in it")
+            return np.asarray(load_npz(path).toarray())
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} cannot be read as labels: {error}; it is a NumPy array") from error
+    return read_column(path, LABEL_NAMES)
 
 
 def read_column(path: Path, usual: Sequence[str]) -> NDArray[Any]:
@@ -68,7 +94,7 @@ def label_words(values: NDArray[Any], place: str, names: Sequence[str] | None) -
     Whole numbers are names themselves, or places in `names` if that is given; text must then be one of them.
     `InputError` naming `place` and rows for labels that are missing (empty, NaN, negative) or out of range.
     """
-    words = [_word(value) for value in values.tolist()]
+    words = [word(value) for value in values.tolist()]
     _refuse(place, "no label", [word is None for word in words], "give each row one")
     known = [str(word) for word in words]
     if names is not None:
@@ -89,7 +115,7 @@ def label_words(values: NDArray[Any], place: str, names: Sequence[str] | None) -
 def split_words(values: NDArray[Any], place: str) -> list[str]:
     """Splits as "train", "val" or "test"; codes 0, 1, 2 are read as well."""
     codes = {str(code): name for name, code in SPLITS.items() if name != "rejected"}
-    words = [_word(value) for value in values.tolist()]
+    words = [word(value) for value in values.tolist()]
     _refuse(place, "no split", [word is None for word in words], "write train, val or test")
     return [
         codes.get(str(word)) or split_name(str(word), f"{place}, row {row},")
@@ -105,8 +131,8 @@ def read_class_names(path: Path) -> list[str]:
     return names
 
 
-def _word(value: object) -> str | None:
-    """A label as text; None where it is missing."""
+def word(value: object) -> str | None:
+    """Give a label as text; None where it is missing."""
     if value is None or (isinstance(value, float) and not np.isfinite(value)):
         return None
     if isinstance(value, (bool, int)):

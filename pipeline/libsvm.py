@@ -1,93 +1,98 @@
-"""Sparse features as LIBSVM text: a label and index:value pairs a line, also gzipped."""
+"""Sparse features as LIBSVM text: labels and index:value pairs a line, also gzipped."""
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from pipeline.errors import InputError
-from pipeline.feature_files import FeatureFile
+from pipeline.text_rows import TextRows, line_blocks
 
-BLOCK_LINES = 4096
+FORM = "a line is LABEL INDEX:VALUE INDEX:VALUE ... with rising indices"
 
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """Parsed lines: labels, entries in each row, columns as written, values."""
+    """Parsed lines: labels, entries in each row, columns as written, values.
 
-    labels: list[bytes]
+    `bare` is the first of the lines without labels, None if each has some.
+    """
+
+    labels: list[str]
     lengths: NDArray[np.int64]
     indices: NDArray[np.int64]
     values: NDArray[np.float64]
+    bare: int | None = None
 
 
-class LibsvmFeatures(FeatureFile):
+class LibsvmFeatures(TextRows):
     """A file of LIBSVM text, read twice: once to count rows, columns and entries, once to store them.
 
-    Columns count from 1, or from 0 if the file has a column 0.
+    Columns count from 1, or from 0 if the file has a column 0.  Where a line has several labels, with commas
+    between them (1,3,5), all lines have label sets, and one that begins with a pair has the empty one.  A
+    first line of three numbers, as in the Extreme Classification Repository, says how many rows, columns and
+    classes there are; columns and classes count from 0 then.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        labels: list[bytes] = []
-        low, high, entries = 1, 0, 0
-        for block in self._blocks():
-            labels += block.labels
+        self._sizes = _sizes(path)
+        self._labels: list[str] = []
+        low, high, entries, bare = 1, 0, 0, None
+        for number, block in self._blocks():
+            self._labels += block.labels
+            if bare is None and block.bare is not None:
+                bare = number + block.bare
             entries += len(block.values)
             if len(block.indices):
                 low, high = min(low, int(block.indices.min())), max(high, int(block.indices.max()))
-        if not labels:
+        if not self._labels:
             raise InputError(f"{path} has no rows")
-        self._labels = np.asarray([label.decode("utf-8", "replace") for label in labels])
-        self._base = 0 if low == 0 else 1
-        self.n, self.d, self.nonzeros = len(labels), max(1, high + 1 - self._base), entries
-        self._reader: Iterator[_Block] | None = None
-        self._kept: list[tuple[int, csr_matrix]] = []
-        self._next = 0
-
-    def rows(self, start: int, stop: int) -> csr_matrix:
-        """The next rows; going back begins again."""
-        if self._reader is None or start < (self._kept[0][0] if self._kept else self._next):
-            self._reader, self._kept, self._next = self._blocks(), [], 0
-        while self._next < stop:
-            matrix = self._matrix(next(self._reader))
-            self._kept.append((self._next, matrix))
-            self._next += matrix.shape[0]
-        self._kept = [(first, matrix) for first, matrix in self._kept if first + matrix.shape[0] > start]
-        parts = [matrix[max(0, start - first) : max(0, stop - first)] for first, matrix in self._kept]
-        return _stacked(parts, self.d)
+        self._several = any("," in label for label in self._labels)
+        if not self._several and bare is not None:
+            raise InputError(f"{path}, line {bare + 1}: it does not begin with one label; {FORM}")
+        self._base = 0 if low == 0 or self._sizes else 1
+        self.n, self.d, self.nonzeros = len(self._labels), max(1, high + 1 - self._base), entries
+        if self._sizes:
+            self._check_sizes(*self._sizes)
 
     def labels(self) -> NDArray[Any]:
-        """First word of each line."""
-        return self._labels
+        """First word of each line; a tuple of its parts where lines have several labels."""
+        if not self._several:
+            return np.asarray(self._labels)
+        sets = np.empty(self.n, dtype=object)
+        sets[:] = [tuple(part for part in label.split(",") if part) for label in self._labels]
+        return sets
 
-    def _matrix(self, block: _Block) -> csr_matrix:
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(block.lengths)])
-        shape = (len(block.lengths), self.d)
-        return csr_matrix((block.values, block.indices - self._base, indptr), shape=shape)
+    def class_names(self) -> Sequence[str] | None:
+        """Names of all classes where the first line says how many there are."""
+        return [str(label) for label in range(self._sizes[2])] if self._sizes else None
 
-    def _blocks(self) -> Iterator[_Block]:
-        number = 0
-        try:
-            with self._open() as file:
-                while lines := list(islice(file, BLOCK_LINES)):
-                    yield self._parsed(lines, number)
-                    number += len(lines)
-        except (OSError, EOFError) as error:
-            raise InputError(f"{self.path} cannot be read after line {number}: {error}") from error
+    def matrices(self) -> Iterator[csr_matrix]:
+        """All rows, block by block."""
+        for _, block in self._blocks():
+            indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(block.lengths)])
+            shape = (len(block.lengths), self.d)
+            yield csr_matrix((block.values, block.indices - self._base, indptr), shape=shape)
 
-    def _open(self) -> IO[bytes] | gzip.GzipFile:
-        if self.path.suffix == ".gz":
-            return gzip.GzipFile(self.path)
-        return self.path.open("rb")
+    def _check_sizes(self, n: int, d: int, m: int) -> None:
+        """Take the number of columns from the first line, if what follows fits it."""
+        if n != self.n or d < self.d:
+            raise InputError(
+                f"{self.path} begins with {n} {d} {m}, but has {self.n} rows and {self.d} columns: mend its"
+                " first line or leave it out"
+            )
+        self.d, self._several = d, True
+
+    def _blocks(self) -> Iterator[tuple[int, _Block]]:
+        for number, lines in line_blocks(self.path, skipped=1 if self._sizes else 0):
+            yield number, self._parsed(lines, number)
 
     def _parsed(self, lines: list[bytes], number: int) -> _Block:
         """Parse lines at once; if that fails, again one by one to name the line."""
@@ -98,25 +103,21 @@ class LibsvmFeatures(FeatureFile):
                 try:
                     _parse([line])
                 except ValueError as error:
-                    raise InputError(
-                        f"{self.path}, line {number + i + 1}: {error}; a line is LABEL INDEX:VALUE"
-                        " INDEX:VALUE ... with rising indices"
-                    ) from error
+                    raise InputError(f"{self.path}, line {number + i + 1}: {error}; {FORM}") from error
             raise
 
 
 def _parse(lines: list[bytes]) -> _Block:
-    labels, rests, lengths = [], [], []
-    for line in lines:
-        words = line.partition(b"#")[0].split(None, 1)
-        if not words:
+    labels, rests, lengths, bare = [], [], [], None
+    for place, line in enumerate(lines):
+        label, rest = _label_and_rest(line.partition(b"#")[0])
+        if not label and not rest:
             continue
-        labels.append(words[0])
-        rest = words[1] if len(words) > 1 else b""
+        if not label and bare is None:
+            bare = place
+        labels.append(label.decode("utf-8", "replace"))
         rests.append(rest)
         lengths.append(rest.count(b":"))
-    if any(b":" in label or b"," in label for label in labels):
-        raise ValueError("it does not begin with one label")
     words = b" ".join(rests).replace(b":", b" ").split()
     counts = np.asarray(lengths, dtype=np.int64)
     if len(words) != 2 * int(counts.sum()):
@@ -129,11 +130,24 @@ def _parse(lines: list[bytes]) -> _Block:
     falls = np.flatnonzero(np.diff(indices) <= 0) + 1
     if not np.isin(falls, np.cumsum(counts)).all():
         raise ValueError("its indices do not rise")
-    return _Block(labels, counts, indices, numbers[1::2])
+    return _Block(labels, counts, indices, numbers[1::2], bare)
 
 
-def _stacked(parts: list[csr_matrix], d: int) -> csr_matrix:
-    lengths = np.concatenate([np.zeros(1, np.int64), *(np.diff(part.indptr) for part in parts)])
-    indices = np.concatenate([np.zeros(0, np.int64), *(part.indices for part in parts)])
-    data = np.concatenate([np.zeros(0), *(part.data for part in parts)])
-    return csr_matrix((data, indices, np.cumsum(lengths)), shape=(len(lengths) - 1, d))
+def _sizes(path: Path) -> tuple[int, int, int] | None:
+    """Rows, columns and classes, where the first line says nothing but these."""
+    for _, lines in line_blocks(path):
+        words = lines[0].split()
+        if len(words) == 3 and all(word.isdigit() for word in words):
+            return int(words[0]), int(words[1]), int(words[2])
+        return None
+    return None
+
+
+def _label_and_rest(line: bytes) -> tuple[bytes, bytes]:
+    """Split a line into its labels, empty where it begins with a pair, and its pairs."""
+    words = line.split(None, 1)
+    if not words:
+        return b"", b""
+    if b":" in words[0]:
+        return b"", line
+    return words[0], words[1] if len(words) > 1 else b""

@@ -38,16 +38,18 @@ def extract(call: Call) -> Outcome:
 
 
 def import_(call: Call) -> Outcome:
-    """Store features that exist already: npy, npz, Parquet, LIBSVM text or HDF5."""
+    """Store features that exist already: npy, npz, Parquet, HDF5, ARFF or LIBSVM text, with their labels."""
     from pipeline.importing import import_features
 
     result: ImportResult = import_features(call.config(ImportConfig), call.progress)
-    again = " (stored already)" if result.reused else ""
+    again, several = " (stored already)" if result.reused else "", result.label_sets
     lines = facts(
         {
             "dataset": f"{result.dataset} in {result.store}{again}",
             "data": f"n {result.n:,}, d {result.d:,}, m {result.m:,}, {result.layout}",
             "rows": counted(result.counts),
+            **({} if several is None else {"labels": f"several a row, {several:,} distinct label sets"}),
         }
     )
-    return Outcome(result.to_dict(), [*lines, "", f"  next: topline train --store {result.store}"])
+    loss = "" if several is None else " --loss multilabel_hinge"
+    return Outcome(result.to_dict(), [*lines, "", f"  next: topline train --store {result.store}{loss}"])

@@ -246,7 +246,6 @@ def test_libsvm_details(tmp_path: Path) -> None:
         ("1 2:0.5 2:1", "its indices do not rise"),
         ("1 2:x", "line 2"),
         ("1 qid:3 1:2", "line 2"),
-        ("1,2 1:2", "does not begin with one label"),
         ("1:2 2:3", "does not begin with one label"),
         ("1 0.5 0.7", "not all INDEX:VALUE"),
         ("1 -1:2", "an index is not a whole number"),

@@ -1,0 +1,125 @@
+"""Labels of rows that may have several: from the forms that files have to words, and to numbered sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import InputError
+from pipeline.label_files import word
+from solvers.label_sets import LabelSets
+from storage.label_sets import LabelSetTable
+
+NAMED_ROWS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class LabelLists:
+    """The labels of each row as words, and the names of all labels in their order, where that is known."""
+
+    rows: list[tuple[str, ...]]
+    names: tuple[str, ...] | None
+
+
+def label_lists(
+    found: NDArray[Any], place: str, names: Sequence[str] | None, separator: str | None = None
+) -> LabelLists | None:
+    """Labels of rows that have several each; None where `found` holds one label a row.
+
+    Several are an indicator (n, m) of 0 and 1, lists in an array of objects, or words with `separator`
+    between them.  `names` are all labels in their order; numbers are places in it.  `InputError` naming
+    `place` and rows for labels that are missing, foreign or given twice, and for an indicator that is none.
+    """
+    if found.ndim == 2:
+        return _of_indicator(found, place, names)
+    if found.ndim != 1:
+        raise InputError(f"{place} has labels of shape {found.shape}: give (rows,) or (rows, classes)")
+    if separator is not None:
+        return _of_lists([_split(value, separator) for value in found.tolist()], place, names)
+    if found.dtype == object and any(isinstance(value, (tuple, list, np.ndarray)) for value in found):
+        return _of_lists([_plain(value) for value in found], place, names)
+    return None
+
+
+def numbered(
+    lists: Sequence[tuple[str, ...]], names: Sequence[str]
+) -> tuple[LabelSetTable, NDArray[np.int64]]:
+    """Table of the distinct sets, and the number of each row's set (n,)."""
+    code = {name: i for i, name in enumerate(names)}
+    sets, codes = LabelSets.from_lists([[code[label] for label in labels] for labels in lists], len(names))
+    return LabelSetTable.checked(sets.indptr, sets.indices, len(names)), codes
+
+
+def solver_sets(table: LabelSetTable | None, m: int) -> LabelSets | None:
+    """Give the stored table as the solvers take it; None for single labels."""
+    return None if table is None else LabelSets(table.indptr, table.indices.astype(np.int64), m)
+
+
+def _of_indicator(found: NDArray[Any], place: str, names: Sequence[str] | None) -> LabelLists:
+    m = found.shape[1]
+    if found.dtype.kind not in "biuf":
+        raise InputError(f"{place} has a matrix of {found.dtype} for labels: give 0 and 1, a column a class")
+    wrong = ~np.isin(found, (0, 1)).all(axis=1)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        value = found[row][~np.isin(found[row], (0, 1))][0]
+        raise InputError(
+            f"{place} has {value} in row {row} of its matrix of labels: give 1 for each label, else 0"
+        )
+    if names is not None and len(names) != m:
+        raise InputError(f"{place} has {m} columns of labels, and {len(names)} class names are given")
+    known = tuple(names) if names is not None else tuple(map(str, range(m)))
+    rows, columns = np.nonzero(found)
+    ends = np.searchsorted(rows, np.arange(len(found) + 1)).tolist()
+    words = [known[column] for column in columns.tolist()]
+    return LabelLists([tuple(words[a:b]) for a, b in pairwise(ends)], known)
+
+
+def _of_lists(lists: list[tuple[Any, ...]], place: str, names: Sequence[str] | None) -> LabelLists:
+    code = {str(i): name for i, name in enumerate(names or ())} | {name: name for name in names or ()}
+    spelled = {value: word(value) for labels in lists for value in labels}
+    _refuse(
+        place, "a label that is missing", lists, [value for value, text in spelled.items() if text is None]
+    )
+    if names is not None:
+        foreign = [value for value, text in spelled.items() if text not in code]
+        _refuse(place, f"a label that is none of the {len(names)} class names", lists, foreign)
+    else:
+        negative = [value for value, text in spelled.items() if str(text).startswith("-")]
+        _refuse(place, "a negative label", lists, [v for v in negative if str(v).lstrip("-+").isdecimal()])
+    words = {value: str(text) if names is None else code[str(text)] for value, text in spelled.items()}
+    rows = [tuple(words[value] for value in labels) for labels in lists]
+    twice = [row for row, labels in enumerate(rows) if len(set(labels)) < len(labels)]
+    if twice:
+        raise InputError(f"{place} gives row {twice[0]} a label twice: give each of its labels once")
+    return LabelLists(rows, None if names is None else tuple(names))
+
+
+def _refuse(place: str, what: str, lists: list[tuple[Any, ...]], wrong: Sequence[Any]) -> None:
+    """`InputError` naming the first rows that have one of the wrong labels."""
+    if not wrong:
+        return
+    bad = set(wrong)
+    rows = [row for row, labels in enumerate(lists) if bad & set(labels)]
+    named = ", ".join(map(str, rows[:NAMED_ROWS])) + (" ..." if len(rows) > NAMED_ROWS else "")
+    raise InputError(f"{place} has {what} ({wrong[0]!r}) in row {named}: mend it, or leave it out")
+
+
+def _plain(value: Any) -> tuple[Any, ...]:
+    """Give the labels of a row as Python's own values."""
+    if value is None:
+        return ()
+    return tuple(value.tolist() if isinstance(value, np.ndarray) else value)
+
+
+def _split(value: object, separator: str) -> tuple[str, ...]:
+    """Words of a cell; an empty one has none."""
+    if value is None:
+        return ()
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return tuple(part.strip() for part in text.split(separator)) if text.strip() else ()

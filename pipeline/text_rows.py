@@ -1,0 +1,71 @@
+"""Features in text files with a line a row: read in blocks of lines, from front to back, also gzipped."""
+
+from __future__ import annotations
+
+import gzip
+from abc import abstractmethod
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from pipeline.errors import InputError
+from pipeline.feature_files import FeatureFile
+
+BLOCK_LINES = 4096
+
+
+class TextRows(FeatureFile):
+    """Rows that a subclass parses from blocks of lines; its `__init__` sets n, d and nonzeros."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._reader: Iterator[csr_matrix] | None = None
+        self._kept: list[tuple[int, csr_matrix]] = []
+        self._next = 0
+
+    @abstractmethod
+    def matrices(self) -> Iterator[csr_matrix]:
+        """All rows from the first on, in runs of any length."""
+
+    def rows(self, start: int, stop: int) -> csr_matrix:
+        """The next rows; going back begins again."""
+        if self._reader is None or start < (self._kept[0][0] if self._kept else self._next):
+            self._reader, self._kept, self._next = self.matrices(), [], 0
+        while self._next < stop:
+            matrix = next(self._reader)
+            self._kept.append((self._next, matrix))
+            self._next += matrix.shape[0]
+        self._kept = [(first, matrix) for first, matrix in self._kept if first + matrix.shape[0] > start]
+        parts = [matrix[max(0, start - first) : max(0, stop - first)] for first, matrix in self._kept]
+        return _stacked(parts, self.d)
+
+
+def line_blocks(path: Path, skipped: int = 0) -> Iterator[tuple[int, list[bytes]]]:
+    """Lines of a file, a few thousand at a time, with the number of the first (from 0), some left out.
+
+    `InputError` for a file that cannot be read, saying after which line.
+    """
+    number = 0
+    try:
+        with _open(path) as file:
+            number += len(list(islice(file, skipped)))
+            while lines := list(islice(file, BLOCK_LINES)):
+                yield number, lines
+                number += len(lines)
+    except (OSError, EOFError) as error:
+        raise InputError(f"{path} cannot be read after line {number}: {error}") from error
+
+
+def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
+    return gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb")
+
+
+def _stacked(parts: list[csr_matrix], d: int) -> csr_matrix:
+    lengths = np.concatenate([np.zeros(1, np.int64), *(np.diff(part.indptr) for part in parts)])
+    indices = np.concatenate([np.zeros(0, np.int64), *(part.indices for part in parts)])
+    data = np.concatenate([np.zeros(0), *(part.data for part in parts)])
+    return csr_matrix((data, indices, np.cumsum(lengths)), shape=(len(lengths) - 1, d))
