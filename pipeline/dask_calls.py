@@ -6,32 +6,40 @@ import asyncio
 import concurrent.futures
 import logging
 import time
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from distributed import Client, Future, wait
 from distributed.comm.core import CommClosedError
+from distributed.protocol.pickle import dumps
 from distributed.scheduler import KilledWorker
 
-from pipeline.errors import ClusterError
 from pipeline.placements import ShippedRows
 from pipeline.stuck_tasks import StuckTasks
+from pipeline.worker_signs import KEY_PREFIX
+from pipeline.worker_watch import POLL_SECONDS, WorkerWatch
 from solvers.errors import StateLostError
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.25
-# A task that runs this long, or this many times as long as any before it, hangs, heartbeats or not.
-TASK_SECONDS = 3600.0
-TASK_FACTOR = 20.0
+# An answer that is not here so long after it was ready is on no way.
+FETCH_SECONDS = 3600.0
 # Larger arguments go straight to the worker, past the scheduler, which would warn and slow down.
 DIRECT_BYTES = 2 << 20
-# A worker that was killed is back from its nanny after about 3 s.
-REPLACEMENT_SECONDS = 5.0
+# Nobody waits longer than this for workers that are lost to hear so.
+TELL_SECONDS = 2.0
 
 _CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
+
+
+@dataclass(frozen=True)
+class AnswerOf:
+    """An argument: the answer of the call with this number, of those that are run together."""
+
+    call: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +59,26 @@ class WorkersLost(Exception):  # noqa: N818 - a signal to the executor, which ha
         self.workers = tuple(workers)
 
 
+@dataclass(frozen=True, eq=False)
+class _Begun:
+    """A call that a worker has been asked for."""
+
+    worker: str
+    future: Future[Any]
+
+
+_Tasks: TypeAlias = list[_Begun]
+
+
 class WorkerCalls:
-    """Runs calls on the workers of `client` and never waits for one that will not answer."""
+    """Runs calls on the workers of `client` and never waits for one that will not answer.
+
+    A worker may send no heartbeat, or a call show no sign of life, for `silence` seconds.
+    """
 
     def __init__(self, client: Client, *, silence: float) -> None:
         self._client = client
-        self._silence = silence
-        self._heard: dict[str, tuple[float, float]] = {}
-        self._distrusted: set[str] = set()
-        self._longest = 0.0
+        self._watch = WorkerWatch(client, silence)
         self.begin_count()
 
     def begin_count(self) -> None:
@@ -67,67 +86,80 @@ class WorkerCalls:
         self.sent = self.received = 0
 
     def run(self, calls: Sequence[Call], *, limit: float | None = None) -> dict[str, Any]:
-        """Answers by worker, of calls to different workers.
+        """Answers by worker, of calls to different workers; all together may take `limit` seconds.
 
         Raises `WorkersLost`, `ClusterError` when the scheduler is gone, or what a call raised itself.
         """
-        self._check_scheduler()
-        started = time.monotonic()
-        limit = limit or max(TASK_SECONDS, TASK_FACTOR * self._longest)
-        futures: dict[str, Future[Any]] = {}
+        answers = self.run_together(calls, range(len(calls)), limit=limit)
+        return {call.worker: answer for call, answer in zip(calls, answers, strict=True)}
+
+    def run_together(
+        self, calls: Sequence[Call], wanted: Sequence[int], *, limit: float | None = None
+    ) -> list[Any]:
+        """Answers of the calls numbered `wanted`; those of others stay with the workers, for later calls.
+
+        Arguments may be the answers of calls before (`AnswerOf`), which go from worker to worker.  Raises
+        what `run` raises.
+        """
+        self._watch.check_scheduler()
+        deadline = time.monotonic() + (limit or float("inf"))
+        tasks: _Tasks = []
         try:
             for call in calls:
-                futures[call.worker] = self._submit(call)
-            self._watch(futures, started + limit)
-            answers = self._answers(futures, started + limit)
+                tasks.append(_Begun(call.worker, self._submit(call, tasks)))
+            self._wait(tasks, deadline)
+            answers = self._answers(tasks, wanted, min(deadline, time.monotonic() + FETCH_SECONDS))
         except _CANCELLED as error:
-            self._check_scheduler()
-            raise WorkersLost([*futures], "gave up its task") from error
+            self._watch.check_scheduler()
+            raise WorkersLost(_workers(tasks), "gave up its task") from error
         except CommClosedError as error:
             # The answers were on their way when the connection ended.
-            self._check_scheduler()
-            raise WorkersLost([*futures], "answered, and the connection is cut") from error
+            self._watch.check_scheduler()
+            raise WorkersLost(_workers(tasks), "answered, and the connection is cut") from error
         finally:
-            self._drop(futures)
-        self._longest = max(self._longest, time.monotonic() - started)
-        self.received += sum(_nbytes(answer) for answer in answers.values())
+            self._drop(tasks)
+        self.received += sum(map(_nbytes, answers))
         return answers
 
     def begin(self, call: Call) -> Future[Any]:
         """Begin a call that nobody waits for; it is given up when the future is dropped."""
-        return self._submit(call)
+        return self._submit(call, ())
+
+    def tell(self, workers: Sequence[str], function: Callable[..., Any], *arguments: Any) -> None:
+        """Run `function(*arguments, dask_worker=...)` beside the tasks of workers, those that answer."""
+        message = {"op": "run", "function": dumps(function), "args": dumps(arguments), "kwargs": dumps({})}
+
+        async def ask() -> None:
+            scheduler: Any = self._client.scheduler
+            await scheduler.broadcast(msg=message | {"wait": True}, workers=workers, on_error="ignore")
+
+        try:
+            self._client.sync(ask, callback_timeout=TELL_SECONDS)
+        except (OSError, TimeoutError, AttributeError) as error:
+            logger.debug("%s were not told: %s", workers, error)
 
     def wait_for_workers(self, hoped_for: int, seconds: float) -> dict[str, int]:
         """Threads of each worker that can be trusted, by address, in a fixed order.
 
         Waits a little for `hoped_for` of them, and `seconds` for the first one.
         """
-        started = time.monotonic()
-        while True:
-            found = self.trusted_workers()
-            waited = time.monotonic() - started
-            if found and (len(found) >= hoped_for or waited > min(REPLACEMENT_SECONDS, seconds)):
-                return found
-            if waited > seconds:
-                raise ClusterError(f"no worker for {seconds:g} s: start workers and resume the run")
-            time.sleep(POLL_SECONDS)
+        return self._watch.wait(hoped_for, seconds)
 
     def trusted_workers(self) -> dict[str, int]:
         """Threads of each worker that is there and can be trusted, by address, in a fixed order."""
-        return {
-            worker: int(info["nthreads"])
-            for worker, info in sorted(self._alive().items())
-            if worker not in self._distrusted
-        }
+        return self._watch.trusted()
 
-    def _submit(self, call: Call) -> Future[Any]:
-        arguments = [self._sent(argument, call.worker) for argument in call.arguments]
+    def _submit(self, call: Call, begun: Sequence[_Begun]) -> Future[Any]:
+        arguments = [
+            begun[item.call].future if isinstance(item, AnswerOf) else self._sent(item, call.worker)
+            for item in call.arguments
+        ]
         return self._client.submit(
             call.function,
             *arguments,
+            key=f"{KEY_PREFIX}{call.function.__name__}-{uuid.uuid4().hex}",
             workers=[call.worker],
             allow_other_workers=False,
-            pure=False,
             retries=0,
         )
 
@@ -143,82 +175,60 @@ class WorkerCalls:
                 workers=[worker],
                 hash=False,
                 direct=self._client.direct_to_workers,
-                timeout=self._silence,
+                timeout=self._watch.silence,
             )
         except (OSError, TimeoutError, KeyError, ValueError) as error:
             raise WorkersLost([worker], f"did not take what it was sent ({error})") from error
 
-    def _watch(self, futures: dict[str, Future[Any]], deadline: float) -> None:
+    def _wait(self, tasks: _Tasks, deadline: float) -> None:
         """Return when all are done; raise as soon as one never will be."""
-        stuck = StuckTasks(self._client)
-        while futures:
+        stuck = StuckTasks(self._client, self._watch.silence)
+        while tasks:
             try:
                 with self._client.as_current():
-                    wait(list(futures.values()), timeout=POLL_SECONDS)
+                    wait([task.future for task in tasks], timeout=POLL_SECONDS)
             except TimeoutError:
-                self._check_workers(futures, deadline)
-                if any(future.status == "error" for future in futures.values()):
+                self._check_workers(tasks)
+                if any(task.future.status == "error" for task in tasks):
                     return
-                stuck.check({worker: future for worker, future in futures.items() if not future.done()})
+                pending = {str(task.future.key): task.worker for task in tasks if not task.future.done()}
+                if reasons := stuck.find(pending, self._watch.alive):
+                    self._watch.give_up(reasons)
+                    raise WorkersLost([*reasons], "; ".join(sorted(set(reasons.values())))) from None
+                if time.monotonic() > deadline:
+                    self._watch.distrust(pending.values())
+                    raise WorkersLost(sorted(set(pending.values())), "did not end its task in time") from None
             else:
                 return
 
-    def _check_workers(self, futures: dict[str, Future[Any]], deadline: float) -> None:
-        pending = [worker for worker, future in futures.items() if not future.done()]
-        alive = self._alive()
-        gone = [worker for worker in pending if worker not in alive]
-        if gone:
+    def _check_workers(self, tasks: _Tasks) -> None:
+        alive = self._watch.alive()
+        # Also one that has done its part: what it answered is gone with it.
+        if gone := [worker for worker in _workers(tasks) if worker not in alive]:
             raise WorkersLost(gone, "is gone")
-        now = time.monotonic()
-        silent = [worker for worker in pending if now - self._heard[worker][1] > self._silence]
-        if silent:
-            self._distrusted.update(silent)
-            raise WorkersLost(silent, f"has been silent for {self._silence:g} s")
-        if now > deadline:
-            self._distrusted.update(pending)
-            raise WorkersLost(pending, "did not end its task in time")
+        if silent := self._watch.silent(_workers(task for task in tasks if not task.future.done())):
+            raise WorkersLost(silent, f"has been silent for {self._watch.silence:g} s")
 
-    def _alive(self) -> dict[str, Any]:
-        """Workers that the scheduler knows, noting whose heartbeat has moved."""
-        self._check_scheduler()
-        try:
-            # Not `scheduler_info`, which waits for ever, and gives what it last heard where nobody answers.
-            identity = self._client.sync(self._ask_scheduler, callback_timeout=self._silence)
-            workers: dict[str, Any] = dict(identity["workers"])
-        except (OSError, TimeoutError) as error:
-            raise ClusterError(
-                f"the scheduler does not answer ({error}): resume the run on another"
-            ) from error
-        now = time.monotonic()
-        for worker, info in workers.items():
-            seen = float(info.get("last_seen", 0.0))
-            if worker not in self._heard or self._heard[worker][0] != seen:
-                if worker in self._heard:
-                    self._distrusted.discard(worker)
-                self._heard[worker] = (seen, now)
-        return workers
-
-    def _answers(self, futures: dict[str, Future[Any]], deadline: float) -> dict[str, Any]:
-        """Fetch all answers at once; a fetch takes what time the connection needs and begins only once."""
+    def _answers(self, tasks: _Tasks, wanted: Sequence[int], deadline: float) -> list[Any]:
+        """Fetch answers at once; a fetch takes what time the connection needs and begins only once."""
         # Errors first: who has failed says so, however long the others still take.
-        self._raise_errors(futures)
+        self._raise_errors(tasks)
         loop: Any = self._client.loop
-        fetch = asyncio.run_coroutine_threadsafe(self._fetch([*futures.values()]), loop.asyncio_loop)
+        futures = [tasks[number].future for number in wanted]
+        fetch = asyncio.run_coroutine_threadsafe(self._fetch(futures), loop.asyncio_loop)
         try:
             while True:
                 done, _ = concurrent.futures.wait([fetch], timeout=POLL_SECONDS)
                 if done:
-                    return dict(zip(futures, fetch.result(), strict=True))
-                self._raise_errors(futures)
+                    return list(fetch.result())
+                self._raise_errors(tasks)
                 # A worker that dies between its answer and our reading it leaves a task that nobody runs.
-                self._check_workers(futures, float("inf"))
-                if gone := sorted(futures.keys() - self._alive().keys()):
-                    raise WorkersLost(gone, "is gone")
+                self._check_workers(tasks)
                 if time.monotonic() > deadline:
-                    self._distrusted.update(futures)
-                    raise WorkersLost([*futures], "did not hand over its answer in time")
+                    self._watch.distrust(_workers(tasks))
+                    raise WorkersLost(_workers(tasks), "did not hand over its answer in time")
         except (StateLostError, KilledWorker):
-            self._raise_errors(futures)
+            self._raise_errors(tasks)
             raise
         finally:
             fetch.cancel()
@@ -226,32 +236,25 @@ class WorkerCalls:
     async def _fetch(self, futures: list[Future[Any]]) -> Any:
         return await self._client.gather(futures, asynchronous=True)
 
-    def _raise_errors(self, futures: dict[str, Future[Any]]) -> None:
+    def _raise_errors(self, tasks: _Tasks) -> None:
         """Raise what a call raised; what a worker says of its own state is a loss."""
-        for worker, future in futures.items():
-            if future.status == "error":
-                error = future.exception(timeout=self._silence)
+        for task in tasks:
+            if task.future.status == "error":
+                error = task.future.exception(timeout=self._watch.silence)
                 if isinstance(error, StateLostError | KilledWorker):
-                    raise WorkersLost([worker], f"lost its blocks ({error})") from error
+                    raise WorkersLost([task.worker], f"lost its blocks ({error})") from error
                 raise error
 
-    async def _ask_scheduler(self) -> Any:
-        scheduler = self._client.scheduler
-        if scheduler is None:
-            raise OSError("the client is closed")
-        return await scheduler.identity(n_workers=-1)
-
-    def _check_scheduler(self) -> None:
-        if self._client.status not in ("running", "connecting"):
-            raise ClusterError(
-                f"the connection to the scheduler is {self._client.status}: resume the run on another"
-            )
-
-    def _drop(self, futures: dict[str, Future[Any]]) -> None:
+    def _drop(self, tasks: _Tasks) -> None:
         """Take back what has no answer; what has one is freed with its future."""
-        pending = [future for future in futures.values() if not future.done()]
+        pending = [task.future for task in tasks if not task.future.done()]
         if pending and self._client.status == "running":
             self._client.cancel(pending)
+
+
+def _workers(tasks: Iterable[_Begun]) -> list[str]:
+    """Give the workers of tasks, each once."""
+    return [*dict.fromkeys(task.worker for task in tasks)]
 
 
 def _nbytes(value: Any) -> int:

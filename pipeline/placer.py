@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from pipeline import worker_blocks
 from pipeline.block_places import BlockPlaces, Bound, Moved
 from pipeline.dask_calls import WorkerCalls, WorkersLost
 from pipeline.dealing import better_deal, deal, deal_after_loss
@@ -82,6 +83,8 @@ class Placer:
         while True:
             logger.warning("%s: its blocks are placed again (epoch %d)", lost, self.places.epoch + 1)
             self._count(lost)
+            # One that is paused gets its memory back, and goes on with the tasks of others.
+            self._calls.tell(lost.workers, worker_blocks.forget, self.places.run)
             found = self._calls.wait_for_workers(hoped_for, self._worker_wait)
             owned = deal_after_loss(self._bound.spans, self.places.owned, self.log.shares(found))
             try:

@@ -1,66 +1,143 @@
-"""Finds tasks that wait for a message that Dask does not send.
+"""Finds tasks that will not end although their workers are there.
 
-Scheduler, workers and client collect messages for a moment, until a time of the clock.  Where that jumps back
-meanwhile, the moment lasts as long as the jump: everyone is there and answers, and nothing happens.
+Their workers are asked now and then, directly.  A task is stuck where its call neither computes nor reads,
+where its worker takes up no tasks because Dask has paused it, or where a message that Dask should send is
+held back: scheduler, workers and client collect messages for a moment, until a time of the clock, and where
+that jumps back meanwhile, the moment lasts as long as the jump.
+
+Time counts only between answers: a worker that was stopped, or a machine that slept, has lost none.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from distributed import Client, Future
+from dask.utils import format_bytes
+from distributed import Client
 from distributed.protocol.pickle import dumps
 
 from pipeline.errors import ClusterError
+from pipeline.worker_signs import Signs, signs_of
 
 LOOK_SECONDS = 5.0
 STUCK_SECONDS = 20.0
+# Dask pauses a worker at a peak of its memory and lets it go on a moment later.
+PAUSED_SECONDS = 15.0
+# A call that computes all the same without ending a stretch of its work for so long is in an endless loop.
+TASK_SECONDS = 3600.0
+# A living call uses a larger share of a processor than this, on whatever machine.
+_ALIVE = 1e-3
+_RUNNING = ("executing", "long-running")
 
-# States of a task, as a worker knows it, in which there is nothing left to do for it.
-_OVER = ("memory", "error", "released", "forgotten")
+
+@dataclass
+class _Watched:
+    """What was last heard of a task, and for how long that has been so, in seconds between answers."""
+
+    signs: Signs | None
+    at: float
+    idle: float = 0.0
+    paused: float = 0.0
+    still: float = 0.0
+    lapless: float = 0.0
 
 
 class StuckTasks:
-    """Watches some tasks that are not done; asks their workers now and then, directly."""
+    """Watches some tasks that are not done, until one of them has long shown no sign of life.
 
-    def __init__(self, client: Client) -> None:
+    `stillness` is how long a call may neither compute nor read, in seconds.
+    """
+
+    def __init__(self, client: Client, stillness: float) -> None:
         self._client = client
+        self._stillness = stillness
+        self._every = min(LOOK_SECONDS, stillness / 4)
         self._looked = time.monotonic()
-        #: Since when a worker has had nothing to do for its task.
-        self._idle: dict[str, float] = {}
+        self._watched: dict[str, _Watched] = {}
 
-    def check(self, pending: Mapping[str, Future[Any]]) -> None:
-        """Raise `ClusterError` where a worker has long had nothing to do for a task that is not done."""
+    def find(self, pending: Mapping[str, str], alive: Callable[[], Mapping[str, Any]]) -> dict[str, str]:
+        """Give the workers of `pending` that are stuck, by address, each with what is the matter.
+
+        `pending` are the keys of tasks with their workers, `alive` gives the workers as the scheduler knows
+        them.  Raises `ClusterError` where the messages of a worker are held back.
+        """
         now = time.monotonic()
-        if now - self._looked < LOOK_SECONDS:
-            return
+        if now - self._looked < self._every:
+            return {}
         self._looked = now
-        keys = {worker: str(future.key) for worker, future in pending.items()}
         try:
-            busy = self._client.sync(self._ask, keys, callback_timeout=LOOK_SECONDS)
+            answers = self._client.sync(self._ask, pending, callback_timeout=LOOK_SECONDS)
         except (OSError, TimeoutError):
-            return
-        self._idle = {w: self._idle.get(w, now) for w in keys if w in busy and keys[w] not in busy[w]}
-        for worker, since in self._idle.items():
-            if now - since > STUCK_SECONDS:
-                raise ClusterError(
-                    f"the scheduler and worker {worker} are there, but messages between them have been held"
-                    f" back for {now - since:.0f} s, as after a clock has jumped back: start both anew"
-                )
+            return {}
+        known = alive()
+        found = {}
+        for key, worker in pending.items():
+            if worker in answers and worker in known:
+                paused = known[worker].get("status") == "paused"
+                watched = self._noted(key, answers[worker].get(key), paused=paused, now=now)
+                if reason := self._judged(watched, worker, known[worker]):
+                    found[worker] = reason
+        self._watched = {key: watched for key, watched in self._watched.items() if key in pending}
+        return found
 
-    async def _ask(self, keys: Mapping[str, str]) -> dict[str, Sequence[str]]:
-        """Give the tasks that each worker is busy with, of those who answer."""
+    def _noted(self, key: str, signs: Signs | None, *, paused: bool, now: float) -> _Watched:
+        """Add the time since the last answer to all that has not changed."""
+        watched = self._watched.setdefault(key, _Watched(signs, now))
+        before, seconds = watched.signs, min(now - watched.at, 2.0 * LOOK_SECONDS)
+        watched.signs, watched.at = signs, now
+        running = signs is not None and signs.state in _RUNNING
+        watched.paused = watched.paused + seconds if paused and not running else 0.0
+        watched.idle = watched.idle + seconds if signs is None and not paused else 0.0
+        # A call that waits for its turn behind those of others is theirs to end.
+        if signs is None or before is None or before.state != signs.state or signs.state == "ready":
+            watched.still = watched.lapless = 0.0
+            return watched
+        watched.still = watched.still + seconds if _is_still(before, signs, seconds) else 0.0
+        watched.lapless = watched.lapless + seconds if running and before.laps == signs.laps else 0.0
+        return watched
+
+    def _judged(self, watched: _Watched, worker: str, info: Mapping[str, Any]) -> str | None:
+        if watched.idle > STUCK_SECONDS:
+            raise ClusterError(
+                f"the scheduler and worker {worker} are there, but messages between them have been held"
+                f" back for {watched.idle:.0f} s, as after a clock has jumped back: start both anew"
+            )
+        if watched.paused > PAUSED_SECONDS:
+            return why_paused(info)
+        if watched.still > self._stillness:
+            return (
+                f"is there, but has neither computed nor read anything for {watched.still:.0f} s: start it"
+                " anew if that goes on"
+            )
+        if watched.lapless > TASK_SECONDS:
+            return "did not end its task in time"
+        return None
+
+    async def _ask(self, pending: Mapping[str, str]) -> dict[str, Mapping[str, Signs]]:
+        """Give the signs of the tasks that each worker still has to do, of those who answer."""
         scheduler: Any = self._client.scheduler
-        message = {"op": "run", "function": dumps(busy_with), "args": dumps((list(keys.values()),))}
+        message = {"op": "run", "function": dumps(signs_of), "args": dumps((list(pending),))}
+        workers: Sequence[str] = sorted(set(pending.values()))
         answers = await scheduler.broadcast(
-            msg=message | {"wait": True, "kwargs": dumps({})}, workers=list(keys), on_error="ignore"
+            msg=message | {"wait": True, "kwargs": dumps({})}, workers=workers, on_error="ignore"
         )
         return {w: answer["result"] for w, answer in answers.items() if answer["status"] == "OK"}
 
 
-def busy_with(keys: Sequence[str], dask_worker: Any) -> list[str]:
-    """Give those of some tasks that a worker still has something to do for."""
-    tasks = dask_worker.state.tasks
-    return [key for key in keys if key in tasks and tasks[key].state not in _OVER]
+def why_paused(info: Mapping[str, Any]) -> str:
+    """Say why Dask has paused a worker, by what the scheduler knows of it, and what to do."""
+    used = format_bytes(int(info.get("metrics", {}).get("memory", 0)))
+    limit = format_bytes(int(info.get("memory_limit") or 0))
+    return (
+        f"is paused, because its memory, {used} of {limit}, is over Dask's pause share: start it with a"
+        " larger --memory-limit, or with DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE=False"
+    )
+
+
+def _is_still(before: Signs, after: Signs, seconds: float) -> bool:
+    """Whether a call has done nothing in between; a thread that has ended since was alive."""
+    worked = abs(after.cpu - before.cpu) > _ALIVE * seconds
+    return not worked and before.read == after.read and before.laps == after.laps

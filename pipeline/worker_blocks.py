@@ -170,6 +170,12 @@ def release(run: str) -> None:
         _registry.pop((_here(), run), None)
 
 
+def forget(run: str, dask_worker: Any) -> None:
+    """Do as `release` does, beside the tasks of a worker that takes none."""
+    with _registry_lock:
+        _registry.pop((str(dask_worker.address), run), None)
+
+
 def _on_threads(blocks: list[Block], order: Order) -> Iterator[BlockStats]:
     """Results in block order; a worker of several threads works on that many blocks at the same time."""
     threads = min(int(get_worker().state.nthreads), len(blocks))
