@@ -66,11 +66,9 @@ def serve_retraining(
     if progress is not None:
         progress.begin("start a Prefect server on this machine")
     with local_server(os.environ) as own:
-        if progress is not None:
-            progress.begin(f"its pages ask for the password in {own.kept_in}")
         reached = {PREFECT_API_URL: own.url, PREFECT_API_AUTH_STRING: own.password}
         with temporary_settings(reached):
-            _serve(config, cluster, schedule, described, progress, own.url, own_server=True)
+            _serve(config, cluster, schedule, described, progress, own.url, own.kept_in)
 
 
 def _serve(
@@ -80,9 +78,9 @@ def _serve(
     described: str,
     progress: Progress | None,
     server: str,
-    *,
-    own_server: bool = False,
+    password_in: Path | None = None,
 ) -> None:
+    """Serve on a server; one of our own keeps its password in the file `password_in`."""
     name = deployment_name(config)
     runner = Runner(name=name, limit=1, pause_on_shutdown=False)
     crash_silent_runs()
@@ -96,12 +94,13 @@ def _serve(
     )
     # `add_flow` would pickle the flow into its processes, where the types of its parameters are missing.
     deployment = cast("UUID", runner.add_deployment(cast("RunnerDeployment", planned)))
-    if own_server:
+    if password_in is not None:
         # Nobody else runs the flow: what seems alive while nobody holds the store was killed.
         crash_killed_runs(deployment, config.store)
     if progress is not None:
         page = server.removesuffix("/api")
-        progress.begin(f"serve {config.store}; {page} shows its runs; Ctrl-C ends it")
+        password = "" if password_in is None else f" (password in {password_in})"
+        progress.begin(f"serve {config.store}; {page}{password} shows its runs; Ctrl-C ends it")
     asyncio.run(runner.start())
 
 
