@@ -13,6 +13,7 @@ from pipeline.cli import (
     data,
     decisions,
     models,
+    reproducing,
     retraining,
     run,
     sharing,
@@ -123,6 +124,7 @@ add_command(
     name="export",
     example="topline export topline-run/models/m0001 --format onnx --output model.onnx",
 )
+add_command(app, reproducing.reproduce, name="reproduce", example="topline reproduce circle --quick")
 add_command(models_app, models.list_, name="list", example="topline models list --store topline-run")
 add_command(models_app, models.show, name="show", example="topline models show topline-run/models/m0001")
 add_command(

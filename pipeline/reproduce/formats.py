@@ -1,0 +1,214 @@
+"""Files of the public data sets, each format as its source publishes it, gzipped or not."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import io, sparse
+
+from pipeline.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """A data set.
+
+    Attributes
+    ----------
+    X : (n, d) features in float64, dense or SciPy CSR.
+    y : (n,) class numbers from 0, or targets in float64.
+    parts : sizes of the published parts (training, validation, test), whose rows follow one another; empty
+        where the set is published in one piece.
+    """
+
+    X: Any
+    y: NDArray[Any]
+    parts: tuple[int, ...] = ()
+
+    @property
+    def m(self) -> int:
+        """Number of classes."""
+        return int(self.y.max()) + 1
+
+
+def codes(labels: Any) -> NDArray[np.int64]:
+    """Number labels from 0 in sorted order."""
+    return np.asarray(np.unique(np.asarray(labels), return_inverse=True)[1], dtype=np.int64)
+
+
+@contextmanager
+def reading(path: Path, what: str) -> Iterator[None]:
+    """Turn what can go wrong while a file is read into one sentence."""
+    try:
+        yield
+    except (ValueError, KeyError, IndexError, EOFError, UnicodeError, OSError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path} is not readable as {what}: {reason}; fetch the file again") from error
+
+
+def open_text(path: Path) -> TextIO:
+    """Open text, gzipped or not, whatever the name says."""
+    with path.open("rb") as stream:
+        packed = stream.read(2) == b"\x1f\x8b"
+    if packed:
+        return TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8")
+    return path.open(encoding="utf-8")
+
+
+def table_of_numbers(path: Path, what: str, columns: int, skip: int = 0) -> NDArray[np.float64]:
+    """Read numbers separated by blanks, `columns` of them a row."""
+    with reading(path, what), open_text(path) as lines:
+        table = np.loadtxt(lines, skiprows=skip, ndmin=2)
+        if table.shape[1] != columns:
+            raise ValueError(f"it has {table.shape[1]} columns where {columns} are expected")
+        if not np.isfinite(table).all():
+            raise ValueError("it holds values that are not finite")
+    return table
+
+
+def label_first(path: Path, what: str, d: int) -> Examples:
+    """Read rows "label x_1 ... x_d"."""
+    table = table_of_numbers(path, what, d + 1)
+    return Examples(table[:, 1:], codes(table[:, 0]))
+
+
+def target_table(path: Path, what: str, d: int) -> Examples:
+    """Read a table of tabs whose header names the last column "target"."""
+    with reading(path, what), open_text(path) as lines:
+        rows = list(csv.reader(lines, delimiter="\t"))
+        if not rows or rows[0][-1] != "target" or len(rows[0]) != d + 1:
+            raise ValueError(f"its header does not name {d} features and a target")
+        table = np.array([[float(entry) for entry in row] for row in rows[1:]])
+    return Examples(table[:, :-1], codes(table[:, -1]))
+
+
+def last_column_csv(path: Path, what: str, d: int) -> Examples:
+    """Read comma-separated numbers under a header; the last column is what is to be predicted."""
+    with reading(path, what), open_text(path) as lines:
+        rows = list(csv.reader(lines))
+        table = np.array([[float(entry) for entry in row] for row in rows[1:]])
+        if table.ndim != 2 or table.shape[1] != d + 1:
+            raise ValueError(f"it has no {d + 1} columns")
+    return Examples(table[:, :-1], table[:, -1])
+
+
+def abalone(path: Path, what: str, d: int) -> Examples:
+    """Read UCI's abalone: the sex M, F or I as -1, 0 or 1, seven sizes, and the rings to predict."""
+    sexes = {"M": -1.0, "F": 0.0, "I": 1.0}
+    with reading(path, what), open_text(path) as lines:
+        rows = [line for line in csv.reader(lines) if line]
+        table = np.array([[sexes[row[0].strip()], *map(float, row[1:])] for row in rows])
+        if table.shape[1] != d + 1:
+            raise ValueError(f"it has {table.shape[1]} columns where {d + 1} are expected")
+    return Examples(table[:, :-1], table[:, -1])
+
+
+def statlog(path: Path, what: str, d: int) -> Examples:
+    """Read numbers separated by blanks under a header, or under none; the last column is the class."""
+    with reading(path, what), open_text(path) as lines:
+        first = lines.readline().split()
+        skip = 0 if all(_is_number(word) for word in first) else 1
+    table = table_of_numbers(path, what, d + 1, skip)
+    return Examples(table[:, :-1], codes(table[:, -1]))
+
+
+def keel(path: Path, what: str, d: int) -> Examples:
+    """Read a KEEL file: comma-separated rows after @data, the class last."""
+    rows: list[list[float]] = []
+    with reading(path, what), open_text(path) as lines:
+        for line in lines:
+            words = [word.strip() for word in line.split(",")]
+            if len(words) == d + 1 and all(_is_number(word) for word in words):
+                rows.append([float(word) for word in words])
+        if not rows:
+            raise ValueError(f"no line has {d + 1} numbers")
+    table = np.array(rows)
+    return Examples(table[:, :-1], codes(table[:, -1]))
+
+
+def libsvm_rows(path: Path, what: str, d: int) -> Examples:
+    """Read LIBSVM text "target index:value ..." with indices from 1; the targets are numbers to predict."""
+    table: list[NDArray[np.float64]] = []
+    with reading(path, what), open_text(path) as lines:
+        for line in lines:
+            words = line.split()
+            row = np.zeros(d + 1)
+            row[0] = float(words[0])
+            for word in words[1:]:
+                index, value = word.split(":")
+                row[int(index)] = float(value)
+            table.append(row)
+        whole = np.array(table)
+    return Examples(whole[:, 1:], whole[:, 0])
+
+
+def class_first_arff(path: Path, what: str, d: int) -> Examples:
+    """Read an ARFF file of numbered categories whose first attribute is the class."""
+    rows: list[list[float]] = []
+    with reading(path, what), open_text(path) as lines:
+        data = False
+        for line in lines:
+            text = line.strip()
+            if data and text and not text.startswith("%"):
+                rows.append([float(word) for word in text.split(",")])
+            data = data or text.lower() == "@data"
+        table = np.array(rows)
+        if table.ndim != 2 or table.shape[1] != d + 1:
+            raise ValueError(f"its rows after @data do not have {d + 1} entries")
+    return Examples(table[:, 1:], codes(table[:, 0]))
+
+
+def usps_digits(path: Path, what: str, d: int) -> Examples:
+    """Read X_train, y_train, X_test, y_test of an npz file; whole numbers are thousandths."""
+    with reading(path, what), np.load(path) as arrays:
+        X = np.concatenate([arrays["X_train"], arrays["X_test"]])
+        y = np.concatenate([arrays["y_train"], arrays["y_test"]])
+        if X.ndim != 2 or X.shape[1] != d:
+            raise ValueError(f"its features have the shape {X.shape} where {d} columns are expected")
+        scale = 1000.0 if np.issubdtype(X.dtype, np.integer) else 1.0
+        return Examples(X / scale, codes(y), (len(arrays["y_train"]), len(arrays["y_test"])))
+
+
+def word_counts(path: Path, what: str, d: int) -> Examples:
+    """Read a CSR matrix of counts from an npz file with data, indices, indptr, shape and y."""
+    with reading(path, what), np.load(path) as arrays:
+        csr = (arrays["data"].astype(np.float64), arrays["indices"], arrays["indptr"])
+        X = sparse.csr_matrix(csr, shape=tuple(arrays["shape"]))
+        if X.shape[1] < d or X.shape[0] != len(arrays["y"]):
+            raise ValueError(f"its matrix has the shape {X.shape} for {len(arrays['y'])} labels")
+        return Examples(X, codes(arrays["y"]))
+
+
+def silhouettes(path: Path, what: str, d: int) -> Examples:
+    """Read the .mat file of Caltech 101 Silhouettes with its published three parts."""
+    with reading(path, what):
+        table = io.loadmat(path)
+        names = ("train", "val", "test")
+        parts = [(table[f"{part}_data"], table[f"{part}_labels"].ravel()) for part in names]
+        if any(X.shape[1] != d for X, _ in parts):
+            raise ValueError(f"its images do not have {d} pixels")
+        X = np.concatenate([X for X, _ in parts]).astype(np.float64)
+        sizes = tuple(len(y) for _, y in parts)
+        return Examples(X, codes(np.concatenate([y for _, y in parts])), sizes)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+#: How a file becomes examples.
+Reader = Callable[[Path, str, int], Examples]

@@ -1,0 +1,89 @@
+"""The page of a table: the paper's figures and ours as a picture and in words, in one HTML file."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from pathlib import Path
+
+from markupsafe import Markup
+
+from pipeline.charts import WIDTH, Scale
+from pipeline.errors import InputError
+from pipeline.reproduce.table import Figure, Reproduction, Table
+from pipeline.templating import template
+
+TEMPLATE = "reproduce.html.j2"
+
+LEFT, RIGHT, ROW, TOP, FOOT = 190, 20, 22, 8, 26
+
+
+def write_page(table: Table, found: Reproduction, path: Path) -> None:
+    """Write the page of a table; one that is there is replaced."""
+    try:
+        path.write_text(render(table, found), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"the page {path} cannot be written: {error.strerror}") from error
+
+
+def render(table: Table, found: Reproduction) -> str:
+    """Make the page."""
+    return template(TEMPLATE).render(
+        table=table,
+        found=found,
+        compared=sum(figure.within is not None for figure in found.figures),
+        within=sum(bool(figure.within) for figure in found.figures),
+        panels=panels(found.figures),
+        written=lambda value: "" if value is None else f"{value:{found.number}}",
+        created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def panels(figures: Sequence[Figure]) -> list[tuple[str, Markup]]:
+    """Draw a panel for each column in which a figure of the paper stands beside ours."""
+    columns = list(dict.fromkeys(figure.column for figure in figures if figure.paper is not None))
+    return [(column, side_by_side([one for one in figures if one.column == column])) for column in columns]
+
+
+def side_by_side(figures: Sequence[Figure]) -> Markup:
+    """Draw a line a row: ours as a bar of two standard deviations around a disc, the paper's as a ring."""
+    ends = [end for figure in figures for end in _ends(figure)]
+    low, high = min(ends), max(ends)
+    air = 0.04 * (high - low) or 0.05 * abs(high) or 1.0
+    axis = Scale(low - air, high + air, LEFT, WIDTH - RIGHT)
+    height = ROW * len(figures) + TOP + FOOT
+    bottom = height - FOOT
+    parts = [
+        Markup(
+            '<line class="grid" x1="{0:.1f}" x2="{0:.1f}" y1="0" y2="{1}"/>'
+            '<text class="tick" x="{0:.1f}" y="{2}" text-anchor="middle">{3:.6g}</text>'
+        ).format(axis(value), bottom, bottom + 17, value)
+        for value in axis.ticks()
+    ]
+    parts += [_line(figure, axis, TOP + ROW * (place + 0.5)) for place, figure in enumerate(figures)]
+    return Markup(
+        '<svg viewBox="0 0 {0} {1}" role="img" aria-label="the paper\'s figures and ours">{2}</svg>'
+    ).format(WIDTH, height, Markup("").join(parts))
+
+
+def _line(figure: Figure, axis: Scale, y: float) -> Markup:
+    spread = 2.0 * (figure.spread or 0.0)
+    drawn = Markup(
+        '<text class="tick" x="{0}" y="{1:.1f}" text-anchor="end">{2}</text>'
+        '<line class="span" x1="{3:.1f}" x2="{4:.1f}" y1="{5:.1f}" y2="{5:.1f}"/>'
+        '<circle class="ours" cx="{6:.1f}" cy="{5:.1f}" r="4"><title>ours {7:.6g}</title></circle>'
+    ).format(
+        LEFT - 10, y + 4, figure.row, axis(figure.ours - spread), axis(figure.ours + spread), y,
+        axis(figure.ours), figure.ours,
+    )  # fmt: skip
+    if figure.paper is None:
+        return drawn
+    return drawn + Markup(
+        '<circle class="paper" cx="{0:.1f}" cy="{1:.1f}" r="5"><title>paper {2:.6g}</title></circle>'
+    ).format(axis(figure.paper), y, figure.paper)
+
+
+def _ends(figure: Figure) -> list[float]:
+    spread = 2.0 * (figure.spread or 0.0)
+    paper = [] if figure.paper is None else [figure.paper]
+    return [figure.ours - spread, figure.ours + spread, *paper]

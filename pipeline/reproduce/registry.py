@@ -1,0 +1,36 @@
+"""All tables by name; a new one is a value of its own module and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pipeline.errors import InputError
+from pipeline.reproduce import circle
+from pipeline.reproduce.table import Reproduction, Setting, Table
+
+_TABLES = (circle.TABLE,)
+#: Every table by its name.
+TABLES: Mapping[str, Table] = MappingProxyType({table.name: table for table in _TABLES})
+
+
+def table_named(name: str) -> Table:
+    """Give the table of this name; InputError where there is none."""
+    if name not in TABLES:
+        raise InputError(f"there is no table named {name!r}; take one of {', '.join(TABLES)}")
+    return TABLES[name]
+
+
+def reproduce(table: Table, setting: Setting) -> Reproduction:
+    """Run a table, once its data is known to be there."""
+    setting.data.check()
+    alone = len(table.needs) == 1
+    missing: list[InputError] = []
+    for name in table.needs:
+        try:
+            setting.data.find(name, alone=alone)
+        except InputError as error:
+            missing.append(error)
+    if missing and (not table.any_of or len(missing) == len(table.needs)):
+        raise missing[0]
+    return table.run(setting)

@@ -1,0 +1,101 @@
+"""Comparing multiclass learners by top-k accuracy: C on validation rows, figures on test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.evaluation import ranks_against_ties, topk_shares
+from pipeline.reproduce.formats import Examples
+from pipeline.reproduce.jobs import run_all
+from pipeline.reproduce.learners import Budget, Learner, Weights
+from pipeline.reproduce.table import Figure, Setting, over_splits
+
+Rows = NDArray[np.intp]
+
+#: Accuracies in percent by learner and k, one for each split.
+Accuracies = Mapping[tuple[str, int], Sequence[float]]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Row numbers of one division of a set; the three do not meet."""
+
+    train: Rows
+    validation: Rows
+    test: Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """Accuracies in percent of one learner on one split, for the C that validation chose for each k."""
+
+    accuracy: Mapping[int, float]
+    C: Mapping[int, float]
+
+
+def topk_percent(X: Any, y: NDArray[np.int64], W: Weights, ks: Sequence[int]) -> dict[int, float]:
+    """Top-k accuracy in percent; equal scores count against the model."""
+    shares = topk_shares(ranks_against_ties(np.asarray(X @ W), y), ks)
+    return {k: 100.0 * share for k, share in shares.items()}
+
+
+def compare(
+    setting: Setting,
+    data: Examples | Sequence[Examples],
+    learners: Sequence[Learner],
+    splits: Sequence[Split],
+    Cs: Sequence[float],
+    ks: Sequence[int],
+    budget: Budget,
+) -> dict[str, list[Trial]]:
+    """Train every learner on every split for every C, and test the C that validation chose for each k.
+
+    `data` is one set for all splits, or one for each.
+    """
+    sets = [data] * len(splits) if isinstance(data, Examples) else data
+    jobs = [
+        partial(run_trial, learner, examples, split, Cs, ks, budget)
+        for learner in learners
+        for examples, split in zip(sets, splits, strict=True)
+    ]
+    trials = run_all(setting, "train", jobs, "paths of C")
+    return {
+        learner.name: trials[place * len(splits) : (place + 1) * len(splits)]
+        for place, learner in enumerate(learners)
+    }
+
+
+def run_trial(
+    learner: Learner, data: Examples, split: Split, Cs: Sequence[float], ks: Sequence[int], budget: Budget
+) -> Trial:
+    """Train one learner on one split along the path of C; equal choices go to the smaller C."""
+    path = learner.path(data.X[split.train], data.y[split.train], data.m, Cs, budget)
+    X, y = data.X[split.validation], data.y[split.validation]
+    seen = [topk_percent(X, y, W, ks) for W in path]
+    best = {k: int(np.argmax([one[k] for one in seen])) for k in ks}
+    X, y = data.X[split.test], data.y[split.test]
+    tested = {place: topk_percent(X, y, path[place], ks) for place in set(best.values())}
+    return Trial({k: tested[best[k]][k] for k in ks}, {k: float(Cs[best[k]]) for k in ks})
+
+
+def figures_of(
+    trials: Mapping[str, Sequence[Trial]],
+    paper: Mapping[str, Sequence[float]],
+    ks: Sequence[int],
+    notes: Mapping[str, str],
+) -> list[Figure]:
+    """Lay out what `compare` gave beside the paper's rows, whose entries follow `ks`."""
+    return [
+        over_splits(
+            name, f"top-{k}", [trial.accuracy[k] for trial in found],
+            paper[name][place] if name in paper else None, note=notes.get(name, ""),
+        )
+        for name, found in trials.items()
+        for place, k in enumerate(ks)
+    ]  # fmt: skip

@@ -1,0 +1,201 @@
+"""The public data sets: under which names their files are looked for, and where copies come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import InputError
+from pipeline.reproduce import formats
+from pipeline.reproduce.formats import Examples
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set.
+
+    Attributes
+    ----------
+    name : as tables say it.
+    files : where each file lies below the data folder; a name without .gz stands for the unpacked file too.
+    what : what a file holds, for messages.
+    origin : where public copies come from.
+    d : number of features.
+    read : reads one file.
+    join : puts several files together.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    what: str
+    origin: str
+    d: int
+    read: Any
+    join: Any = None
+
+    def load(self, paths: Sequence[Path]) -> Any:
+        """Read the set from its files."""
+        read = [self.read(path, self.what, self.d) for path in paths]
+        return read[0] if self.join is None else self.join(read)
+
+
+def stacked(parts: Sequence[Examples]) -> Examples:
+    """Put files that were published as parts of one set below one another."""
+    X = np.concatenate([part.X for part in parts])
+    return Examples(X, np.concatenate([part.y for part in parts]), tuple(len(part.y) for part in parts))
+
+
+def in_letter_order(path: Path, what: str, d: int) -> Examples:
+    """Read letter.scale with letter.scale.t below it: 15,000 rows for training and 5,000 for the test."""
+    found = formats.label_first(path, what, d)
+    if len(found.y) != LETTER_ROWS:
+        raise InputError(
+            f"{path} has {len(found.y):,} rows; letter.scale and letter.scale.t together have {LETTER_ROWS:,}"
+        )
+    return Examples(found.X, found.y, (LETTER_TRAIN, LETTER_ROWS - LETTER_TRAIN))
+
+
+LETTER_ROWS, LETTER_TRAIN = 20_000, 15_000
+UCI = "the UCI repository (archive.ics.uci.edu)"
+PENN = "the Penn Machine Learning Benchmarks (github.com/EpistasisLab/pmlb)"
+LIBSVM = "LIBSVM's data page (www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets)"
+SWERSKY = "the page of K. Swersky et al. (people.cs.umass.edu/~marlin/data.shtml)"
+
+_SOURCES = (
+    Source(
+        "letter", ("letter/letter_libsvm_20000.txt.gz",),
+        "rows of a label and 16 features: letter.scale with letter.scale.t below it", LIBSVM, 16,
+        in_letter_order,
+    ),
+    Source(
+        "usps", ("usps/usps.npz",), "arrays X_train, y_train, X_test and y_test of USPS",
+        "the files zip.train and zip.test of www.stat.stanford.edu/~tibs/ElemStatLearn, or the R package"
+        " ElemStatLearn", 256, formats.usps_digits,
+    ),
+    Source(
+        "optdigits", ("optdigits/optdigits.tsv.gz",), "a table of 64 features and a target", PENN, 64,
+        formats.target_table,
+    ),
+    Source(
+        "news20", ("news20_counts/news20_counts.npz",),
+        "word counts of 20 newsgroups as a CSR matrix: data, indices, indptr, shape and y",
+        "the 19,997 messages of UCI's 20 Newsgroups, counted", 1, formats.word_counts,
+    ),
+    Source(
+        "silhouettes28", ("silhouettes/caltech101_silhouettes_28_split1.mat",),
+        "the .mat file of 28 x 28 silhouettes", SWERSKY, 784, formats.silhouettes,
+    ),
+    Source(
+        "silhouettes16", ("silhouettes/caltech101_silhouettes_16_split1.mat",),
+        "the .mat file of 16 x 16 silhouettes", SWERSKY, 256, formats.silhouettes,
+    ),
+    Source(
+        "monks", ("monks/monks-3.train.arff", "monks/monks-3.test.arff"),
+        "the ARFF file of a Monk's problem, class first", UCI, 6, formats.class_first_arff, stacked,
+    ),
+    Source(
+        "australian", ("australian/australian.tsv.gz",), "a table of 14 features and a target", PENN, 14,
+        formats.target_table,
+    ),
+    Source(
+        "splice", ("splice_3class/splice_3class.tsv.gz",), "a table of 60 bases and a target", PENN, 60,
+        formats.target_table,
+    ),
+    Source(
+        "spambase", ("spambase/spambase.tsv.gz",), "a table of 57 features and a target", PENN, 57,
+        formats.target_table,
+    ),
+    Source(
+        "german", ("german/german.data-numeric.gz",), "the numeric table of Statlog's German credit", UCI, 24,
+        formats.statlog,
+    ),
+    Source(
+        "titanic", ("titanic/titanic.dat",), "KEEL's table of Class, Age, Sex and Survived",
+        "KEEL (sci2s.ugr.es/keel)", 3, formats.keel,
+    ),
+    Source(
+        "phoneme", ("phoneme/phoneme.dat",), "KEEL's table of five harmonics and a class",
+        "KEEL (sci2s.ugr.es/keel)", 5, formats.keel,
+    ),
+    Source(
+        "madelon", ("madelon/madelon.tsv.gz",), "a table of 500 features and a target", PENN, 500,
+        formats.target_table,
+    ),
+    Source(
+        "housing", ("housing/housing.csv.gz",), "a table of 13 features and medv",
+        "the R package mlbench (BostonHousing)", 13, formats.last_column_csv,
+    ),
+    Source(
+        "abalone", ("abalone/abalone.data.gz",), "UCI's table of sex, seven sizes and rings", UCI, 8,
+        formats.abalone,
+    ),
+    Source(
+        "cpusmall", ("cpusmall/cpusmall_scale.txt.gz",), "rows of a target and 12 features",
+        LIBSVM, 12, formats.libsvm_rows,
+    ),
+)  # fmt: skip
+#: Every data set by its name.
+SOURCES: Mapping[str, Source] = MappingProxyType({source.name: source for source in _SOURCES})
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """Where the user's copies lie: folders, and single files that stand for the file of the same name.
+
+    A single file may have any name where a table needs one file only.
+    """
+
+    places: tuple[Path, ...] = ()
+
+    def check(self) -> None:
+        """Refuse places that do not exist."""
+        for place in self.places:
+            if not place.exists():
+                raise InputError(f"--data {place} does not exist: give a folder of data sets, or a file")
+
+    def find(self, name: str, *, alone: bool = False) -> list[Path]:
+        """Give the files of a data set in their order; InputError names the first that is missing.
+
+        `alone` says that the table needs no other file, so that one given by any name is taken.
+        """
+        source = SOURCES[name]
+        single = [place for place in self.places if place.is_file()]
+        if alone and len(source.files) == 1 and len(single) == 1:
+            return single
+        return [self._find_file(source, file) for file in source.files]
+
+    def has(self, name: str) -> bool:
+        """Whether all files of a data set are there."""
+        try:
+            self.find(name)
+        except InputError:
+            return False
+        return True
+
+    def load(self, name: str, *, alone: bool = False) -> Any:
+        """Read a data set."""
+        return SOURCES[name].load(self.find(name, alone=alone))
+
+    def _find_file(self, source: Source, file: str) -> Path:
+        names = {Path(file).name, Path(file).name.removesuffix(".gz")}
+        for place in self.places:
+            tried = [place] if place.is_file() else _below(place, file)
+            for path in tried:
+                if path.is_file() and path.name in names:
+                    return path
+        where = " and ".join(map(str, self.places)) or "nothing (give --data DIR)"
+        raise InputError(
+            f"{source.name} needs {file} ({source.what}), looked for under {where}; copies come from"
+            f" {source.origin}"
+        )
+
+
+def _below(folder: Path, file: str) -> list[Path]:
+    """Give where a file may lie: below a folder of many sets or in the folder of just this one."""
+    spellings = (file, file.removesuffix(".gz"))
+    return [folder / part for word in spellings for part in (word, Path(word).name)]

@@ -1,0 +1,156 @@
+"""What a table of a paper is here: a value that says what it needs and how it is run, and what came of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+    from pipeline.progress import Progress
+    from pipeline.reproduce.sources import DataFiles
+
+T = TypeVar("T")
+
+#: Standard deviations, the paper's and ours together, within which a difference counts as chance.
+WITHIN = 2.0
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One entry of a table, the paper's beside ours.
+
+    Attributes
+    ----------
+    row, column : where it stands, in the paper's words.
+    ours : mean over splits or seeds.
+    spread : standard deviation over them, None where there is only one.
+    paper, paper_spread : what the paper prints; None for an entry that it does not have.
+    note : key of the note that explains a difference beyond the spread.
+    """
+
+    row: str
+    column: str
+    ours: float
+    spread: float | None = None
+    paper: float | None = None
+    paper_spread: float | None = None
+    note: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        return None if self.paper is None else self.ours - self.paper
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the difference is at most two standard deviations; None without a paper's or a spread."""
+        if self.difference is None or (self.spread is None and self.paper_spread is None):
+            return None
+        spread = math.hypot(self.spread or 0.0, self.paper_spread or 0.0)
+        return abs(self.difference) <= WITHIN * spread
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {
+            "row": self.row, "column": self.column, "paper": self.paper, "paper_spread": self.paper_spread,
+            "ours": self.ours, "spread": self.spread, "difference": self.difference, "within": self.within,
+            "note": self.note,
+        }  # fmt: skip
+
+
+def over_splits(
+    row: str,
+    column: str,
+    values: Sequence[float],
+    paper: float | None = None,
+    paper_spread: float | None = None,
+    note: str = "",
+) -> Figure:
+    """Make a figure of the values of several splits or seeds."""
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Figure(row, column, float(np.mean(values)), spread, paper, paper_spread, note)
+
+
+@dataclass(frozen=True, eq=False)
+class Reproduction:
+    """What came of a table.
+
+    Attributes
+    ----------
+    figures : entries, in the order of the paper.
+    protocol : how it was run, by name: data, splits, grids, selection.
+    notes : by a letter, where data or protocol differ from the paper's and what that does to the figures.
+    number : format of a figure, such as ".1f".
+    charts : titles, axes and drawings for the page.
+    """
+
+    figures: tuple[Figure, ...]
+    protocol: Mapping[str, str]
+    notes: Mapping[str, str] = field(default_factory=dict)
+    number: str = ".1f"
+    charts: tuple[tuple[str, str, Markup], ...] = ()
+
+
+class Effort(Enum):
+    """How much of a table is run: all of it, about a minute of it, or just enough to see that it runs."""
+
+    FULL = 0
+    QUICK = 1
+    TINY = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """With what a table is run: where its data lies, how much of it, with which seed, who watches."""
+
+    data: DataFiles
+    effort: Effort = Effort.FULL
+    seed: int = 0
+    progress: Progress | None = None
+
+    def of(self, full: T, quick: T, tiny: T) -> T:
+        """Choose by the effort."""
+        return (full, quick, tiny)[self.effort.value]
+
+    def begin(self, stage: str, total: int, unit: str) -> None:
+        """Tell whoever watches that a stage begins."""
+        if self.progress is not None:
+            self.progress.begin(stage, total, unit)
+
+    def advance(self) -> None:
+        """Count one more unit as done."""
+        if self.progress is not None:
+            self.progress.advance()
+
+    def rng(self, *keys: int) -> np.random.Generator:
+        """Give the generator of one part of the work, independent of those of the other parts."""
+        return np.random.default_rng([self.seed, *keys])
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure of a paper.
+
+    Attributes
+    ----------
+    name : as people say it on the command line.
+    title : what it shows.
+    source : paper and number of the table or figure.
+    needs : names of the data sets that it reads.
+    any_of : whether one of them is enough; the others are then named in a note.
+    run : makes it.
+    """
+
+    name: str
+    title: str
+    source: str
+    run: Callable[[Setting], Reproduction]
+    needs: tuple[str, ...] = ()
+    any_of: bool = False

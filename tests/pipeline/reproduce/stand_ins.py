@@ -1,0 +1,146 @@
+"""Tiny files in the formats of the public data sets: enough to run every table, not to learn anything."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from scipy import io, sparse
+
+from pipeline.reproduce import sources
+
+
+def _rng(name: str) -> np.random.Generator:
+    return np.random.default_rng(list(name.encode()))
+
+
+def _blobs(name: str, n: int, d: int, m: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = _rng(name)
+    y = np.arange(n) % m
+    return rng.normal(size=(n, d)) + 2.0 * rng.normal(size=(m, d))[y], y
+
+
+def _packed(path: Path, text: str) -> None:
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def letter(path: Path) -> None:
+    X, y = _blobs("letter", sources.LETTER_ROWS, 16, 26)
+    rows = (f"{label + 1} " + " ".join(f"{x:.6g}" for x in row) for row, label in zip(X, y, strict=True))
+    _packed(path, "\n".join(rows))
+
+
+def usps(path: Path) -> None:
+    X, y = _blobs("usps", 300, 256, 10)
+    thousandths = np.clip(300 * X, -1000, 1000).astype(np.int16)
+    np.savez(
+        path, X_train=thousandths[:200], y_train=y[:200].astype(np.uint8), X_test=thousandths[200:],
+        y_test=y[200:].astype(np.uint8),
+    )  # fmt: skip
+
+
+def news20(path: Path) -> None:
+    X, y = _blobs("news20", 240, 60, 20)
+    csr = sparse.csr_matrix(np.maximum(X, 0.0).round().astype(np.uint16))
+    np.savez(
+        path, data=csr.data, indices=csr.indices, indptr=csr.indptr, shape=np.array(csr.shape),
+        y=y.astype(np.uint8),
+    )  # fmt: skip
+
+
+def silhouettes(pixels: int) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        X, y = _blobs("silhouettes", 300, pixels, 12)
+        parts = {}
+        for name, rows in (("train", slice(0, 150)), ("val", slice(150, 220)), ("test", slice(220, 300))):
+            parts[f"{name}_data"] = (X[rows] > 0).astype(np.uint8)
+            parts[f"{name}_labels"] = (y[rows] + 1).reshape(-1, 1)
+        io.savemat(path, parts)
+
+    return write
+
+
+def target_table(name: str, d: int, m: int) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        X, y = _blobs(name, 90, d, m)
+        head = "\t".join([*(f"A{j}" for j in range(d)), "target"])
+        rows = ("\t".join([*(f"{x:.4f}" for x in row), str(c)]) for row, c in zip(X, y, strict=True))
+        _packed(path, "\n".join([head, *rows]) + "\n")
+
+    return write
+
+
+def monks(path: Path) -> None:
+    rng = _rng(path.name)
+    rows = [",".join(map(str, [c % 2, *rng.integers(1, 5, 6)])) for c in range(40)]
+    attributes = "\n".join(f"@attribute a{j} {{1,2,3,4}}" for j in range(7))
+    path.write_text(f"@relation ' '\n\n{attributes}\n\n@data\n" + "\n".join(rows) + "\n")
+
+
+def german(path: Path) -> None:
+    X, y = _blobs("german", 80, 24, 2)
+    rows = (" ".join([*(f"{int(10 * x):4d}" for x in row), str(c + 1)]) for row, c in zip(X, y, strict=True))
+    _packed(path, " ".join(map(str, range(24))) + " Target\n" + "\n".join(rows) + "\n")
+
+
+def keel(name: str, d: int) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        X, y = _blobs(name, 80, d, 2)
+        rows = (
+            ", ".join([*(f"{x:.3f}" for x in row), f"{2.0 * c - 1.0}"]) for row, c in zip(X, y, strict=True)
+        )
+        path.write_text(f"@relation {name}\n@attribute x real\n@data\nx,y,z\n" + "\n".join(rows) + "\n")
+
+    return write
+
+
+def housing(path: Path) -> None:
+    X, y = _blobs("housing", 60, 13, 5)
+    rows = (",".join([*(f"{x:.4f}" for x in row), f"{c + 1.5}"]) for row, c in zip(X, y, strict=True))
+    _packed(path, ",".join(f"a{j}" for j in range(13)) + ",medv\n" + "\n".join(rows) + "\n")
+
+
+def abalone(path: Path) -> None:
+    X, y = _blobs("abalone", 60, 7, 6)
+    rows = (",".join(["MFI"[c % 3], *(f"{x:.4f}" for x in row), str(c)]) for row, c in zip(X, y, strict=True))
+    _packed(path, "\n".join(rows) + "\n")
+
+
+def cpusmall(path: Path) -> None:
+    X, y = _blobs("cpusmall", 60, 12, 4)
+    rows = (
+        " ".join([str(c), *(f"{j + 1}:{x:.4f}" for j, x in enumerate(row))])
+        for row, c in zip(X, y, strict=True)
+    )
+    _packed(path, "\n".join(rows) + "\n")
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "letter": letter,
+    "usps": usps,
+    "optdigits": target_table("optdigits", 64, 10),
+    "news20": news20,
+    "silhouettes28": silhouettes(784),
+    "silhouettes16": silhouettes(256),
+    "monks": monks,
+    "australian": target_table("australian", 14, 2),
+    "splice": target_table("splice", 60, 3),
+    "spambase": target_table("spambase", 57, 2),
+    "german": german,
+    "titanic": keel("titanic", 3),
+    "phoneme": keel("phoneme", 5),
+    "madelon": target_table("madelon", 500, 2),
+    "housing": housing,
+    "abalone": abalone,
+    "cpusmall": cpusmall,
+}
+
+
+def write_all(folder: Path) -> Path:
+    for name, write in WRITERS.items():
+        for file in sources.SOURCES[name].files:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            write(folder / file)
+    return folder
