@@ -1,0 +1,71 @@
+"""Average top-k loss for binary classification and regression, certified.
+
+The k largest losses are averaged where empirical risk averages all:
+
+    P(w) = (1/k) sum_{i <= k} l_[i](<w, x_i>; y_i) + |w|^2 / (2 C)
+
+    minimise(X, y, "hinge", k, C)    the optimum, with a lower bound that shows it        (`solving`)
+    certify(problem, w)              a certificate for w from anywhere                    (`problem`)
+    average_top, variational, ...    the aggregate, its variational form, the maps of C   (`aggregates`)
+
+What reprints the paper's tables and figures is in `experiments`, as functions of arrays:
+
+    compare(X, y, loss, seed)        one split of Table 1 or 2: maximum, average and best k, each with the
+                                     C and k that validation selected, and the test error or RMSE
+    error_by_k(X, y, loss, seed)     one line of figure 3: (k, test error) at C = 100
+    to_unit_interval(y)              the targets of Table 2
+
+Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", NIPS 2017.
+"""
+
+from __future__ import annotations
+
+from solvers.average_top.aggregates import (
+    C_from_equation_3,
+    C_from_svm,
+    C_to_equation_3,
+    average_top,
+    kth_largest,
+    top_weights,
+    variational,
+)
+from solvers.average_top.losses import (
+    INDIVIDUAL_LOSSES,
+    Absolute,
+    Hinge,
+    IndividualLoss,
+    Logistic,
+    Square,
+    individual_loss,
+)
+from solvers.average_top.problem import (
+    AverageTopProblem,
+    AverageTopResult,
+    Certificate,
+    LowerBound,
+    certify,
+)
+from solvers.average_top.solving import minimise
+
+__all__ = [
+    "INDIVIDUAL_LOSSES",
+    "Absolute",
+    "AverageTopProblem",
+    "AverageTopResult",
+    "C_from_equation_3",
+    "C_from_svm",
+    "C_to_equation_3",
+    "Certificate",
+    "Hinge",
+    "IndividualLoss",
+    "Logistic",
+    "LowerBound",
+    "Square",
+    "average_top",
+    "certify",
+    "individual_loss",
+    "kth_largest",
+    "minimise",
+    "top_weights",
+    "variational",
+]
