@@ -1,9 +1,9 @@
 """The fully corrective bundle method, for features that are too wide or too sparse for the interior point.
 
 Every w gives a cut: the weights p of its k largest losses and their derivatives make a lower bound of P,
-known by W = -C X^T u and b alone.  The next w is where the best convex combination of all cuts has its minimum, a
-small quadratic program over the simplex.  In the language of `solvers.atoms` cuts are atoms with lam = 1/C,
-and this is Frank-Wolfe on (u, p) whose direction is the top k, fully corrective.
+known by W = -C X^T u and b alone.  The next w is where the best convex combination of all cuts has its
+minimum, a small quadratic program over the simplex.  In the language of `solvers.atoms` cuts are atoms with
+lam = 1/C, and this is Frank-Wolfe on (u, p) whose direction is the top k, fully corrective.
 """
 
 from __future__ import annotations

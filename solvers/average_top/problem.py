@@ -1,8 +1,8 @@
 """The problem: P(w) = AT_k(l(w)) + |w|^2 / (2 C), its lower bounds, and what a run has reached.
 
 For any scores z and weights p in the set of AT_k, with u_i = p_i l'(z_i) and
-b = sum_i p_i (l(z_i) - l'(z_i) z_i), convexity says P(w) >= b + <X^T u, w> + |w|^2 / (2 C) for every w, and the
-minimum of the right side is
+b = sum_i p_i (l(z_i) - l'(z_i) z_i), convexity says P(w) >= b + <X^T u, w> + |w|^2 / (2 C) for every w, and
+the minimum of the right side is
 
     D(u, b) = b - (C/2) |X^T u|^2,    reached at w = -C X^T u.
 
