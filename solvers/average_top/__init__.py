@@ -5,8 +5,11 @@ The k largest losses are averaged where empirical risk averages all:
     P(w) = (1/k) sum_{i <= k} l_[i](<w, x_i>; y_i) + |w|^2 / (2 C)
 
     minimise(X, y, "hinge", k, C)    the optimum, with a lower bound that shows it        (`solving`)
-    certify(problem, w)              a certificate for w from anywhere                    (`problem`)
+    minimise_with_kernel(...)        the same over the functions of a kernel: AT_k-SVM    (`kernel_svm`)
+    stochastic_gradient(problem)     the paper's baseline, certified                      (`stochastic`)
+    certify(problem, w)              a certificate for w from anywhere                    (`certificate`)
     average_top, variational, ...    the aggregate, its variational form, the maps of C   (`aggregates`)
+    sufficient_share, error_bound    what the paper proves about k                        (`theory`)
 
 What reprints the paper's tables and figures is in `experiments`, as functions of arrays:
 
@@ -29,6 +32,8 @@ from solvers.average_top.aggregates import (
     top_weights,
     variational,
 )
+from solvers.average_top.certificate import certify
+from solvers.average_top.kernel_svm import minimise_with_kernel
 from solvers.average_top.losses import (
     INDIVIDUAL_LOSSES,
     Absolute,
@@ -43,9 +48,9 @@ from solvers.average_top.problem import (
     AverageTopResult,
     Certificate,
     LowerBound,
-    certify,
 )
 from solvers.average_top.solving import minimise
+from solvers.average_top.stochastic import stochastic_gradient
 
 __all__ = [
     "INDIVIDUAL_LOSSES",
@@ -66,6 +71,8 @@ __all__ = [
     "individual_loss",
     "kth_largest",
     "minimise",
+    "minimise_with_kernel",
+    "stochastic_gradient",
     "top_weights",
     "variational",
 ]

@@ -182,17 +182,6 @@ class AverageTopResult(Certificate):
     bound: LowerBound | None = field(default=None, repr=False)
 
 
-def certify(problem: AverageTopProblem, w: Float64Array, dual: float | None = None) -> Certificate:
-    """Certify any w (d,), wherever it comes from.
-
-    `dual` is a lower bound of the optimum, such as the `dual` of an exact run on the same problem; without
-    one the subgradient at w makes one, and the gap is (C/2) |subgradient|^2: it is 0 at the optimum of
-    smooth losses without ties, and large elsewhere.
-    """
-    primal, bound = problem.evaluated(np.asarray(w, dtype=np.float64))
-    return Certificate(primal, bound.value if dual is None else dual)
-
-
 def settled(problem: AverageTopProblem, w: Float64Array, primal: float, dual: float, tol: float) -> bool:
     """Say whether w is good enough: within tol, and known to be, or known not to be, at w = 0."""
     certificate = Certificate(primal, dual)

@@ -1,0 +1,152 @@
+"""AT_k with kernels: any of the losses in the space of a kernel, and the AT_k-SVM in the paper's own terms.
+
+By the representer theorem f = sum_j c_j k(x_j, .) with c = -C u.  The problem is solved in the features of
+`solvers.kernel_features`, and certified on the kernel matrix itself:
+
+    P(c) = AT_k(l(K c)) + c^T K c / (2 C),    D(u, b) = b - (C/2) u^T K u.
+
+With the hinge this is the AT_k-SVM.  Times k/n, with rho = 1 - t and C_3 = C n/k, it is eq. 5, and less k/n
+
+    (6)  min over f and 0 <= rho <= 1 of (1/n) sum_i [rho - y_i f(x_i)]_+ - (k/n) rho + |f|^2 / (2 C_3),
+
+whose dual, missing from the paper, is with alpha_i = (k/n) p_i
+
+    max  sum_i alpha_i - k/n - (C_3/2) |sum_i alpha_i y_i k(x_i, .)|^2
+    over 0 <= alpha_i <= 1/n, sum_i alpha_i <= k/n.
+
+For k = n that is the C-SVM without a bias.  Where rho <= 1 does not bind it is the nu-SVM without a bias for
+nu = k/n, but for scale: f and rho are C_3 times those at C_3 = 1.  It does not bind where
+C_3 (k/n) max_i k(x_i, x_i) <= 1; the paper asks for C_3 = 1 and k(x, x) <= 1, which implies that.
+Likewise the absolute loss is the nu-SVR without a bias for nu = k/n, with t in the place of its epsilon.
+Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", NIPS 2017, eq. 5 and 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from solvers.average_top.aggregates import average_top, kth_largest
+from solvers.average_top.interior_point import interior_point
+from solvers.average_top.problem import AverageTopProblem, AverageTopResult, LowerBound
+from solvers.errors import InvalidProblemError
+from solvers.kernel_features import KernelFeatures
+from solvers.kernel_problem import KernelExpansion
+from solvers.problem import relative_gap
+from solvers.stopping import Status
+from solvers.typing import Float64Array
+
+#: Coefficients below this share of the largest are left out where that costs less than tol.
+_NEGLIGIBLE = 1e-7
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KernelResult(AverageTopResult):
+    """What a run with a kernel reached; values are those of the kernel matrix.
+
+    Attributes
+    ----------
+    w : (r,) weights of the factor's features; they mean nothing besides.
+    expansion : the support and its coefficients (s, 1), which score new rows.
+    coefficients : (n,) those of all training rows.
+    """
+
+    expansion: KernelExpansion = field(repr=False)
+    coefficients: Float64Array = field(repr=False)
+
+
+def minimise_with_kernel(
+    kernel: Any,
+    X: Any,
+    y: Any,
+    loss: Any,
+    k: float,
+    C: float,
+    *,
+    tol: float = 1e-6,
+    max_iterations: int = 200,
+) -> KernelResult:
+    """Minimise AT_k(l(f)) + |f|^2 / (2 C) over the functions f of a kernel, and certify the result.
+
+    `kernel` is what `solve` takes: a name, a value, "precomputed" with X = K(train, train), or a
+    `KernelFeatures`, which serves many calls on the same rows.  K must fit in memory and a round takes n^3
+    multiplications.  `WithConstant` around a kernel makes a bias.  Errors are those of `minimise`, and of
+    `KernelFeatures.of`.
+    """
+    features = KernelFeatures.of(kernel, X)
+    problem = AverageTopProblem.of(features.rows, y, loss, k, C)
+    result = interior_point(problem, 0.5 * tol, max_iterations)
+    if result.bound is None:
+        raise InvalidProblemError("the kernel values are too large for this C; scale the features or lower C")
+    dual = _dual(features.K, result.bound, problem.C)
+    primal, coefficients = np.inf, np.zeros(problem.n)
+    for candidate in _candidates(result, features, problem):
+        value = _primal(features.K, candidate, problem)
+        if value < primal - 0.25 * tol * abs(dual):
+            primal, coefficients = value, candidate
+    expansion = KernelExpansion.of(
+        features.kernel, features.train, np.arange(problem.n), coefficients[:, None]
+    )
+    solved = relative_gap(primal - dual, primal) <= tol
+    status = Status.SOLVED if solved else result.status
+    if not solved and status is Status.SOLVED:
+        status = Status.NO_PROGRESS
+    return KernelResult(
+        primal, dual, result.w, status, result.iterations, result.collapsed, result.bound,
+        expansion=expansion, coefficients=coefficients,
+    )  # fmt: skip
+
+
+def _candidates(
+    result: AverageTopResult, features: KernelFeatures, problem: AverageTopProblem
+) -> list[Float64Array]:
+    """Give coefficients (n,) of the optimum, those with the smallest support first."""
+    if result.collapsed or result.bound is None:
+        return [np.zeros(problem.n)]
+    whole = -problem.C * result.bound.u
+    sparse = np.where(np.abs(whole) > _NEGLIGIBLE * np.abs(whole).max(), whole, 0.0)
+    pivots = np.zeros(problem.n)
+    pivots[features.pivots] = features.coefficients(result.w[:, None])[:, 0]
+    return [sparse, whole, pivots]
+
+
+def _primal(K: Float64Array, coefficients: Float64Array, problem: AverageTopProblem) -> float:
+    scores = K @ coefficients
+    norm = max(float(coefficients @ scores), 0.0)
+    return average_top(problem.pieces(scores).losses(), problem.k) + norm / (2.0 * problem.C)
+
+
+def _dual(K: Float64Array, bound: LowerBound, C: float) -> float:
+    return bound.b - 0.5 * C * max(float(bound.u @ (K @ bound.u)), 0.0)
+
+
+def equation_5(scores: Float64Array, y: Float64Array, t: float, k: float, C_3: float, norm: float) -> float:
+    """Give the objective of eq. 5 at the scores f(x_i) (n,), t >= 0 and norm = |f|^2."""
+    outer = np.maximum(np.maximum(1.0 - y * scores, 0.0) - t, 0.0)
+    return float(outer.mean()) + k / len(y) * t + norm / (2.0 * C_3)
+
+
+def equation_6(scores: Float64Array, y: Float64Array, rho: float, k: float, C_3: float, norm: float) -> float:
+    """Give the objective of eq. 6 at the scores f(x_i) (n,), rho in [0, 1] and norm = |f|^2."""
+    return float(np.maximum(rho - y * scores, 0.0).mean()) - k / len(y) * rho + norm / (2.0 * C_3)
+
+
+def dual_of_equation_6(K: Float64Array, y: Float64Array, alpha: Float64Array, k: float, C_3: float) -> float:
+    """Give the dual of eq. 6 at alpha (n,), 0 <= alpha_i <= 1/n with sum at most k/n."""
+    signed = alpha * y
+    return float(alpha.sum()) - k / len(y) - 0.5 * C_3 * float(signed @ (K @ signed))
+
+
+def rho_of(scores: Float64Array, y: Float64Array, k: float) -> float:
+    """Give the rho that minimises eq. 6 at these scores: 1 less the smallest hinge loss that counts.
+
+    For k = n every rho from 0 to 1 less the smallest loss does.
+    """
+    return 1.0 - kth_largest(np.maximum(1.0 - y * scores, 0.0), k)
+
+
+def is_nu_svm(K: Float64Array, k: float, C_3: float) -> bool:
+    """Say whether rho <= 1 surely does not bind in eq. 6, so that it is the nu-SVM for nu = k/n."""
+    return C_3 * k / len(K) * float(np.diag(K).max()) <= 1.0
