@@ -1,0 +1,298 @@
+"""The average top-k risk, against its definition, a general convex solver and the dual points themselves."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from solvers import (
+    METHODS,
+    AverageTopK,
+    InvalidProblemError,
+    MaxHinge,
+    MeanRisk,
+    SerialExecutor,
+    Softmax,
+    StateLostError,
+    Status,
+    TopKHinge,
+    TruncatedTopKEntropy,
+    UnsupportedCombinationError,
+    UsunierHinge,
+    solve,
+)
+from solvers.atoms import Atoms
+from solvers.block_stats import BlockStats
+from solvers.orders import OracleOrder, SelectedOrder
+from solvers.risk_executor import TopLossExecutor
+from solvers.risks import LargestLosses
+from tests.reference import losses as reference
+from tests.reference.risks import (
+    dual_of_cuts,
+    mean_of_largest,
+    top_optimum,
+    top_primal,
+    top_weights,
+)
+from tests.solvers.problems import EVERY_LOSS, M, examples, loss_name
+
+CONVEX = [loss for loss in EVERY_LOSS if loss.form(M).convex]
+HINGES = [loss for loss in CONVEX if not loss.form(M).smooth]
+#: Every convex loss as it is, and the hinges smoothed.
+CASES = [(loss, 0.0) for loss in CONVEX] + [(loss, 0.5) for loss in HINGES]
+ABLE = [name for name, spec in METHODS.items() if spec.any_risk]
+
+
+def case_name(value):
+    return getattr(value, "name", None)
+
+
+def run(X, y, loss, k, *, lam=0.05, **options):
+    options = {"tol": 1e-7, "max_passes": 400, "m": M, **options}
+    return solve(X, y, loss, lam, risk=AverageTopK(k), **options)
+
+
+def clouds(n=30, d=4):
+    return examples(n=n, d=d)
+
+
+class TestTheLargestLosses:
+    """Selection on its own, for the blocks and the coordinator do the same arithmetic."""
+
+    @pytest.mark.parametrize("k", [1.0, 2.0, 3.5, 6.25, 7.0])
+    def test_the_weights_attain_the_maximum_and_ties_go_by_row(self, k) -> None:
+        losses = np.array([1.0, 0.0, 3.0, 1.0, 3.0, 1.0, 0.5])
+        found = LargestLosses.of(math.ceil(k), np.arange(7), losses)
+        chosen = AverageTopK(k).selected(found, 7)
+        p = np.zeros(7)
+        p[chosen.rows] = chosen.weights / 7
+        np.testing.assert_allclose(p, top_weights(losses, k), rtol=1e-15)
+        assert p @ losses == pytest.approx(mean_of_largest(losses, k), rel=1e-15)
+
+    def test_merging_in_any_split_keeps_the_same_rows(self) -> None:
+        random = np.random.default_rng(0)
+        losses = random.integers(0, 6, 40).astype(float)
+        rows = np.arange(40)
+        whole = LargestLosses.of(11, rows, losses)
+        for cut in range(41):
+            left = LargestLosses.of(11, rows[:cut], losses[:cut])
+            merged = left.merge(LargestLosses.of(11, rows[cut:], losses[cut:]))
+            np.testing.assert_array_equal(merged.rows, whole.rows)
+            np.testing.assert_array_equal(merged.losses, whole.losses)
+
+    def test_a_loss_that_is_no_number_is_among_them(self) -> None:
+        found = LargestLosses.of(2, np.arange(4), np.array([1.0, 2.0, np.nan, 3.0]))
+        assert list(found.rows) == [2, 3]
+        assert found.losses[0] == np.inf
+
+
+@pytest.mark.parametrize("k", [1.0, 7.5])
+@pytest.mark.parametrize("loss", HINGES, ids=loss_name)
+def test_the_optimum_is_that_of_a_general_solver(loss, k) -> None:
+    """An interior point method solves the same problem, written with epigraphs, to about 1e-8."""
+    X, y = clouds(n=15, d=3)
+    best = top_optimum(X, y, loss, 0.05, k, M)
+    result = run(X, y, loss, k)
+    assert result.status is Status.SOLVED
+    assert result.dual <= best * (1.0 + 1e-6)
+    assert best <= result.primal * (1.0 + 1e-6)
+    assert result.primal == pytest.approx(best, rel=2e-6)
+
+
+@pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
+def test_the_cuts_of_a_run_are_a_dual_point_that_certifies_it(loss, smoothing) -> None:
+    """p and A made of the stored points by definition are feasible, and D there is not below the reported."""
+    X, y = clouds(n=20, d=3)
+    k = 9.5
+    result = run(X, y, loss, k, smoothing=smoothing, tol=1e-4)
+    assert result.status is Status.SOLVED
+    assert result.gap_kind == "true"
+    primal = top_primal(X, y, loss, 0.05, smoothing, k, result.W)
+    assert result.primal == pytest.approx(primal, rel=1e-11)
+    points, shares = Atoms.of(result.problem, result.state).cuts()
+    assert (shares > 0).all()
+    assert shares.sum() <= 1.0 + 1e-12
+    p, A, dual = dual_of_cuts(X, y, loss, 0.05, smoothing, k, points, shares)
+    assert p.min() >= 0.0
+    assert p.max() <= (1.0 + 1e-12) / k
+    assert p.sum() <= 1.0 + 1e-12
+    for i in np.flatnonzero(p):
+        assert reference.infeasibility(loss, A[i] / p[i], y[i]) <= 1e-9
+    assert dual >= result.dual - 1e-10 * abs(result.primal)
+    assert dual <= primal * (1.0 + 1e-10)
+    np.testing.assert_allclose(X.T @ A / 0.05, result.W, atol=1e-9 * max(np.abs(result.W).max(), 1.0))
+
+
+@pytest.mark.parametrize("method", ABLE)
+@pytest.mark.parametrize("loss", [TopKHinge(3), Softmax()], ids=loss_name)
+def test_every_method_bounds_the_same_optimum(method, loss) -> None:
+    X, y = clouds()
+    best = run(X, y, loss, 6.5)
+    result = run(X, y, loss, 6.5, method=method, tol=1e-2, max_passes=300)
+    assert result.dual <= best.primal * (1.0 + 1e-12)
+    assert best.dual <= result.primal * (1.0 + 1e-12)
+    assert 0.0 <= result.relative_gap < 0.25
+
+
+@pytest.mark.parametrize("loss", HINGES, ids=loss_name)
+def test_the_gap_is_the_slope_towards_the_vertex(loss) -> None:
+    """lam |W|^2 + AT_k - b = b_U - b - lam <W, W_U> + lam |W|^2, with U made by definition."""
+    X, y = clouds()
+    k, lam, states = 7.5, 0.05, []
+    result = run(
+        X, y, loss, k, method="fw", max_passes=30, tol=1e-12, callbacks=[lambda _, s: states.append(s)]
+    )
+    for record, state in list(zip(result.history[1:], states[:-1], strict=True))[::7]:
+        S = X @ state.W
+        losses = np.array([reference.sorted_loss(loss, s, label) for s, label in zip(S, y, strict=True)])
+        p = top_weights(losses, k)
+        U = np.array([reference.gradient(loss, s, label) for s, label in zip(S, y, strict=True)])
+        b = sum(p[i] * reference.minus_conjugate(loss, U[i], y[i]) for i in range(len(y)))
+        W_U = X.T @ (p[:, None] * U) / lam
+        slope = b - state.b - lam * np.sum(state.W * (W_U - state.W))
+        assert record.gap == pytest.approx(slope, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("loss", [TopKHinge(3), UsunierHinge(2), Softmax()], ids=loss_name)
+@pytest.mark.parametrize("kind", ["dense", "float32", "csr"])
+def test_the_answer_does_not_depend_on_the_blocks(loss, kind) -> None:
+    """The blocks answer alike at any W, but for rounding, and end at the same objective."""
+    X, y = examples(n=200, d=4)
+    if kind == "float32":
+        X = X.astype(np.float32)
+    if kind == "csr":
+        X = sparse.csr_matrix(np.where(np.abs(X) > 0.5, X, 0.0))
+    k, results, answers = 40.5, [], []
+    W = np.random.default_rng(1).standard_normal((4, M))
+    for blocks in (1, 2, 7):
+        with SerialExecutor(blocks=blocks) as executor:
+            results.append(run(X, y, loss, k, tol=1e-4, executor=executor))
+            at_top = TopLossExecutor(executor, results[0].problem, AverageTopK(k))
+            answers.append(at_top.run(OracleOrder(0, W, exact=True)))
+    for result, answer in zip(results[1:], answers[1:], strict=True):
+        assert result.status is Status.SOLVED
+        assert result.primal == pytest.approx(results[0].primal, rel=1e-4)  # both are that near the optimum
+        assert answer.loss == pytest.approx(answers[0].loss, rel=1e-12)
+        assert answer.b_u == pytest.approx(answers[0].b_u, rel=1e-12)
+        np.testing.assert_allclose(answer.product, answers[0].product, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("loss", [MaxHinge(), Softmax()], ids=loss_name)
+def test_all_losses_are_the_mean(loss) -> None:
+    X, y = clouds()
+    top = run(X, y, loss, float(len(y)))
+    mean = solve(X, y, loss, 0.05, method="fw_fully_corrective", tol=1e-7, max_passes=400, m=M)
+    other = solve(X, y, loss, 0.05, risk=MeanRisk(), tol=1e-6, max_passes=2000, m=M)
+    assert top.primal == pytest.approx(mean.primal, rel=2e-7)
+    assert top.dual <= other.primal * (1.0 + 1e-12)
+    assert other.dual <= top.primal * (1.0 + 1e-12)
+
+
+def test_a_run_goes_on_where_it_stopped() -> None:
+    X, y = clouds()
+    straight = run(X, y, TopKHinge(2), 6.5)
+    first = run(X, y, TopKHinge(2), 6.5, max_passes=12)
+    assert first.status is Status.MAX_PASSES
+    second = run(X, y, TopKHinge(2), 6.5, state=first.state)
+    np.testing.assert_array_equal(second.W, straight.W)
+    assert second.passes == straight.passes
+
+
+class TestCollapse:
+    """Every example twice, with two labels: no W gets more than half of the losses below those of W = 0."""
+
+    def data(self):
+        X, y = clouds()
+        return np.concatenate([X, X]), np.concatenate([y, (y + 1) % M])
+
+    def test_it_is_found_and_said(self) -> None:
+        X, y = self.data()
+        result = run(X, y, MaxHinge(), 5.0, tol=1e-4)
+        assert result.status is Status.SOLVED
+        assert result.collapsed
+        # The loss of every example at W = 0 is 1, and W = 0 is the optimum.
+        assert result.primal == pytest.approx(1.0, rel=2e-4)
+        assert result.dual == pytest.approx(1.0, rel=2e-4)
+
+    def test_it_is_not_said_of_others(self) -> None:
+        X, y = clouds()
+        assert not run(X, y, MaxHinge(), 20.0).collapsed
+        assert not run(*self.data(), MaxHinge(), 5.0, max_passes=2).collapsed
+        assert not solve(*self.data(), MaxHinge(), 1e6, m=M).collapsed
+
+
+def test_a_kernel_sees_the_same_risk() -> None:
+    X, y = clouds()
+    plain = run(X, y, TopKHinge(2), 6.5)
+    kernel = run(X, y, TopKHinge(2), 6.5, kernel="linear")
+    assert kernel.primal == pytest.approx(plain.primal, rel=1e-6)
+    assert kernel.relative_gap <= 1e-6
+    np.testing.assert_allclose(kernel.decision_function(X), plain.decision_function(X), atol=1e-4)
+
+
+class TestLostRows:
+    """A block that answers for other rows than it was asked for is noticed."""
+
+    def test_a_vertex_that_lacks_rows_is_refused(self) -> None:
+        class Careless(SerialExecutor):
+            def run(self, order):
+                if isinstance(order, SelectedOrder):
+                    order = SelectedOrder(order.W, order.rows.between(0, 5), order.exact)
+                return super().run(order)
+
+        X, y = clouds()
+        with pytest.raises(StateLostError, match="of the 7 rows"):
+            run(X, y, MaxHinge(), 7.0, executor=Careless())
+
+    def test_an_answer_without_losses_is_refused(self) -> None:
+        class Careless(SerialExecutor):
+            def run(self, order):
+                return BlockStats(rows=super().run(order).rows)
+
+        with pytest.raises(StateLostError, match="cover 30 of 30 rows"):
+            run(*clouds(), MaxHinge(), 7.0, executor=Careless())
+
+
+def test_an_overflow_is_said() -> None:
+    X, y = clouds()
+    assert run(1e200 * X, y, MaxHinge(), 7.0, lam=2.0).status is Status.NONFINITE
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("k", [0.5, 0, -1, math.nan, math.inf, True, "5", None])
+    def test_a_k_that_is_none(self, k) -> None:
+        with pytest.raises(InvalidProblemError, match="average_top_k"):
+            AverageTopK(k)
+
+    def test_more_examples_than_there_are(self) -> None:
+        with pytest.raises(InvalidProblemError, match=r"there are 30 rows; take k <= 30"):
+            run(*clouds(), MaxHinge(), 31)
+
+    def test_a_risk_that_is_none(self) -> None:
+        X, y = clouds()
+        with pytest.raises(InvalidProblemError, match="AverageTopK"):
+            solve(X, y, MaxHinge(), 0.1, risk=5)
+
+    @pytest.mark.parametrize("method", sorted(set(METHODS) - set(ABLE)))
+    def test_methods_that_need_other_duals(self, method) -> None:
+        with pytest.raises(UnsupportedCombinationError, match="average_top_k; take one of fw"):
+            run(*clouds(), Softmax(), 5, method=method)
+
+    @pytest.mark.parametrize("method", [name for name in ABLE if METHODS[name].lifted])
+    def test_smoothing_through_duals(self, method) -> None:
+        with pytest.raises(UnsupportedCombinationError, match="take one of fw_away"):
+            run(*clouds(), MaxHinge(), 5, smoothing=0.5, method=method)
+
+    def test_what_counts_examples(self) -> None:
+        X, y = clouds()
+        with pytest.raises(UnsupportedCombinationError, match="sample_weight"):
+            run(X, y, MaxHinge(), 5, sample_weight=np.arange(30.0))
+        with pytest.raises(UnsupportedCombinationError, match="keep_duals"):
+            run(X, y, MaxHinge(), 5, method="fw", keep_duals=True)
+
+    def test_a_loss_that_is_not_convex(self) -> None:
+        with pytest.raises(UnsupportedCombinationError, match="not convex"):
+            run(*clouds(), TruncatedTopKEntropy(2), 5)
