@@ -11,6 +11,7 @@ from solvers.executor import SerialExecutor
 from solvers.half_floats import widened
 from solvers.losses.base import Loss
 from solvers.problem import SmoothingKind
+from solvers.risks import MEAN_RISK, AverageTopK, Risk
 from solvers.row_packing import pack, unpack
 
 #: Enough passes to meet every kernel: the second round applies the step of the first, and dual_ascent
@@ -32,6 +33,7 @@ def compile_kernels(
     smoothing_kind: SmoothingKind = "moreau",
     keep_duals: bool = False,
     sparse: bool = False,
+    risk: Risk = MEAN_RISK,
 ) -> None:
     """Compile (or load) what features (n, d) with this loss and method need, on a tiny problem.
 
@@ -55,5 +57,6 @@ def compile_kernels(
         executor=SerialExecutor(),
         smoothing_kind=smoothing_kind,
         keep_duals=keep_duals,
+        risk=AverageTopK(_ROWS / 2) if isinstance(risk, AverageTopK) else risk,
         m=m,
     )
