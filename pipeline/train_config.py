@@ -28,6 +28,8 @@ LOSS_NAMES = (
     "truncated_topk_entropy",
     "one_vs_all_hinge",
     "one_vs_all_logistic",
+    "multilabel_hinge",
+    "multilabel_softmax",
 )
 METHOD_NAMES = (
     "dual_ascent",

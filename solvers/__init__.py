@@ -28,10 +28,13 @@ from solvers.kernel_functions import (
 )
 from solvers.kernel_problem import KernelResult
 from solvers.kernel_registry import KERNELS, kernel_from_dict, make_kernel
+from solvers.label_sets import LabelSets
 from solvers.losses import (
     LOSSES,
     Loss,
     MaxHinge,
+    MultilabelHinge,
+    MultilabelSoftmax,
     OneVsAll,
     Softmax,
     StructuredHinge,
@@ -77,10 +80,13 @@ __all__ = [
     "Kernel",
     "KernelFeatures",
     "KernelResult",
+    "LabelSets",
     "LinearKernel",
     "Loss",
     "MaxHinge",
     "MeanRisk",
+    "MultilabelHinge",
+    "MultilabelSoftmax",
     "Node",
     "NonFiniteError",
     "OneVsAll",

@@ -17,6 +17,7 @@ from solvers.executor import DualRows, Executor, SerialExecutor, ThreadExecutor
 from solvers.inputs import checked_problem, checked_seed, checked_weights
 from solvers.iteration import Callback, Run, iterate
 from solvers.kernel_problem import solve_with_kernel
+from solvers.label_sets import LabelSets
 from solvers.losses.base import Loss
 from solvers.method_registry import MethodSpec, default_method, method_named
 from solvers.problem import Problem, SmoothingKind, problem_key, relative_gap
@@ -48,6 +49,7 @@ def solve(
     *,
     risk: Risk = MEAN_RISK,
     smoothing_kind: SmoothingKind = "moreau",
+    label_sets: LabelSets | None = None,
     keep_duals: bool = False,
     time_limit: float | None = None,
     m: int | None = None,
@@ -61,7 +63,8 @@ def solve(
     Parameters
     ----------
     X : (n, d) features, one example per row: NumPy array, memory map, Zarr array or SciPy CSR matrix.
-    y : (n,) whole numbers from 0 to m - 1.
+    y : (n,) whole numbers from 0 to m - 1; with a loss of several labels an indicator matrix (n, m), or the
+        numbers (n,) of `label_sets`.
     loss : one of the losses of this package, such as ``TopKHinge(5)``.
     lam : weight of the regulariser; C = 1/(lam n).
     smoothing : gamma of the Moreau envelope; 0 trains on the loss itself.
@@ -89,6 +92,7 @@ def solve(
         number of examples that no W gets right may leave W = 0 as the optimum: ``result.collapsed``.
     smoothing_kind : "moreau" smooths in all m scores, "others" in those of the other classes only, which is
         Lapin's smooth top-k hinge.
+    label_sets : the label sets that y numbers; None where it does not.
     keep_duals : keep A (n, m) also with a Frank-Wolfe method and no smoothing, where it is not needed.
     time_limit : seconds.
     m : number of classes; by default the largest label + 1.
@@ -107,7 +111,9 @@ def solve(
     """
     spec = method_named(default_method(risk) if method is None else method)
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
-    problem, rows, labels = checked_problem(X, y, loss, lam, smoothing, smoothing_kind, m, risk)
+    problem, rows, labels = checked_problem(
+        X, y, loss, lam, smoothing, smoothing_kind, m, risk, label_sets=label_sets
+    )
     weights, seed = checked_weights(sample_weight, problem.n), checked_seed(seed)
     spec.refuse(problem)
     _refuse_counts(problem, weights, keep_duals=keep_duals)
@@ -117,7 +123,7 @@ def solve(
             solve, y=labels, loss=loss, lam=lam, smoothing=smoothing, method=spec.name, sample_weight=weights,
             tol=tol, max_passes=max_passes, seed=seed, executor=executor, callbacks=callbacks,
             smoothing_kind=smoothing_kind, keep_duals=keep_duals, time_limit=time_limit, m=problem.m,
-            state=state, duals=duals, risk=risk,
+            state=state, duals=duals, risk=risk, label_sets=problem.label_sets,
         )  # fmt: skip
         remote = executor if keep_duals and executor is not None and not executor.in_process else None
         return solve_with_kernel(kernel, problem, rows, labels, weights, linear, tol, remote)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from solvers.projections.columns import BINARY_HINGE_KIND, column_update_two
+from solvers.projections.columns import column_update_two
+from solvers.projections.kinds import margin_at
 from solvers.projections.workspace import column_workspace
 from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
@@ -105,15 +106,11 @@ def project_rows(
     work, index_work = column_workspace(m)
     q, alpha = np.empty(m), np.empty(m)
     for t in range(len(Z)):
-        own = y[t]
-        if kind == BINARY_HINGE_KIND:
-            for j in range(m):
-                q[j] = (1.0 if j == own else -1.0) - Z[t, j]
-        else:
-            for j in range(m):
-                q[j] = -Z[t, j]
-                if j != own:
-                    q[j] -= 1.0 if margins.shape[0] == 0 else margins[own, j]
-        column_update_two(kind, q, own, 1.0, 1.0, rho, margins, alpha, work, index_work, -1.0)
+        place = 1
+        for j in range(m):
+            margin, own = margin_at(kind, margins, y[t], j, place)
+            place += own
+            q[j] = -Z[t, j] - margin
+        column_update_two(kind, q, y[t], 1.0, 1.0, rho, margins, alpha, work, index_work, -1.0)
         for j in range(m):
             Z[t, j] = alpha[j]

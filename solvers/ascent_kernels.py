@@ -5,11 +5,12 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from solvers.projections.columns import (
-    BINARY_HINGE_KIND,
+from solvers.projections.columns import minus_conjugate
+from solvers.projections.kinds import (
     BINARY_LOGISTIC_KIND,
     ENTROPY_KIND,
-    minus_conjugate,
+    MULTILABEL_ENTROPY_KIND,
+    margin_at,
 )
 from solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -74,13 +75,12 @@ def _change_of_b(
     kind: int, before: Float64Array, after: Float64Array, y: int, margins: Float64Array
 ) -> float:
     """Give b(after) - b(before); where b is linear, without the cancellation of two large values."""
-    if kind in (ENTROPY_KIND, BINARY_LOGISTIC_KIND):
+    if kind in (ENTROPY_KIND, BINARY_LOGISTIC_KIND, MULTILABEL_ENTROPY_KIND):
         return minus_conjugate(kind, after, y, margins) - minus_conjugate(kind, before, y, margins)
     total = 0.0
+    place = 1
     for j in range(len(before)):
-        change = after[j] - before[j]
-        if j == y:
-            total += change if kind == BINARY_HINGE_KIND else 0.0
-        else:
-            total -= change if margins.shape[0] == 0 else margins[y, j] * change
+        margin, own = margin_at(kind, margins, y, j, place)
+        place += own
+        total -= margin * (after[j] - before[j])
     return total

@@ -11,7 +11,8 @@ import numba as nb
 import numpy as np
 
 from solvers.ascent_changes import carry_csr, carry_dense
-from solvers.projections.columns import MAX_KIND, column_update_two
+from solvers.projections.columns import column_update_two
+from solvers.projections.kinds import MAX_KIND
 from solvers.projections.workspace import column_workspace
 from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 

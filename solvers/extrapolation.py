@@ -115,7 +115,8 @@ class Extrapolation:
         if problem.smoothing == 0.0:
             return 0.0
         inner = left * right
-        inner[np.arange(len(inner)), self._y] *= problem.own_share
+        if problem.own_share != 1.0:
+            inner[np.arange(len(inner)), self._y] *= problem.own_share
         return problem.smoothing * float(inner.sum(axis=1) @ self._weights)
 
     def _along(self, change: Float64Array) -> float:

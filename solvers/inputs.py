@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from solvers.errors import InvalidProblemError
-from solvers.losses.base import Loss
+from solvers.label_sets import LabelSets
+from solvers.losses.base import Family, Loss, LossForm
 from solvers.problem import Problem, SmoothingKind
 from solvers.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
 from solvers.rows import RowSource, compute_dtype, is_sparse
@@ -64,6 +65,8 @@ def checked_problem(
     smoothing_kind: SmoothingKind,
     m: int | None,
     risk: Risk = MEAN_RISK,
+    *,
+    label_sets: LabelSets | None = None,
 ) -> tuple[Problem, RowSource, IntArray]:
     """Give the problem with its examples; InvalidProblemError names what is wrong with them."""
     # A class has the methods of its values, so the protocol alone would let it through.
@@ -75,7 +78,7 @@ def checked_problem(
         raise InvalidProblemError(f"the risk is {risk!r}; give MeanRisk() or a value such as AverageTopK(50)")
     rows = checked_rows(X)
     n, d = (int(size) for size in rows.shape)
-    labels, classes = checked_labels(y, n, m)
+    label_sets, labels, classes = _checked_sets(y, n, m, loss, label_sets)
     problem = Problem(
         loss=loss,
         n=n,
@@ -84,9 +87,41 @@ def checked_problem(
         lam=_checked_number("lam", lam, "a positive number"),
         smoothing=_checked_number("smoothing", smoothing, "a number of at least 0"),
         smoothing_kind=smoothing_kind,
+        label_sets=label_sets,
         risk=risk,
     )
+    _refuse_empty_sets(problem.form, labels, loss.name)
     return problem, rows, labels
+
+
+def _checked_sets(
+    y: Any, n: int, m: int | None, loss: Loss, label_sets: LabelSets | None
+) -> tuple[LabelSets | None, IntArray, int]:
+    """Give the label sets that y numbers, made of y where it is an indicator matrix; y, and the classes."""
+    shape = np.shape(y)
+    # A loss of single labels refuses the shape.
+    if label_sets is None and len(shape) == 2 and shape[1] > 1 and loss.form(shape[1]).takes_label_sets:
+        label_sets, y = LabelSets.from_indicator(y)
+    if label_sets is None:
+        return None, *checked_labels(y, n, m)
+    if not isinstance(label_sets, LabelSets):
+        raise InvalidProblemError(
+            f"label_sets is {label_sets!r}; give the LabelSets that `LabelSets.from_indicator` makes"
+        )
+    labels, _ = checked_labels(y, n, len(label_sets))
+    return label_sets, labels, label_sets.m if m is None else m
+
+
+def _refuse_empty_sets(form: LossForm, labels: IntArray, name: str) -> None:
+    """Refuse examples without labels, where the loss shares one unit of probability among them."""
+    if form.label_sets is None or form.family is not Family.MULTILABEL_ENTROPY:
+        return
+    empty = np.flatnonzero(form.label_sets.sizes[labels] == 0)
+    if empty.size:
+        raise InvalidProblemError(
+            f"row {empty[0]} has no label, and {name} shares one unit of probability among the labels of a "
+            "row; leave such rows out, or take multilabel_hinge, for which they cost nothing"
+        )
 
 
 def _checked_number(name: str, value: Any, wanted: str) -> float:

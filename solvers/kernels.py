@@ -168,12 +168,15 @@ def commit_rows(A: Any, y: Any, rho: Any, ranked: Any, counts: Any, step: float,
 
 @njit(**_FLAGS)
 def lift_scores(scores: Any, A: Any, y: Any, smoothing: float, smoothing_own: float) -> None:
-    """Add smoothing * A to the scores, both (b, m); the own class has a factor of its own."""
+    """Add smoothing * A to the scores, both (b, m); the own class may have a factor of its own."""
+    # Where all classes are smoothed alike y may number label sets.
+    alike = smoothing_own == smoothing
     for i in range(A.shape[0]):
-        own = scores[i, y[i]] + smoothing_own * A[i, y[i]]
+        own = 0.0 if alike else scores[i, y[i]] + smoothing_own * A[i, y[i]]
         for j in range(A.shape[1]):
             scores[i, j] += smoothing * A[i, j]
-        scores[i, y[i]] = own
+        if not alike:
+            scores[i, y[i]] = own
 
 
 @njit(**_FLAGS)
@@ -199,6 +202,7 @@ def sum_of_squares(A: Any, y: Any, weights: Any, own_share: float) -> float:
         row = 0.0
         for j in range(A.shape[1]):
             row += np.float64(A[i, j]) * np.float64(A[i, j])
-        row += (own_share - 1.0) * np.float64(A[i, y[i]]) * np.float64(A[i, y[i]])
+        if own_share != 1.0:
+            row += (own_share - 1.0) * np.float64(A[i, y[i]]) * np.float64(A[i, y[i]])
         total += weights[i] * row
     return total

@@ -31,6 +31,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from solvers.label_sets import LabelSets
 from solvers.losses.base import Loss, LossForm
 from solvers.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
 from solvers.typing import Float64Array, IntArray
@@ -51,6 +52,7 @@ class Problem:
     smoothing : gamma >= 0 of the Moreau envelope; 0 trains on the loss itself.
     smoothing_kind : "moreau" smooths in all m scores (Tajima et al., eq. 2.21), "others" in those of the
         m - 1 other classes only (Lapin's thesis, prop. 6.2): two losses of one name (erratum h1).
+    label_sets : what the labels y number where examples have several labels; None where y are classes.
     risk : how the losses of the examples make one number: "the mean loss" below is this number.
     """
 
@@ -61,6 +63,7 @@ class Problem:
     lam: float
     smoothing: float = 0.0
     smoothing_kind: SmoothingKind = "moreau"
+    label_sets: LabelSets | None = None
     risk: Risk = MEAN_RISK
 
     def __post_init__(self) -> None:
@@ -95,7 +98,7 @@ class Problem:
     @cached_property
     def form(self) -> LossForm:
         """The loss for m classes."""
-        return self.loss.form(self.m)
+        return self.loss.form(self.m).with_label_sets(self.label_sets, self.loss.name)
 
     @property
     def own_share(self) -> float:
@@ -130,8 +133,10 @@ class Problem:
         return self.primal(W, mean_loss) + 0.5 * self.smoothing * aa
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Give plain values for JSON; of label sets their digest."""
+        sets = {} if self.label_sets is None else {"label_sets": self.label_sets.digest}
         return {
+            **sets,
             "loss": self.loss.to_dict(),
             "n": self.n,
             "d": self.d,

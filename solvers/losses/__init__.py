@@ -5,6 +5,7 @@ from __future__ import annotations
 from solvers.losses.base import Family, Loss, LossForm
 from solvers.losses.entropy import Softmax, TopKEntropy, TruncatedTopKEntropy
 from solvers.losses.hinge import MaxHinge, StructuredHinge
+from solvers.losses.multilabel import MultilabelHinge, MultilabelSoftmax
 from solvers.losses.one_vs_all import OneVsAll
 from solvers.losses.registry import LOSSES, loss_from_dict, make_loss
 from solvers.losses.topk import TopKHinge, TopKOthersHinge, UsunierHinge
@@ -16,6 +17,8 @@ __all__ = [
     "Loss",
     "LossForm",
     "MaxHinge",
+    "MultilabelHinge",
+    "MultilabelSoftmax",
     "OneVsAll",
     "Softmax",
     "StructuredHinge",

@@ -21,14 +21,16 @@ Machine", 2020; M. Lapin, "Image Classification with Limited Training Data and C
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from solvers.errors import InvalidProblemError
-from solvers.typing import Float64Array
+from solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from solvers.label_sets import LabelSets
+from solvers.typing import Float64Array, IntArray
 
 
 class Family(Enum):
@@ -41,9 +43,13 @@ class Family(Enum):
     ONE_VS_ALL_LOGISTIC = "one_vs_all_logistic"
     ENTROPY = "entropy"
     TRUNCATED_ENTROPY = "truncated_entropy"
+    MULTILABEL_HINGE = "multilabel_hinge"
+    MULTILABEL_ENTROPY = "multilabel_entropy"
 
 
 _RANKED = frozenset({Family.SUM_THEN_HINGE, Family.HINGE_THEN_SUM, Family.OTHERS_SUM_THEN_HINGE})
+_ONE_VS_ALL = frozenset({Family.ONE_VS_ALL_HINGE, Family.ONE_VS_ALL_LOGISTIC})
+_MULTILABEL = frozenset({Family.MULTILABEL_HINGE, Family.MULTILABEL_ENTROPY})
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +63,14 @@ class LossForm:
     rho : (L,) float64, positive and non-increasing, L <= m: only the L largest a_j matter.  Of the entropies
         only its length counts, which is k.
     margins : (m, m) float64, row = true class, zero diagonal; None stands for 1 - e_y.
+    label_sets : what the numbers y stand for where examples have several labels; None where y is a class.
     """
 
     m: int
     family: Family
     rho: Float64Array
     margins: Float64Array | None = None
+    label_sets: LabelSets | None = None
 
     @property
     def sparse_vertices(self) -> bool:
@@ -72,7 +80,7 @@ class LossForm:
     @property
     def linear_conjugate(self) -> bool:
         """Whether -Phi*(-alpha) = -<delta, alpha> on the domain, as for every hinge."""
-        return self.family in _RANKED or self.family is Family.ONE_VS_ALL_HINGE
+        return self.family in _RANKED or self.family in (Family.ONE_VS_ALL_HINGE, Family.MULTILABEL_HINGE)
 
     @property
     def convex(self) -> bool:
@@ -89,13 +97,52 @@ class LossForm:
         """delta_y of the own class."""
         return -1.0 if self.family is Family.ONE_VS_ALL_HINGE else 0.0
 
-    def margin_rows(self, y: np.ndarray[Any, Any]) -> Float64Array:
+    @property
+    def needs_label_sets(self) -> bool:
+        """Whether the loss is one of label sets and of nothing else."""
+        return self.family in _MULTILABEL
+
+    @property
+    def takes_label_sets(self) -> bool:
+        """Whether an example may have several labels."""
+        return self.family in _MULTILABEL or self.family in _ONE_VS_ALL
+
+    @property
+    def codes(self) -> int:
+        """How many numbers y can be: classes, or label sets."""
+        return self.m if self.label_sets is None else len(self.label_sets)
+
+    def with_label_sets(self, label_sets: LabelSets | None, name: str) -> LossForm:
+        """Give the loss `name` for these label sets, or for single labels, where it is one of those."""
+        if label_sets is None:
+            if self.needs_label_sets:
+                raise InvalidProblemError(
+                    f"the loss {name} is for examples with several labels; give their label sets, or take a "
+                    "loss of single labels"
+                )
+            return self
+        if not self.takes_label_sets:
+            raise UnsupportedCombinationError(
+                f"the loss {name} is for examples with one label each, and label sets are given; take "
+                "multilabel_hinge, multilabel_softmax, one_vs_all_hinge or one_vs_all_logistic"
+            )
+        if label_sets.m != self.m:
+            raise InvalidProblemError(
+                f"the label sets are of {label_sets.m} labels but there are {self.m} classes; give as many"
+            )
+        return replace(self, label_sets=label_sets)
+
+    def own_rows(self, y: IntArray) -> NDArray[np.bool_]:
+        """Say which classes are the own ones of each example, shape (len(y), m)."""
+        if self.label_sets is not None:
+            return self.label_sets.indicator(y)
+        return np.asarray(np.asarray(y)[:, None] == np.arange(self.m))
+
+    def margin_rows(self, y: IntArray) -> Float64Array:
         """Give delta_y of each example, shape (len(y), m)."""
         if self.margins is not None:
             return np.asarray(self.margins[y])
-        rows = np.ones((len(y), self.m))
-        rows[np.arange(len(y)), y] = self.own_margin
-        return rows
+        return np.where(self.own_rows(y), self.own_margin, 1.0)
 
 
 @runtime_checkable

@@ -11,6 +11,7 @@ from solvers.errors import InvalidProblemError
 from solvers.losses.base import Loss
 from solvers.losses.entropy import Softmax, TopKEntropy, TruncatedTopKEntropy
 from solvers.losses.hinge import MaxHinge, StructuredHinge
+from solvers.losses.multilabel import MultilabelHinge, MultilabelSoftmax
 from solvers.losses.one_vs_all import OneVsAll
 from solvers.losses.topk import TopKHinge, TopKOthersHinge, UsunierHinge
 from solvers.losses.weighted import WeightedTopKHinge, WeightedUsunierHinge
@@ -32,6 +33,8 @@ LOSSES: Mapping[str, tuple[Callable[..., Loss], str | None]] = MappingProxyType(
         TruncatedTopKEntropy.name: (TruncatedTopKEntropy, "k"),
         OneVsAll("hinge").name: (partial(OneVsAll, "hinge"), None),
         OneVsAll("logistic").name: (partial(OneVsAll, "logistic"), None),
+        MultilabelHinge.name: (MultilabelHinge, None),
+        MultilabelSoftmax.name: (MultilabelSoftmax, None),
     }
 )
 

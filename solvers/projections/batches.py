@@ -9,6 +9,7 @@ from solvers.errors import InvalidProblemError
 from solvers.losses import LossForm
 from solvers.projections.checks import checked_curvature, checked_rows, checked_smoothing
 from solvers.projections.columns import column_kind, column_update_two, margins_or_empty
+from solvers.projections.gradients import gradient_row
 from solvers.projections.workspace import column_workspace
 from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
@@ -44,14 +45,9 @@ def _envelope_rows(
     work, index_work = column_workspace(m)
     alpha = np.empty(m)
     for i in range(scores.shape[0]):
-        own = y[i]
-        column_update_two(kind, scores[i], own, gamma, gamma_own, rho, margins, alpha, work, index_work, -1.0)
-        b = work[5]
-        value = -0.5 * gamma_own * alpha[own] ** 2
-        for j in range(m):
-            if j != own:
-                value -= alpha[j] * (b[j] + 0.5 * gamma * alpha[j])
-        out[i] = value
+        out[i], _ = gradient_row(
+            kind, scores[i], y[i], gamma, gamma_own, rho, margins, alpha, work, index_work
+        )
 
 
 def column_updates(
@@ -68,20 +64,20 @@ def column_updates(
     ----------
     form : the loss for m classes.
     q : (b, m) scores without each example's own contribution.
-    y : (b,) own classes.
+    y : (b,) own classes, or numbers of the form's label sets.
     c : curvature, one number or (b,); 0 gives a maximising vertex.
     c_own : curvature of alpha_y, at most c; None for c itself (the Moreau envelope).
 
     Returns
     -------
-    (b, m) float64 alpha with alpha_j <= 0 for j != y, rows that sum to zero, inside the domain of the
-    conjugate.
+    (b, m) float64 alpha inside the domain of the conjugate: alpha_j <= 0 for j != y and, but for one-vs-all,
+    rows that sum to zero.
 
     Raises
     ------
     InvalidProblemError for shapes or labels that do not fit, NonFiniteError for NaN or infinity.
     """
-    scores, labels = checked_rows(form.m, q, y)
+    scores, labels = checked_rows(form.m, q, y, form.codes)
     curvature = checked_curvature(c, len(labels))
     own = curvature if c_own is None else checked_curvature(c_own, len(labels))
     if (own > curvature).any():
@@ -106,7 +102,7 @@ def envelope_losses(
     ----------
     form : the loss for m classes.
     scores : (b, m).
-    y : (b,) own classes.
+    y : (b,) own classes, or numbers of the form's label sets.
     gamma : smoothing >= 0; 0 gives the loss itself.
     smooth_own : True for the Moreau envelope over all m coordinates (Tajima et al., eq. 2.21; Hirohashi and
     Kato,
@@ -120,7 +116,7 @@ def envelope_losses(
     ------
     InvalidProblemError for shapes, labels or gamma that do not fit, NonFiniteError for NaN or infinity.
     """
-    rows, labels = checked_rows(form.m, scores, y)
+    rows, labels = checked_rows(form.m, scores, y, form.codes)
     gamma = checked_smoothing(gamma)
     out = np.empty(len(labels))
     kind = column_kind(form)

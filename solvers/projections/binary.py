@@ -1,6 +1,7 @@
 """Column updates of one-vs-all losses: every class is a problem of its own.
 
-With z_y = 1, z_j = -1 elsewhere and a_j = z_j alpha_j in [0, 1], the dual in one coordinate is
+With z_j = 1 for the own class, or for each label of the example's set, z_j = -1 elsewhere and
+a_j = z_j alpha_j in [0, 1], the dual in one coordinate is
 
     hinge      a (1 - z q) - (c/2) a^2              logistic   H(a) - a z q - (c/2) a^2
 
@@ -14,6 +15,7 @@ import math
 import numba as nb
 import numpy as np
 
+from solvers.projections.kinds import is_own
 from solvers.typing import Float64Array, FloatArray
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -22,32 +24,41 @@ _MAX_STEPS = 100
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def binary_hinge_column(
-    q: FloatArray, y: int, c: float, c_own: float, out: Float64Array
+    q: FloatArray, y: int, c: float, c_own: float, sets: Float64Array, out: Float64Array
 ) -> tuple[float, int, bool]:
-    """Write the optimal dual row to `out`; c_own is the curvature of the own class, c that of the others."""
+    """Write the optimal dual row to `out`; c_own is the curvature of the own class, c that of the others.
+
+    `sets` is the table of label sets, or empty where y is a class.
+    """
     support = 0
     vertex = True
+    place = 1
     for j in range(q.shape[0]):
-        z = 1.0 if j == y else -1.0
-        curvature = c_own if j == y else c
+        own = is_own(sets, y, j, place)
+        place += own
+        z = 1.0 if own else -1.0
+        curvature = c_own if own else c
         slack = 1.0 - z * q[j]
         a = 0.0
         if slack > 0.0:
             a = 1.0 if slack >= curvature else slack / curvature
         vertex = vertex and (a in (0.0, 1.0))
-        support += j != y and a > 0.0
+        support += not own and a > 0.0
         out[j] = z * a
     return -1.0, support, vertex
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def binary_logistic_column(
-    q: FloatArray, y: int, c: float, c_own: float, out: Float64Array
+    q: FloatArray, y: int, c: float, c_own: float, sets: Float64Array, out: Float64Array
 ) -> tuple[float, int, bool]:
     """Write the optimal dual row to `out`; with c = 0 it is minus the gradient of the loss."""
+    place = 1
     for j in range(q.shape[0]):
-        z = 1.0 if j == y else -1.0
-        out[j] = z * logistic_weight(-z * q[j], c_own if j == y else c)
+        own = is_own(sets, y, j, place)
+        place += own
+        z = 1.0 if own else -1.0
+        out[j] = z * logistic_weight(-z * q[j], c_own if own else c)
     return -1.0, q.shape[0] - 1, False
 
 

@@ -35,11 +35,32 @@ def bipartite_simplex(
     """
     b_max = b.max()
     d_max = d.max()
-    if b_max + d_max <= 0.0:
+    return bipartite_from_top(b, d, b_max, d_max, b_max + d_max, radius, x, z, scratch, index_x, index_z)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def bipartite_from_top(
+    b: Float64Array,
+    d: Float64Array,
+    b_max: float,
+    d_max: float,
+    top: float,
+    radius: float,
+    x: Float64Array,
+    z: Float64Array,
+    scratch: Float64Array,
+    index_x: Int64Array,
+    index_z: Int64Array,
+) -> bool:
+    """Do the same where the largest entries b_max of b and d_max of d are known, and `top`, their sum.
+
+    Only the sum counts, not how it is shared: b and d may each be less a number of their own.
+    """
+    if top <= 0.0:
         x[:] = 0.0
         z[:] = 0.0
         return False
-    shift_x, shift_z = _common_sum(b, d, b_max, d_max, index_x, index_z)
+    shift_x, shift_z = _common_sum(b, d, b_max, d_max, top, index_x, index_z)
     for j in range(b.shape[0]):
         x[j] = max(0.0, (b[j] - b_max) + shift_x)
     for j in range(d.shape[0]):
@@ -53,7 +74,13 @@ def bipartite_simplex(
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _common_sum(
-    b: Float64Array, d: Float64Array, b_max: float, d_max: float, index_x: Int64Array, index_z: Int64Array
+    b: Float64Array,
+    d: Float64Array,
+    b_max: float,
+    d_max: float,
+    top: float,
+    index_x: Int64Array,
+    index_z: Int64Array,
 ) -> tuple[float, float]:
     """Give b_max - t and d_max + t at the t that equalises the sums.
 
@@ -71,8 +98,8 @@ def _common_sum(
             summed += b[index_x[i]] - b_max
         for i in range(n_z):
             summed -= d[index_z[i]] - d_max
-        shift_x = (n_z * (b_max + d_max) - summed) / (n_x + n_z)
-        shift_z = (n_x * (b_max + d_max) + summed) / (n_x + n_z)
+        shift_x = (n_z * top - summed) / (n_x + n_z)
+        shift_z = (n_x * top + summed) / (n_x + n_z)
         lack_x = _lack(b, b_max, shift_x, index_x, n_x)
         lack_z = _lack(d, d_max, shift_z, index_z, n_z)
         before = n_x + n_z

@@ -18,14 +18,22 @@ def checked_curvature(c: float | Float64Array, rows: int) -> Float64Array:
     return curvature
 
 
-def checked_rows(m: int, q: FloatArray, y: IntArray) -> tuple[Float64Array, Int64Array]:
-    """Give scores and labels as the kernels read them; a kernel does not check its indices."""
+def checked_rows(
+    m: int, q: FloatArray, y: IntArray, codes: int | None = None
+) -> tuple[Float64Array, Int64Array]:
+    """Give scores and labels as the kernels read them; a kernel does not check its indices.
+
+    Labels lie below `codes`, by default m.
+    """
+    codes = m if codes is None else codes
     scores = np.ascontiguousarray(q, dtype=np.float64)
     labels = np.ascontiguousarray(y, dtype=np.int64)
     if scores.ndim != 2 or scores.shape[1] != m or labels.shape != (scores.shape[0],):
         raise InvalidProblemError(f"scores {scores.shape} and labels {labels.shape} do not fit {m} classes")
-    if len(labels) and (labels.min() < 0 or labels.max() >= m):
-        raise InvalidProblemError(f"labels lie in {labels.min()}..{labels.max()}; give labels in 0..{m - 1}")
+    if len(labels) and (labels.min() < 0 or labels.max() >= codes):
+        raise InvalidProblemError(
+            f"labels lie in {labels.min()}..{labels.max()}; give labels in 0..{codes - 1}"
+        )
     if not np.isfinite(scores).all():
         raise NonFiniteError("the scores hold NaN or infinity; the features or the weights are out of range")
     return scores, labels

@@ -13,9 +13,28 @@ import math
 import numba as nb
 import numpy as np
 
+from solvers.errors import InvalidProblemError
 from solvers.losses import Family, LossForm
 from solvers.projections.binary import binary_entropy, binary_hinge_column, binary_logistic_column
 from solvers.projections.entropic import entropic_column
+from solvers.projections.kinds import (
+    BINARY_HINGE_KIND,
+    BINARY_LOGISTIC_KIND,
+    ENTROPY_KIND,
+    HINGE_KIND,
+    MAX_KIND,
+    MULTILABEL_ENTROPY_KIND,
+    MULTILABEL_HINGE_KIND,
+    OTHERS_KIND,
+    SUM_KIND,
+    TRUNCATED_KIND,
+    margin_at,
+)
+from solvers.projections.multilabel import (
+    multilabel_entropy,
+    multilabel_entropy_column,
+    multilabel_hinge_column,
+)
 from solvers.projections.scaled_permutahedron import wtopk_others_column
 from solvers.projections.simplex import simplex_column
 from solvers.projections.weighted_topk import wtopk_column
@@ -23,21 +42,13 @@ from solvers.projections.weighted_topk_two_curvatures import wtopk_two_curvature
 from solvers.projections.weighted_usunier import wusunier_column
 from solvers.typing import Float64Array, FloatArray, Int64Array
 
-# What `column_kind` gives and `column_update` takes: an integer, so that it may cross into a kernel.
-MAX_KIND = 0
-SUM_KIND = 1
-HINGE_KIND = 2
-OTHERS_KIND = 3
-ENTROPY_KIND = 4
-BINARY_HINGE_KIND = 5
-BINARY_LOGISTIC_KIND = 6
-TRUNCATED_KIND = 7
-
 _KINDS = {
     Family.ENTROPY: ENTROPY_KIND,
     Family.TRUNCATED_ENTROPY: TRUNCATED_KIND,
     Family.ONE_VS_ALL_HINGE: BINARY_HINGE_KIND,
     Family.ONE_VS_ALL_LOGISTIC: BINARY_LOGISTIC_KIND,
+    Family.MULTILABEL_HINGE: MULTILABEL_HINGE_KIND,
+    Family.MULTILABEL_ENTROPY: MULTILABEL_ENTROPY_KIND,
 }
 _RANKED_KINDS = {
     Family.SUM_THEN_HINGE: SUM_KIND,
@@ -62,7 +73,16 @@ def column_kind(form: LossForm) -> int:
 
 
 def margins_or_empty(form: LossForm) -> Float64Array:
-    """Give the margins as C-ordered float64, or the (0, 0) array that stands for 1 - e_y in kernels."""
+    """Give what kernels know of each y: margins, or the table of label sets, both as C-ordered float64.
+
+    A (0, 0) array stands for single labels with the margins 1 - e_y.
+    """
+    if form.label_sets is not None:
+        return form.label_sets.table
+    if form.needs_label_sets:
+        raise InvalidProblemError(
+            f"the loss {form.family.value} works on label sets, which are not given; give them"
+        )
     return _NO_MARGINS if form.margins is None else np.ascontiguousarray(form.margins, dtype=np.float64)
 
 
@@ -98,7 +118,7 @@ def column_update(
     ----------
     kind : from `column_kind`.
     q : (m,) scores of the example without its own contribution.
-    y : own class.
+    y : own class, or the number of a label set.
     c : curvature K_ii / (lambda n) + gamma >= 0; 0 gives a maximising vertex.
     rho : (L,) positive, non-increasing.
     margins : from `margins_or_empty`.
@@ -134,9 +154,13 @@ def column_update_two(
     c_own = K_ii / (lambda n).  Everything else is as in `column_update`.
     """
     if kind == BINARY_HINGE_KIND:
-        return binary_hinge_column(q, y, c, c_own, out)
+        return binary_hinge_column(q, y, c, c_own, margins, out)
     if kind == BINARY_LOGISTIC_KIND:
-        return binary_logistic_column(q, y, c, c_own, out)
+        return binary_logistic_column(q, y, c, c_own, margins, out)
+    if kind == MULTILABEL_HINGE_KIND:
+        return multilabel_hinge_column(q, y, c, margins, out, work, index_work)
+    if kind == MULTILABEL_ENTROPY_KIND:
+        return multilabel_entropy_column(q, y, c, margins, out, work)
     b = work[5][: q.shape[0]]
     if kind == ENTROPY_KIND:
         for j in range(q.shape[0]):
@@ -162,6 +186,8 @@ def minus_conjugate(kind: int, alpha: Float64Array, y: int, margins: Float64Arra
     -<delta, alpha> for the hinges; -sum x log x - p log p with p = 1 - sum x for the entropies (Lapin's
     thesis, prop. 6.3); the sum of the binary entropies for the one-vs-all logistic loss.
     """
+    if kind == MULTILABEL_ENTROPY_KIND:
+        return multilabel_entropy(alpha, y, margins)
     value = 0.0
     if kind == ENTROPY_KIND:
         p = 1.0
@@ -179,7 +205,9 @@ def minus_conjugate(kind: int, alpha: Float64Array, y: int, margins: Float64Arra
         for j in range(len(alpha)):
             value += abs(alpha[j])
         return value
+    place = 1
     for j in range(len(alpha)):
-        if j != y:
-            value -= (1.0 if margins.shape[0] == 0 else margins[y, j]) * alpha[j]
+        margin, own = margin_at(kind, margins, y, j, place)
+        place += own
+        value -= margin * alpha[j]
     return value

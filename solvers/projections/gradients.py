@@ -11,13 +11,15 @@ import math
 import numba as nb
 import numpy as np
 
-from solvers.projections.columns import (
-    ENTROPY_KIND,
-    TRUNCATED_KIND,
-    column_update_two,
-    minus_conjugate,
-)
+from solvers.projections.columns import column_update_two, minus_conjugate
 from solvers.projections.exponential import exp_of_negatives
+from solvers.projections.kinds import (
+    ENTROPY_KIND,
+    MULTILABEL_ENTROPY_KIND,
+    MULTILABEL_HINGE_KIND,
+    TRUNCATED_KIND,
+)
+from solvers.projections.multilabel import multilabel_softmax_row
 from solvers.projections.ordering import largest_values
 from solvers.projections.workspace import column_workspace
 from solvers.ranking import ACTIVE, B_U, LOSS, U_SQ
@@ -55,7 +57,7 @@ def gradient_rows(
             sums[LOSS] = np.nan
             U[i, :] = 0.0
             continue
-        loss, conjugate = _gradient_row(kind, row, own, gamma, gamma_own, rho, margins, u, work, index_work)
+        loss, conjugate = gradient_row(kind, row, own, gamma, gamma_own, rho, margins, u, work, index_work)
         square = 0.0
         for j in range(m):
             U[i, j] = u[j]
@@ -67,7 +69,7 @@ def gradient_rows(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _gradient_row(
+def gradient_row(
     kind: int,
     s: Float64Array,
     own: int,
@@ -84,17 +86,33 @@ def _gradient_row(
         return _truncated_row(s, own, len(rho), u, work), np.nan
     if kind == ENTROPY_KIND and len(rho) == 1 and gamma == 0.0:
         return _softmax_row(s, own, u, work)
+    if kind == MULTILABEL_ENTROPY_KIND and gamma == 0.0:
+        return multilabel_softmax_row(s, own, margins, u, work)
     column_update_two(kind, s, own, gamma, gamma_own, rho, margins, u, work, index_work, -1.0)
-    conjugate = minus_conjugate(kind, u, own, margins) - 0.5 * gamma_own * u[own] * u[own]
+    conjugate = minus_conjugate(kind, u, own, margins)
+    if kind > ENTROPY_KIND:
+        return _loss_of_sets(kind, s, gamma, u, conjugate)
+    conjugate -= 0.5 * gamma_own * u[own] * u[own]
     linear = 0.0
-    rest = u[own]
     for j in range(len(s)):
         if j != own:
             conjugate -= 0.5 * gamma * u[j] * u[j]
             linear -= u[j] * (s[j] - s[own])
-            rest += u[j]
-    # Where the row sums to zero, as it does but for one-vs-all, `rest` is rounding.
-    return conjugate + linear - (rest * s[own] if kind > ENTROPY_KIND else 0.0), conjugate
+    return conjugate + linear, conjugate
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _loss_of_sets(
+    kind: int, s: Float64Array, gamma: float, u: Float64Array, conjugate: float
+) -> tuple[float, float]:
+    """Give the loss and -Phi*(-u) - (gamma/2) |u|^2 from u and -Phi*(-u), whatever the own classes are."""
+    # A row of a multilabel loss sums to zero: what all scores have in common is left out.
+    common = s[0] if kind >= MULTILABEL_HINGE_KIND else 0.0
+    linear = 0.0
+    for j in range(len(s)):
+        conjugate -= 0.5 * gamma * u[j] * u[j]
+        linear -= u[j] * (s[j] - common)
+    return conjugate + linear, conjugate
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

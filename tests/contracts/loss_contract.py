@@ -17,7 +17,7 @@ from tests.reference import losses as reference
 
 
 class LossContract:
-    """Inherit it and define a fixture `loss` for 5 classes."""
+    """Inherit it and define a fixture `loss` for 5 classes; override `form` and `truth` for label sets."""
 
     m = 5
 
@@ -25,9 +25,17 @@ class LossContract:
     def loss(self) -> Loss:
         raise NotImplementedError
 
+    def form(self, loss):
+        """Give the form; a loss of label sets needs them."""
+        return loss.form(self.m)
+
+    def truth(self, label):
+        """Give what the number `label` means to the reference: a class, or an array of labels."""
+        return label
+
     def found(self, loss, scores, y):
         """Give the dense U and the sums that the kernel of gradients finds."""
-        form = loss.form(self.m)
+        form = self.form(loss)
         U, sums = np.empty(scores.shape), np.zeros(N_SUMS)
         gradient_rows(
             column_kind(form), scores, y.astype(np.int32), np.ones(len(y)), 0.0, 0.0, form.rho,
@@ -43,13 +51,15 @@ class LossContract:
         """Give rows of the domain: mixtures of gradients at scores near and far."""
         random = np.random.default_rng(5)
         scores = random.standard_normal((30, self.m)) * 10.0 ** random.uniform(-1, 1.5, (30, 1))
-        corners = np.array([reference.gradient(loss, s, label) for s in scores])
+        corners = np.array([reference.gradient(loss, s, self.truth(label)) for s in scores])
         return random.dirichlet(np.full(30, 0.2), count) @ corners
 
     def test_the_kernel_gives_the_definition(self, loss: Loss) -> None:
         scores, y = self.draw()
         _, sums = self.found(loss, scores, y)
-        expected = sum(reference.sorted_loss(loss, s, label) for s, label in zip(scores, y, strict=True))
+        expected = sum(
+            reference.sorted_loss(loss, s, self.truth(label)) for s, label in zip(scores, y, strict=True)
+        )
         assert sums[LOSS] == pytest.approx(expected, rel=1e-13)
 
     def test_the_row_is_the_slope_of_the_definition(self, loss: Loss) -> None:
@@ -59,53 +69,60 @@ class LossContract:
         eps = 1e-6
         for s, label, u in zip(scores, y, U, strict=True):
             for j, step in enumerate(eps * np.eye(self.m)):
-                ends = [reference.sorted_loss(loss, s + sign * step, label) for sign in (1, -1)]
+                ends = [reference.sorted_loss(loss, s + sign * step, self.truth(label)) for sign in (1, -1)]
                 assert (ends[0] - ends[1]) / (2 * eps) == pytest.approx(-u[j], abs=1e-8)
 
     def test_loss_and_conjugate_bound_the_product(self, loss: Loss) -> None:
         """Phi(s) + Phi*(-alpha) >= -<alpha, s> on the domain, with equality where alpha = -grad Phi(s)."""
-        if not loss.form(self.m).convex:
+        if not self.form(loss).convex:
             return
         scores, y = self.draw(n=40)
         for label in range(self.m):
             rows = self.inside(loss, label)
-            conjugates = np.array([reference.minus_conjugate(loss, alpha, label) for alpha in rows])
-            values = np.array([reference.sorted_loss(loss, s, label) for s in scores])
+            conjugates = np.array(
+                [reference.minus_conjugate(loss, alpha, self.truth(label)) for alpha in rows]
+            )
+            values = np.array([reference.sorted_loss(loss, s, self.truth(label)) for s in scores])
             assert (values[:, None] + scores @ rows.T - conjugates).min() > -1e-12
         U, sums = self.found(loss, scores, y)
         total = 0.0
         for s, label, u in zip(scores, y, U, strict=True):
-            conjugate = reference.minus_conjugate(loss, u, label)
-            assert conjugate - u @ s == pytest.approx(reference.sorted_loss(loss, s, label), abs=1e-12)
+            conjugate = reference.minus_conjugate(loss, u, self.truth(label))
+            assert conjugate - u @ s == pytest.approx(
+                reference.sorted_loss(loss, s, self.truth(label)), abs=1e-12
+            )
             total += conjugate
         assert sums[B_U] == pytest.approx(total, rel=1e-12)
         assert sums[U_SQ] == pytest.approx(np.sum(U**2), rel=1e-13)
 
     def test_the_conjugate_of_the_kernel_on_the_whole_domain(self, loss: Loss) -> None:
-        form = loss.form(self.m)
+        form = self.form(loss)
         for label in range(self.m) if form.convex else []:
             for alpha in self.inside(loss, label):
-                assert reference.infeasibility(loss, alpha, label) <= 1e-12
+                assert reference.infeasibility(loss, alpha, self.truth(label)) <= 1e-12
                 got = minus_conjugate(column_kind(form), alpha, label, margins_or_empty(form))
-                assert got == pytest.approx(reference.minus_conjugate(loss, alpha, label), abs=1e-13)
+                assert got == pytest.approx(
+                    reference.minus_conjugate(loss, alpha, self.truth(label)), abs=1e-13
+                )
 
     def test_a_loss_without_a_dual_is_not_convex_and_any_other_is(self, loss: Loss) -> None:
         """Phi at the middle of two scores against the mean of both ends."""
         random = np.random.default_rng(2)
         ends = 3.0 * random.standard_normal((2, 2000, self.m))
         excess = [
-            reference.sorted_loss(loss, 0.5 * (s + t), 1)
-            - 0.5 * (reference.sorted_loss(loss, s, 1) + reference.sorted_loss(loss, t, 1))
+            reference.sorted_loss(loss, 0.5 * (s + t), self.truth(1))
+            - 0.5
+            * (reference.sorted_loss(loss, s, self.truth(1)) + reference.sorted_loss(loss, t, self.truth(1)))
             for s, t in zip(*ends, strict=True)
         ]
-        assert (max(excess) <= 1e-12) == loss.form(self.m).convex
+        assert (max(excess) <= 1e-12) == self.form(loss).convex
 
     def test_it_survives_json(self, loss: Loss) -> None:
         again = loss_from_dict(json.loads(json.dumps(loss.to_dict())))
         assert again == loss
         assert hash(again) == hash(loss)
         assert isinstance(again, Loss)
-        assert again.form(self.m).family is loss.form(self.m).family
+        assert self.form(again).family is self.form(loss).family
 
 
 class HingeContract(LossContract):
@@ -113,7 +130,7 @@ class HingeContract(LossContract):
 
     def ranked(self, loss, scores, y):
         """Give the dense U and the sums that the kernel of ranks finds."""
-        form = loss.form(self.m)
+        form = self.form(loss)
         ranked = np.zeros((len(y), len(form.rho)), dtype=np.int32)
         counts, sums = np.zeros(len(y), dtype=np.int32), np.zeros(N_SUMS)
         rank_rows(
@@ -132,19 +149,19 @@ class HingeContract(LossContract):
     def test_the_definition_is_the_largest_over_all_vertices(self, loss: Loss) -> None:
         scores, y = self.draw(n=40)
         for s, label in zip(scores, y, strict=True):
-            brute = reference.brute_loss(loss, s, label)
-            assert reference.sorted_loss(loss, s, label) == pytest.approx(brute, abs=1e-13)
+            brute = reference.brute_loss(loss, s, self.truth(label))
+            assert reference.sorted_loss(loss, s, self.truth(label)) == pytest.approx(brute, abs=1e-13)
 
     def test_the_domain_is_the_hull_of_the_vertices(self, loss: Loss) -> None:
         """By linear programs: a row inside by the closed form is a mixture of vertices, one outside not."""
         random = np.random.default_rng(3)
-        corners = reference.vertices(loss, 1, self.m)
+        corners = reference.vertices(loss, self.truth(1), self.m)
         seen = set()
         for row in self.inside(loss, 1, 30):
             alpha = row * random.uniform(0.9, 1.3)
-            if loss.form(self.m).sparse_vertices:
+            if self.form(loss).sparse_vertices:
                 alpha[1] -= alpha.sum()
-            outside = reference.infeasibility(loss, alpha, 1)
+            outside = reference.infeasibility(loss, alpha, self.truth(1))
             if abs(outside) < 1e-9:
                 continue
             system = np.vstack([corners.T, np.ones(len(corners))])
@@ -158,16 +175,16 @@ class HingeContract(LossContract):
         scores, y = self.draw(n=60)
         U, sums = self.found(loss, scores, y)
         for s, label, u in zip(scores, y, U, strict=True):
-            assert np.abs(reference.vertices(loss, label, self.m) - u).sum(axis=1).min() < 1e-13
-            assert u == pytest.approx(reference.vertex(loss, s, label), abs=1e-13)
-        if loss.form(self.m).sparse_vertices:
+            assert np.abs(reference.vertices(loss, self.truth(label), self.m) - u).sum(axis=1).min() < 1e-13
+            assert u == pytest.approx(reference.vertex(loss, s, self.truth(label)), abs=1e-13)
+        if self.form(loss).sparse_vertices:
             ranked, ranked_sums = self.ranked(loss, scores, y)
             np.testing.assert_allclose(ranked, U, atol=1e-15)
             np.testing.assert_allclose(ranked_sums, sums, rtol=1e-13)
 
     def test_zero_scores_are_ranked_by_class(self, loss: Loss) -> None:
         """Ties go to the lower class, so that a first round does not depend on rounding."""
-        form = loss.form(self.m)
+        form = self.form(loss)
         if not form.sparse_vertices:
             return
         y = np.arange(self.m)

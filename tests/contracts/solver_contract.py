@@ -15,38 +15,53 @@ import numpy as np
 import pytest
 
 from solvers import METHODS, InvalidProblemError, Status, UnsupportedCombinationError, solve
-from solvers.losses import OneVsAll, TruncatedTopKEntropy
+from solvers.losses import MultilabelHinge, OneVsAll, TruncatedTopKEntropy
 from tests.reference import losses as reference
 from tests.reference.smooth import is_smooth
 from tests.reference.training_qp import optimum
-from tests.solvers.problems import EVERY_LOSS, M, examples
+from tests.solvers.problems import EVERY_LOSS, MULTILABEL_LOSSES, M, examples, several_labels
 
 X, Y = examples(n=20, d=3)
 LAM = 2.0 / len(Y)
+#: The same examples with several labels each, and the labels themselves.
+SETS, CODES = several_labels(Y)
+LABELS = [SETS.labels(code) for code in CODES]
 #: Weights far apart, one of them zero.
 WEIGHTS = np.random.default_rng(0).uniform(0.2, 2.0, len(Y)) * (np.arange(len(Y)) != 4)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One problem on X and Y."""
+    """One problem on X and Y, or on the label sets."""
 
     loss: Any
     smoothing: float
     kind: str
     weighted: bool
+    several: bool = False
 
     def __str__(self) -> str:
         smoothing = f"-{self.kind}" if self.smoothing else ""
-        return f"{self.loss.name}{smoothing}{'-weighted' if self.weighted else ''}"
+        several = "-several" if self.several else ""
+        return f"{self.loss.name}{several}{smoothing}{'-weighted' if self.weighted else ''}"
 
     @property
     def weights(self):
         return WEIGHTS if self.weighted else None
 
     @property
+    def labels(self):
+        """What the reference takes for y: classes, or arrays of labels."""
+        return LABELS if self.several else Y
+
+    @property
+    def examples(self):
+        """What `solve` takes."""
+        return {"y": CODES, "label_sets": SETS} if self.several else {"y": Y, "m": M}
+
+    @property
     def ranked(self) -> bool:
-        return not (is_smooth(self.loss) or isinstance(self.loss, OneVsAll))
+        return not (is_smooth(self.loss) or isinstance(self.loss, OneVsAll | MultilabelHinge))
 
     @property
     def convex(self) -> bool:
@@ -62,6 +77,11 @@ CASES = [
     for loss, (smoothing, kind), weighted in product(
         EVERY_LOSS, [(0.0, "moreau"), (0.5, "moreau"), (0.5, "others")], [False, True]
     )
+] + [
+    Case(loss, smoothing, kind, weighted, several=True)
+    for loss, (smoothing, kind, weighted) in product(
+        MULTILABEL_LOSSES, [(0.0, "moreau", False), (0.5, "moreau", True), (0.5, "others", False)]
+    )
 ]
 #: What methods are for that are not for every convex loss.
 FITS = {
@@ -71,7 +91,7 @@ FITS = {
 }
 #: Relative gap and passes of methods that are held to less than GAPS in PASSES.  The gap of these falls like
 #: 1/t: to 1e-4 they take tens of thousands of passes, and all cases together minutes.
-SLOW = dict.fromkeys(("fw", "fw_open_loop", "projected_gradient"), (1e-3, 5000))
+SLOW = dict.fromkeys(("fw", "fw_open_loop", "projected_gradient"), (1e-3, 10_000))
 #: Times LAM at which they are held to 1e-4 as well.
 FIRM = 40.0
 #: Relative gap of smooth problems, and of the others.
@@ -109,20 +129,21 @@ def solved(method: str, case: Case):
 def run(method: str, case: Case, features: Any, lam: float = LAM, **options: Any):
     """Solve one case, with A where the method knows it."""
     return solve(
-        features, Y, case.loss, lam, case.smoothing, method, sample_weight=case.weights,
-        smoothing_kind=case.kind, m=M, keep_duals=case.convex and not METHODS[method].dual_free, **options,
+        features, loss=case.loss, lam=lam, smoothing=case.smoothing, method=method, **case.examples,
+        sample_weight=case.weights, smoothing_kind=case.kind,
+        keep_duals=case.convex and not METHODS[method].dual_free, **options,
     )  # fmt: skip
 
 
 @cache
 def best_of(case: Case) -> float:
     """Give the optimum of the general solver."""
-    return optimum(X, Y, case.loss, LAM, case.smoothing, M, case.kind, case.weights)
+    return optimum(X, case.labels, case.loss, LAM, case.smoothing, M, case.kind, case.weights)
 
 
 def primal_of(case: Case, features: Any, W: Any) -> float:
     """Give P(W) by the definitions."""
-    return reference.primal(features, Y, case.loss, LAM, case.smoothing, W, case.kind, case.weights)
+    return reference.primal(features, case.labels, case.loss, LAM, case.smoothing, W, case.kind, case.weights)
 
 
 class SolverContract:
@@ -149,7 +170,9 @@ class SolverContract:
             expected = result.b - 0.5 * LAM * np.sum(result.W**2)
         else:
             A = np.asarray(result.A, dtype=np.float64)
-            expected = reference.dual(features, Y, case.loss, LAM, case.smoothing, A, case.kind, case.weights)
+            expected = reference.dual(
+                features, case.labels, case.loss, LAM, case.smoothing, A, case.kind, case.weights
+            )
             W = result.W if result.W_dual is None else result.W_dual
             np.testing.assert_allclose(W, reference.weights_of(features, LAM, A), rtol=0, atol=100 * rounding)
             self.check_feasible(case, A)
@@ -158,7 +181,7 @@ class SolverContract:
     def check_feasible(self, case: Case, A: Any) -> None:
         """Every row is w_i times a point of the domain, to the precision that A is kept in."""
         weights = np.ones(len(Y)) if case.weights is None else case.weights
-        for weight, row, label in zip(weights, A, Y, strict=True):
+        for weight, row, label in zip(weights, A, case.labels, strict=True):
             if weight > 0:
                 assert reference.infeasibility(case.loss, row / weight, label) <= 1e-6
             else:
@@ -197,7 +220,9 @@ class SolverContract:
 
     def gradient(self, case: Case, W: Any) -> Any:
         """Give grad P(W) by the definitions."""
-        U = np.array([reference.gradient(case.loss, s, label) for s, label in zip(X @ W, Y, strict=True)])
+        U = np.array(
+            [reference.gradient(case.loss, s, label) for s, label in zip(X @ W, case.labels, strict=True)]
+        )
         weights = np.ones(len(Y)) if case.weights is None else case.weights
         return LAM * W - X.T @ (weights[:, None] * U) / len(Y)
 

@@ -12,12 +12,14 @@ import numpy as np
 from solvers.losses import (
     Family,
     LossForm,
+    MultilabelHinge,
     OneVsAll,
     StructuredHinge,
     TopKOthersHinge,
     UsunierHinge,
     WeightedUsunierHinge,
 )
+from tests.reference import multilabel
 from tests.reference.columns import (
     alpha_row,
     infeasibility,
@@ -36,14 +38,16 @@ def rank_weights(loss, m):
 
 
 def signs_of(y, m):
-    """Give z of one example: 1 at its own class, -1 elsewhere."""
-    return 2.0 * np.eye(m)[y] - 1.0
+    """Give z of one example: 1 at its own class or classes, -1 elsewhere."""
+    return 2.0 * multilabel.own_classes(y, m) - 1.0
 
 
 def margins_of(loss, y, m):
     """Give delta of one example."""
     if isinstance(loss, OneVsAll):
         return -signs_of(y, m)
+    if isinstance(loss, MultilabelHinge):
+        return 1.0 - multilabel.own_classes(y, m)
     return np.array(loss.margins[y]) if isinstance(loss, StructuredHinge) else 1.0 - np.eye(m)[y]
 
 
@@ -61,6 +65,8 @@ def vertices(loss, y, m):
     """Give every u = -dPhi that the loss can have (m small): beta over all orders, and all cuts or none."""
     if isinstance(loss, OneVsAll):
         return np.array(list(product([0.0, 1.0], repeat=m))) * signs_of(y, m)
+    if isinstance(loss, MultilabelHinge):
+        return multilabel.hinge_vertices(y, m)
     rho = rank_weights(loss, m)
     if not own_in_sort(loss):
         orders = [np.insert(order, y, 0.0) for order in permutations(rho[: m - 1])]
@@ -82,6 +88,8 @@ def hinge_value(loss, s, y):
     m = len(s)
     if isinstance(loss, OneVsAll):
         return float(np.maximum(0.0, 1.0 - signs_of(y, m) * s).sum())
+    if isinstance(loss, MultilabelHinge):
+        return multilabel.hinge(s, y)
     rho = rank_weights(loss, m)
     a = margins_of(loss, y, m) + s - s[y]
     a = a if own_in_sort(loss) else np.append(np.delete(a, y), -np.inf)
@@ -96,6 +104,8 @@ def vertex(loss, s, y):
     if isinstance(loss, OneVsAll):
         z = signs_of(y, m)
         return z * (1.0 - z * s > 0)
+    if isinstance(loss, MultilabelHinge):
+        return multilabel.hinge_vertex(s, y)
     a = margins_of(loss, y, m) + s - s[y]
     order = np.argsort(-a, kind="stable")
     order = order if own_in_sort(loss) else np.append(order[order != y], y)
@@ -115,6 +125,8 @@ def smoothed_vertex(loss, s, y, gamma, kind="moreau"):
     if isinstance(loss, OneVsAll):
         z = signs_of(y, m)
         return z * np.clip((1.0 - z * s) / gamma, 0.0, 1.0)
+    if isinstance(loss, MultilabelHinge):
+        return multilabel.smoothed_hinge_vertex(s, y, gamma)
     b = margins_of(loss, y, m) + s - s[y]
     rho = np.trim_zeros(rank_weights(loss, m), "b")
     if hinges_first(loss) or len(rho) == 1:
@@ -131,6 +143,8 @@ def hinge_infeasibility(loss, alpha, y):
     if isinstance(loss, OneVsAll):
         a = signs_of(y, m) * alpha
         return max(-a.min(), a.max() - 1.0)
+    if isinstance(loss, MultilabelHinge):
+        return multilabel.hinge_infeasibility(alpha, y)
     form = LossForm(
         m=m,
         family=Family.HINGE_THEN_SUM if hinges_first(loss) else Family.SUM_THEN_HINGE,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import entr, expit, logsumexp, softmax
 
-from solvers.losses import OneVsAll, Softmax, TopKEntropy, TruncatedTopKEntropy
+from solvers.losses import MultilabelSoftmax, OneVsAll, Softmax, TopKEntropy, TruncatedTopKEntropy
+from tests.reference import multilabel
 from tests.reference.columns import alpha_row
 from tests.reference.hinges import signs_of
 
-SMOOTH = (Softmax, TopKEntropy, TruncatedTopKEntropy)
+SMOOTH = (Softmax, TopKEntropy, TruncatedTopKEntropy, MultilabelSoftmax)
 
 
 def is_smooth(loss):
@@ -27,6 +28,8 @@ def smooth_value(loss, s, y):
     m = len(s)
     if isinstance(loss, OneVsAll):
         return float(np.logaddexp(0.0, -signs_of(y, m) * s).sum())
+    if isinstance(loss, MultilabelSoftmax):
+        return multilabel.entropy_value(s, y)
     a = np.delete(s - s[y], y)
     if isinstance(loss, TopKEntropy):
         return topk_entropy(a, loss.k)[0]
@@ -40,6 +43,8 @@ def smooth_gradient(loss, s, y):
     if isinstance(loss, OneVsAll):
         z = signs_of(y, m)
         return z * expit(-z * s)
+    if isinstance(loss, MultilabelSoftmax):
+        return multilabel.entropy_gradient(s, y)
     a = s - s[y]
     if isinstance(loss, TopKEntropy):
         return alpha_row(np.insert(topk_entropy(np.delete(a, y), loss.k)[1], y, 0.0), y)
@@ -80,6 +85,8 @@ def smooth_conjugate(loss, alpha, y):
     if isinstance(loss, OneVsAll):
         a = np.clip(signs_of(y, len(alpha)) * alpha, 0.0, 1.0)
         return float(np.sum(entr(a) + entr(1.0 - a)))
+    if isinstance(loss, MultilabelSoftmax):
+        return multilabel.entropy_conjugate(alpha, y)
     x = np.maximum(-np.delete(alpha, y), 0.0)
     return float(entr(x).sum() + entr(max(0.0, 1.0 - x.sum())))
 
@@ -89,6 +96,8 @@ def smooth_infeasibility(loss, alpha, y):
     if isinstance(loss, OneVsAll):
         a = signs_of(y, len(alpha)) * alpha
         return max(-a.min(), a.max() - 1.0)
+    if isinstance(loss, MultilabelSoftmax):
+        return multilabel.entropy_infeasibility(alpha, y)
     x = -np.delete(alpha, y)
     total = x.sum()
     return max(-x.min(), total - 1.0, x.max() - total / guesses_of(loss), abs(alpha.sum()))

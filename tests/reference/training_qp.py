@@ -6,9 +6,10 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import minimize
 
-from solvers.losses import OneVsAll
+from solvers.losses import MultilabelHinge, OneVsAll
 from tests.reference.hinges import hinges_first, margins_of, own_in_sort, rank_weights, signs_of
 from tests.reference.losses import gradient, sorted_loss
+from tests.reference.multilabel import pairs
 from tests.reference.qp import minimise_qp
 from tests.reference.smooth import is_smooth
 
@@ -47,12 +48,13 @@ def smooth_optimum(X, y, loss, lam, m, weights):
 def hinge_optimum(X, y, loss, lam, smoothing, m, kind, weights):
     """Give min P(W) of a piecewise linear loss, written with epigraphs.
 
-    Variables are W, the scores Z, what `_ranked` or `_one_vs_all` adds for the losses, and phi (n,).
+    Variables are W, the scores Z, what the builder of the loss adds, and phi (n,).  Of the losses of several
+    labels y[i] is an array of labels.
     Smoothing takes the min over z of Phi(z) + |z - s|^2 / (2 gamma), with z_y = s_y if only the others are
     smoothed.
     """
     n, d = X.shape
-    build = _one_vs_all if isinstance(loss, OneVsAll) else _ranked
+    build = {OneVsAll: _one_vs_all, MultilabelHinge: _multilabel}.get(type(loss), _ranked)
     first_score = d * m
     inner, first_phi, size = build(y, loss, m, first_score)
     identity = sparse.eye(size, format="csr")
@@ -87,6 +89,23 @@ def _one_vs_all(y, loss, m, first_score):
     total = sparse.kron(sparse.eye(n), np.ones((1, m))) @ U - identity[first_phi:]
     G = sparse.vstack([-U, -sparse.diags(z) @ Z - U, total])
     return (G.toarray(), np.concatenate([np.zeros(n * m), -np.ones(n * m), np.zeros(n)])), first_phi, size
+
+
+def _multilabel(y, loss, m, first_score):
+    """phi_i >= 0 and phi_i >= 1 + s_j - s_y of every pair: gives (G, h), the first phi and the size."""
+    n = len(y)
+    first_phi = first_score + n * m
+    size = first_phi + n
+    G, h = [], []
+    for i, labels in enumerate(y):
+        for own, other in pairs(labels, m):
+            row = np.zeros(size)
+            row[first_score + i * m + other], row[first_score + i * m + own] = 1.0, -1.0
+            row[first_phi + i] = -1.0
+            G.append(row)
+            h.append(-1.0)
+    identity = np.eye(size)
+    return (np.vstack([*G, -identity[first_phi:]]), np.concatenate([h, np.zeros(n)])), first_phi, size
 
 
 def _ranked(y, loss, m, first_score):

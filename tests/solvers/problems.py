@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from solvers import (
+    LabelSets,
     MaxHinge,
+    MultilabelHinge,
+    MultilabelSoftmax,
     StructuredHinge,
     TopKHinge,
     UsunierHinge,
@@ -34,7 +37,7 @@ LOSSES = [
     WeightedTopKHinge(linear(4)),
     WeightedUsunierHinge(exponential(3)),
 ]
-#: One of each loss for M classes.
+#: One of each loss for M classes, but for those of label sets.
 EVERY_LOSS = [
     *LOSSES,
     TopKOthersHinge(2),
@@ -44,6 +47,8 @@ EVERY_LOSS = [
     TopKEntropy(2),
     TruncatedTopKEntropy(2),
 ]
+#: One of each loss that takes nothing but label sets.
+MULTILABEL_LOSSES = [MultilabelHinge(), MultilabelSoftmax()]
 
 
 def loss_name(loss):
@@ -58,3 +63,13 @@ def examples(n=60, d=4, m=M, seed=0, spread=1.0):
     random.shuffle(y)
     centres = random.standard_normal((m, d))
     return centres[y] + spread * random.standard_normal((n, d)), y
+
+
+def several_labels(y, m=M, seed=2):
+    """Label sets of examples of the classes y (n,), which belong to them; gives the table and the codes.
+
+    The sets have one to m labels; the first example has all.
+    """
+    Y = (np.random.default_rng(seed).random((len(y), m)) < 0.3) | (np.arange(m) == y[:, None])
+    Y[0] = True
+    return LabelSets.from_indicator(Y)

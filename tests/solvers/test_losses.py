@@ -7,8 +7,11 @@ import pytest
 
 from solvers import (
     InvalidProblemError,
+    LabelSets,
     Loss,
     MaxHinge,
+    MultilabelHinge,
+    MultilabelSoftmax,
     StructuredHinge,
     TopKHinge,
     UsunierHinge,
@@ -26,7 +29,7 @@ from solvers.losses import (
 from solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
 from tests.contracts.loss_contract import HingeContract, LossContract
 from tests.reference.losses import sorted_loss
-from tests.solvers.problems import EVERY_LOSS, LOSSES, M, loss_name, random_margins
+from tests.solvers.problems import EVERY_LOSS, LOSSES, MULTILABEL_LOSSES, M, loss_name, random_margins
 
 EXTREMES = [
     TopKHinge(1),
@@ -51,6 +54,32 @@ class TestEveryHinge(HingeContract):
         return request.param
 
 
+class OfLabelSets:
+    """Five sets stand in the place of five classes: single labels, several, and all of them."""
+
+    sets = LabelSets([0, 1, 3, 4, 7, 12], [0, 1, 2, 3, 0, 2, 4, *range(M)], M)
+
+    def form(self, loss):
+        return loss.form(self.m).with_label_sets(self.sets, loss.name)
+
+    def truth(self, label):
+        return self.sets.labels(label)
+
+
+@pytest.mark.parametrize("loss", [MultilabelHinge(), OneVsAll("hinge")], ids=str)
+class TestEveryHingeOfLabelSets(OfLabelSets, HingeContract):
+    @pytest.fixture
+    def loss(self, request: pytest.FixtureRequest) -> Loss:
+        return request.param
+
+
+@pytest.mark.parametrize("loss", [MultilabelSoftmax(), OneVsAll("logistic")], ids=str)
+class TestEverySmoothLossOfLabelSets(OfLabelSets, LossContract):
+    @pytest.fixture
+    def loss(self, request: pytest.FixtureRequest) -> Loss:
+        return request.param
+
+
 @pytest.mark.parametrize("loss", SMOOTH, ids=str)
 class TestEverySmoothLoss(LossContract):
     @pytest.fixture
@@ -59,8 +88,8 @@ class TestEverySmoothLoss(LossContract):
 
 
 def test_no_loss_is_left_out() -> None:
-    """A new loss joins `problems.EVERY_LOSS`, and with that every contract."""
-    assert {loss.name for loss in EVERY_LOSS} == set(REGISTRY)
+    """A new loss joins `problems.EVERY_LOSS`, or the list beside it, and with that every contract."""
+    assert {loss.name for loss in EVERY_LOSS + MULTILABEL_LOSSES} == set(REGISTRY)
 
 
 def test_losses_of_several_names_agree_where_they_are_the_same() -> None:
@@ -110,6 +139,8 @@ def test_rank_weights_have_the_printed_values() -> None:
         ({"name": "topk_others_hinge", "k": 2}, TopKOthersHinge(2)),
         ({"name": "one_vs_all_hinge"}, OneVsAll("hinge")),
         ({"name": "one_vs_all_logistic"}, OneVsAll("logistic")),
+        ({"name": "multilabel_hinge"}, MultilabelHinge()),
+        ({"name": "multilabel_softmax"}, MultilabelSoftmax()),
         ({"name": "softmax"}, Softmax()),
         ({"name": "topk_entropy", "k": 3}, TopKEntropy(3)),
         ({"name": "truncated_topk_entropy", "k": 3}, TruncatedTopKEntropy(3)),

@@ -9,6 +9,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import entr, expit
 
+from solvers.label_sets import LabelSets
 from solvers.projections.binary import (
     binary_entropy,
     binary_hinge_column,
@@ -17,6 +18,9 @@ from solvers.projections.binary import (
 )
 from tests.reference.columns import bisect
 
+#: One own class, and six sets of several, one of them empty.
+SINGLE = np.empty((0, 0))
+SETS, _ = LabelSets.from_lists([[], [5], [0, 1], [1, 3, 4], [0, 2, 5], range(6)], 6)
 SCALES = 10.0 ** np.array([-9, -5, -1, 0, 0, 1, 2, 5, 9])
 
 
@@ -34,8 +38,8 @@ def best_of(value):
 
 
 @pytest.mark.parametrize("column", [binary_hinge_column, binary_logistic_column])
-@pytest.mark.parametrize("m", [2, 6])
-def test_every_coordinate_is_the_best_of_its_interval(column, m) -> None:
+@pytest.mark.parametrize(("m", "several"), [(2, False), (6, False), (6, True)])
+def test_every_coordinate_is_the_best_of_its_interval(column, m, several) -> None:
     random = np.random.default_rng(m)
     linear = column is binary_hinge_column
     for trial in range(60):
@@ -45,9 +49,10 @@ def test_every_coordinate_is_the_best_of_its_interval(column, m) -> None:
         y, c = int(random.integers(m)), float(random.choice([0.0, 1e-3, 0.7, 5.0]))
         c_own = c * float(random.choice([0.0, 0.5, 1.0]))
         alpha = np.empty(m)
-        column(q, y, c, c_own, alpha)
+        column(q, y, c, c_own, SETS.table if several else SINGLE, alpha)
+        own = SETS.labels(y) if several else [y]
         for j in range(m):
-            z, curvature = (1.0, c_own) if j == y else (-1.0, c)
+            z, curvature = (1.0, c_own) if j in own else (-1.0, c)
 
             def value(a, z=z, curvature=curvature, score=q[j]):
                 gain = a * (1.0 - z * score) if linear else entropy(a) - a * z * score
@@ -70,7 +75,7 @@ def test_the_hinge_at_every_scale() -> None:
             q[:2] = 1.0, -1.0
         y, c = int(random.integers(4)), float(random.choice([0.0, *SCALES]))
         alpha = np.empty(4)
-        _, support, vertex = binary_hinge_column(q, y, c, c, alpha)
+        _, support, vertex = binary_hinge_column(q, y, c, c, SINGLE, alpha)
         for j in range(4):
             slack = 1.0 - q[j] if j == y else 1.0 + q[j]
             expected = float(slack > 0) if c == 0 else min(max(slack / c, 0.0), 1.0)
@@ -108,7 +113,7 @@ def test_values_that_are_not_finite_do_not_hang() -> None:
     for value in (np.nan, np.inf, -np.inf):
         alpha = np.empty(3)
         for column in (binary_hinge_column, binary_logistic_column):
-            column(np.array([0.0, value, 1.0]), 0, 1.0, 1.0, alpha)
+            column(np.array([0.0, value, 1.0]), 0, 1.0, 1.0, SINGLE, alpha)
             assert alpha[0] >= 0
 
 
