@@ -1,7 +1,7 @@
 """The other losses of the certificate: one-vs-all, softmax, top-k entropies; apart from the solvers too.
 
-    one-vs-all       Phi = sum_j phi(z_j s_j), z_y = 1, z_j = -1 elsewhere; a dual row is alpha_j = z_j a_j,
-                     0 <= a_j <= 1
+    one-vs-all       Phi = sum_j phi(z_j s_j), z_j = 1 for own classes, of which a row may have several, and
+                     -1 elsewhere; a dual row is alpha_j = z_j a_j, 0 <= a_j <= 1
     top-k entropy    Phi = max of <a, x> - sum x log x - p log p, p = 1 - sum x, over x in the top-k simplex
                      {x >= 0, sum x <= 1, x_j <= sum x / k}; softmax is k = 1
 
@@ -27,11 +27,19 @@ from pipeline.certificate_math import (
     dual_rows,
     others_of,
 )
+from pipeline.certificate_multilabel import MultilabelHinge, MultilabelSoftmax, OwnClasses
 from pipeline.errors import InputError
+from storage.label_sets import LabelSetTable
 
 
-def certified_loss(record: Mapping[str, Any], m: int) -> CertifiedLoss:
-    """Read a model record's loss; `InputError` for one that is not known here, or has no dual problem."""
+def certified_loss(
+    record: Mapping[str, Any], m: int, label_sets: LabelSetTable | None = None
+) -> CertifiedLoss:
+    """Read a model record's loss; `InputError` for one that is not known here, or has no dual problem.
+
+    With `label_sets` labels are numbers of these.
+    """
+    own = OwnClasses(m, label_sets)
     name, k = str(record.get("name")), int(record.get("k", 1))
     if name in HINGE_PER_RANK:
         return RankedLoss.from_record(record, m)
@@ -41,8 +49,10 @@ def certified_loss(record: Mapping[str, Any], m: int) -> CertifiedLoss:
             "its models have no certificate"
         )
     known: dict[str, CertifiedLoss] = {
-        "one_vs_all_hinge": OneVsAllHinge(),
-        "one_vs_all_logistic": OneVsAllLogistic(),
+        "one_vs_all_hinge": OneVsAllHinge(own),
+        "one_vs_all_logistic": OneVsAllLogistic(own),
+        "multilabel_hinge": MultilabelHinge(own),
+        "multilabel_softmax": MultilabelSoftmax(own),
         "softmax": TopKEntropy(1),
         "topk_entropy": TopKEntropy(k),
         "truncated_topk_entropy": TopKEntropy(1),
@@ -53,25 +63,20 @@ def certified_loss(record: Mapping[str, Any], m: int) -> CertifiedLoss:
     return known[name]
 
 
-def _signs(rows: Array, y: Labels) -> Array:
-    signs = -np.ones(rows.shape)
-    signs[np.arange(len(rows)), y] = 1.0
-    return signs
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OneVsAllHinge:
     """phi(z) = max(0, 1 - z)."""
 
+    own: OwnClasses
     radius: ClassVar[float] = 1.0
 
     def values(self, scores: Array, y: Labels) -> Array:
         """Phi(s; y) of each row."""
-        return np.asarray(np.maximum(0.0, 1.0 - _signs(scores, y) * scores).sum(axis=1))
+        return np.asarray(np.maximum(0.0, 1.0 - self.own.signs(y) * scores).sum(axis=1))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:
         """Give z_j a_j: a is the slack over gamma, cut to [0, 1]; with gamma = 0 a corner."""
-        signs = _signs(scores, y)
+        signs = self.own.signs(y)
         slack = 1.0 - signs * scores
         if gamma == 0.0:
             return np.asarray(signs * (slack > 0.0))
@@ -80,37 +85,38 @@ class OneVsAllHinge:
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:
         """Sum of a."""
-        return np.asarray((_signs(alpha, y) * alpha).sum(axis=1))
+        return np.asarray((self.own.signs(y) * alpha).sum(axis=1))
 
     def violations(self, alpha: Array, y: Labels) -> Array:
         """Amount by which the a leave [0, 1]."""
-        a = _signs(alpha, y) * alpha
+        a = self.own.signs(y) * alpha
         return np.asarray(np.maximum(np.maximum(-a, a - 1.0).max(axis=1), 0.0))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OneVsAllLogistic:
     """phi(z) = log(1 + exp(-z))."""
 
+    own: OwnClasses
     radius: ClassVar[float] = 1.0
 
     def values(self, scores: Array, y: Labels) -> Array:
         """Phi(s; y) of each row."""
-        return np.asarray(np.logaddexp(0.0, -_signs(scores, y) * scores).sum(axis=1))
+        return np.asarray(np.logaddexp(0.0, -self.own.signs(y) * scores).sum(axis=1))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
         """Give z_j / (1 + exp(z_j s_j)); it is smooth as it is, so gamma is 0."""
-        signs = _signs(scores, y)
+        signs = self.own.signs(y)
         return np.asarray(signs * expit(-signs * scores))
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:
         """Sum of the binary entropies of a."""
-        a = np.clip(_signs(alpha, y) * alpha, 0.0, 1.0)
+        a = np.clip(self.own.signs(y) * alpha, 0.0, 1.0)
         return np.asarray((entr(a) + entr(1.0 - a)).sum(axis=1))
 
     def violations(self, alpha: Array, y: Labels) -> Array:
         """Amount by which the a leave [0, 1]."""
-        return OneVsAllHinge().violations(alpha, y)
+        return OneVsAllHinge(self.own).violations(alpha, y)
 
 
 @dataclass(frozen=True)

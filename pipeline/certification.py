@@ -123,9 +123,12 @@ class _Sums:
     @classmethod
     def zero(cls, stored: StoredModel, shape: tuple[int, ...]) -> _Sums:
         record = stored.model.record
-        loss = certified_loss(record.loss, record.m)
+        sets = stored.dataset().label_sets()
+        loss = certified_loss(record.loss, record.m, sets)
         own = 0.0 if record.smoothing_kind == "others" else record.smoothing
-        weights = np.ones(record.m) if record.class_weights is None else np.asarray(record.class_weights)
+        weights = np.ones(record.m if sets is None else len(sets))
+        if record.class_weights is not None:
+            weights = np.asarray(record.class_weights)
         # Without b the pass itself finds an A.
         product = None if _has_dual_sums(stored) else np.zeros(shape)
         return cls(loss, record.smoothing, own, weights, product=product)
@@ -150,7 +153,8 @@ class _Sums:
         self.penalty += float(weights @ penalties(beta, y, self.gamma, self.gamma_own))
         if self.gamma > 0:
             lift = self.gamma * beta
-            lift[np.arange(len(y)), y] *= self.gamma_own / self.gamma
+            if self.gamma_own != self.gamma:
+                lift[np.arange(len(y)), y] *= self.gamma_own / self.gamma
             self.lifted_sum += float(weights @ self.loss.values(scores + lift, y))
 
     def _check(
