@@ -1,0 +1,8 @@
+"""Methods that the papers compare with: one-vs-all by LIBLINEAR, and TopPush."""
+
+from __future__ import annotations
+
+from solvers.baselines.one_vs_all import LinearScores, fit_one_vs_all
+from solvers.baselines.top_push import TopPushResult, one_vs_all_top_push, solve_top_push
+
+__all__ = ["LinearScores", "TopPushResult", "fit_one_vs_all", "one_vs_all_top_push", "solve_top_push"]

@@ -1,0 +1,76 @@
+"""Limited data: SVM+ with privileged features, SVMs with instance weights, and weights that are learnt.
+
+Pure functions on kernel matrices are here; `SVMPlusClassifier`, `WeightedSVC` and `LearnedWeightsSVC` are
+their scikit-learn faces, loaded when they are asked for.  Problems are small by nature, and solved to a
+duality gap at the limit of float64 by one interior point method (`interior_point`).
+
+The tables' experiment on Spambase is one call of `weight_learning_experiment`:
+
+    rows = weight_learning_experiment(X, y, samples=(486,), ratios=((1, 2), (2, 1)), repeats=20, seed=0)
+
+with X (n, d) features and y (n,) of two values gives a `WeightLearningRow` a sample size and ratio: mean test
+error and spread of the SVM, the SVM with weights from P(Y | X), and learnt weights, from the same examples.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from solvers.privileged.equivalence import (
+    PrivilegedConstruction,
+    most_favourable_weights,
+    rho,
+    svm_plus_from_weights,
+    weights_from_svm_plus,
+)
+from solvers.privileged.margin_losses import Logistic, MarginLoss, TwiceSmoothHinge
+from solvers.privileged.probabilities import best_bandwidth, nadaraya_watson, probability_weights
+from solvers.privileged.svm_plus import SVMPlusResult, solve_svm_plus
+from solvers.privileged.weight_learning import LearnedWeights, hypergradient, learn_weights, solve_lower
+from solvers.privileged.weighted_svm import WeightedSVMResult, solve_weighted_svm
+
+if TYPE_CHECKING:
+    from solvers.privileged.estimators import SVMPlusClassifier, WeightedSVC
+    from solvers.privileged.learned_weights import LearnedWeightsSVC
+
+__all__ = [
+    "LearnedWeights",
+    "LearnedWeightsSVC",
+    "Logistic",
+    "MarginLoss",
+    "PrivilegedConstruction",
+    "SVMPlusClassifier",
+    "SVMPlusResult",
+    "TwiceSmoothHinge",
+    "WeightedSVC",
+    "WeightedSVMResult",
+    "best_bandwidth",
+    "hypergradient",
+    "learn_weights",
+    "most_favourable_weights",
+    "nadaraya_watson",
+    "probability_weights",
+    "rho",
+    "solve_lower",
+    "solve_svm_plus",
+    "solve_weighted_svm",
+    "svm_plus_from_weights",
+    "weights_from_svm_plus",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the estimators when they are first asked for, as `solvers` does."""
+    if name in ("SVMPlusClassifier", "WeightedSVC"):
+        from solvers.privileged import estimators
+
+        return getattr(estimators, name)
+    if name == "LearnedWeightsSVC":
+        from solvers.privileged.learned_weights import LearnedWeightsSVC
+
+        return LearnedWeightsSVC
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,80 @@
+"""What people pass to the solvers of this package, checked; each refusal is one sentence with the mend."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from solvers.errors import InvalidProblemError, NonFiniteError
+from solvers.typing import Float64Array
+
+#: Bytes that the matrix of a quadratic program, its copy and its factor may take together.
+MEMORY_BYTES = 4 << 30
+
+
+def positive_number(name: str, value: Any) -> float:
+    """Give a positive finite number as a float."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 < float(value) < math.inf:
+        raise InvalidProblemError(f"{name} is {value!r}; give a positive number")
+    return float(value)
+
+
+def number_from_zero(name: str, value: Any) -> float:
+    """Give a finite number of at least 0 as a float."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= float(value) < math.inf:
+        raise InvalidProblemError(f"{name} is {value!r}; give a number of at least 0")
+    return float(value)
+
+
+def signs(y: Any) -> Float64Array:
+    """Give labels of -1 and +1, both of them, as (n,) float64."""
+    values = np.asarray(y)
+    if values.ndim != 1 or not np.isin(values, (-1, 1)).all():
+        raise InvalidProblemError("the labels are not all -1 or +1; give one of the two for each example")
+    if len(np.unique(values)) < 2:
+        raise InvalidProblemError("all labels are equal; give examples of both classes")
+    return values.astype(np.float64)
+
+
+def gram_matrix(name: str, K: Any, n: int) -> Float64Array:
+    """Give a kernel matrix (n, n) in float64."""
+    matrix = np.asarray(K, dtype=np.float64)
+    if matrix.shape != (n, n):
+        raise InvalidProblemError(f"{name} has the shape {matrix.shape}; give the kernel of {n} examples")
+    if not np.isfinite(matrix).all():
+        raise NonFiniteError(f"{name} holds NaN or infinity; mend or scale the features")
+    return matrix
+
+
+def finite_vector(name: str, values: Any, n: int) -> Float64Array:
+    """Give n finite numbers as (n,) float64."""
+    vector = np.asarray(values, dtype=np.float64)
+    if vector.shape != (n,):
+        raise InvalidProblemError(f"{name} has the shape {vector.shape}; give one number for each of {n}")
+    if not np.isfinite(vector).all():
+        raise NonFiniteError(f"{name} holds NaN or infinity; give finite numbers")
+    return vector
+
+
+def instance_weights(c: Any, y: Float64Array) -> Float64Array:
+    """Give instance weights c >= 0 that leave examples of both classes, as (n,) float64."""
+    weights = finite_vector("c", c, len(y))
+    if (weights < 0.0).any():
+        raise InvalidProblemError(f"the least weight in c is {weights.min():g}; give weights of at least 0")
+    if len(np.unique(y[weights > 0.0])) < 2:
+        raise InvalidProblemError("only one class has weight in c; give examples of both classes weight")
+    return weights
+
+
+def refuse_size(variables: int, what: str) -> None:
+    """Refuse a dense program whose matrices do not fit `MEMORY_BYTES`."""
+    needed = 3 * 8 * variables**2
+    if needed > MEMORY_BYTES:
+        raise InvalidProblemError(
+            f"{what} of {variables:,} dual variables takes {needed / 2**30:.1f} GiB, and"
+            f" {MEMORY_BYTES / 2**30:.1f} GiB are allowed; give fewer examples, or train TopKClassifier with"
+            " sample_weight, which needs no matrix"
+        )

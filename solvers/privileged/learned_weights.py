@@ -1,0 +1,127 @@
+"""The scikit-learn face of weight learning."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array
+
+from solvers.errors import InvalidProblemError
+from solvers.estimator_support import positive
+from solvers.kernel_features import KernelFeatures
+from solvers.kernel_functions import Gamma, Kernel
+from solvers.privileged.estimators import DTYPES, BinaryKernelClassifier
+from solvers.privileged.margin_losses import TwiceSmoothHinge
+from solvers.privileged.splits import stratified_split
+from solvers.privileged.weight_learning import learn_weights
+from solvers.typing import Float64Array, Int64Array
+
+
+class LearnedWeightsSVC(BinaryKernelClassifier):
+    """Support vector classifier whose example weights are learnt on validation examples.
+
+    Weights c >= 0 are sought for which the classifier trained with them, by the twice smooth hinge L_delta,
+    has the least loss on validation examples (Theorem 3.5).  These should be at least as many as the training
+    examples, each of which has a weight to learn: with fewer the weights overfit.
+
+    Parameters
+    ----------
+    C : float, default=1.0
+        All weights to begin with.
+    delta : float, default=0.1
+        Smoothness of the loss; it tends to the hinge as delta tends to 0.
+    validation_fraction : float, default=2/3
+        Share of each class that `fit` sets aside where it is given no validation examples.
+    kernel, gamma, degree, coef0 : as in `WeightedSVC`.
+    max_iter : int, default=100
+        Steps of L-BFGS-B; to stop early regularises the weights.
+    random_state : int, RandomState or None, default=0
+        Of the split.
+
+    Attributes
+    ----------
+    weights_ : (n,) learnt weights, 0 for examples set aside; ``WeightedSVC(C=1).fit(X, y, weights_)`` trains
+        with them and the hinge.
+    training_rows_, validation_rows_ : places of both parts; the second is empty where `fit` was given others.
+    validation_losses_ : tuple of floats, mean loss on validation examples from the start to the end.
+    n_iter_ : int, steps.
+    classes_, support_, dual_coef_, intercept_, coef_, kernel_ : as in `WeightedSVC`.
+    """
+
+    def __init__(
+        self,
+        C: float = 1.0,
+        delta: float = 0.1,
+        *,
+        validation_fraction: float = 2.0 / 3.0,
+        kernel: str | Kernel = "rbf",
+        gamma: Gamma = None,
+        degree: int | None = None,
+        coef0: float | None = None,
+        max_iter: int = 100,
+        random_state: Any = 0,
+    ) -> None:
+        self.C = C
+        self.delta = delta
+        self.validation_fraction = validation_fraction
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, X_validation: Any = None, y_validation: Any = None) -> Self:
+        """Train on X (n, d) and y (n,), weighing examples by their use for the validation examples (N, d).
+
+        Without these a part of X and y is set aside.  For a precomputed kernel X_validation is K(validation,
+        train).
+
+        Raises
+        ------
+        InvalidProblemError (a ValueError) : a parameter or the data cannot make a problem.
+        NonFiniteError : kernel values overflow.
+        """
+        X, y = self._validated(X, y)
+        features = KernelFeatures.of(self._chosen_kernel(), X)
+        loss, C = TwiceSmoothHinge(self.delta), positive(self.C)
+        if (X_validation is None) != (y_validation is None):
+            raise InvalidProblemError("X_validation and y_validation belong together; give both or neither")
+        rows, aside = np.arange(len(y)), np.zeros(0, dtype=np.int64)
+        if X_validation is None:
+            rows, aside = self._split(y)
+            kernel_rows, signs = features.K[np.ix_(aside, rows)], y[aside]
+        else:
+            kernel_rows, signs = self._validation(features, X_validation, y_validation)
+        learnt = learn_weights(
+            features.K[np.ix_(rows, rows)], y[rows], kernel_rows, signs, loss, C, max_steps=self.max_iter
+        )
+        coefficients, self.weights_ = np.zeros(len(y)), np.zeros(len(y))
+        coefficients[rows], self.weights_[rows] = learnt.solution.a, learnt.c
+        self._keep_classifier(features, coefficients, learnt.solution.b)
+        self.training_rows_, self.validation_rows_ = rows, aside
+        self.validation_losses_ = learnt.validation_losses
+        self.n_iter_ = max(len(learnt.validation_losses) - 1, 1)
+        return self
+
+    def _split(self, y: Float64Array) -> tuple[Int64Array, Int64Array]:
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        return stratified_split(y, self.validation_fraction, np.random.default_rng(seed))
+
+    def _validation(self, features: KernelFeatures, X: Any, y: Any) -> tuple[Float64Array, Float64Array]:
+        """Give K(validation, train) and the labels as signs."""
+        X = check_array(X, accept_sparse="csr", dtype=DTYPES, order="C", input_name="X_validation")
+        labels = np.asarray(y)
+        if X.shape[1] != self.n_features_in_ or labels.shape != (X.shape[0],):
+            raise InvalidProblemError(
+                f"X_validation has the shape {X.shape} and y_validation {labels.shape}; give rows of"
+                f" {self.n_features_in_} features and a label for each"
+            )
+        strange = ~np.isin(labels, self.classes_)
+        if strange.any():
+            raise InvalidProblemError(
+                f"the validation label {labels[strange][0]} is not there in training; leave its rows out"
+            )
+        return features.kernel.matrix(X, features.train), np.where(labels == self.classes_[1], 1.0, -1.0)

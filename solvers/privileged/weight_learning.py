@@ -1,0 +1,254 @@
+"""Instance weights learnt from validation examples, by the gradient through the trained classifier.
+
+    min over c >= 0 of (1/N) sum_j L(y'_j (K'_j a(c) + b(c)))                              (3.21)
+    (a(c), b(c)) = argmin 1/2 a^T K a + sum_i c_i L(y_i (K_i a + b))                       (3.22)
+
+With u_i = y_i L'_i and v_i = c_i L''_i the lower optimum satisfies a = -c * u and 1^T a = 0, so that by the
+implicit function theorem (3.5)
+
+    [ I + diag(v) K   v ] [da/dc]     [diag(u)]
+    [ 1^T             0 ] [db/dc] = - [   0   ].
+
+The minus is missing in print, in (3.23) and in (3.25), da/dc = -diag(u) and db/dc = 0, its case v = 0.  The
+gradient takes one solution of the transposed system, whatever the number of weights.
+Source: M. Lapin's thesis, 2017, section 3.5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import linalg, optimize
+
+from solvers.errors import InvalidProblemError, NonFiniteError
+from solvers.privileged.checks import finite_vector, gram_matrix, instance_weights, refuse_size, signs
+from solvers.privileged.margin_losses import MarginLoss
+from solvers.typing import Float64Array
+
+#: The lower problem is solved when no residual of a = -c u is above this share of the largest weight.
+_TOLERANCE = 1e-12
+_NEWTON_STEPS = 200
+#: Points that are tried along one direction.
+_TRIALS = 60
+#: Curvature that is added everywhere, as a share of the most there could be.
+_FIRST_FLOOR = 1e-8
+_LEAST_FLOOR = 1e-14
+#: A step this short says that the curvature here is no guide.
+_SHORT = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class LowerSolution:
+    """Optimum of (3.22): coefficients a (n,), bias b, scores K a + b (n,); `residual` says how nearly."""
+
+    a: Float64Array
+    b: float
+    scores: Float64Array
+    residual: float
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedWeights:
+    """What `learn_weights` reached.
+
+    Attributes
+    ----------
+    c : (n,) weights.
+    solution : LowerSolution of these weights.
+    validation_losses : (steps + 1,) mean loss on the validation examples, from the start to the end.
+    evaluations : how often the lower problem was solved.
+    converged : whether L-BFGS-B met its tolerance within its budget.
+    """
+
+    c: Float64Array
+    solution: LowerSolution
+    validation_losses: tuple[float, ...]
+    evaluations: int
+    converged: bool
+
+
+def solve_lower(
+    K: Float64Array, y: Float64Array, c: Float64Array, loss: MarginLoss, start: LowerSolution | None = None
+) -> LowerSolution:
+    """Solve (3.22) by Newton's method with an exact line search, from another solution if one is given.
+
+    Where the loss is flat or straight at every example its curvature says nothing about b; a little is added
+    to begin with, more after steps that came to nothing.
+    """
+    n = len(y)
+    a, b = (np.zeros(n), 0.0) if start is None else (start.a, start.b)
+    K_a = K @ a
+    largest = max(float(c.max()), float(np.finfo(np.float64).tiny))
+    floor = _FIRST_FLOOR
+    best = LowerSolution(a, b, K_a + b, np.inf)
+    for _ in range(_NEWTON_STEPS):
+        t = y * (K_a + b)
+        u = y * loss.slope(t)
+        residual = max(float(np.abs(a + c * u).max()), abs(float(c @ u))) / largest
+        if residual < best.residual:
+            best = LowerSolution(a, b, K_a + b, residual)
+        if residual <= _TOLERANCE:
+            break
+        v = c * loss.curvature(t) + floor * largest * loss.steepest
+        change = linalg.solve(_bordered(K, v), -np.append(a + c * u, a.sum()), check_finite=False)
+        da, db = change[:n], float(change[n])
+        K_da = K @ da
+        straight, bend, ds = float(K_a @ da), float(K_da @ da), y * (K_da + db)
+        length = _line_minimum(
+            lambda s: straight + s * bend + float((c * ds) @ loss.slope(t + s * ds))  # noqa: B023 - used here
+        )
+        if length == 0.0:
+            break
+        floor = min(100.0 * floor, 1.0) if length < _SHORT else max(0.1 * floor, _LEAST_FLOOR)
+        a, b, K_a = a + length * da, b + length * db, K_a + length * K_da
+    return best
+
+
+def hypergradient(
+    K: Float64Array,
+    y: Float64Array,
+    K_validation: Float64Array,
+    y_validation: Float64Array,
+    c: Float64Array,
+    loss: MarginLoss,
+    solution: LowerSolution,
+) -> tuple[float, Float64Array]:
+    """Give the mean validation loss and its gradient in c (n,) at the optimum of (3.22) for c.
+
+    K (n, n), y (n,) and c (n,) belong to the training examples; K_validation (N, n) has a row for each of
+    the validation examples, y_validation (N,) their labels, -1 and +1 both.
+    """
+    count = len(y_validation)
+    t = y_validation * (K_validation @ solution.a + solution.b)
+    outer = y_validation * loss.slope(t) / count
+    value = float(loss.value(t).mean())
+    inner_t = y * solution.scores
+    u, v = y * loss.slope(inner_t), c * loss.curvature(inner_t)
+    by_a = K_validation.T @ outer
+    if not v.any():
+        return value, -by_a * u
+    adjoint = linalg.solve(_bordered(K, v), np.append(by_a, outer.sum()), transposed=True, check_finite=False)
+    return value, np.asarray(-adjoint[:-1] * u)
+
+
+def learn_weights(
+    K: Any,
+    y: Any,
+    K_validation: Any,
+    y_validation: Any,
+    loss: MarginLoss,
+    start: Any,
+    *,
+    max_steps: int = 100,
+) -> LearnedWeights:
+    """Learn weights c >= 0 by L-BFGS-B from `start`, usually C everywhere; the loss never ends above that.
+
+    Parameters
+    ----------
+    K, y : (n, n) kernel matrix and (n,) labels, -1 and +1, of the training examples.
+    K_validation, y_validation : (N, n) kernel of validation with training examples, (N,) labels -1 and +1.
+    loss : on both levels; `TwiceSmoothHinge` or another.
+    start : (n,) weights, or one number for all.
+
+    Raises InvalidProblemError where sizes, labels or weights make no problem.
+    """
+    y, y_validation = signs(y), signs(y_validation)
+    n = len(y)
+    K = gram_matrix("K", K, n)
+    refuse_size(n, "weight learning")
+    rows = np.asarray(K_validation, dtype=np.float64)
+    if rows.shape != (len(y_validation), n):
+        raise InvalidProblemError(
+            f"K_validation has the shape {rows.shape}; give {len(y_validation)} rows of {n} kernel values,"
+            " one for each validation example"
+        )
+    first = instance_weights(finite_vector("start", np.broadcast_to(start, n), n), y)
+    search = _Search(K, y, rows, y_validation, loss, scale=float(first.mean()))
+    minimize: Callable[..., Any] = optimize.minimize  # its stubs know no bounds of None
+    ended = minimize(
+        search.value_and_gradient,
+        first / search.scale,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(0.0, None)] * n,
+        callback=search.record,
+        options={"maxiter": max_steps},
+    )
+    if search.best is None:
+        raise NonFiniteError("the validation loss is no number; scale the features or the weights")
+    c, solution = search.best
+    return LearnedWeights(c, solution, tuple(search.losses), search.evaluations, bool(ended.success))
+
+
+class _Search:
+    """The upper objective of c / scale; it remembers the last lower solution and the best weights so far."""
+
+    def __init__(
+        self,
+        K: Float64Array,
+        y: Float64Array,
+        rows: Float64Array,
+        y_rows: Float64Array,
+        loss: MarginLoss,
+        scale: float,
+    ) -> None:
+        self._data = (K, y, rows, y_rows, loss)
+        self.scale = scale
+        self._value = np.inf
+        self._last: LowerSolution | None = None
+        self.best: tuple[Float64Array, LowerSolution] | None = None
+        self.losses: list[float] = []
+        self.evaluations = 0
+
+    def value_and_gradient(self, scaled: Float64Array) -> tuple[float, Float64Array]:
+        """Give what L-BFGS-B asks for."""
+        K, y, rows, y_rows, loss = self._data
+        c = self.scale * scaled
+        self._last = solve_lower(K, y, c, loss, self._last)
+        value, gradient = hypergradient(K, y, rows, y_rows, c, loss, self._last)
+        self.evaluations += 1
+        if value < self._value:
+            self._value, self.best = value, (c, self._last)
+        if not self.losses:
+            self.losses.append(value)
+        return value, self.scale * gradient
+
+    def record(self, _c: Float64Array) -> None:
+        """Note the loss at the end of a step."""
+        self.losses.append(self._value)
+
+
+def _bordered(K: Float64Array, v: Float64Array) -> Float64Array:
+    """Give [[I + diag(v) K, v], [1^T, 0]]."""
+    n = len(v)
+    matrix = np.empty((n + 1, n + 1))
+    matrix[:n, :n] = v[:, None] * K
+    matrix[np.arange(n), np.arange(n)] += 1.0
+    matrix[:n, n] = v
+    matrix[n, :n] = 1.0
+    matrix[n, n] = 0.0
+    return matrix
+
+
+def _line_minimum(slope: Callable[[float], float]) -> float:
+    """Give a step to where the rising `slope` of a convex function is at most a tenth of that at 0.
+
+    It is 0 where the function does not fall from there, by rounding.
+    """
+    first = slope(0.0)
+    if not first < 0.0:
+        return 0.0
+    low, high, length = 0.0, np.inf, 1.0
+    for _ in range(_TRIALS):
+        now = slope(length)
+        if abs(now) <= -0.1 * first:
+            break
+        if now < 0.0:
+            low = length
+        else:
+            high = length
+        length = 2.0 * length if np.isinf(high) else 0.5 * (low + high)
+    return length

@@ -1,0 +1,160 @@
+"""Support vector machine with instance weights (WSVM), its bias not penalised.
+
+    P(w, b) = 1/2 |w|^2 + sum_i c_i max(0, 1 - y_i (<w, x_i> + b))                       (3.2)
+    D(a)    = sum_i a_i - 1/2 |sum_i a_i y_i x_i|^2,   0 <= a_i <= c_i,  y^T a = 0       (3.4), (A.6)
+
+Features enter through K_ij = <x_i, x_j> alone.  The reported gap is P - D at w = sum_i a_i y_i x_i, with the
+best b for that w, computed in float64 from a and K: it does not rest on how a was found.
+Source: M. Lapin, "Image Classification with Limited Training Data and Class Ambiguity", 2017, section 3.2.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from solvers.errors import CertificateError
+from solvers.privileged.certified import solve_certified
+from solvers.privileged.checks import gram_matrix, instance_weights, positive_number, refuse_size, signs
+from solvers.privileged.interior_point import QuadraticProgram
+from solvers.problem import relative_gap
+from solvers.typing import Float64Array
+
+#: A gap below minus this share of |P| + |D| is a mistake, not rounding.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DualSVMResult:
+    """A point of the dual and the classifier f(x) = sum_i alpha_i y_i k(x_i, x) + bias that it stands for.
+
+    Attributes
+    ----------
+    alpha : (n,) float64, multipliers of the margins, feasible.
+    beta : (n,) float64 >= 0, multipliers of the slacks' signs; the weight that a margin did not use up.
+    bias : b, the middle where a whole interval is optimal for w.
+    scores : (n,) f at the training examples.
+    slack : (n,) xi_i = max(0, 1 - y_i f(x_i)).
+    primal, dual : P and D at this very point, so that P - D bounds the distance of both from the optimum.
+    rounds : of the interior point method.
+    """
+
+    alpha: Float64Array
+    beta: Float64Array
+    bias: float
+    scores: Float64Array
+    slack: Float64Array
+    primal: float
+    dual: float
+    rounds: int
+
+    @property
+    def gap(self) -> float:
+        """P - D."""
+        return self.primal - self.dual
+
+    @property
+    def relative_gap(self) -> float:
+        """The gap as a share of P."""
+        return relative_gap(self.gap, self.primal)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WeightedSVMResult(DualSVMResult):
+    """What `solve_weighted_svm` reached: `c` (n,) holds the weights, and beta = c - alpha."""
+
+    c: Float64Array
+
+
+def solve_weighted_svm(
+    K: Any, y: Any, c: Any, *, tol: float = 1e-8, max_rounds: int = 100
+) -> WeightedSVMResult:
+    """Solve (3.2) for a kernel matrix K (n, n), labels y (n,) of -1 and +1 and weights c (n,) >= 0.
+
+    Examples of weight 0 are scored and otherwise ignored.  Ends at a relative gap of `tol`, or where float64
+    cannot improve it; the result says which gap it has.
+
+    Raises
+    ------
+    InvalidProblemError : sizes, labels or weights that make no problem, or too many examples for memory.
+    NonFiniteError : NaN or infinity in K or c.
+    """
+    y = signs(y)
+    c = instance_weights(c, y)
+    K = gram_matrix("K", K, len(y))
+    tol = positive_number("tol", tol)
+    used = np.flatnonzero(c > 0.0)
+    refuse_size(len(used), "a weighted SVM")
+    y_used = y[used]
+    # The alphas of both classes have the same sum: twice the weight of the lighter class is no bound.
+    lighter = min(float(c[y > 0.0].sum()), float(c[y < 0.0].sum()))
+    upper = np.minimum(c[used], 2.0 * lighter)
+    scale = float(upper.max())
+    program = QuadraticProgram(
+        H=scale * (y_used[:, None] * K[np.ix_(used, used)] * y_used),
+        q=-np.ones(len(used)),
+        E=y_used[None, :],
+        e=np.zeros(1),
+        upper=upper / scale,
+    )
+
+    def certify(x: Float64Array, rounds: int) -> WeightedSVMResult:
+        alpha = np.zeros(len(y))
+        alpha[used] = np.minimum(scale * x, c[used])
+        return weighted_svm_result(K, y, c, balanced(alpha, y), rounds)
+
+    return solve_certified(program, certify, tol, max_rounds)
+
+
+def weighted_svm_result(
+    K: Float64Array, y: Float64Array, c: Float64Array, alpha: Float64Array, rounds: int = 0
+) -> WeightedSVMResult:
+    """Measure P and D of (3.2) at a feasible alpha, with the best bias for its w."""
+    centred = K @ (alpha * y)
+    norm = float((alpha * y) @ centred)
+    bias = best_bias(centred, y, c)
+    scores = centred + bias
+    slack = np.maximum(0.0, 1.0 - y * scores)
+    primal = 0.5 * norm + float(c @ slack)
+    dual = float(alpha.sum()) - 0.5 * norm
+    refuse_reversed(primal, dual)
+    return WeightedSVMResult(
+        alpha=alpha, beta=c - alpha, bias=bias, scores=scores, slack=slack, primal=primal, dual=dual,
+        rounds=rounds, c=c,
+    )  # fmt: skip
+
+
+def balanced(alpha: Float64Array, y: Float64Array) -> Float64Array:
+    """Give alpha >= 0 with the sums of both classes equal, by shrinking those of the heavier class."""
+    positive = y > 0.0
+    ups, downs = float(alpha[positive].sum()), float(alpha[~positive].sum())
+    if ups == downs or min(ups, downs) < 0.0:
+        return alpha
+    heavier = positive if ups > downs else ~positive
+    return np.where(heavier, alpha * (min(ups, downs) / max(ups, downs)), alpha)
+
+
+def best_bias(scores: Float64Array, y: Float64Array, c: Float64Array) -> float:
+    """Give the middle of the b that minimise sum_i c_i max(0, 1 - y_i (scores_i + b)).
+
+    The sum is convex and bends at b = y_i - scores_i.  Its slope rises from minus the weight of the positive
+    class, by c_i at each bend: the minimum begins where it reaches zero and ends where it leaves it.
+    """
+    bends = y - scores
+    order = np.argsort(bends, kind="stable")
+    slope = np.cumsum(c[order]) - float(c[y > 0.0].sum())
+    # Sums of weights that are equal differ by rounding.
+    noise = 4.0 * len(c) * float(np.finfo(np.float64).eps) * float(c.sum())
+    first = int(np.argmax(slope >= -noise))
+    last = int(np.argmax(slope > noise)) if slope[-1] > noise else first
+    return 0.5 * float(bends[order[first]] + bends[order[last]])
+
+
+def refuse_reversed(primal: float, dual: float) -> None:
+    """Raise CertificateError where D exceeds P by more than rounding."""
+    if primal - dual < -_ROUNDING * (abs(primal) + abs(dual)):
+        raise CertificateError(
+            f"the dual value {dual:.17g} exceeds the primal value {primal:.17g}; do not use this result"
+        )
