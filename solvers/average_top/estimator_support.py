@@ -1,0 +1,150 @@
+"""What the estimators of the average top-k loss share: from parameters to a fit, and what it leaves."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from solvers.api import solve
+from solvers.average_top.kernel_svm import KernelResult as SignsKernelResult
+from solvers.average_top.kernel_svm import minimise_with_kernel
+from solvers.average_top.losses import INDIVIDUAL_LOSSES, IndividualLoss
+from solvers.average_top.problem import AverageTopResult
+from solvers.average_top.solving import minimise
+from solvers.errors import InvalidProblemError, NonFiniteError
+from solvers.estimator_kernels import KernelAttributes, one_of_two, with_intercept
+from solvers.estimator_support import positive, with_constant
+from solvers.kernel_problem import KernelExpansion, KernelResult
+from solvers.losses import LOSSES, MaxHinge, Softmax, make_loss
+from solvers.losses.base import Loss
+from solvers.risks import AverageTopK
+from solvers.state import SolveResult
+from solvers.stopping import Status
+from solvers.typing import Float64Array, IntArray
+
+#: What the losses of two classes are called where there are more.
+_OF_CLASSES: dict[str, Loss] = {"hinge": MaxHinge(), "logistic": Softmax()}
+
+
+class CollapsedWarning(UserWarning):
+    """The optimum is w = 0: the k worst examples contradict each other, and nothing was learnt."""
+
+
+class AverageTopAttributes(KernelAttributes):
+    """Fits of an estimator with the parameters k, C, solver, tol, max_iterations and those of kernels."""
+
+    loss: Any
+    k: Any
+    C: Any
+    solver: Any
+    tol: Any
+    max_iterations: Any
+
+    def _fit_signs(self, X: Any, y: Float64Array, loss: IndividualLoss) -> None:
+        """Fit one score for each example, and keep what came of it."""
+        k, C, kernel = number_of_losses(self.k, len(y)), positive(self.C), self._chosen_kernel()
+        result: AverageTopResult
+        if kernel is None:
+            rows = with_constant(X) if self.fit_intercept else X
+            result = minimise(
+                rows, y, loss, k, C, solver=self.solver, tol=self.tol, max_iterations=self.max_iterations
+            )
+            self._keep_weights(result.w[:, None])
+        else:
+            kernel = with_intercept(kernel, fit_intercept=self.fit_intercept)
+            result = kernel_result = minimise_with_kernel(
+                kernel, X, y, loss, k, C, tol=self.tol, max_iterations=self.max_iterations
+            )
+            self._keep_expansion(two_columns(kernel_result))
+        self._keep(result, k, collapsed=result.collapsed, rounds=result.iterations)
+
+    def _fit_classes(self, X: Any, labels: IntArray, m: int) -> None:
+        """Fit a score for each class, and keep what came of it."""
+        k, C, kernel = number_of_losses(self.k, len(labels)), positive(self.C), self._chosen_kernel()
+        if kernel is not None:
+            kernel = with_intercept(kernel, fit_intercept=self.fit_intercept)
+        if self.solver != "auto":
+            raise InvalidProblemError(
+                f"the solver {self.solver!r} is for two classes and the losses hinge and logistic; take auto"
+            )
+        rows = with_constant(X) if self.fit_intercept and kernel is None else X
+        result = solve(
+            rows, labels, loss_of_classes(self.loss), 1.0 / C, kernel=kernel, tol=self.tol,
+            max_passes=self.max_iterations, risk=AverageTopK(k), m=m,
+        )  # fmt: skip
+        if isinstance(result, KernelResult):
+            self._keep_expansion(result.expansion)
+        else:
+            self._keep_weights(one_of_two(result.W))
+        self._keep(result, k, collapsed=result.collapsed, rounds=result.passes)
+
+    def _keep_weights(self, W: Float64Array) -> None:
+        """Set the attributes of a fit without a kernel, W (d, scores) with the bias last."""
+        self._forget_expansion()
+        self.intercept_ = W[-1].copy() if self.fit_intercept else np.zeros(W.shape[1])
+        self.coef_ = np.ascontiguousarray((W[:-1] if self.fit_intercept else W).T)
+
+    def _keep(
+        self, result: AverageTopResult | SolveResult, k: float, *, collapsed: bool, rounds: int
+    ) -> None:
+        """Set the attributes that every fit has, and warn of what went wrong."""
+        if result.status is Status.NONFINITE:
+            raise NonFiniteError(f"the weights overflowed with C = {self.C}; scale the features or lower C")
+        if result.status is not Status.SOLVED:
+            warnings.warn(
+                f"training ended after {rounds} rounds ({result.status.value}) at a relative gap of"
+                f" {result.relative_gap:.2g}, short of tol = {self.tol:g}; scale the features, raise"
+                " max_iterations or raise tol",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        if collapsed:
+            warnings.warn(
+                f"the optimum is w = 0 for k = {k:g}: the k largest losses contradict each other, and every"
+                " prediction is the same; raise k, or clean the labels",
+                CollapsedWarning,
+                stacklevel=4,
+            )
+        self.k_, self.collapsed_, self.n_iter_ = k, collapsed, rounds
+        self.primal_, self.dual_ = result.primal, result.dual
+        self.dual_gap_, self.relative_gap_ = result.gap, result.relative_gap
+        self.status_ = result.status
+
+
+def number_of_losses(k: Any, n: int) -> float:
+    """Give the k in [1, n] that the parameter means: a number, a share of n below 1, or None for all."""
+    if k is None:
+        return float(n)
+    if isinstance(k, bool) or not isinstance(k, Real) or not float(k) > 0.0:
+        raise InvalidProblemError(f"k is {k!r}; give a number from 1 on, a share between 0 and 1, or None")
+    return max(float(k) * n, 1.0) if float(k) < 1.0 else min(float(k), float(n))
+
+
+def loss_of_signs(loss: Any) -> IndividualLoss | None:
+    """Give the loss of one score and a sign that a parameter means, None where it means another."""
+    known = INDIVIDUAL_LOSSES.get(loss) if isinstance(loss, str) else loss
+    return known if isinstance(known, IndividualLoss) and known.binary else None
+
+
+def loss_of_classes(loss: Any) -> Any:
+    """Give the loss of m scores that a parameter means; what is no name is left to `solve` to check."""
+    if isinstance(loss, IndividualLoss) and loss.binary:
+        loss = loss.name
+    if not isinstance(loss, str):
+        return loss
+    if loss in _OF_CLASSES:
+        return _OF_CLASSES[loss]
+    if loss in LOSSES and LOSSES[loss][1] is not None:
+        raise InvalidProblemError(f"the loss {loss} has parameters; give it as a value, such as TopKHinge(5)")
+    return make_loss(loss)
+
+
+def two_columns(result: SignsKernelResult) -> KernelExpansion:
+    """Give the expansion of one score as that of two classes, whose difference it is."""
+    half = 0.5 * result.expansion.coefficients
+    return replace(result.expansion, coefficients=np.hstack([-half, half]))
