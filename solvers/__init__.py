@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from solvers.api import available_cores, solve
@@ -59,13 +60,17 @@ from solvers.state import IterationRecord, SolveResult, SolverState
 from solvers.stopping import Status, StoppingCriteria
 
 if TYPE_CHECKING:
+    from solvers.average_top.estimators import AverageTopKClassifier, AverageTopKRegressor
     from solvers.estimators import TopKClassifier
+    from solvers.privileged import LearnedWeightsSVC, SVMPlusClassifier, WeightedSVC
 
 __all__ = [
     "KERNELS",
     "LOSSES",
     "METHODS",
     "AverageTopK",
+    "AverageTopKClassifier",
+    "AverageTopKRegressor",
     "Block",
     "BlockStats",
     "Callback",
@@ -81,6 +86,7 @@ __all__ = [
     "KernelFeatures",
     "KernelResult",
     "LabelSets",
+    "LearnedWeightsSVC",
     "LinearKernel",
     "Loss",
     "MaxHinge",
@@ -99,6 +105,7 @@ __all__ = [
     "RebuildOrder",
     "Risk",
     "RowSource",
+    "SVMPlusClassifier",
     "SerialExecutor",
     "Softmax",
     "SolveResult",
@@ -117,6 +124,7 @@ __all__ = [
     "TruncatedTopKEntropy",
     "UnsupportedCombinationError",
     "UsunierHinge",
+    "WeightedSVC",
     "WeightedTopKHinge",
     "WeightedUsunierHinge",
     "available_cores",
@@ -136,12 +144,21 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Load the estimator when it is first asked for: scikit-learn would double the time of this import."""
-    if name == "TopKClassifier":
-        from solvers.estimators import TopKClassifier
+#: Estimators are loaded when first asked for: scikit-learn would double the time of this import.
+_ESTIMATORS = {
+    "AverageTopKClassifier": "solvers.average_top.estimators",
+    "AverageTopKRegressor": "solvers.average_top.estimators",
+    "TopKClassifier": "solvers.estimators",
+    "LearnedWeightsSVC": "solvers.privileged",
+    "SVMPlusClassifier": "solvers.privileged",
+    "WeightedSVC": "solvers.privileged",
+}
 
-        return TopKClassifier
+
+def __getattr__(name: str) -> Any:
+    """Load an estimator."""
+    if name in _ESTIMATORS:
+        return getattr(import_module(_ESTIMATORS[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -115,6 +115,11 @@ class _Problem:
         a = A[self.positive]
         return 0.5 * self.lam * self.count * float(np.vdot(W, W)) - float(a.sum() - 0.25 * (a @ a))
 
+    def bend(self, change: Float64Array, W: Float64Array) -> float:
+        """Give twice what -p D rises by along a change, whose weights are W, beyond its tangent."""
+        a = change[self.positive]
+        return self.lam * self.count * float(np.vdot(W, W)) + 0.5 * float(a @ a)
+
     def gradient(self, A: Float64Array, scores: Float64Array) -> Float64Array:
         """Give the gradient of -p D in A."""
         return scores + np.where(self.positive, 0.5 * A - 1.0, 0.0)
@@ -133,23 +138,24 @@ class _Problem:
 def _ascend(problem: _Problem, tol: float, max_rounds: int) -> TopPushResult:
     """Minimise -p D by FISTA with backtracking and restarts; give the best point measured."""
     A = ahead = np.zeros(problem.positive.shape)
+    W = W_ahead = problem.weights(A)
     momentum, step = 1.0, problem.lam * problem.count
     best = problem.result(A, 0)
     for done in range(1, max_rounds + 1):
-        W = problem.weights(ahead)
-        value, gradient = problem.value(ahead, W), problem.gradient(ahead, problem.scores(W))
+        gradient = problem.gradient(ahead, problem.scores(W_ahead))
         while True:
             moved = balance(ahead - step * gradient, problem.positive)
+            W_moved = problem.weights(moved)
             change = moved - ahead
-            bound = value + float(np.vdot(gradient, change)) + float(np.vdot(change, change)) / (2.0 * step)
-            # By curvature, not by the difference of two values, of which rounding leaves nothing.
-            if problem.value(moved, problem.weights(moved)) <= bound + 1e-12 * abs(value):
+            if problem.bend(change, W_moved - W_ahead) * step <= float(np.vdot(change, change)):
                 break
             step *= 0.5
         overshot = float(np.vdot(ahead - moved, moved - A)) > 0.0
         after = 1.0 if overshot else 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * momentum**2))
-        ahead = moved if overshot else moved + ((momentum - 1.0) / after) * (moved - A)
-        A, momentum, step = moved, after, _LONGER * step
+        share = 0.0 if overshot else (momentum - 1.0) / after
+        # W is linear in A: the point ahead needs no product of its own.
+        ahead, W_ahead = moved + share * (moved - A), W_moved + share * (W_moved - W)
+        A, W, momentum, step = moved, W_moved, after, _LONGER * step
         if done % _BETWEEN == 0 or done == max_rounds:
             result = problem.result(A, done)
             best = result if result.gap < best.gap else best
