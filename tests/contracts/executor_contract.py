@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from solvers import (
+    AverageTopK,
     Commit,
     EvaluateOrder,
     Executor,
@@ -19,6 +20,7 @@ from solvers import (
     TopKHinge,
     solve,
 )
+from solvers.orders import LossesOrder, SelectedOrder
 from tests.solvers.problems import M, examples
 
 BOUNDS = (0, 1, 17, 40, 41, 75)
@@ -160,6 +162,21 @@ class ExecutorContract:
             executor.run(order)
         self.bound(executor)
         assert not self.all_duals(executor).any()
+
+    @pytest.mark.parametrize("smoothing", [0.0, 0.5])
+    def test_the_largest_losses_are_those_of_one_process(self, executor, serial, smoothing) -> None:
+        """Their rows and values, and the vertices of these rows alone, bit for bit."""
+        found, chosen = [], []
+        for each in (executor, serial):
+            self.bound(each, smoothing=smoothing, keep_duals=False)
+            found.append(each.run(LossesOrder(self.weights(), 13)))
+            rows = AverageTopK(12.5).selected(found[-1].largest, BOUNDS[-1])
+            chosen.append(each.run(SelectedOrder(self.weights(), rows)))
+        np.testing.assert_array_equal(found[0].largest.rows, found[1].largest.rows)
+        np.testing.assert_array_equal(found[0].largest.losses, found[1].largest.losses)
+        self.assert_same(*found)
+        self.assert_same(*chosen)
+        assert (len(found[0].largest.rows), chosen[0].rows) == (13, 13)
 
     @pytest.mark.parametrize("weighted", [False, True])
     @pytest.mark.parametrize("smoothing", [0.0, 0.5])

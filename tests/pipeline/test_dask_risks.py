@@ -1,0 +1,84 @@
+"""The average top-k risk on Dask workers: one global choice of rows, whoever holds them and whoever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from pipeline.cluster import open_cluster
+from pipeline.dask_executor import DaskExecutor
+from pipeline.train_config import ClusterConfig
+from solvers.api import solve
+from solvers.block_stats import BlockStats
+from solvers.executor import Executor, SerialExecutor
+from solvers.losses import TopKHinge
+from solvers.orders import Order, SelectedOrder
+from solvers.risks import AverageTopK
+from solvers.state import SolveResult
+from solvers.stopping import Status
+from tests.pipeline.small_data import make_features
+
+N, D, M, K = 300, 6, 5, 40.5
+X, Y = make_features(N, D, M)
+TOL = 1e-4
+
+
+def run(executor: Executor) -> SolveResult:
+    lam = 1.0 / (0.05 * N)
+    return solve(X, Y, TopKHinge(2), lam, tol=TOL, executor=executor, risk=AverageTopK(K), m=M)
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Client]:
+    with open_cluster(ClusterConfig(workers=2), data_bytes=0) as client:
+        assert client is not None
+        yield client
+
+
+def test_any_number_of_blocks_ends_at_the_same_objective(threads: Client) -> None:
+    """Bit for bit what the same blocks give in one process; other blocks within the tolerance of the gap."""
+    results = []
+    for blocks in (1, 2, 7):
+        with DaskExecutor(threads, blocks=blocks) as executor:
+            results.append(run(executor))
+        serial = run(SerialExecutor(blocks=blocks))
+        assert np.array_equal(results[-1].W, serial.W)
+        assert (results[-1].primal, results[-1].dual) == (serial.primal, serial.dual)
+    for result in results:
+        assert result.status is Status.SOLVED
+        assert result.primal == pytest.approx(results[0].primal, rel=TOL)
+
+
+class KillsBetween(DaskExecutor):
+    """Kills a worker after the rows of a round were chosen, before their vertices are found."""
+
+    def __init__(self, client: Client, **options: Any) -> None:
+        super().__init__(client, **options)
+        self.pids = dict(client.run(os.getpid))
+        self.choices = 0
+
+    def run(self, order: Order) -> BlockStats:
+        self.choices += isinstance(order, SelectedOrder)
+        if self.choices == 5 and self.pids:
+            os.kill(self.pids[min(self.pids)], signal.SIGKILL)
+            self.pids = {}
+        return super().run(order)
+
+
+@pytest.mark.cluster
+def test_a_worker_killed_between_the_choice_and_its_vertices_changes_nothing() -> None:
+    expected = run(SerialExecutor(blocks=7))
+    assert len(expected.history) > 6
+    with open_cluster(ClusterConfig(workers=2)) as client:
+        assert client is not None
+        with KillsBetween(client, blocks=7) as executor:
+            result = run(executor)
+            assert executor.epoch > 1
+    assert np.array_equal(result.W, expected.W)
+    assert (result.primal, result.dual) == (expected.primal, expected.dual)
