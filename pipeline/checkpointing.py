@@ -23,6 +23,7 @@ from storage.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
 from storage.dual_parts import DualSource, DualWriter, StoredDuals
 from storage.errors import StorageError
 from storage.files import FileEntry
+from storage.run_lock import RunLock
 from storage.stores import Store
 
 logger = logging.getLogger(__name__)
@@ -90,8 +91,10 @@ class RunRecorder:
         seconds: float,
         progress: Progress | None,
         tol: float = 0.0,
+        lock: RunLock | None = None,
     ) -> None:
         self._place = place
+        self._lock = lock or RunLock()
         self._executor = executor
         self._flag = flag
         self._progress = progress
@@ -124,12 +127,17 @@ class RunRecorder:
     def save(self, state: SolverState) -> None:
         """Save a checkpoint of `state`, which is the one that the blocks are at."""
         began = time.monotonic()
+        self.check_lock()
         self._history.write()
         duals = written_where_held(self._executor, state.commit) if self._place.keep_duals else None
         size = save_state(self._place, state, duals)
         ended = time.monotonic()
         self._pace = self._pace.after(began, ended)
         self._history.happened("checkpoint", rounds=state.round, seconds=round(ended - began, 3), bytes=size)
+
+    def check_lock(self) -> None:
+        """`LeaseLostError` where another process has taken the run over meanwhile."""
+        self._lock.check()
 
     def saved_duals(self) -> tuple[int, StoredDuals] | None:
         """Give the round of the last checkpoint and its dual variables, None where there is none."""

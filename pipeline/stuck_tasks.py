@@ -105,7 +105,7 @@ class StuckTasks:
                 f"the scheduler and worker {worker} are there, but messages between them have been held"
                 f" back for {watched.idle:.0f} s, as after a clock has jumped back: start both anew"
             )
-        if watched.paused > PAUSED_SECONDS:
+        if watched.paused > min(PAUSED_SECONDS, self._stillness):
             return why_paused(info)
         if watched.still > self._stillness:
             return (

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-import numpy as np
 from distributed import Client
-from numpy.typing import NDArray
 
 from pipeline.certification import Certificate, certify
 from pipeline.checkpointing import (
@@ -19,12 +17,12 @@ from pipeline.checkpointing import (
     find_checkpoint,
     load_state,
     save_state,
-    written_where_held,
 )
 from pipeline.dask_executor import DaskExecutor
 from pipeline.errors import ClusterError, InterruptedRunError
 from pipeline.interrupts import stop_on_signals
 from pipeline.kernel_training import on_kernel
+from pipeline.model_storing import store_model
 from pipeline.partition import TrainingRows
 from pipeline.progress import Progress
 from pipeline.train_config import ClusterConfig, TrainConfig
@@ -38,7 +36,6 @@ from solvers.state import SolveResult, SolverState
 from solvers.stopping import Status
 from storage.checkpoints import Checkpoint
 from storage.errors import AccessError, DiskFullError, IntegrityError, StorageError
-from storage.models import save_model
 from storage.run_lock import run_lock
 from storage.runs import finish_run
 
@@ -108,19 +105,19 @@ def train(
     cluster = cluster or ClusterConfig()
     _compile_kernels(plan, progress)
     with (
-        run_lock(plan.store, plan.run_id),
+        run_lock(plan.store, plan.run_id) as lock,
         stop_on_signals() as flag,
         open_executor(plan, cluster, client, progress, flag) as (plan, executor, rows),
     ):
         recorder = RunRecorder(
-            plan.place, executor, flag, plan.config.checkpoint_seconds, progress, plan.config.tol
+            plan.place, executor, flag, plan.config.checkpoint_seconds, progress, plan.config.tol, lock
         )
         if isinstance(executor, DaskExecutor):
             executor.kept_by(recorder)
         if progress is not None:
             progress.begin("train", plan.config.max_passes, "passes")
         with recorder:
-            result = on_kernel(plan, executor, _solve(plan, executor, rows, recorder))
+            result, url = _solve(plan, executor, rows, recorder)
         if result.status is Status.INTERRUPTED:
             raise InterruptedRunError(
                 f"stopped by {flag.reason} after {result.passes} passes; {plan.how_to_resume}"
@@ -131,7 +128,6 @@ def train(
                 f"the numbers overflowed in pass {result.passes} of run {plan.run_id}: scale the features"
                 f" (transforms standardize or l2) or take a C smaller than {plan.config.C:g}"
             )
-        url = _publish(plan, executor, result)
     certificate = certify(url, progress) if plan.config.certify and plan.convex else None
     return _conclude(plan, result, url, certificate)
 
@@ -150,16 +146,27 @@ def _compile_kernels(plan: TrainingPlan, progress: Progress | None) -> None:
         smoothing_kind=config.smoothing_kind,
         keep_duals=plan.keep_duals,
         sparse=plan.rows.dataset.info.layout == "csr" and plan.kernel is None,
+        several=plan.label_sets is not None,
     )
 
 
-def _solve(plan: TrainingPlan, executor: Executor, rows: TrainingRows, recorder: RunRecorder) -> SolveResult:
-    """Run the loop; where it cannot go on from what a lost worker left, go back to the last checkpoint."""
+def _solve(
+    plan: TrainingPlan, executor: Executor, rows: TrainingRows, recorder: RunRecorder
+) -> tuple[SolveResult, str]:
+    """Run the loop and publish what it reached: gives the model's URL, "" after an interrupt or overflow.
+
+    Where a lost worker took dual variables with it that the loop, or the model, cannot do without, the run
+    goes back to the last checkpoint.
+    """
     checkpoint = find_checkpoint(plan.place) if plan.resumes else None
     losses = 0
     while True:
         try:
-            return _solve_from(checkpoint, plan, executor, rows, recorder)
+            result = on_kernel(plan, executor, _solve_from(checkpoint, plan, executor, rows, recorder))
+            if result.status in {Status.INTERRUPTED, Status.NONFINITE}:
+                return result, ""
+            recorder.check_lock()
+            return result, store_model(plan, executor, result)
         except StateLostError as error:
             losses += 1
             if losses > ROLLBACKS:
@@ -216,6 +223,7 @@ def _solve_from(
         keep_duals=plan.keep_duals,
         time_limit=config.time_limit,
         m=plan.m,
+        label_sets=plan.label_sets,
         state=load_state(checkpoint) if checkpoint is not None else None if start is None else start.state,
         duals=duals if start is None else start.duals,
     )
@@ -231,42 +239,6 @@ def _save_what_is_here(plan: TrainingPlan, state: SolverState | None) -> None:
             save_state(plan.place, state, None)
         except StorageError as error:
             logger.warning("the last rounds are not saved: %s", error)
-
-
-def _publish(plan: TrainingPlan, executor: Executor, result: SolveResult) -> str:
-    """Store the model; with dual variables its certificate rests on them, otherwise on W, b and |A|^2/n."""
-    arrays = ({} if plan.kernel is not None else {"W": result.W}) | dict(plan.transforms.arrays())
-    if not plan.stores_duals:
-        arrays |= _dual_sums(result)
-    record = plan.model_record(
-        {
-            "status": result.status.value,
-            "primal": result.primal,
-            "dual": result.dual,
-            "gap": result.gap,
-            "relative_gap": result.relative_gap,
-            "gap_kind": result.gap_kind,
-            "lifted_gap": result.lifted_gap,
-            "stationarity": result.stationarity,
-            "passes": result.passes,
-            "seconds": result.seconds,
-        }
-    )
-    duals = written_where_held(executor, result.state.commit) if plan.stores_duals else None
-    try:
-        return save_model(plan.store, record, arrays, duals)
-    except (StateLostError, ClusterError, DiskFullError, AccessError) as error:
-        raise InterruptedRunError(f"{error}; {plan.how_to_resume}") from error
-
-
-def _dual_sums(result: SolveResult) -> dict[str, NDArray[np.float64]]:
-    """Give b and |A|^2/n of the A that W was made from; nothing where it was made from none."""
-    problem = result.problem
-    for aa in (result.state.aa, 0.0) if result.W_dual is None else ():
-        rounding = 1e-9 * (abs(result.b) + abs(result.primal))
-        if abs(problem.dual(result.W, result.b, aa) - result.dual) <= rounding:
-            return {"dual_sums": np.asarray([result.b, aa])}
-    return {}
 
 
 def _conclude(

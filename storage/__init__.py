@@ -13,6 +13,7 @@ A store is a folder or a prefix with
     models/m0001/arrays/             Zarr group: weights, transforms, duals
     predictions/<key>-<token>/       Zarr group: best classes and scores of all rows, named by <key>.json
     leases/retrain/00000001.json     who works on the store; .beat while it lives, .done at its end
+    leases/train-r0001/              who trains a run of an object store; of a local one runs/r0001/lock
     runs/r0001/                      run.json, history.jsonl, outcome.json
     runs/r0001/checkpoints/          a record and a Zarr group for each of the last two
 

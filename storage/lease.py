@@ -99,6 +99,13 @@ def held_lease(
             raise LeaseHeldError(
                 f"{holder(store, name)} holds {store.url} for {name}: wait for it, or stop it first"
             )
+        elif time.monotonic() >= deadline and not watched.told:
+            watched.told = True
+            logger.warning(
+                "%s has not been heard of lately: it is waited for, for up to %g s",
+                holder(store, name),
+                terms.expiry,
+            )
         time.sleep(min(_POLL_SECONDS, terms.beat / 4))
     lease = Lease(store, name, number + 1)
     over = threading.Event()
@@ -117,11 +124,18 @@ def held_lease(
 
 def holder(store: Store, name: str) -> str | None:
     """Say who holds the lease, None where its last tenure has ended; a dead holder is not told apart."""
+    who = tenant(store, name)
+    if who is None:
+        return None
+    return f"{who['by']} (process {who['process']} on {who['host']} since {who['since']})"
+
+
+def tenant(store: Store, name: str) -> Mapping[str, Any] | None:
+    """Give what `holder` says as "by", "process", "host" and "since"."""
     number = _newest(store, name)
     if number == 0 or store.exists(_path(name, number, "done")):
         return None
-    who = _signed(store, name, number)
-    return f"{who['by']} (process {who['process']} on {who['host']} since {who['since']})"
+    return _signed(store, name, number)
 
 
 @dataclass
@@ -133,6 +147,7 @@ class _Watched:
     since: float = 0.0
     alive: bool = False
     doubtful: bool = False
+    told: bool = False
 
     def silent(self, number: int, beat: bytes) -> float:
         """Seconds without another beat, by this process's own clock."""

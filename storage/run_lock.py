@@ -1,4 +1,4 @@
-"""One training a run: a lock that dies with the process that holds it."""
+"""One training a run: a lock that dies with the process that holds it, or soon after."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from storage.errors import AccessError, ConflictError
+from storage.errors import AccessError
+from storage.lease import USUAL, Lease, LeaseHeldError, LeaseTerms, held_lease, tenant
 from storage.records import now
 from storage.runs import run_folder
 from storage.stores import Store
@@ -18,33 +21,62 @@ from storage.stores import Store
 _LOCK = "lock"
 
 
-@contextmanager
-def run_lock(store: Store, run_id: str) -> Iterator[None]:
-    """Hold `run_id` while a process works on it; `ConflictError` says who else does.
+@dataclass(frozen=True)
+class RunLock:
+    """The right to work on a run; `check` before writing what another training must not write meanwhile."""
 
-    The lock is the kernel's, on runs/<run>/lock: a killed process leaves the file and no lock.  Object stores
-    have no such thing: there nobody is kept out.
+    lease: Lease | None = None
+
+    def check(self) -> None:
+        """`LeaseLostError` where this process was not heard of for too long, and another has taken over."""
+        if self.lease is not None:
+            self.lease.check()
+
+
+@contextmanager
+def run_lock(store: Store, run_id: str, *, terms: LeaseTerms = USUAL) -> Iterator[RunLock]:
+    """Hold `run_id` while a process works on it; `LeaseHeldError` says who else does.
+
+    On a local disk the lock is the kernel's, on runs/<run>/lock: a killed process leaves the file, no lock.
+    Elsewhere it is a lease that a thread renews, and that of a killed process ends some time after its last
+    renewal: whoever comes when that looks old waits for `terms.expiry` seconds to be sure.
     """
-    root = store.local_path
-    if root is None:
-        yield
+    if store.local_path is None:
+        with _lease(store, run_id, terms) as lease:
+            yield RunLock(lease)
         return
-    path = root / run_folder(run_id) / _LOCK
+    descriptor = _locked(store.local_path / run_folder(run_id) / _LOCK, run_id)
+    try:
+        yield RunLock()
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _lease(store: Store, run_id: str, terms: LeaseTerms) -> Iterator[Lease]:
+    name = f"train-{run_id}"
+    with ExitStack() as stack:
+        try:
+            lease = stack.enter_context(held_lease(store, name, f"another training of {run_id}", terms=terms))
+        except LeaseHeldError as error:
+            killed = f"; where it was killed, its lock ends within {2 * terms.expiry:g} s"
+            raise LeaseHeldError(_held(run_id, _described(tenant(store, name))) + killed) from error
+        yield lease
+
+
+def _locked(path: Path, run_id: str) -> int:
+    """Descriptor of the file that is now locked."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise AccessError(f"{path} cannot be written: {error.strerror}") from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConflictError(
-                f"run {run_id} is already being trained{_holder(path)}: wait for it, or stop it first"
-            ) from error
-        _sign(descriptor)
-        yield
-    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
         os.close(descriptor)
+        raise LeaseHeldError(_held(run_id, _holder(path))) from error
+    _sign(descriptor)
+    return descriptor
 
 
 def _sign(descriptor: int) -> None:
@@ -59,7 +91,18 @@ def _sign(descriptor: int) -> None:
 
 def _holder(path: Path) -> str:
     try:
-        held = json.loads(path.read_bytes())
-        return f" by process {held['process']} on {held['host']} since {held['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
+        return _described(json.loads(path.read_bytes()))
+    except (OSError, ValueError):
         return ""
+
+
+def _described(holder: Any) -> str:
+    """Say who holds a lock by what was left of them, nothing where that cannot be read."""
+    try:
+        return f" by process {holder['process']} on {holder['host']} since {holder['since']}"
+    except (KeyError, TypeError):
+        return ""
+
+
+def _held(run_id: str, by: str) -> str:
+    return f"run {run_id} is already being trained{by}: wait for it, or stop it first"

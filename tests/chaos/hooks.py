@@ -4,8 +4,9 @@
 Either has the faults that the environment names:
 
 CHAOS_FAULTS   a JSON list of {"where": "module:name", "call": 7, "delay": 0.01, "after": false, "do": ...,
-               "mark": path}: at its 7th call, 10 ms after it began (or ended), this process does that to
-               itself; `mark` is made first, and where it is there (a restarted process) nothing happens.
+               "mark": path, "of": text}: at its 7th call, 10 ms after it began (or ended), this process does
+               that to itself; `mark` is made first, and where it is there (a restarted process) nothing
+               happens.  With `of`, calls count whose first argument shows that text.
 CHAOS_CLOCK    a JSON list [seconds, call]: from the 7th look at the clock on, it is so many seconds wrong.
 CHAOS_LOG      a file to which every order that a worker begins on a block adds a line.
 CHAOS_READY    a folder in which every worker leaves its process id once it is at work.
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 
 def kill() -> None:
@@ -57,11 +59,27 @@ def hold() -> None:
     time.sleep(0.5)
 
 
+def fill() -> None:
+    """Take memory up to where Dask pauses a worker by default, and keep it."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    while psutil.Process().memory_info().rss < 0.88 * worker.memory_manager.memory_limit:
+        _filled.append(np.ones(1 << 20))
+    while worker.status.name != "paused":
+        time.sleep(0.02)
+
+
+_filled: list[Any] = []
+
+
 ACTIONS: Mapping[str, Callable[[], None]] = {
     "kill": kill,
     "segfault": segfault,
     "freeze": freeze,
     "eat": eat,
+    "fill": fill,
+    "hang": lambda: threading.Event().wait(),
     "hold": hold,
     "nap": lambda: time.sleep(0.001),
 }
@@ -103,6 +121,8 @@ def at_call(function: Callable[..., Any], fault: Mapping[str, Any]) -> Callable[
 
     @functools.wraps(function)
     def wrapped(*args: Any, **options: Any) -> Any:
+        if fault.get("of", "") not in repr(args[:1]):
+            return function(*args, **options)
         now = next(calls) >= fault["call"] if fault.get("always") else next(calls) == fault["call"]
         if now and not fault.get("after"):
             begin()

@@ -18,7 +18,7 @@ def test_coordinator_killed_in_a(chaos: Chaos, rng: random.Random, moment: str) 
     where, call = {
         "round": ("solvers.executor:ThreadExecutor.run", rng.randrange(70, 90)),
         "checkpoint": ("storage.checkpoints:write_bundle", rng.randrange(2, 4)),
-        "publication": ("pipeline.training:save_model", 1),
+        "publication": ("pipeline.model_storing:save_model", 1),
     }[moment]
     fault = {"where": where, "call": call, "do": "kill", "delay": rng.uniform(0.0005, 0.01)}
     hold = {"where": "storage.local_store:_sync_folder", "call": 1, "always": True, "do": "nap"}
@@ -58,7 +58,7 @@ def test_two_trainings_on_one_run(chaos: Chaos, rng: random.Random) -> None:
     first = chaos.train(*KEPT, *ENDLESS)
     chaos.wait_for_rounds(rng.randrange(20, 60))
     second = chaos.train(run="r0001").wait()
-    assert second.code == 1
+    assert second.code == 73
     assert "run r0001 is already being trained by process" in second.sentence
     assert str(first.pid) in second.sentence
     first.send(signal.SIGINT)

@@ -64,12 +64,47 @@ def test_worker_with_duals_killed_in_a(chaos: Chaos, rng: random.Random, moment:
     chaos.row.repeated = done - (loss["saved_round"] or 0)
 
 
+@pytest.mark.parametrize("saved", ["nothing", pytest.param("checkpoints", marks=pytest.mark.chaos_long)])
+def test_worker_killed_in_the_publication_with(chaos: Chaos, saved: str) -> None:
+    """The duals of a solved run are gone: it goes back, to a checkpoint where there is one, and ends."""
+    fault = once(chaos, "storage.dual_parts:DualWriter.write", 1, "kill", of="folder='models/")
+    seconds = 1000.0 if saved == "nothing" else 0.3
+    ended = chaos.train(*KEPT, "--checkpoint-seconds", seconds, on=chaos.cluster().start(fault)).wait()
+    chaos.conclude(ended)
+    assert struck(chaos)
+    events = [line.get("event") for line in chaos.history()]
+    assert events.count("rollback") == 1
+
+
 def test_worker_frozen(chaos: Chaos, rng: random.Random) -> None:
     cluster = chaos.cluster().start(once(chaos, ORDER, rng.randrange(10, 80), "freeze"))
     ended = chaos.train(*FREE, "--silence", 2, on=cluster).wait()
     chaos.conclude(ended)
     assert "has been silent for 2 s" in ended.err
     chaos.row.repeated = cluster.extra_rounds()
+
+
+def test_worker_hangs(chaos: Chaos, rng: random.Random) -> None:
+    """In a call that never ends, while its heart beats on."""
+    cluster = chaos.cluster().start(once(chaos, ORDER, rng.randrange(10, 80), "hang"))
+    ended = chaos.train(*FREE, "--silence", 4, on=cluster).wait()
+    assert chaos.conclude(ended)["primal"] == chaos.undisturbed["primal"]
+    assert "is there, but has neither computed nor read anything for" in ended.err
+    chaos.row.repeated = cluster.extra_rounds()
+    assert cluster.extra_rounds() < 2
+
+
+@pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.chaos_long)])
+def test_worker_paused_by_its_memory(chaos: Chaos, rng: random.Random, workers: int) -> None:
+    fault = once(chaos, ORDER, rng.randrange(10, 80), "fill")
+    cluster = chaos.cluster().start(fault, workers=workers, memory_limit="700MB")
+    ended = chaos.train(*FREE, "--silence", 4, "--worker-wait", 4, on=cluster).wait()
+    assert "is paused, because its memory, " in ended.err
+    assert "over Dask's pause share" in ended.err
+    if workers == 1:
+        assert "no worker for 4 s" in ended.sentence
+        ended = chaos.resume(ended)
+    chaos.conclude(ended)
 
 
 @pytest.mark.chaos_long

@@ -22,10 +22,12 @@ from solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombi
 from storage.errors import IntegrityError, MismatchError, NotFoundError
 from storage.features import Dataset
 from storage.history import read_history
-from storage.models import load_model
+from storage.lease import LeaseHeldError, LeaseLostError
+from storage.models import list_models, load_model, save_model
+from storage.run_lock import RunLock, run_lock
 from storage.runs import list_runs, read_run
 from storage.stores import open_store
-from tests.pipeline.small_data import make_features, small_dataset, write_dataset
+from tests.pipeline.small_data import make_features, make_split, small_dataset, write_dataset
 
 HERE = ClusterConfig(workers=0)
 
@@ -370,17 +372,48 @@ def test_duals_lost_with_a_worker_come_from_the_checkpoint(folder: Path) -> None
     assert certify(result.model).certified
 
 
-def test_workers_lost_while_the_model_is_stored_leave_a_run_that_goes_on(
+def test_a_run_whose_duals_are_lost_while_the_model_is_stored_goes_back_and_ends(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(*_: Any) -> str:
-        raise StateLostError("worker 7 is gone, and the dual variables with it")
+    losses = [StateLostError("worker 7 is gone, and the dual variables with it")]
+
+    def lost(*arguments: Any) -> str:
+        if losses:
+            raise losses.pop()
+        return save_model(*arguments)
+
+    monkeypatch.setattr("pipeline.model_storing.save_model", lost)
+    result = train(config(folder), HERE)
+    assert result.solved
+    assert not losses
+    events = [record.get("event") for record in read_history(open_store(folder), result.run)]
+    assert events.count("rollback") == 1
+    monkeypatch.setattr("pipeline.training.ROLLBACKS", 1)
+    losses.extend(StateLostError("worker 7 is gone again") for _ in range(2))
+    with pytest.raises(InterruptedRunError, match=r"worker 7 is gone.*topline train .*--resume r0002"):
+        train(config(folder), HERE)
+    assert train(TrainConfig(store=str(folder), resume="r0002"), HERE).solved
+
+
+def test_two_trainings_of_one_run_of_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store("memory://two-trainings")
+    X, labels = make_features(400, 12, 5)
+    write_dataset(store, X, labels, make_split(400), m=5)
+    options = TrainConfig(store=store.url, tol=2e-2, k=2, max_passes=3000, method="fw")
+    again = TrainConfig(store=store.url, resume=train(options, HERE).run)
+    with run_lock(store, "r0001"), pytest.raises(LeaseHeldError, match="r0001 is already being trained by"):
+        train(again, HERE)
+
+    def taken_over(_: RunLock) -> None:
+        raise LeaseLostError("the store was taken over by another training of r0001")
 
     with monkeypatch.context() as patch:
-        patch.setattr("pipeline.training.save_model", lost)
-        with pytest.raises(InterruptedRunError, match=r"worker 7 is gone.*topline train .*--resume r0001"):
-            train(config(folder), HERE)
-    assert train(TrainConfig(store=str(folder), resume="r0001"), HERE).solved
+        patch.setattr(RunLock, "check", taken_over)
+        before = [model.id for model in list_models(store)]
+        with pytest.raises(LeaseLostError, match="taken over"):
+            train(again, HERE)
+        assert [model.id for model in list_models(store)] == before, "who lost the run publishes nothing"
+    assert train(again, HERE).solved
 
 
 def test_an_interrupted_run_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,57 +7,98 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from storage.errors import ConflictError
+from storage.lease import LeaseHeldError, LeaseLostError, LeaseTerms
 from storage.run_lock import run_lock
 from storage.runs import create_run
 from storage.stores import Store
 from storage.verification import verify_store
 
 ROOT = Path(__file__).resolve().parents[2]
+# A lease that is taken over soon, and one that nobody takes over.
+QUICK = LeaseTerms(beat=0.1, expiry=1.0)
+PATIENT = LeaseTerms(beat=0.1, expiry=60.0)
 HOLDER = """
 import sys, time
+from storage.lease import LeaseTerms
 from storage.run_lock import run_lock
 from storage.stores import open_store
-with run_lock(open_store(sys.argv[1]), sys.argv[2]):
+with run_lock(open_store(sys.argv[1]), sys.argv[2], terms=LeaseTerms(beat=0.1, expiry=1.0)):
     print("held", flush=True)
     time.sleep(60)
 """
 
 
-def test_a_run_has_one_holder_at_a_time(local_store: Store) -> None:
-    run = create_run(local_store, {})
-    other = create_run(local_store, {})
-    with run_lock(local_store, run):
+def test_a_run_has_one_holder_at_a_time(any_store: Store) -> None:
+    run = create_run(any_store, {})
+    other = create_run(any_store, {})
+    with run_lock(any_store, run) as lock:
         held = rf"run {run} is already being trained by process {os.getpid()} on \S+ since \S+: wait for it"
-        with pytest.raises(ConflictError, match=held), run_lock(local_store, run):
+        with pytest.raises(LeaseHeldError, match=held), run_lock(any_store, run):
             pass
-        with run_lock(local_store, other):
-            pass
-    with run_lock(local_store, run):
+        with run_lock(any_store, other):
+            lock.check()
+    with run_lock(any_store, run):
         pass
-    assert verify_store(local_store) == []
+    assert verify_store(any_store) == []
 
 
-def test_a_killed_holder_holds_nothing(local_store: Store) -> None:
-    run = create_run(local_store, {})
-    words = [sys.executable, "-c", HOLDER, local_store.url, run]
+@pytest.fixture
+def killed(any_shared_store: Store) -> Iterator[tuple[Store, str]]:
+    """A run whose holder, another process, is there no more; before that nobody else got it."""
+    store = any_shared_store
+    run = create_run(store, {})
+    words = [sys.executable, "-c", HOLDER, store.url, run]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         who = re.escape(f"process {holder.pid} ")
-        with pytest.raises(ConflictError, match=who), run_lock(local_store, run):
+        with pytest.raises(LeaseHeldError, match=who), run_lock(store, run, terms=PATIENT):
             pass
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-        with run_lock(local_store, run):
-            pass
+        yield store, run
 
 
-def test_an_object_store_lets_everybody_in(s3_store: Store) -> None:
-    run = create_run(s3_store, {})
-    with run_lock(s3_store, run), run_lock(s3_store, run):
+@pytest.fixture(params=["local", "s3"])
+def any_shared_store(request: pytest.FixtureRequest) -> Store:
+    store: Store = request.getfixturevalue(f"{request.param}_store")
+    return store
+
+
+def eventually(store: Store, run: str) -> ExitStack:
+    """Hold the run once nobody else does; to be closed."""
+    end = time.monotonic() + 30.0
+    while True:
+        stack = ExitStack()
+        try:
+            stack.enter_context(run_lock(store, run, terms=QUICK)).check()
+        except LeaseHeldError:
+            assert store.local_path is None, "the kernel's lock ends with its process"
+            assert time.monotonic() < end
+        else:
+            return stack
+
+
+def test_a_killed_holder_holds_nothing_for_long(killed: tuple[Store, str]) -> None:
+    with eventually(*killed):
         pass
+
+
+def test_who_was_not_heard_of_is_told_that_the_run_is_another_s(memory_store: Store) -> None:
+    run = create_run(memory_store, {})
+    silent = LeaseTerms(beat=3600.0, expiry=60.0)
+    with run_lock(memory_store, run, terms=silent) as first:
+        first.check()
+        killed = pytest.raises(LeaseHeldError, match="where it was killed, its lock ends within 2 s")
+        with killed, run_lock(memory_store, run, terms=QUICK):
+            pass
+        second = eventually(memory_store, run)
+        with second, pytest.raises(LeaseLostError, match=f"taken over by another training of {run} "):
+            first.check()

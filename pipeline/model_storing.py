@@ -1,0 +1,45 @@
+"""What a training leaves: its result as a stored model."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.checkpointing import written_where_held
+from pipeline.training_plan import TrainingPlan
+from solvers.executor import Executor
+from solvers.state import SolveResult
+from storage.models import save_model
+
+
+def store_model(plan: TrainingPlan, executor: Executor, result: SolveResult) -> str:
+    """Store the model; with dual variables its certificate rests on them, otherwise on W, b and |A|^2/n."""
+    arrays = ({} if plan.kernel is not None else {"W": result.W}) | dict(plan.transforms.arrays())
+    if not plan.stores_duals:
+        arrays |= _dual_sums(result)
+    record = plan.model_record(
+        {
+            "status": result.status.value,
+            "primal": result.primal,
+            "dual": result.dual,
+            "gap": result.gap,
+            "relative_gap": result.relative_gap,
+            "gap_kind": result.gap_kind,
+            "lifted_gap": result.lifted_gap,
+            "stationarity": result.stationarity,
+            "passes": result.passes,
+            "seconds": result.seconds,
+        }
+    )
+    duals = written_where_held(executor, result.state.commit) if plan.stores_duals else None
+    return save_model(plan.store, record, arrays, duals)
+
+
+def _dual_sums(result: SolveResult) -> dict[str, NDArray[np.float64]]:
+    """Give b and |A|^2/n of the A that W was made from; nothing where it was made from none."""
+    problem = result.problem
+    for aa in (result.state.aa, 0.0) if result.W_dual is None else ():
+        rounding = 1e-9 * (abs(result.b) + abs(result.primal))
+        if abs(problem.dual(result.W, result.b, aa) - result.dual) <= rounding:
+            return {"dual_sums": np.asarray([result.b, aa])}
+    return {}

@@ -1,0 +1,201 @@
+"""Calls that hang are found while their workers' hearts beat; calls that are only slow are not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, get_worker
+
+from pipeline.cluster import open_cluster
+from pipeline.dask_calls import Call, WorkerCalls, WorkersLost
+from pipeline.dask_executor import DaskExecutor
+from pipeline.errors import ClusterError
+from pipeline.stuck_tasks import StuckTasks
+from pipeline.train_config import ClusterConfig
+from pipeline.worker_signs import Signs
+from solvers.api import solve
+from solvers.blocks import Block
+from solvers.executor import SerialExecutor
+from solvers.losses import TopKHinge
+from tests.pipeline.small_data import make_features
+
+N, D, M = 200, 8, 4
+X, Y = make_features(N, D, M)
+# What a call may be still for here; slow ones take several times as long.
+STILLNESS = 1.0
+SLOW = 2.5
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with open_cluster(ClusterConfig(workers=2), data_bytes=0) as client:
+        assert client is not None
+        yield client
+
+
+def solved(executor: Any) -> Any:
+    options: Any = {"method": "fw", "tol": 1e-12, "max_passes": 12, "m": M}
+    return solve(X, Y, TopKHinge(2), lam=1.0 / N, executor=executor, **options)
+
+
+def test_blocks_of_a_call_that_hangs_move(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = solved(SerialExecutor(blocks=4))
+    over, hung = threading.Event(), []
+    genuine = Block.run
+
+    def hanging(block: Block, order: Any) -> Any:
+        if not hung and order.round == 5:
+            hung.append(get_worker().address)
+            over.wait()
+        return genuine(block, order)
+
+    monkeypatch.setattr(Block, "run", hanging)
+    try:
+        with caplog.at_level(logging.WARNING), DaskExecutor(client, blocks=4, silence=STILLNESS) as executor:
+            result = solved(executor)
+            assert [*executor.owners] == [other for other in _workers(client) if other not in hung]
+    finally:
+        over.set()
+    assert np.array_equal(result.W, expected.W)
+    assert f"worker {hung[0]} is there, but has neither computed nor read anything" in caplog.text
+
+
+def _workers(client: Client) -> list[str]:
+    return sorted(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def compute(seconds: float) -> int:
+    """Use a processor, as a compiler does."""
+    end, steps = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        steps += 1
+    return steps
+
+
+def read_slowly(path: str, seconds: float) -> int:
+    """Read a few bytes, and a few more."""
+    file = os.open(path, os.O_RDONLY)
+    read, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        read += len(os.read(file, 16))
+        time.sleep(STILLNESS / 10)
+    os.close(file)
+    return read
+
+
+_over = threading.Event()
+
+
+def hang() -> None:
+    _over.wait()
+
+
+def helped(seconds: float) -> int:
+    """Wait for a thread of ours that does the work."""
+    found: list[int] = []
+    helper = threading.Thread(target=lambda: found.append(compute(seconds)), name="topline-block_0")
+    helper.start()
+    helper.join()
+    return found[0]
+
+
+@pytest.mark.parametrize("work", [compute, read_slowly, helped])
+def test_slow_work_is_waited_for(client: Client, tmp_path: Path, work: Callable[..., int]) -> None:
+    (tmp_path / "file").write_bytes(bytes(100_000))
+    calls, worker = WorkerCalls(client, silence=STILLNESS), _workers(client)[0]
+    words = (str(tmp_path / "file"), SLOW) if work is read_slowly else (SLOW,)
+    assert calls.run([Call(worker, work, words)])[worker] > 0
+
+
+def test_a_worker_that_hangs_gets_no_more_work(client: Client) -> None:
+    calls, worker = WorkerCalls(client, silence=STILLNESS), _workers(client)[0]
+    try:
+        with pytest.raises(WorkersLost, match="neither computed nor read"):
+            calls.run([Call(worker, hang, ())])
+        time.sleep(2 * STILLNESS)
+        assert worker not in calls.trusted_workers(), "its heart beats on"
+    finally:
+        _over.set()
+
+
+def test_who_waits_for_the_tasks_of_others_is_not_stuck(client: Client) -> None:
+    worker = _workers(client)[0]
+    others = client.submit(time.sleep, SLOW, workers=[worker], pure=False)
+    assert WorkerCalls(client, silence=STILLNESS).run([Call(worker, int, ("7",))]) == {worker: 7}
+    others.release()
+
+
+class Answering:
+    """In the place of a client: its one worker says what it is told to say, and works the while."""
+
+    def __init__(self, signs: Signs | None, work: tuple[float, int] = (0.0, 0)) -> None:
+        self.signs, self.work = signs, work
+        self.answers = True
+
+    def sync(self, *_: Any, **__: Any) -> Any:
+        if not self.answers:
+            raise TimeoutError
+        if self.signs is None:
+            return {"a": {}}
+        state, cpu, read, laps = self.signs
+        self.signs = Signs(state, cpu + self.work[0], read, laps + self.work[1])
+        return {"a": {"key": self.signs}}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr("pipeline.stuck_tasks.time.monotonic", lambda: now[0])
+    return now
+
+
+def looks(stuck: StuckTasks, clock: list[float], seconds: float, **info: Any) -> dict[str, str]:
+    """Look every six seconds for so long, or until something is found."""
+    for _ in range(round(seconds / 6)):
+        clock[0] += 6.0
+        if found := stuck.find({"key": "a"}, lambda: {"a": info}):
+            return found
+    return {}
+
+
+def test_only_time_between_answers_counts(clock: list[float]) -> None:
+    """A worker that was stopped, or a coordinator that slept, has a minute from then on."""
+    client: Any = Answering(Signs("executing", 1.0, 1, 1))
+    stuck = StuckTasks(client, 60.0)
+    assert not looks(stuck, clock, 42.0)
+    clock[0] += 86_400.0
+    assert not looks(stuck, clock, 6.0)
+    client.answers = False
+    assert not looks(stuck, clock, 600.0)
+    client.answers = True
+    assert not looks(stuck, clock, 6.0)
+    assert "for 6" in looks(stuck, clock, 12.0)["a"]
+
+
+def test_an_endless_loop_is_found_after_an_hour(clock: list[float]) -> None:
+    client: Any = Answering(Signs("executing", 1.0, 1, 1), work=(5.0, 1))
+    stuck = StuckTasks(client, 60.0)
+    assert not looks(stuck, clock, 7200.0), "work ends now and then"
+    client.work = (5.0, 0)
+    assert not looks(stuck, clock, 3600.0)
+    assert looks(stuck, clock, 12.0) == {"a": "did not end its task in time"}
+
+
+def test_a_paused_worker_is_said_to_be_paused(clock: list[float]) -> None:
+    client: Any = Answering(None)
+    info = {"status": "paused", "metrics": {"memory": 3 << 30}, "memory_limit": 4 << 30}
+    reason = looks(StuckTasks(client, 60.0), clock, 30.0, **info)["a"]
+    assert "is paused, because its memory, 3.00 GiB of 4.00 GiB, is over Dask's pause share" in reason
+    assert clock[0] <= 24.0
+    with pytest.raises(ClusterError, match="as after a clock has jumped"):
+        looks(StuckTasks(client, 60.0), clock, 60.0, status="running")
