@@ -1,0 +1,34 @@
+"""Multitask learning: one-vs-all support vector machines with a shared representation (thesis, 4 and B.1).
+
+Tasks have the same examples and labels y_ti of 1 and -1; a class against all others is one.  Everything here
+works on the kernel matrix of the examples and has no intercept (add 1 to the kernel for a regularised one).
+
+    solve_single    STL-SDCA: a support vector machine a task
+    solve_stacked   STL-SDCA-Stacked: a second layer on the scores of the first
+    solve_multi     MTL-SDCA: a shared representation U and predictors W, in turns
+
+`MultitaskClassifier` is the scikit-learn face of the three.
+
+Source: M. Lapin, B. Schiele, M. Hein, "Scalable multitask representation learning for scene classification",
+CVPR 2014, which is chapter 4 of the thesis; S. Shalev-Shwartz, T. Zhang, "Stochastic dual coordinate ascent
+methods for regularized loss minimization", 2013.
+"""
+
+from __future__ import annotations
+
+from solvers.multitask.alternation import Alternation, Shared
+from solvers.multitask.ascent import TaskDuals, ascend
+from solvers.multitask.shared import SharedProblem
+from solvers.multitask.strategies import MultitaskResult, solve_multi, solve_single, solve_stacked
+
+__all__ = [
+    "Alternation",
+    "MultitaskResult",
+    "Shared",
+    "SharedProblem",
+    "TaskDuals",
+    "ascend",
+    "solve_multi",
+    "solve_single",
+    "solve_stacked",
+]

@@ -1,0 +1,84 @@
+"""The problem of a shared representation: its objective, and a bound of how low it can be.
+
+    F(U, W) = (1/T) sum_t [ (1/n) sum_i phi_gamma(y_ti <w_t, U^T x_i>) + lambda/2 |w_t|^2 ] + mu/2 |U|_F^2
+
+(thesis, (4.1) and (4.2)) is convex in U and in W and not in both.  Yet lambda/(2T) |W|^2 + mu/2 |U|^2 is at
+least tau |U W|_*, the sum of the singular values of V = U W times tau = sqrt(lambda mu / T), and as much for
+the best factors of V.  So F is bounded from below by a convex problem in V,
+
+    min_V (1/(nT)) sum_ti phi_gamma(y_ti <v_t, x_i>) + tau |V|_*,
+
+and with as many factors as tasks both minima are the same.  Duals a of any of the subproblems, times a factor
+that makes the largest singular value of (1/(nT)) X^T A at most tau, are dual feasible here, and their value
+is a lower bound of F for every U and W.
+Source: N. Srebro, J. Rennie, T. Jaakkola, "Maximum-margin matrix factorization", 2004, lemma 1; the thesis
+has no such bound.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.multitask.hinge import task_losses
+from solvers.problem import inner, squared_norm
+from solvers.typing import Float64Array
+
+
+@dataclass(frozen=True, eq=False)
+class SharedProblem:
+    """F for n examples and T tasks.
+
+    Attributes
+    ----------
+    K : (n, n) kernel matrix of the examples.
+    signs : (n, T) labels of 1.0 and -1.0.
+    C_tasks, C_shared : 1/(lambda n) and 1/(mu n T), weights of the losses against |w_t|^2 / 2 and |U|^2 / 2.
+    smoothing : gamma of the smooth hinge.
+    """
+
+    K: Float64Array
+    signs: Float64Array
+    C_tasks: float
+    C_shared: float
+    smoothing: float = 0.0
+
+    def task_terms(self, Z: Float64Array, W: Float64Array) -> Float64Array:
+        """Give what F has of each task, (T,): loss and |w_t|^2, of Z = X U (n, r) and W (r, T)."""
+        losses = task_losses(self.signs.T, (Z @ W).T, self.smoothing)
+        squares = np.einsum("rt,rt->t", W, W)
+        return np.asarray(losses + squares / (2.0 * self.C_tasks * len(Z)))
+
+    def shared_terms(self, Q: Float64Array, Z: Float64Array, W: Float64Array) -> float:
+        """Give what F has of U = X^T Q: the mean of the losses and mu/2 |U|^2; Q and Z are (n, r)."""
+        loss = float(task_losses(self.signs.T, (Z @ W).T, self.smoothing).mean())
+        return loss + inner(Q, Z) / (2.0 * self.C_shared * self.signs.size)
+
+    def objective(self, Q: Float64Array, Z: Float64Array, W: Float64Array) -> float:
+        """Give F at U = X^T Q and W, with Z = K Q."""
+        return self.shared_terms(Q, Z, W) + squared_norm(W) / (2.0 * self.C_tasks * self.signs.size)
+
+    def slopes(self, Z: Float64Array, W: Float64Array) -> Float64Array | None:
+        """Give the duals (n, T) that are slopes of the losses at the scores Z W; None for the hinge.
+
+        They come to the optimum of the convex problem as V = U W does; the hinge has kinks instead.
+        """
+        if self.smoothing == 0.0:
+            return None
+        slack = (1.0 - self.signs * (Z @ W)) / self.smoothing
+        return np.asarray(self.signs * np.clip(slack, 0.0, 1.0))
+
+    def lower_bound(self, A: Float64Array, products: Float64Array) -> float:
+        """Give a lower bound of F for all U and W from duals A (n, T), 0 <= y a <= 1, and K A."""
+        linear = inner(self.signs, A) / A.size
+        square = squared_norm(A) / A.size
+        # The largest singular value of X^T A; K A is computed, and its rounding must not make it negative.
+        spectrum = np.linalg.eigvalsh(A.T @ products)
+        largest = math.sqrt(max(float(spectrum[-1]), 0.0))
+        tau = 1.0 / math.sqrt(self.C_tasks * self.C_shared)
+        scale = min(1.0, tau / largest) if largest > 0.0 else 1.0
+        if self.smoothing > 0.0 and square > 0.0:
+            scale = min(scale, linear / (self.smoothing * square))
+        return scale * linear - 0.5 * self.smoothing * scale**2 * square

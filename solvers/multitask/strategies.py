@@ -1,0 +1,207 @@
+"""Three ways to train T tasks on one kernel matrix; all leave scores K(new, train) @ coefficients."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from solvers.errors import InvalidProblemError, NonFiniteError
+from solvers.multitask.alternation import Alternation, Shared, alternate
+from solvers.multitask.ascent import TaskDuals, ascend
+from solvers.multitask.shared import SharedProblem
+from solvers.problem import relative_gap
+from solvers.stopping import Status, StoppingCriteria
+from solvers.typing import Float64Array
+
+#: What tells the seeds of successive stages apart.
+_SECOND = 1_000_003
+
+
+@dataclass(frozen=True, eq=False)
+class MultitaskResult:
+    """T trained tasks.
+
+    Attributes
+    ----------
+    coefficients : (n, T); the scores of new examples are K(new, train) @ coefficients.
+    primal, dual : an objective value and a lower bound of it: of "single" and "stacked" of the mean of the
+        tasks' (last) support vector machines, the first layer being given; of "multi" of F, over all U and W.
+    subproblem_gap : the largest relative duality gap of a convex problem that was solved last: the support
+        vector machines, and with "multi" the representation.
+    status : how training ended; of "multi", see `alternate`.
+    passes : passes over the examples, all stages together.
+    alternations : one record a turn of "multi".
+    shared : representation, predictors and duals of "multi".
+    """
+
+    coefficients: Float64Array
+    primal: float
+    dual: float
+    subproblem_gap: float
+    status: Status
+    passes: int
+    alternations: tuple[Alternation, ...] = ()
+    shared: Shared | None = field(default=None, repr=False)
+
+    @property
+    def gap(self) -> float:
+        """P - D; it bounds how far the objective is from the least there is."""
+        return self.primal - self.dual
+
+    @property
+    def relative_gap(self) -> float:
+        """The gap as a share of P."""
+        return relative_gap(self.gap, self.primal)
+
+
+def solve_single(
+    K: Float64Array,
+    signs: Float64Array,
+    C: float = 1.0,
+    *,
+    smoothing: float = 0.0,
+    tol: float = 1e-3,
+    max_passes: int = 1000,
+    seed: int = 0,
+) -> MultitaskResult:
+    """STL-SDCA: each task a support vector machine without intercept, each to a relative gap of `tol`.
+
+    For one task it minimises |w|^2 / 2 + C sum_i phi_gamma(y_i <w, x_i>) divided by C n, as SVC(kernel=
+    "precomputed") does with an intercept.
+
+    Parameters
+    ----------
+    K : (n, n) symmetric, positive semi-definite kernel matrix.
+    signs : (n, T) labels of 1 and -1, one column a task.
+    C : weight of the losses, 1/(lambda n) in the thesis's terms.
+    smoothing : gamma of the smooth hinge; 0 for the hinge.
+    """
+    K, signs = _checked(K, signs, smoothing, C=C)
+    return _single(_svms(K, signs, C, smoothing, StoppingCriteria(tol, max_passes), seed), C)
+
+
+def solve_stacked(
+    K: Float64Array,
+    signs: Float64Array,
+    C: float = 1.0,
+    C_tasks: float | None = None,
+    *,
+    smoothing: float = 0.0,
+    tol: float = 1e-3,
+    max_passes: int = 1000,
+    seed: int = 0,
+) -> MultitaskResult:
+    """STL-SDCA-Stacked: a second layer of support vector machines (`C_tasks`) on the scores of the first.
+
+    The second layer sees the scores of the examples that the first was trained on, as in the thesis (section
+    4.4.4).  Its gap is certified for these scores; `C_tasks` is C where it is not given.
+    """
+    C_tasks = C if C_tasks is None else C_tasks
+    K, signs = _checked(K, signs, smoothing, C=C, C_tasks=C_tasks)
+    criteria = StoppingCriteria(tol, max_passes)
+    first = _svms(K, signs, C, smoothing, criteria, seed)
+    scores = C * first.products
+    second = _svms(scores @ scores.T, signs, C_tasks, smoothing, criteria, seed + _SECOND)
+    W = C_tasks * (scores.T @ second.A)
+    return MultitaskResult(
+        coefficients=C * (first.A @ W),
+        primal=float(second.primal.mean()),
+        dual=float(second.dual.mean()),
+        subproblem_gap=float(max(first.gaps.max(), second.gaps.max())),
+        status=second.status if first.status is Status.SOLVED else first.status,
+        passes=first.passes + second.passes,
+    )
+
+
+def solve_multi(
+    K: Float64Array,
+    signs: Float64Array,
+    C: float = 1.0,
+    C_tasks: float | None = None,
+    C_shared: float | None = None,
+    *,
+    smoothing: float = 0.0,
+    tol: float = 1e-3,
+    max_passes: int = 1000,
+    max_alternations: int = 50,
+    change_tol: float = 1e-3,
+    seed: int = 0,
+) -> MultitaskResult:
+    """MTL-SDCA: a representation of all tasks and their predictors in it, in turns from W of `solve_single`.
+
+    Only the product of `C_tasks` = 1/(lambda n) and `C_shared` = 1/(mu n T) decides the minimum: with both at
+    c it is that of c sum_ti phi_gamma + |V|_*, V = U W.  Both are C where they are not given.  The problem is
+    biconvex, so that what the turns promise is that F falls and that either subproblem is solved to `tol`;
+    `dual` bounds F from below all the same.  With the hinge itself (smoothing 0, as in the thesis) turns may
+    end where no joint change of U and W would, since the loss has kinks: a little smoothing gets lower.
+
+    Raises InvalidProblemError for parameters or labels that make no problem.
+    """
+    C_tasks, C_shared = (C if value is None else value for value in (C_tasks, C_shared))
+    K, signs = _checked(K, signs, smoothing, C=C, C_tasks=C_tasks, C_shared=C_shared)
+    criteria = StoppingCriteria(tol, max_passes)
+    first = _svms(K, signs, C, smoothing, criteria, seed)
+    problem = SharedProblem(K, signs, C_tasks, C_shared, smoothing)
+    point, turns, status = alternate(
+        problem, C * first.A, criteria, max_alternations=max_alternations, change_tol=change_tol,
+        seed=seed + _SECOND,
+    )  # fmt: skip
+    return MultitaskResult(
+        coefficients=point.Q @ point.W,
+        primal=turns[-1].objective,
+        dual=turns[-1].lower_bound,
+        subproblem_gap=max(turns[-1].gap_tasks, turns[-1].gap_shared),
+        status=status,
+        passes=first.passes + turns[-1].passes,
+        alternations=turns,
+        shared=point,
+    )
+
+
+def _svms(
+    K: Float64Array, signs: Float64Array, C: float, smoothing: float, criteria: StoppingCriteria, seed: int
+) -> TaskDuals:
+    return ascend(K, signs, C, None, criteria, smoothing=smoothing, seed=seed)
+
+
+def _single(found: TaskDuals, C: float) -> MultitaskResult:
+    return MultitaskResult(
+        coefficients=C * found.A,
+        primal=float(found.primal.mean()),
+        dual=float(found.dual.mean()),
+        subproblem_gap=float(found.gaps.max()),
+        status=found.status,
+        passes=found.passes,
+    )
+
+
+def _checked(K: Any, signs: Any, smoothing: Any, **weights: Any) -> tuple[Float64Array, Float64Array]:
+    """Give K and the signs in float64, refusing what makes no problem."""
+    K, signs = (np.ascontiguousarray(values, dtype=np.float64) for values in (K, signs))
+    if K.ndim != 2 or K.shape[0] != K.shape[1] or not len(K):
+        raise InvalidProblemError(
+            f"the kernel matrix has the shape {K.shape}; give a row and a column an example"
+        )
+    if signs.ndim != 2 or signs.shape[0] != len(K) or not signs.shape[1]:
+        raise InvalidProblemError(
+            f"the labels have the shape {signs.shape}; give {len(K)} rows, as examples, and a column a task"
+        )
+    if not np.isin(signs, (-1.0, 1.0)).all():
+        raise InvalidProblemError(
+            "the labels have values other than 1 and -1; give one of the two for each task"
+        )
+    if not np.isfinite(K).all():
+        raise NonFiniteError("the kernel matrix holds NaN or infinity; scale the features")
+    if float(np.diag(K).min()) < 0.0:
+        raise InvalidProblemError(
+            "the kernel matrix has a negative diagonal and is not positive semi-definite; give inner products"
+        )
+    for name, value in weights.items():
+        if not (math.isfinite(value) and value > 0.0):
+            raise InvalidProblemError(f"{name} is {value!r}; give a positive number")
+    if not (math.isfinite(smoothing) and smoothing >= 0.0):
+        raise InvalidProblemError(f"smoothing is {smoothing!r}; give a number of at least 0")
+    return K, signs
