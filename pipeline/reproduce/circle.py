@@ -101,7 +101,7 @@ def run(setting: Setting) -> Reproduction:
     seeds, tests = setting.of((20, 200_000), (4, 20_000), (2, 500))
     Cs = [2.0**power for power in range(-18, 19, setting.of(1, 3, 18))]
     rows = np.arange(400 + tests)
-    splits = [Split(rows[:200], rows[200:400], rows[400:])] * seeds
+    splits = [Split.held_out(rows[:200], rows[200:400], rows[400:])] * seeds
     budget = Budget(1e-3, setting.of(1000, 200, 5))
     found: dict[Reading, list[Figure]] = {}
     best: dict[Reading, float] = {}

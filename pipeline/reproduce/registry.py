@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from pipeline.errors import InputError
-from pipeline.reproduce import circle
+from pipeline.reproduce import circle, thesis
 from pipeline.reproduce.table import Reproduction, Setting, Table
 
-_TABLES = (circle.TABLE,)
+_TABLES = (circle.TABLE, thesis.LETTER_TABLE, thesis.NEWS20_TABLE, thesis.SILHOUETTES_TABLE)
 #: Every table by its name.
 TABLES: Mapping[str, Table] = MappingProxyType({table.name: table for table in _TABLES})
 

@@ -24,11 +24,32 @@ Accuracies = Mapping[tuple[str, int], Sequence[float]]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Row numbers of one division of a set; the three do not meet."""
+    """Row numbers of one division of a set.
 
-    train: Rows
-    validation: Rows
+    Attributes
+    ----------
+    folds : pairs of training and validation rows; accuracies on the latter, averaged, choose C.
+    test : rows that no choice has seen.
+    final : rows for the training with the chosen C; None to test what the one fold has trained.
+    """
+
+    folds: tuple[tuple[Rows, Rows], ...]
     test: Rows
+    final: Rows | None = None
+
+    @classmethod
+    def held_out(cls, train: Rows, validation: Rows, test: Rows) -> Split:
+        """Choose C on rows that are used for nothing else."""
+        return cls(((train, validation),), test)
+
+    @classmethod
+    def cross_validated(cls, rng: np.random.Generator, train: Rows, test: Rows, folds: int) -> Split:
+        """Choose C by cross-validation over the training rows, then train on all of them."""
+        parts = np.array_split(rng.permutation(train), folds)
+        pairs = [
+            (np.concatenate([*parts[:place], *parts[place + 1 :]]), part) for place, part in enumerate(parts)
+        ]
+        return cls(tuple(pairs), test, train)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +96,22 @@ def run_trial(
     learner: Learner, data: Examples, split: Split, Cs: Sequence[float], ks: Sequence[int], budget: Budget
 ) -> Trial:
     """Train one learner on one split along the path of C; equal choices go to the smaller C."""
-    path = learner.path(data.X[split.train], data.y[split.train], data.m, Cs, budget)
-    X, y = data.X[split.validation], data.y[split.validation]
-    seen = [topk_percent(X, y, W, ks) for W in path]
-    best = {k: int(np.argmax([one[k] for one in seen])) for k in ks}
+    seen: list[list[dict[int, float]]] = []
+    path: list[Weights] = []
+    for train, validation in split.folds:
+        path = learner.path(data.X[train], data.y[train], data.m, Cs, budget)
+        X, y = data.X[validation], data.y[validation]
+        seen.append([topk_percent(X, y, W, ks) for W in path])
+    best = {k: int(np.argmax(np.mean([[one[k] for one in fold] for fold in seen], axis=0))) for k in ks}
+    places = sorted(set(best.values()))
+    models = {place: path[place] for place in places}
+    if split.final is not None:
+        X, y = data.X[split.final], data.y[split.final]
+        models = dict(
+            zip(places, learner.path(X, y, data.m, [Cs[place] for place in places], budget), strict=True)
+        )
     X, y = data.X[split.test], data.y[split.test]
-    tested = {place: topk_percent(X, y, path[place], ks) for place in set(best.values())}
+    tested = {place: topk_percent(X, y, W, ks) for place, W in models.items()}
     return Trial({k: tested[best[k]][k] for k in ks}, {k: float(Cs[best[k]]) for k in ks})
 
 
