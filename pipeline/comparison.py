@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pipeline.drift import Drift, drift_between
 from pipeline.errors import InputError
 from pipeline.evaluation import REPORTED_K, ranks_against_ties
+from pipeline.label_lists import single_labels_only
 from pipeline.model_summary import settings, summary
 from pipeline.paired import paired_accuracy
 from pipeline.partition import TrainingRows
@@ -95,6 +96,7 @@ def measure(
     challenger, champion = StoredModel.open(challenger_url), StoredModel.open(champion_url)
     try:
         dataset = challenger.dataset()
+        single_labels_only(dataset.info, "models are compared by top-k accuracy")
         _check_features(champion, challenger, dataset)
         rows = TrainingRows(dataset, split)
         kept, excluded = _held_out(rows, champion)

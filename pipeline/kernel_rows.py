@@ -12,6 +12,7 @@ from pipeline.partition import TrainingRows
 from storage.array_reader import ArrayReader
 from storage.features import Dataset
 from storage.kernels import StoredKernel
+from storage.label_sets import LabelSetTable
 from storage.schema import SPLITS
 
 
@@ -43,6 +44,10 @@ class FactorDataset(Dataset):
     def labels(self) -> NDArray[np.int32]:
         """Labels of the training rows."""
         return self._labels
+
+    def label_sets(self) -> LabelSetTable | None:
+        """The label sets of the dataset that the rows come from."""
+        return self._origin.label_sets()
 
     def split(self) -> NDArray[np.int8]:
         """Say that every row is for training."""

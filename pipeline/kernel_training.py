@@ -76,7 +76,9 @@ def on_kernel(plan: TrainingPlan, executor: Executor, result: SolveResult) -> So
         return result
     A = np.concatenate([rows for _, _, rows in executor.duals(result.state.commit)])
     config, n = plan.config, len(plan.rows)
-    problem = Problem(plan.loss, n, n, plan.m, plan.lam, config.smoothing, config.smoothing_kind)
+    problem = Problem(
+        plan.loss, n, n, plan.m, plan.lam, config.smoothing, config.smoothing_kind, label_sets=plan.label_sets
+    )
     K = MatrixRows(plan.stored_kernel.matrix)
     values: dict[str, Any] = dict(values_on_matrix(K, problem, plan.rows.labels(), plan.sample_weight, A))
     status = result.status

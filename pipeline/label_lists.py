@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pipeline.errors import InputError
 from pipeline.label_files import word
 from solvers.label_sets import LabelSets
+from storage.dataset_info import DatasetInfo
 from storage.label_sets import LabelSetTable
 
 NAMED_ROWS = 3
@@ -58,6 +59,15 @@ def numbered(
 def solver_sets(table: LabelSetTable | None, m: int) -> LabelSets | None:
     """Give the stored table as the solvers take it; None for single labels."""
     return None if table is None else LabelSets(table.indptr, table.indices.astype(np.int64), m)
+
+
+def single_labels_only(info: DatasetInfo, why: str) -> None:
+    """`InputError` for a dataset whose rows have several labels."""
+    if info.label_sets is not None:
+        raise InputError(
+            f"dataset {info.id} has rows with several labels, and {why}, which are for one a row: train with"
+            " --loss multilabel_hinge and use topline evaluate"
+        )
 
 
 def _of_indicator(found: NDArray[Any], place: str, names: Sequence[str] | None) -> LabelLists:

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
+from pipeline.label_lists import solver_sets
 from pipeline.row_units import Rows, nbytes, no_rows, row_bytes, unit_rows, units_within
 from pipeline.train_config import BLOCKS_AT_MOST
+from solvers.label_sets import LabelSets
 from solvers.rows import as_rows, stacked
 from storage.features import Dataset
 from storage.schema import SPLITS
@@ -100,8 +103,27 @@ class TrainingRows:
         return self._indices
 
     def labels(self) -> NDArray[np.int32]:
-        """Labels of the rows, shape (n,)."""
+        """Labels of the rows, or numbers of their label sets, shape (n,)."""
         return self._labels
+
+    @cached_property
+    def solver_label_sets(self) -> LabelSets | None:
+        """The label sets that labels are numbers of, None where each row has one label."""
+        return solver_sets(self.dataset.label_sets(), self.dataset.info.m)
+
+    def class_counts(self) -> NDArray[np.int64]:
+        """Rows of each class, shape (m,); a row with several labels counts for each of them."""
+        m, sets = self.dataset.info.m, self.solver_label_sets
+        if sets is None:
+            return np.bincount(self._labels, minlength=m).astype(np.int64)
+        often = np.bincount(self._labels, minlength=len(sets))
+        counted = np.bincount(sets.indices, weights=np.repeat(often, sets.sizes), minlength=m)
+        return counted.astype(np.int64)
+
+    def label_names(self) -> NDArray[Any]:
+        """Class of each row by name, or its classes with commas between them, shape (n,)."""
+        table, names = self.dataset.label_sets(), self.dataset.class_names
+        return np.asarray(names if table is None else table.names(names), dtype=object)[self._labels]
 
     def unit_span(self, unit: int) -> tuple[int, int]:
         """First training row of `unit` and the one after its last."""

@@ -138,7 +138,7 @@ def _places(rows: TrainingRows, earlier: StoredModel) -> tuple[NDArray[np.int64]
 def _keys(rows: TrainingRows) -> list[tuple[str, str]]:
     """Content (or, of features that were imported, name) and class of each row."""
     table = rows.dataset.manifest().select(["sample_id", "sha256"]).take(rows.indices)
-    names = np.asarray(rows.dataset.class_names)[rows.labels()]
+    names = rows.label_names()
     pairs = zip(table["sample_id"].to_pylist(), table["sha256"].to_pylist(), names.tolist(), strict=True)
     return [(digest or f"id {name}", label) for name, digest, label in pairs]
 

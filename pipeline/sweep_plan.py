@@ -11,6 +11,7 @@ import psutil
 from pydantic import ValidationError
 
 from pipeline.errors import ConfigError, InputError
+from pipeline.label_lists import single_labels_only
 from pipeline.loss_choice import chosen_loss
 from pipeline.partition import TrainingRows
 from pipeline.sweep_config import Cell, SweepConfig, Variant
@@ -80,6 +81,7 @@ def plan_sweep(config: SweepConfig) -> SweepPlan:
         config = _as_it_was(config, store)
     dataset = Dataset.open(store, config.dataset)
     config = config.model_copy(update={"dataset": dataset.info.id})
+    single_labels_only(dataset.info, "a sweep compares top-k accuracies")
     rows = TrainingRows(dataset, "train")
     n = len(rows) if config.rows is None else min(len(rows), config.rows)
     _check_rows(config, rows, n)

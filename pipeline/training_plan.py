@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,17 +14,18 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from pipeline.checkpointing import RunPlace
-from pipeline.errors import ConfigError, InputError
+from pipeline.errors import ConfigError
 from pipeline.kernel_training import planned_kernel
 from pipeline.loss_choice import chosen_loss, read_margins, settled_k
 from pipeline.partition import TrainingRows
 from pipeline.starting_point import StartingPoint, starting_point
 from pipeline.train_config import TrainConfig
+from pipeline.training_checks import check_labels, check_problem
 from pipeline.transforms import Transforms
 from solvers.kernel_functions import Kernel
+from solvers.label_sets import LabelSets
 from solvers.losses import Loss
 from solvers.method_registry import MethodSpec, method_named
-from solvers.problem import Problem
 from storage.checkpoints import latest_checkpoint
 from storage.errors import MismatchError
 from storage.features import Dataset
@@ -33,8 +33,6 @@ from storage.kernels import StoredKernel
 from storage.models import ModelRecord
 from storage.runs import create_run, read_run
 from storage.stores import Store, open_store
-
-logger = logging.getLogger(__name__)
 
 # Dual variables are stored with the model by default while they take no more than this.
 STORED_DUALS_BYTES = 256 << 20
@@ -77,6 +75,11 @@ class TrainingPlan:
     def m(self) -> int:
         """Number of classes."""
         return self.rows.dataset.info.m
+
+    @property
+    def label_sets(self) -> LabelSets | None:
+        """The label sets that labels are numbers of, None where each row has one label."""
+        return self.rows.solver_label_sets
 
     @property
     def lam(self) -> float:
@@ -176,6 +179,7 @@ class TrainingPlan:
             d=self.rows.shape[1],
             m=self.m,
             class_names=info.class_names,
+            multilabel=info.label_sets is not None,
             features=info.features,
             transforms=self.transforms.record(),
             kernel=None if self.kernel is None else self.kernel.to_dict(),
@@ -193,10 +197,10 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
         config = _as_it_was(config, store)
     dataset = Dataset.open(store, config.dataset)
     raw = TrainingRows(dataset, "train")
-    _check_labels(raw)
+    check_labels(raw)
     config = settled(config, dataset)
     loss = chosen_loss(config)
-    _check_problem(config, loss, raw)
+    check_problem(config, loss, raw)
     transforms = _transforms(config, store, raw)
     rows = TrainingRows(dataset, "train", transforms)
     kernel = planned_kernel(config, rows)
@@ -252,36 +256,6 @@ def _as_it_was(config: TrainConfig, store: Store) -> TrainConfig:
         return TrainConfig.model_validate({**run.config, **given})
     except ValidationError as error:
         raise ConfigError(f"the configuration of run {run.id} cannot be read: {error}") from error
-
-
-def _check_labels(rows: TrainingRows) -> None:
-    info, y = rows.dataset.info, rows.labels()
-    if len(y) == 0:
-        raise InputError(f"dataset {info.id} has no training rows: import or extract it with a train split")
-    if int(y.max()) >= info.m or int(y.min()) < 0:
-        raise InputError(f"dataset {info.id} has the label {int(y.max())}, but only {info.m} classes")
-    counts = np.bincount(y, minlength=info.m)
-    empty = [name for name, count in zip(info.class_names, counts, strict=True) if count == 0]
-    if info.m - len(empty) < 2:
-        raise InputError(
-            f"dataset {info.id} has training rows of {info.m - len(empty)} class, and at least 2 are needed:"
-            " give the images a folder for each class, or the features labels of several classes"
-        )
-    if empty:
-        shown = ", ".join(empty[:5]) + (" ..." if len(empty) > 5 else "")
-        logger.warning("%d of %d classes have no training rows: %s", len(empty), info.m, shown)
-
-
-def _check_problem(config: TrainConfig, loss: Loss, rows: TrainingRows) -> None:
-    """Refuse a loss, smoothing and method that do not go together."""
-    method = method_named(config.method)
-    lam = 1.0 / (len(rows) * config.C)
-    d, m = rows.shape[1], rows.dataset.info.m
-    method.refuse(Problem(loss, len(rows), d, m, lam, config.smoothing, config.smoothing_kind))
-    if config.keep_duals and method.dual_free:
-        raise ConfigError(f"the method {method.name} never knows the dual variables: leave keep_duals out")
-    if config.keep_duals and not loss.form(m).convex:
-        raise ConfigError(f"the loss {loss.name} is not convex, so it has no duals: leave keep_duals out")
 
 
 def _transforms(config: TrainConfig, store: Store, raw: TrainingRows) -> Transforms:

@@ -9,6 +9,7 @@ from solvers.api import solve
 from solvers.ascent import weights_alike
 from solvers.executor import SerialExecutor
 from solvers.half_floats import widened
+from solvers.label_sets import LabelSets
 from solvers.losses.base import Loss
 from solvers.problem import SmoothingKind
 from solvers.risks import MEAN_RISK, AverageTopK, Risk
@@ -33,21 +34,24 @@ def compile_kernels(
     smoothing_kind: SmoothingKind = "moreau",
     keep_duals: bool = False,
     sparse: bool = False,
+    several: bool = False,
     risk: Risk = MEAN_RISK,
 ) -> None:
     """Compile (or load) what features (n, d) with this loss and method need, on a tiny problem.
 
     Numba keeps compiled kernels beside the package, so that only the first call on a machine takes long: tens
-    of seconds on a slow one.  Without this call the first pass takes them.
+    of seconds on a slow one.  Without this call the first pass takes them.  `several` says that examples have
+    label sets.
     """
     widened(np.zeros(1, dtype=np.float16))
     for rows in (np.eye(_ROWS, dtype=np.float32), np.eye(_ROWS)):
         unpack(pack(rows), 0, _ROWS, rows)
     X = np.zeros((_ROWS, max(weights_alike(d * m) // m, 3)), dtype=np.float32)
     X[:, :3] = np.random.default_rng(0).standard_normal((_ROWS, 3))
+    sets, y = LabelSets.from_lists([{i % m, i // 2 % m} for i in range(_ROWS)], m)
     solve(
         scipy_sparse.csr_matrix(X) if sparse else X,
-        np.arange(_ROWS) % m,
+        y if several else np.arange(_ROWS) % m,
         loss,
         lam=_LAM,
         smoothing=smoothing,
@@ -58,5 +62,6 @@ def compile_kernels(
         smoothing_kind=smoothing_kind,
         keep_duals=keep_duals,
         risk=AverageTopK(_ROWS / 2) if isinstance(risk, AverageTopK) else risk,
+        label_sets=sets if several else None,
         m=m,
     )

@@ -37,7 +37,7 @@ __all__ = [
 _MODELS = "models"
 _LETTER = "m"
 _TOMBSTONE = "deleted.json"
-_CHANGEABLE = frozenset({"result", "certificate", "evaluation"})
+_CHANGEABLE = frozenset({"result", "certificate", "evaluation", "threshold"})
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class ModelRecord:
     `update_record`.  `loss` is the loss's own dictionary, `features` the features' specification (so that
     new images become the same features), `transforms` those fitted on the training split.  `class_weights`
     (m,) says how often an example of each class counts, None once.  With a `kernel` the dual variables take
-    the place of weights.  `parents` are the ids of the models that training started from.
+    the place of weights.  `parents` are the ids of the models that training started from.  A `multilabel`
+    model predicts the labels that score above the value of its `threshold`, which says how it was chosen.
     """
 
     dataset: str
@@ -74,6 +75,8 @@ class ModelRecord:
     kernel: Mapping[str, Any] | None = None
     smoothing_kind: str = "moreau"
     class_weights: tuple[float, ...] | None = None
+    multilabel: bool = False
+    threshold: Mapping[str, Any] | None = None
     id: str = ""
     created: str = ""
     revision: int = 0
@@ -169,7 +172,7 @@ def load_model(url: str) -> Model:
 
 
 def update_record(url: str, **changes: Any) -> ModelRecord:
-    """Add a revision of the model's record with some fields changed: certificate, evaluation, result.
+    """Add a revision of the model's record with some fields changed, those that come after training.
 
     Racing updates are all kept, each made on top of the one before it.  `FormatError` for other fields.
     """
