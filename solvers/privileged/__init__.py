@@ -8,8 +8,9 @@ The tables' experiment on Spambase is one call of `weight_learning_experiment`:
 
     rows = weight_learning_experiment(X, y, samples=(486,), ratios=((1, 2), (2, 1)), repeats=20, seed=0)
 
-with X (n, d) features and y (n,) of two values gives a `WeightLearningRow` a sample size and ratio: mean test
-error and spread of the SVM, the SVM with weights from P(Y | X), and learnt weights, from the same examples.
+with X (n, d) features and y (n,) of two values gives a `WeightLearningRow` for each sample size and ratio of
+training to validation examples: `mean(method)` and `spread(method)` are test errors of "svm", "probability"
+(weights from P(Y | X)) and "learnt" on the same examples, `gain(method)` mean and spread of what they save.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from solvers.privileged.equivalence import (
     svm_plus_from_weights,
     weights_from_svm_plus,
 )
+from solvers.privileged.experiments import WeightLearningRow, weight_learning_experiment
 from solvers.privileged.margin_losses import Logistic, MarginLoss, TwiceSmoothHinge
 from solvers.privileged.probabilities import best_bandwidth, nadaraya_watson, probability_weights
 from solvers.privileged.svm_plus import SVMPlusResult, solve_svm_plus
@@ -42,6 +44,7 @@ __all__ = [
     "SVMPlusClassifier",
     "SVMPlusResult",
     "TwiceSmoothHinge",
+    "WeightLearningRow",
     "WeightedSVC",
     "WeightedSVMResult",
     "best_bandwidth",
@@ -55,6 +58,7 @@ __all__ = [
     "solve_svm_plus",
     "solve_weighted_svm",
     "svm_plus_from_weights",
+    "weight_learning_experiment",
     "weights_from_svm_plus",
 ]
 
