@@ -1,0 +1,219 @@
+"""Optima against a general solver and scikit-learn, certificates against their definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.svm import LinearSVC
+
+from solvers import InvalidProblemError, NonFiniteError, Status
+from solvers.average_top import AverageTopProblem, C_from_svm, certify, minimise, solving
+from tests.reference.average_top import objective, optimum
+from tests.solvers.average_top.problems import EVERY_LOSS, examples
+
+#: Relative error of the reference optimum, which exponential cones limit; the gaps say more of ours.
+REFERENCE = 1e-6
+
+
+@pytest.mark.parametrize("name", EVERY_LOSS)
+@pytest.mark.parametrize("k", [1, 7.5, 20, 40])
+@pytest.mark.parametrize("C", [0.1, 30.0])
+def test_optima_are_those_of_a_general_solver(name, k, C) -> None:
+    X, y = examples(name)
+    value, w = optimum(X, y, name, k, C)
+    exact = minimise(X, y, name, k, C, solver="interior_point", tol=1e-9)
+    assert exact.status is Status.SOLVED
+    assert exact.primal == pytest.approx(value, rel=REFERENCE)
+    # P is strongly convex: both are within the square root of their gaps of the optimum.
+    assert np.linalg.norm(exact.w - w) <= np.sqrt(2.0 * C * exact.gap) + np.sqrt(2.0 * C * REFERENCE * value)
+    cuts = minimise(X, y, name, k, C, solver="bundle", tol=1e-4)
+    assert cuts.status is Status.SOLVED
+    assert value * (1.0 - REFERENCE) <= cuts.primal <= value * (1.0 + 1e-4)
+
+
+@pytest.mark.parametrize("name", EVERY_LOSS)
+@pytest.mark.parametrize("solver", ["interior_point", "bundle"])
+def test_the_certificate_is_what_it_says(name, solver) -> None:
+    """P by sorting; D from u, b and p alone, each of which is feasible."""
+    X, y = examples(name, seed=5)
+    k, C = 12.5, 10.0
+    result = minimise(X, y, name, k, C, solver=solver, tol=1e-3)
+    assert result.primal == pytest.approx(objective(X, y, name, k, C, result.w), rel=1e-13)
+    assert 0.0 <= result.gap <= 1e-3 * result.primal
+    assert result.dual <= optimum(X, y, name, k, C)[0] * (1.0 + REFERENCE)
+    bound = result.bound
+    if bound is not None:
+        assert bound.p.min() >= 0.0
+        assert bound.p.max() <= (1.0 + 1e-12) / k
+        assert bound.p.sum() <= 1.0 + 1e-12
+        assert result.dual == pytest.approx(bound.b - 0.5 * C * np.sum((X.T @ bound.u) ** 2), rel=1e-12)
+        # A lower bound of <p, l> at any scores is all that the dual value rests on.
+        for seed in range(5):
+            w = np.random.default_rng(seed).standard_normal(X.shape[1])
+            assert objective(X, y, name, k, C, w) >= bound.b + bound.u @ (X @ w) + w @ w / (2.0 * C)
+
+
+@pytest.mark.parametrize("solver", ["interior_point", "bundle", "auto"])
+def test_sparse_features_give_the_same(solver) -> None:
+    X, y = examples("hinge", seed=2)
+    X = np.where(np.abs(X) < 0.6, 0.0, X)
+    dense, thin = (minimise(rows, y, "hinge", 9, 5.0, solver=solver) for rows in (X, sparse.csr_matrix(X)))
+    np.testing.assert_allclose(thin.w, dense.w, atol=1e-9)
+    assert thin.primal == pytest.approx(dense.primal, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", EVERY_LOSS)
+def test_features_may_repeat_each_other_and_outnumber_the_examples(name) -> None:
+    """Repeating all features is the same as doubling C."""
+    X, y = examples(name, n=12, d=20)
+    once = minimise(X, y, name, 5, 2.0, tol=1e-9)
+    twice = minimise(np.hstack([X, X]), y, name, 5, 1.0, tol=1e-9)
+    assert twice.status is Status.SOLVED
+    assert twice.primal == pytest.approx(once.primal, rel=1e-8)
+    np.testing.assert_allclose(twice.w[:21] + twice.w[21:], once.w, atol=1e-5)
+
+
+@pytest.mark.parametrize("C", [1e-5, 1e5])
+@pytest.mark.parametrize("name", EVERY_LOSS)
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_scales_are_no_obstacle(name, C, scale) -> None:
+    X, y = examples(name, n=100, d=5, seed=1)
+    targets = y if name in ("hinge", "logistic") else scale * y
+    result = minimise(scale * X, targets, name, 40, C, tol=1e-8)
+    assert result.status is Status.SOLVED
+    assert result.relative_gap <= 1e-8
+
+
+def test_k_equal_to_n_is_ridge_regression() -> None:
+    X, y = examples("square")
+    n, alpha = len(y), 3.0
+    ridge = Ridge(alpha=alpha, fit_intercept=False).fit(X, y)
+    result = minimise(X, y, "square", n, n / (2.0 * alpha), tol=1e-12)
+    np.testing.assert_allclose(result.w, ridge.coef_, atol=1e-6)
+
+
+def test_k_equal_to_n_is_logistic_regression() -> None:
+    """Its losses are in nats, ours in bits: a sum of n nats is n log(2) times our mean."""
+    X, y = examples("logistic")
+    n, C = len(y), 0.7
+    other = LogisticRegression(C=C, fit_intercept=False, tol=1e-10, max_iter=1000).fit(X, y)
+    result = minimise(X, y, "logistic", n, n * np.log(2.0) * C, tol=1e-11)
+    np.testing.assert_allclose(result.w, other.coef_[0], atol=1e-5)
+
+
+def test_k_equal_to_n_is_the_svm_of_liblinear() -> None:
+    X, y = examples("hinge")
+    svm = LinearSVC(loss="hinge", C=0.3, fit_intercept=False, tol=1e-10, max_iter=100_000).fit(X, y)
+    result = minimise(X, y, "hinge", len(y), C_from_svm(0.3, len(y)), tol=1e-10)
+    np.testing.assert_allclose(result.w, svm.coef_[0], atol=1e-4)
+
+
+# ---------------------------------------------------------------- the solution w = 0
+
+
+@pytest.mark.parametrize("name", EVERY_LOSS)
+@pytest.mark.parametrize("solver", ["interior_point", "bundle"])
+def test_contradicting_examples_collapse(name, solver) -> None:
+    """Each x with both targets: no w does better than 0, whatever C (erratum h5b)."""
+    X, y = examples(name, n=15)
+    X, y = np.vstack([X, X]), np.concatenate([y, -y])
+    result = minimise(X, y, name, 2, 100.0, solver=solver)
+    assert result.collapsed
+    assert not result.w.any()
+    assert result.status is Status.SOLVED
+    assert result.primal == pytest.approx(objective(X, y, name, 2, 100.0, np.zeros(4)), rel=1e-14)
+
+
+@pytest.mark.parametrize("solver", ["interior_point", "bundle"])
+def test_small_weights_are_not_taken_for_none(solver) -> None:
+    """C = 1e-6 leaves w small and P within 1e-5 of P(0), but w = C (mean of y x) says something."""
+    X, y = examples("hinge")
+    result = minimise(X, y, "hinge", 40, 1e-6, solver=solver, tol=1e-3)
+    assert not result.collapsed
+    np.testing.assert_allclose(result.w, 1e-6 * X.T @ y / 40, rtol=1e-3)
+
+
+def test_noise_decides_what_collapses() -> None:
+    """With a tenth of the labels flipped the four worst of forty contradict each other, not the thirty."""
+    X, y = examples("hinge", noise=0.0)
+    y[::10] *= -1.0
+    assert minimise(X, y, "hinge", 4, 10.0).collapsed
+    assert not minimise(X, y, "hinge", 30, 10.0).collapsed
+
+
+# ---------------------------------------------------------------- any w is certified
+
+
+@pytest.mark.parametrize("name", EVERY_LOSS)
+@pytest.mark.parametrize("k", [1, 7.5, 40])
+def test_any_weights_can_be_certified(name, k) -> None:
+    X, y = examples(name, seed=8)
+    problem = AverageTopProblem.of(X, y, name, k, 3.0)
+    value, _ = optimum(X, y, name, k, 3.0)
+    for w in (np.zeros(4), np.array([0.3, -0.2, 0.5, 1.0])):
+        certificate = certify(problem, w)
+        assert certificate.primal == pytest.approx(objective(X, y, name, k, 3.0, w), rel=1e-13)
+        assert certificate.dual <= value * (1.0 + REFERENCE)
+        assert certificate.gap >= certificate.primal - value * (1.0 + REFERENCE)
+        if k == len(y):
+            assert certificate.dual == pytest.approx(value, rel=REFERENCE)
+    known = certify(problem, np.zeros(4), dual=0.25)
+    assert known.gap == known.primal - 0.25
+
+
+# ---------------------------------------------------------------- what ends short, and what is refused
+
+
+@pytest.mark.parametrize("solver", ["interior_point", "bundle"])
+def test_a_budget_that_runs_out_is_said_and_still_certified(solver) -> None:
+    X, y = examples("logistic")
+    result = minimise(X, y, "logistic", 30, 1e3, solver=solver, tol=1e-9, max_iterations=4)
+    assert result.status is Status.MAX_PASSES
+    assert result.iterations == 4
+    assert result.relative_gap > 1e-9
+    assert result.dual <= optimum(X, y, "logistic", 30, 1e3)[0] <= result.primal * (1.0 + REFERENCE)
+
+
+def test_wide_features_go_to_the_bundle(monkeypatch) -> None:
+    """Which of the two it was shows in the bound: cuts keep no u."""
+    X, y = examples("hinge")
+    assert minimise(X, y, "hinge", 30, 10.0).bound is not None
+    monkeypatch.setattr(solving, "_MULTIPLICATIONS", 100.0)
+    assert minimise(X, y, "hinge", 30, 10.0, tol=1e-3).bound is None
+
+
+X, Y = examples("hinge", n=10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": Y[:-1]}, "there are 10 rows of features and targets of the shape"),
+        ({"y": np.arange(10.0)}, "the loss hinge takes the targets -1 and 1"),
+        ({"X": X[:0], "y": Y[:0]}, "at least one"),
+        ({"loss": "softmax"}, "there is no individual loss 'softmax'"),
+        ({"k": 0}, "k is 0; give a number from 1 to the 10 examples"),
+        ({"k": 11}, "k is 11"),
+        ({"C": 0.0}, "C is 0.0; give a positive number"),
+        ({"C": np.inf}, "C is inf"),
+        ({"solver": "newton"}, "there is no solver 'newton'; take auto, interior_point, bundle"),
+        ({"tol": 0.0}, "tol is 0.0"),
+        ({"X": sparse.csc_matrix(X)}, r"give X.tocsr\(\)"),
+    ],
+)
+def test_what_makes_no_problem_is_refused(changes, message) -> None:
+    arguments = {"X": X, "y": Y, "loss": "hinge", "k": 3, "C": 1.0, **changes}
+    with pytest.raises(InvalidProblemError, match=message):
+        minimise(**arguments)
+
+
+def test_what_is_not_finite_is_refused() -> None:
+    with pytest.raises(NonFiniteError, match="the examples hold NaN or infinity"):
+        minimise(np.where(X > 2.0, np.nan, X * 3.0) * np.nan, Y, "hinge", 3, 1.0)
+    problem = AverageTopProblem.of(X, Y, "hinge", 3, 1.0)
+    with pytest.raises(NonFiniteError, match="lower the step size"):
+        certify(problem, np.full(4, np.nan))
+    with pytest.raises(InvalidProblemError, match="give 4, one a feature"):
+        certify(problem, np.zeros(3))
