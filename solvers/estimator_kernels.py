@@ -61,13 +61,13 @@ class KernelAttributes:
                 tags.input_tags.sparse, tags.input_tags.positive_only = False, True
         return tags
 
-    def _keep_expansion(self, expansion: KernelExpansion) -> None:
-        """Set the attributes of a fit with a kernel."""
+    def _keep_expansion(self, expansion: KernelExpansion, *, two_as_one: bool = True) -> None:
+        """Set the attributes of a fit with a kernel; `two_as_one` makes one column of two classes."""
         kernel, C = plain(expansion.kernel), expansion.coefficients
         self._expansion = expansion
         self.kernel_ = kernel
         self.support_ = expansion.support
-        signed = one_of_two(C)
+        signed = one_of_two(C) if two_as_one else C
         self.dual_coef_ = np.ascontiguousarray(signed.T)
         self.intercept_ = signed.sum(axis=0) if self.fit_intercept else np.zeros(signed.shape[1])
         self.__dict__.pop("coef_", None)

@@ -6,44 +6,32 @@ It lives apart from the rest of the package because importing scikit-learn takes
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_consistent_length
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 
-from solvers.api import solve
-from solvers.errors import InvalidProblemError, NonFiniteError, UnsupportedCombinationError
-from solvers.estimator_kernels import KernelAttributes, one_of_two, with_intercept
+from solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from solvers.estimator_probabilities import Probabilities
 from solvers.estimator_support import (
     WarmStart,
     chosen_loss,
     combined_weights,
-    positive,
-    seed_of,
-    shortfall,
-    with_constant,
 )
-from solvers.inputs import checked_problem
+from solvers.estimator_training import Training
 from solvers.kernel_functions import Kernel
-from solvers.kernel_problem import KernelResult, solve_with_kernel
 from solvers.losses.base import Loss, checked_k
 from solvers.method_registry import method_named
 from solvers.problem import SmoothingKind
 from solvers.state import SolveResult
-from solvers.stopping import Status
 from solvers.typing import Float64Array, IntArray
 
 
 # scikit-learn has no types.
-class TopKClassifier(KernelAttributes, Probabilities, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class TopKClassifier(Training, Probabilities, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classifier trained for top-k accuracy, with a duality gap that says how far training got.
 
     It minimises, with W = (coef_, intercept_) and lam = 1/(n C),
@@ -187,7 +175,8 @@ class TopKClassifier(KernelAttributes, Probabilities, ClassifierMixin, BaseEstim
         k = min(checked_k(self.k, type(self).__name__), len(classes))
         loss = chosen_loss(self.loss, k, len(classes), self.weights, self.margins)
         result = self._solve(X, labels, weights, loss)
-        self._keep(result, classes)
+        self._keep_result(result)
+        self.classes_ = classes
         self._warm = None
         if self.warm_start and result.A is not None:
             self._warm = WarmStart(result.problem.loss, labels, weights, result.A)
@@ -198,10 +187,7 @@ class TopKClassifier(KernelAttributes, Probabilities, ClassifierMixin, BaseEstim
         """Give the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
         check_is_fitted(self, "classes_")
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
-        if self.__dict__.get("_expansion") is not None:
-            scores = one_of_two(self._expansion.scores(X))
-        else:
-            scores = np.asarray(X @ self.coef_.T) + self.intercept_
+        scores = self._raw_scores(X)
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> np.ndarray[Any, Any]:
@@ -237,49 +223,13 @@ class TopKClassifier(KernelAttributes, Probabilities, ClassifierMixin, BaseEstim
         return self._kernel_tags(tags)
 
     def _solve(self, X: Any, labels: IntArray, weights: Float64Array | None, loss: Loss) -> SolveResult:
-        lam = 1.0 / (len(labels) * positive(self.C))
-        spec = method_named(self.solver)
-        if self.warm_start and not spec.keeps_duals:
+        if self.warm_start and not method_named(self.solver).keeps_duals:
             raise UnsupportedCombinationError(
                 f"the solver {self.solver} has no warm_start; take dual_ascent or leave warm_start out"
             )
-        kernel, seed = self._chosen_kernel(), seed_of(self.random_state)
         warm: WarmStart | None = getattr(self, "_warm", None) if self.warm_start else None
         start = {} if warm is None else warm.options(loss, labels, weights)
-        keep_duals = kernel is not None and (spec.keeps_duals or spec.lifted)
-
-        linear: Callable[[Any], SolveResult] = partial(
-            solve, y=labels, loss=loss, lam=lam, smoothing=self.smoothing, method=self.solver, tol=self.tol,
-            max_passes=self.max_passes, seed=seed, smoothing_kind=self.smoothing_kind, keep_duals=keep_duals,
-            sample_weight=weights, **start,
-        )  # fmt: skip
-        if kernel is None:
-            return linear(with_constant(X) if self.fit_intercept else X)
-        problem, rows, labels = checked_problem(
-            X, labels, loss, lam, self.smoothing, self.smoothing_kind, None
-        )
-        spec.refuse(problem)
-        kernel = with_intercept(kernel, fit_intercept=self.fit_intercept)
-        return solve_with_kernel(kernel, problem, rows, labels, weights, linear, self.tol, None)
-
-    def _keep(self, result: SolveResult, classes: np.ndarray[Any, Any]) -> None:
-        if result.status is Status.NONFINITE:
-            raise NonFiniteError(f"the weights overflowed with C = {self.C}; scale the features or lower C")
-        if result.status is not Status.SOLVED:
-            warnings.warn(shortfall(result, self.tol), ConvergenceWarning, stacklevel=3)
-        self.classes_ = classes
-        if isinstance(result, KernelResult):
-            self._keep_expansion(result.expansion)
-        else:
-            self._forget_expansion()
-            W = one_of_two(result.W)
-            self.coef_ = np.ascontiguousarray(W[: self.n_features_in_].T)
-            self.intercept_ = W[-1].copy() if self.fit_intercept else np.zeros(W.shape[1])
-        self.n_iter_ = result.passes
-        self.primal_, self.dual_ = result.primal, result.dual
-        self.dual_gap_, self.relative_gap_ = result.gap, result.relative_gap
-        self.status_ = result.status
-        self.history_ = result.history
+        return self._train(X, labels, weights, loss, self.smoothing, self.smoothing_kind, start=start)
 
     def _scores(self, X: Any) -> Float64Array:
         """Scores (rows, m); of two classes, only their difference means anything."""

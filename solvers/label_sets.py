@@ -123,7 +123,7 @@ class LabelSets:
         table[:, 0] = sizes
         rows = np.repeat(np.arange(len(self)), sizes)
         table[rows, 1 + np.arange(len(self.indices)) - self.indptr[rows]] = self.indices
-        table.setflags(write=False)
+        # Not read-only, for which kernels would be compiled once more.
         return table
 
     def to_dict(self) -> dict[str, Any]:

@@ -577,7 +577,7 @@ def test_an_overflow_is_an_error_and_not_a_model(monkeypatch) -> None:
     def overflown(*args, **options):
         return replace(solve(*args, **options), status=Status.NONFINITE)
 
-    monkeypatch.setattr("solvers.estimators.solve", overflown)
+    monkeypatch.setattr("solvers.estimator_training.solve", overflown)
     model = TopKClassifier(C=0.5)
     with pytest.raises(NonFiniteError, match=r"overflowed with C = 0\.5; scale the features"):
         model.fit(X, Y)

@@ -1,0 +1,97 @@
+"""What the estimators share: one training through `solve`, what a fit leaves behind, and scores from it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from solvers.api import solve
+from solvers.errors import NonFiniteError
+from solvers.estimator_kernels import KernelAttributes, one_of_two, with_intercept
+from solvers.estimator_support import positive, seed_of, shortfall, with_constant
+from solvers.inputs import checked_problem
+from solvers.kernel_problem import KernelResult, solve_with_kernel
+from solvers.label_sets import LabelSets
+from solvers.losses.base import Loss
+from solvers.method_registry import method_named
+from solvers.problem import SmoothingKind
+from solvers.state import SolveResult
+from solvers.stopping import Status
+from solvers.typing import Float64Array, IntArray
+
+
+class Training(KernelAttributes):
+    """Training and its attributes, for an estimator with the parameters named here."""
+
+    C: float
+    solver: str
+    tol: float
+    max_passes: int
+    random_state: Any
+    n_features_in_: int
+
+    def _train(
+        self,
+        X: Any,
+        labels: IntArray,
+        weights: Float64Array | None,
+        loss: Loss,
+        smoothing: float,
+        smoothing_kind: SmoothingKind = "moreau",
+        *,
+        label_sets: LabelSets | None = None,
+        start: Mapping[str, Any] = MappingProxyType({}),
+    ) -> SolveResult:
+        """Solve for the rows of X (n, d); `start` are the duals that `solve` starts from, if any."""
+        lam = 1.0 / (len(labels) * positive(self.C))
+        spec = method_named(self.solver)
+        kernel, seed = self._chosen_kernel(), seed_of(self.random_state)
+        keep_duals = kernel is not None and (spec.keeps_duals or spec.lifted)
+        linear: Callable[[Any], SolveResult] = partial(
+            solve, y=labels, loss=loss, lam=lam, smoothing=smoothing, method=self.solver, tol=self.tol,
+            max_passes=self.max_passes, seed=seed, smoothing_kind=smoothing_kind, keep_duals=keep_duals,
+            sample_weight=weights, label_sets=label_sets, **start,
+        )  # fmt: skip
+        if kernel is None:
+            return linear(self._with_intercept(X))
+        problem, rows, labels = checked_problem(
+            X, labels, loss, lam, smoothing, smoothing_kind, None, label_sets=label_sets
+        )
+        spec.refuse(problem)
+        kernel = with_intercept(kernel, fit_intercept=self.fit_intercept)
+        return solve_with_kernel(kernel, problem, rows, labels, weights, linear, self.tol, None)
+
+    def _with_intercept(self, X: Any) -> Any:
+        return with_constant(X) if self.fit_intercept else X
+
+    def _keep_result(self, result: SolveResult, *, two_as_one: bool = True) -> None:
+        """Set the fitted attributes; `two_as_one` keeps of two classes only the second less the first."""
+        if result.status is Status.NONFINITE:
+            raise NonFiniteError(f"the weights overflowed with C = {self.C}; scale the features or lower C")
+        if result.status is not Status.SOLVED:
+            warnings.warn(shortfall(result, self.tol), ConvergenceWarning, stacklevel=3)
+        if isinstance(result, KernelResult):
+            self._keep_expansion(result.expansion, two_as_one=two_as_one)
+        else:
+            self._forget_expansion()
+            W = one_of_two(result.W) if two_as_one else result.W
+            self.coef_ = np.ascontiguousarray(W[: self.n_features_in_].T)
+            self.intercept_ = W[-1].copy() if self.fit_intercept else np.zeros(W.shape[1])
+        self.n_iter_ = result.passes
+        self.primal_, self.dual_ = result.primal, result.dual
+        self.dual_gap_, self.relative_gap_ = result.gap, result.relative_gap
+        self.status_ = result.status
+        self.history_ = result.history
+
+    def _raw_scores(self, X: Any) -> Float64Array:
+        """Give the scores of checked rows X, as many columns as `intercept_` has entries."""
+        if self.__dict__.get("_expansion") is not None:
+            scores = self._expansion.scores(X)
+            return scores if scores.shape[1] == len(self.intercept_) else one_of_two(scores)
+        return np.asarray(np.asarray(X @ self.coef_.T) + self.intercept_)
