@@ -62,6 +62,7 @@ from solvers.stopping import Status, StoppingCriteria
 if TYPE_CHECKING:
     from solvers.average_top.estimators import AverageTopKClassifier, AverageTopKRegressor
     from solvers.estimators import TopKClassifier
+    from solvers.multitask.estimator import MultitaskClassifier
     from solvers.privileged import LearnedWeightsSVC, SVMPlusClassifier, WeightedSVC
 
 __all__ = [
@@ -93,6 +94,7 @@ __all__ = [
     "MeanRisk",
     "MultilabelHinge",
     "MultilabelSoftmax",
+    "MultitaskClassifier",
     "Node",
     "NonFiniteError",
     "OneVsAll",
@@ -150,6 +152,7 @@ _ESTIMATORS = {
     "AverageTopKRegressor": "solvers.average_top.estimators",
     "TopKClassifier": "solvers.estimators",
     "LearnedWeightsSVC": "solvers.privileged",
+    "MultitaskClassifier": "solvers.multitask.estimator",
     "SVMPlusClassifier": "solvers.privileged",
     "WeightedSVC": "solvers.privileged",
 }

@@ -64,19 +64,7 @@ class KernelFeatures:
                     " its parameters instead"
                 )
             return kernel
-        kernel = as_kernel(kernel)
-        _refuse_size(int(X.shape[0]))
-        train = _in_memory(X)
-        _refuse_nonfinite(train)
-        if is_precomputed(kernel):
-            train = symmetric(train)
-        kernel = kernel.resolved(train)
-        with np.errstate(over="ignore", invalid="ignore"):
-            K = kernel.matrix(train, train)
-        if not np.isfinite(K).all():
-            raise NonFiniteError(
-                f"the values of the kernel {plain(kernel).name} overflow; scale the features"
-            )
+        kernel, train, K = gram_matrix(kernel, X)
         rows, pivots, dropped = factor(K, plain(kernel).name, rounded=is_precomputed(kernel))
         if not len(pivots):
             # K = 0: one feature that is always 0.
@@ -89,6 +77,26 @@ class KernelFeatures:
             return np.zeros((0, W.shape[1]))
         solved = linalg.solve_triangular(self.rows[self.pivots], W, lower=True, trans="T")
         return np.asarray(solved, dtype=np.float64)
+
+
+def gram_matrix(kernel: Any, X: RowSource) -> tuple[Kernel, Any, Float64Array]:
+    """Give the kernel, its parameters resolved, the training rows, and K (n, n) of them, float64.
+
+    X (n, d) has the rows, or is K itself where the kernel is precomputed.  Raises what `KernelFeatures.of`
+    does, except for an indefinite K.
+    """
+    kernel = as_kernel(kernel)
+    _refuse_size(int(X.shape[0]))
+    train = _in_memory(X)
+    _refuse_nonfinite(train)
+    if is_precomputed(kernel):
+        train = symmetric(train)
+    kernel = kernel.resolved(train)
+    with np.errstate(over="ignore", invalid="ignore"):
+        K = kernel.matrix(train, train)
+    if not np.isfinite(K).all():
+        raise NonFiniteError(f"the values of the kernel {plain(kernel).name} overflow; scale the features")
+    return kernel, train, K
 
 
 def plain(kernel: Kernel) -> Kernel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,7 @@ def solve_multi(
     C_tasks, C_shared = (C if value is None else value for value in (C_tasks, C_shared))
     K, signs = _checked(K, signs, smoothing, C=C, C_tasks=C_tasks, C_shared=C_shared)
     criteria = StoppingCriteria(tol, max_passes)
+    _check_turns(max_alternations, change_tol)
     first = _svms(K, signs, C, smoothing, criteria, seed)
     problem = SharedProblem(K, signs, C_tasks, C_shared, smoothing)
     point, turns, status = alternate(
@@ -200,8 +202,19 @@ def _checked(K: Any, signs: Any, smoothing: Any, **weights: Any) -> tuple[Float6
             "the kernel matrix has a negative diagonal and is not positive semi-definite; give inner products"
         )
     for name, value in weights.items():
-        if not (math.isfinite(value) and value > 0.0):
+        if not _is_finite(value) or value <= 0.0:
             raise InvalidProblemError(f"{name} is {value!r}; give a positive number")
-    if not (math.isfinite(smoothing) and smoothing >= 0.0):
+    if not _is_finite(smoothing) or smoothing < 0.0:
         raise InvalidProblemError(f"smoothing is {smoothing!r}; give a number of at least 0")
     return K, signs
+
+
+def _check_turns(most: Any, change_tol: Any) -> None:
+    if isinstance(most, bool) or not isinstance(most, Integral) or int(most) < 1:
+        raise InvalidProblemError(f"max_alternations is {most!r}; give a whole number of at least 1")
+    if not _is_finite(change_tol) or change_tol < 0.0:
+        raise InvalidProblemError(f"change_tol is {change_tol!r}; give a number of at least 0")
+
+
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)

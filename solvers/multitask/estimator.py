@@ -1,0 +1,245 @@
+"""The scikit-learn face of the multitask solvers; importing it loads scikit-learn."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from solvers.errors import InvalidProblemError
+from solvers.estimator_kernels import KernelAttributes, one_of_two, with_intercept
+from solvers.estimator_support import seed_of
+from solvers.kernel_features import factor, gram_matrix, is_precomputed
+from solvers.kernel_functions import Kernel, LinearKernel
+from solvers.kernel_problem import KernelExpansion
+from solvers.multitask.strategies import MultitaskResult, solve_multi, solve_single, solve_stacked
+from solvers.stopping import Status
+from solvers.typing import Float64Array
+
+#: Each strategy: how it is solved, and the parameters that it has besides those of all.
+STRATEGIES: Mapping[str, tuple[Callable[..., MultitaskResult], tuple[str, ...]]] = MappingProxyType(
+    {
+        "single": (solve_single, ()),
+        "stacked": (solve_stacked, ("C_tasks",)),
+        "multi": (solve_multi, ("C_tasks", "C_shared", "max_alternations", "change_tol")),
+    }
+)
+
+#: Parameters of single strategies, with what each of them is where it is not given.
+_DEFAULTS = MappingProxyType({"C_tasks": None, "C_shared": None, "max_alternations": 50, "change_tol": 1e-3})
+
+
+def _has_representation(model: Any) -> bool:
+    return bool(model.strategy == "multi")
+
+
+# scikit-learn has no types.
+class MultitaskClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """One-vs-all support vector machines whose classes learn a representation together.
+
+    Each class against all others is a task.  "single" trains a support vector machine for each, "stacked" a
+    second layer of them on the scores of the first, and "multi" minimises, over a linear map U into as many
+    dimensions as there are tasks and one predictor w_t for each,
+
+        sum_ti phi(y_ti <w_t, U^T x_i>) + |W|_F^2 / (2 C_tasks) + |U|_F^2 / (2 C_shared),
+
+    by turns (MTL-SDCA of Lapin, Schiele and Hein, CVPR 2014).  That is for few examples a class, of classes
+    that are related: the minimum is that of sum phi + |V|_* / sqrt(C_tasks C_shared) over V = U W, which
+    prefers weights of low rank.
+
+    Parameters
+    ----------
+    strategy : "multi", "single" or "stacked", default="multi"
+        Which of the three.
+    C : float, default=1.0
+        Weight of the losses in the support vector machines, as in SVC; those of the first layer, of which
+        "multi" takes its start.
+    C_tasks, C_shared : float, default=None
+        Weights of the losses against the predictors ("multi" and "stacked") and the representation ("multi");
+        None for C.
+    smoothing : float, default=0.0
+        Gamma of the smooth hinge, 0 for the hinge.  "multi" gets lower, faster, and with a narrower gap at
+        0.5 or so, for its turns can get stuck at kinks of the hinge.
+    kernel : str or Kernel, default="linear"
+        "linear", "rbf", "polynomial", "chi2", a value such as ``RBFKernel(0.5)``, or "precomputed", where X
+        is K(train, train) in `fit` and K(new, train) afterwards.  The kernel matrix must fit in memory.
+    gamma, degree, coef0 : as in TopKClassifier.
+        Parameters of a kernel given by name.
+    fit_intercept : bool, default=True
+        Add 1 to the kernel, which gives a bias that is regularised like every other weight.
+    tol : float, default=1e-3
+        Relative duality gap of every convex problem that is solved on the way.
+    max_passes : int, default=1000
+        Budget of passes over the examples for each of them.
+    max_alternations : int, default=None
+        Turns of "multi" at most; None for 50.
+    change_tol : float, default=None
+        Change of the dual variables (root of the mean square, each between 0 and 1) at which the turns of
+        "multi" end; None for 1e-3.
+    random_state : int, RandomState or None, default=0
+        The order of visits.
+
+    Attributes
+    ----------
+    classes_ : (m,) labels, sorted.
+    coef_ : (m, d) float64 with the kernel "linear"; with two classes (1, d), for the second class.
+    intercept_ : (m,) float64, or (1,); zeros without fit_intercept.
+    kernel_ : the kernel with its parameters resolved.
+    support_, dual_coef_ : places of the training rows that count (s,), and their coefficients (m, s), or
+        (1, s).
+    n_features_in_ : int, and `feature_names_in_` where X has column names.
+    n_iter_ : int, passes over the examples.
+    primal_, dual_, dual_gap_, relative_gap_ : floats.  Of "single" and "stacked" the mean of the tasks' P and
+        D, their difference and its share of P.  Of "multi" the objective, divided by the number of losses,
+        and a lower bound of it over all U and W.
+    subproblem_gap_ : float, largest relative gap of the convex problems that were solved last.  Of "multi",
+        which is not convex, they are what is certified to `tol`; `relative_gap_` may be much wider.
+    status_ : Status.  Of "multi" SOLVED says that `relative_gap_` is at most tol, NO_PROGRESS that the turns
+        came to their end, MAX_PASSES that a budget did.
+    alternations_ : tuple of Alternation, one a turn of "multi".
+    """
+
+    def __init__(
+        self,
+        strategy: str = "multi",
+        C: float = 1.0,
+        C_tasks: float | None = None,
+        C_shared: float | None = None,
+        *,
+        smoothing: float = 0.0,
+        kernel: str | Kernel = "linear",
+        gamma: float | str | None = None,
+        degree: int | None = None,
+        coef0: float | None = None,
+        fit_intercept: bool = True,
+        tol: float = 1e-3,
+        max_passes: int = 1000,
+        max_alternations: int | None = None,
+        change_tol: float | None = None,
+        random_state: Any = 0,
+    ) -> None:
+        self.strategy = strategy
+        self.C = C
+        self.C_tasks = C_tasks
+        self.C_shared = C_shared
+        self.smoothing = smoothing
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_passes = max_passes
+        self.max_alternations = max_alternations
+        self.change_tol = change_tol
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on X (n, d), dense or sparse, float32 or float64, and y (n,), labels of two or more classes.
+
+        Raises
+        ------
+        InvalidProblemError (a ValueError) : a parameter or the data cannot make a problem.
+        NonFiniteError : kernel values overflowed.
+        """
+        solver, parameters = self._strategy()
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
+        check_classification_targets(y)
+        classes, labels = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise InvalidProblemError(
+                f"every label is {classes[0]}, which is one class; give examples of at least two classes"
+            )
+        chosen = with_intercept(self._chosen_kernel() or LinearKernel(), fit_intercept=self.fit_intercept)
+        kernel, train, K = gram_matrix(chosen, X)
+        if is_precomputed(kernel):
+            # Nobody vouches for it: InvalidProblemError where it is not positive semi-definite.
+            factor(K, rounded=True)
+        # Of two classes one against the other is the other against the one, with the sign changed.
+        tasks = np.arange(len(classes)) if len(classes) > 2 else np.array([1])
+        signs = np.where(labels[:, None] == tasks, 1.0, -1.0)
+        result = solver(
+            K, signs, self.C, smoothing=self.smoothing, tol=self.tol, max_passes=self.max_passes,
+            seed=seed_of(self.random_state), **parameters,
+        )  # fmt: skip
+        self.classes_ = classes
+        self._keep_result(result, kernel, train)
+        return self
+
+    def decision_function(self, X: Any) -> Float64Array:
+        """Give the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
+        scores = one_of_two(self._expanded(X, "_expansion"))
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: Any) -> np.ndarray[Any, Any]:
+        """Give the label with the highest score for each row, the lower class of equals."""
+        scores = self.decision_function(X)
+        best = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0.0).astype(np.intp)
+        labels: np.ndarray[Any, Any] = self.classes_[best]
+        return labels
+
+    @available_if(_has_representation)
+    def represent(self, X: Any) -> Float64Array:
+        """Give U^T x of each row of X, (rows, T) with T tasks: the representation that "multi" has learnt."""
+        return self._expanded(X, "_representation")
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return self._kernel_tags(tags)
+
+    def _strategy(self) -> tuple[Callable[..., MultitaskResult], dict[str, Any]]:
+        """Give the solver of the strategy with its own parameters; those of another are refused by name."""
+        if self.strategy not in STRATEGIES:
+            raise InvalidProblemError(
+                f"there is no strategy {self.strategy!r}; take one of {', '.join(STRATEGIES)}"
+            )
+        solver, own = STRATEGIES[self.strategy]
+        for name in set(_DEFAULTS) - set(own):
+            if getattr(self, name) is not None:
+                raise InvalidProblemError(
+                    f"the strategy {self.strategy} has no {name}, which is {getattr(self, name)!r}; leave it"
+                    " out"
+                )
+        given = {name: getattr(self, name) for name in own}
+        return solver, {name: _DEFAULTS[name] if value is None else value for name, value in given.items()}
+
+    def _keep_result(self, result: MultitaskResult, kernel: Kernel, train: Any) -> None:
+        unfinished = self.strategy != "multi" and result.status is not Status.SOLVED
+        if unfinished or result.status is Status.MAX_PASSES or result.subproblem_gap > self.tol:
+            warnings.warn(
+                f"training ended after {result.passes} passes ({result.status.value}) with a gap of"
+                f" {result.subproblem_gap:.2g} in a convex problem, tol = {self.tol:g}; scale the features,"
+                " raise max_passes, max_alternations or tol, or lower C",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        everyone = np.arange(len(result.coefficients))
+        # An expansion has a column a class, and of two classes the second less the first is what counts.
+        columns = result.coefficients
+        halves = columns if columns.shape[1] > 1 else 0.5 * np.hstack([-columns, columns])
+        self._keep_expansion(KernelExpansion.of(kernel, train, everyone, halves))
+        self._representation = None
+        if result.shared is not None:
+            self._representation = KernelExpansion.of(kernel, train, everyone, result.shared.Q)
+        self.n_iter_ = result.passes
+        self.primal_, self.dual_ = result.primal, result.dual
+        self.dual_gap_, self.relative_gap_ = result.gap, result.relative_gap
+        self.subproblem_gap_ = result.subproblem_gap
+        self.status_ = result.status
+        self.alternations_ = result.alternations
+
+    def _expanded(self, X: Any, name: str) -> Float64Array:
+        check_is_fitted(self, "classes_")
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        scores: Float64Array = getattr(self, name).scores(X)
+        return scores
