@@ -23,16 +23,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.average_top import top_count
 from pipeline.certificate_dense import certified_loss
 from pipeline.certificate_kernels import TILE_ROWS as KERNEL_TILE_ROWS
 from pipeline.certificate_kernels import KernelRows
 from pipeline.certificate_math import CertifiedLoss, envelope, penalties
+from pipeline.certificate_top import CUT_POINTS, SmoothedLoss, passes, stored_cuts, top_sums
 from pipeline.errors import CertificateMismatchError
 from pipeline.partition import TrainingRows
 from pipeline.progress import Progress
 from pipeline.stored_model import StoredModel
 from storage.models import ModelRecord, update_record
 
+# What a certificate of the average top-k risk rests on, where the points of its dual are stored.
+CUTS = "W and its cuts"
 # Rows that are multiplied in float64 at once.
 TILE_ROWS = 4096
 # Dual rows are convex combinations of vertices, kept up in the precision of their array.
@@ -46,7 +50,8 @@ class Certificate:
     """P, D and their gap for a stored model, and what they were computed from.
 
     `rests_on` is "A" (the dual variables were stored: every row was checked and W(A) recomputed),
-    "W and b", "W, b and aa" where smoothing > 0, or "W" (A is the gradient at W).  `gap_kind` is "true";
+    "W and b", "W, b and aa" where smoothing > 0, "W" (A is the gradient at W), or for the average top-k risk
+    "W and its cuts" (A and p are made again at the points where training found them).  `gap_kind` is "true";
     `lifted_gap` is the upper bound that training watches where smoothing > 0, None where it is the same.
     `infeasibility` is the largest share by which a dual row, or A as a whole, leaves its domain, and
     `w_difference` is |W - W(A)| / |W|, rounding where W was made from A and anything where it was not; both
@@ -93,8 +98,13 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
     kernel = None if stored.model.record.kernel is None else KernelRows.of(stored.model, rows)
     W = stored.W if kernel is None else kernel.C
     sums = _Sums.zero(stored, W.shape)
-    for X, y, A in _tiles(stored, rows, kernel, progress):
-        sums.add(X, y, A, W)
+    k = top_count(stored.model.record.config, len(rows))
+    if k is not None:
+        _add_top(sums, stored, k, rows, progress)
+    else:
+        _begin(progress, len(rows))
+        for X, y, A in _tiles(stored, rows, kernel, progress):
+            sums.add(X, y, A, W)
     certificate = _conclude(stored, W, sums, started)
     if store:
         update_record(model_url, certificate=certificate.to_dict())
@@ -182,6 +192,35 @@ class _Sums:
         return max(self.infeasibility, self.outside / self.mass if self.mass > 0.0 else 0.0)
 
 
+def _begin(progress: Progress | None, rows: int) -> None:
+    if progress is not None:
+        progress.begin("certify", rows, "rows")
+
+
+def _add_top(
+    sums: _Sums, stored: StoredModel, k: float, rows: TrainingRows, progress: Progress | None
+) -> None:
+    """Add the average top-k risk at W, and a dual point where b does not stand for it.
+
+    The shares of its cuts are what could be wrong with that point.
+    """
+    n = len(rows)
+    points, shares = stored_cuts(stored) if sums.product is not None else (stored.W[None][:0], np.ones(0))
+    smoothed = SmoothedLoss(sums.loss, sums.gamma, sums.gamma_own)
+    _begin(progress, n * passes(len(points), n, smoothed=sums.gamma > 0))
+
+    def tiles() -> Iterator[Any]:
+        return _tiles(stored, rows, None, progress)
+
+    found = top_sums(smoothed, k, n, tiles, stored.W, points, shares)
+    sums.rows, sums.loss_sum = n, n * found.risk
+    if sums.product is not None:
+        sums.product = n * found.product
+        sums.conjugate, sums.penalty = n * found.conjugate, n * found.penalty
+        sums.infeasibility = max(0.0, float(shares.sum()) - 1.0, -float(shares.min(initial=0.0)))
+        sums.tolerance = FEASIBLE[8]
+
+
 def _has_dual_sums(stored: StoredModel) -> bool:
     """Whether b and aa stand for A, which was not stored; W is W(A) then."""
     return not stored.model.has_duals and "dual_sums" in stored.model.arrays
@@ -195,8 +234,6 @@ def _tiles(
     With a kernel a row's features are its kernel values.
     """
     labels, step = rows.labels(), TILE_ROWS if kernel is None else KERNEL_TILE_ROWS
-    if progress is not None:
-        progress.begin("certify", len(rows), "rows")
     for first, last, unit in rows.tiles():
         for start in range(first, last, step):
             stop = min(last, start + step)
@@ -220,7 +257,7 @@ def _conclude(stored: StoredModel, W: NDArray[np.float64], sums: _Sums, started:
         W_dual, rests_on = W, "W, b and aa" if gamma > 0 else "W and b"
     else:
         linear, penalty = sums.conjugate / n, sums.penalty / n
-        W_dual, rests_on = sums.product / (lam * n), "A" if stored.model.has_duals else "W"
+        W_dual, rests_on = sums.product / (lam * n), _rests_on(stored)
     square, dual_square = float(np.vdot(W, W)), float(np.vdot(W_dual, W_dual))
     if record.kernel is not None:
         # W holds the coefficients C and W_dual is K C: both squares are tr(C^T K C).
@@ -228,7 +265,7 @@ def _conclude(stored: StoredModel, W: NDArray[np.float64], sums: _Sums, started:
     primal = 0.5 * lam * square + sums.loss_sum / n
     dual = linear - 0.5 * lam * dual_square - penalty
     lifted = None
-    if gamma > 0 and sums.product is not None:
+    if gamma > 0 and sums.product is not None and top_count(record.config, n) is None:
         lifted = 0.5 * lam * square + penalty + sums.lifted_sum / n - dual
     gap = primal - dual
     _check_order(record, gap, lifted, primal)
@@ -254,14 +291,21 @@ def _conclude(stored: StoredModel, W: NDArray[np.float64], sums: _Sums, started:
         recorded_primal=recorded["primal"],
         recorded_dual=recorded["dual"],
         agrees=agrees,
-        w_difference=_distance(W, W_dual) if stored.model.has_duals and record.kernel is None else None,
-        infeasibility=sums.largest_infeasibility if stored.model.has_duals else None,
+        w_difference=_distance(W, W_dual) if rests_on in {"A", CUTS} and record.kernel is None else None,
+        infeasibility=sums.largest_infeasibility if rests_on in {"A", CUTS} else None,
         valid=valid,
         tol=tol,
         certified=valid and relative <= tol,
         seconds=time.perf_counter() - started,
         created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     )
+
+
+def _rests_on(stored: StoredModel) -> str:
+    """Say what a dual point was made of that b does not stand for."""
+    if stored.model.has_duals:
+        return "A"
+    return CUTS if CUT_POINTS in stored.model.arrays else "W"
 
 
 def _distance(W: NDArray[np.float64], V: NDArray[np.float64]) -> float:

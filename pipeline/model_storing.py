@@ -5,18 +5,23 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.certificate_top import CUT_POINTS, CUT_SHARES
 from pipeline.checkpointing import written_where_held
 from pipeline.training_plan import TrainingPlan
+from solvers.atoms import Atoms
 from solvers.executor import Executor
 from solvers.state import SolveResult
 from storage.models import save_model
 
 
 def store_model(plan: TrainingPlan, executor: Executor, result: SolveResult) -> str:
-    """Store the model; with dual variables its certificate rests on them, otherwise on W, b and |A|^2/n."""
+    """Store the model; with dual variables its certificate rests on them, otherwise on W, b and |A|^2/n.
+
+    That of an average top-k risk rests on the points at which its vertices were found, where they are known.
+    """
     arrays = ({} if plan.kernel is not None else {"W": result.W}) | dict(plan.transforms.arrays())
     if not plan.stores_duals:
-        arrays |= _dual_sums(result)
+        arrays |= _cuts(result) or _dual_sums(result)
     record = plan.model_record(
         {
             "status": result.status.value,
@@ -29,10 +34,17 @@ def store_model(plan: TrainingPlan, executor: Executor, result: SolveResult) -> 
             "stationarity": result.stationarity,
             "passes": result.passes,
             "seconds": result.seconds,
+            "collapsed": result.collapsed,
         }
     )
     duals = written_where_held(executor, result.state.commit) if plan.stores_duals else None
     return save_model(plan.store, record, arrays, duals)
+
+
+def _cuts(result: SolveResult) -> dict[str, NDArray[np.float64]]:
+    """Give the points and shares that the dual point of an average top-k risk is made of again."""
+    found = None if result.problem.mean_risk else Atoms.of(result.problem, result.state).cuts()
+    return {} if found is None else dict(zip((CUT_POINTS, CUT_SHARES), found, strict=True))
 
 
 def _dual_sums(result: SolveResult) -> dict[str, NDArray[np.float64]]:

@@ -120,6 +120,8 @@ def _weights_misfit(plan: TrainingPlan, earlier: StoredModel) -> str:
         return f"{record.id} has other transforms"
     if plan.config.method not in ("lbfgs", "fw"):
         return f"the method {plan.config.method} starts from dual variables, and {record.id} has none"
+    if plan.config.average_top is not None or record.config.get("average_top") is not None:
+        return "the dual point of an average top-k risk is not carried over to other rows or risks"
     if plan.config.method == "fw" and record.loss != plan.loss.to_dict():
         return f"{record.id} has another loss"
     return ""

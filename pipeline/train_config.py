@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
@@ -44,6 +44,8 @@ METHOD_NAMES = (
     "projected_gradient",
     "lbfgs",
 )
+# What the average top-k risk is minimised by when no method is named.
+TOP_METHOD = "fw_fully_corrective"
 # Losses that count guesses among the m - 1 other classes, so that k < m, and among all classes.
 K_BELOW_M = frozenset({"topk_others_hinge", "topk_entropy", "truncated_topk_entropy"})
 LOSSES_WITH_K = K_BELOW_M | {"topk_hinge", "usunier_hinge", "weighted_topk_hinge", "weighted_usunier_hinge"}
@@ -79,6 +81,13 @@ class TrainConfig(BaseModel):
     )
     class_weight: Literal["none", "balanced"] = Field(
         default="none", description="balanced: every class counts as much as any other, whatever its rows"
+    )
+    average_top: float | None = Field(
+        default=None,
+        gt=0.0,
+        allow_inf_nan=False,
+        description="Minimise the mean of the K largest losses, not of all; below 1 a share of the rows."
+        " The method is then fw_fully_corrective unless another fw is named",
     )
     method: NonEmpty = Field(default="dual_ascent", description=", ".join(METHOD_NAMES))
     kernel: Literal["linear", "rbf", "polynomial", "chi2"] | None = Field(
@@ -119,6 +128,13 @@ class TrainConfig(BaseModel):
         default=2.0, gt=0.0, description="Seconds between checkpoints, more where saving is slow"
     )
     certify: bool = Field(default=True, description="Recompute the gap from what was stored, at the end")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _method_of_the_risk(cls, given: Any) -> Any:
+        """Take the method that serves the average top-k risk, where none is named."""
+        asks = isinstance(given, dict) and given.get("average_top") is not None and not given.get("resume")
+        return {"method": TOP_METHOD, **given} if asks else given
 
     @field_validator("transforms", mode="before")
     @classmethod

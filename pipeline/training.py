@@ -50,7 +50,8 @@ class TrainResult:
     """What a finished run reached; `to_dict` is the object that `topline train --json` prints.
 
     Where the loss is not convex dual and gaps are NaN (null in JSON), `gap_kind` is "none" and
-    `stationarity` says how far the gradient fell.
+    `stationarity` says how far the gradient fell.  `collapsed` says that W = 0 is within the tolerance of the
+    optimum of an average top-k risk.
     """
 
     model: str
@@ -69,6 +70,7 @@ class TrainResult:
     m: int
     certificate: Certificate | None
     stationarity: float | None = None
+    collapsed: bool = False
 
     @property
     def solved(self) -> bool:
@@ -84,6 +86,7 @@ class TrainResult:
         """Read what `to_dict` gave, from a run's record, which may hold more."""
         known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
         known |= {name: math.nan for name in ("dual", "gap", "relative_gap") if known[name] is None}
+        known["collapsed"] = bool(known["collapsed"])
         certificate = values["certificate"]
         return cls(**{**known, "certificate": Certificate(**certificate) if certificate else None})
 
@@ -145,6 +148,7 @@ def _compile_kernels(plan: TrainingPlan, progress: Progress | None) -> None:
         config.method,
         smoothing_kind=config.smoothing_kind,
         keep_duals=plan.keep_duals,
+        risk=plan.risk,
         sparse=plan.rows.dataset.info.layout == "csr" and plan.kernel is None,
         several=plan.label_sets is not None,
     )
@@ -221,6 +225,7 @@ def _solve_from(
         executor=executor,
         callbacks=(recorder,),
         keep_duals=plan.keep_duals,
+        risk=plan.risk,
         time_limit=config.time_limit,
         m=plan.m,
         label_sets=plan.label_sets,
@@ -261,6 +266,7 @@ def _conclude(
         m=result.problem.m,
         certificate=certificate,
         stationarity=result.stationarity,
+        collapsed=result.collapsed,
     )
     finish_run(plan.store, plan.run_id, trained.to_dict())
     return trained

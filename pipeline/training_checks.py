@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from pipeline.average_top import check_average_top, chosen_risk
 from pipeline.errors import ConfigError, InputError
 from pipeline.partition import TrainingRows
 from pipeline.train_config import TrainConfig
@@ -43,12 +44,21 @@ def check_labels(rows: TrainingRows) -> None:
 def check_problem(config: TrainConfig, loss: Loss, rows: TrainingRows) -> None:
     """Refuse a loss, smoothing and method that do not go together, or not with the rows."""
     _check_loss(config, loss, rows)
+    check_average_top(config)
     method = method_named(config.method)
     lam = 1.0 / (len(rows) * config.C)
     (n, d), m = rows.shape, rows.dataset.info.m
     method.refuse(
         Problem(
-            loss, n, d, m, lam, config.smoothing, config.smoothing_kind, label_sets=rows.solver_label_sets
+            loss,
+            n,
+            d,
+            m,
+            lam,
+            config.smoothing,
+            config.smoothing_kind,
+            label_sets=rows.solver_label_sets,
+            risk=chosen_risk(config, n),
         )
     )
     if config.keep_duals and method.dual_free:

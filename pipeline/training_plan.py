@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from pipeline.average_top import chosen_risk
 from pipeline.checkpointing import RunPlace
 from pipeline.errors import ConfigError
 from pipeline.kernel_training import planned_kernel
@@ -26,6 +27,7 @@ from solvers.kernel_functions import Kernel
 from solvers.label_sets import LabelSets
 from solvers.losses import Loss
 from solvers.method_registry import MethodSpec, method_named
+from solvers.risks import Risk
 from storage.checkpoints import latest_checkpoint
 from storage.errors import MismatchError
 from storage.features import Dataset
@@ -87,6 +89,11 @@ class TrainingPlan:
         return 1.0 / (len(self.rows) * self.config.C)
 
     @property
+    def risk(self) -> Risk:
+        """How the losses make one number: their mean, or that of the largest."""
+        return chosen_risk(self.config, len(self.rows))
+
+    @property
     def convex(self) -> bool:
         """Whether the loss has a dual problem, and its models a certificate."""
         return self.loss.form(self.m).convex
@@ -118,7 +125,7 @@ class TrainingPlan:
         """Whether the dual variables are stored with the model; with a kernel they are the model."""
         if self.kernel is not None:
             return True
-        if self.method.dual_free or not self.convex:
+        if self.method.dual_free or not self.convex or self.config.average_top is not None:
             return False
         if self.config.keep_duals is not None:
             return self.config.keep_duals

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from pipeline.training import TrainResult
 
 
+#: What is said of a model whose optimum is no model.
+COLLAPSED = (
+    "W = 0 is optimal to the tolerance, so that this model tells nothing apart: no weights lower the K largest"
+    " losses together; take a larger --average-top, or a larger --C"
+)
+
+
 def train(call: Call) -> Outcome:
     """Train a classifier on a stored dataset, publish and certify it; an interrupted run can be resumed."""
     from pipeline.training import train as run_training
@@ -38,7 +45,7 @@ def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
     Stopping at a budget that somebody chose is what was asked for; at the default one it is not.
     """
     if result.solved:
-        return SUCCESS, []
+        return SUCCESS, [COLLAPSED] if result.collapsed else []
     reached = f"the relative gap is {result.relative_gap:.2e}"
     if result.stationarity is not None:
         reached = f"the gradient fell to {result.stationarity:.2e} of its first size"

@@ -1,0 +1,148 @@
+"""The certificate of the average top-k risk, from W and the points at which training found its vertices.
+
+Written apart from the solver, as all of the certificate: losses are sorted here, and every number is float64.
+With losses Phi_i(V) at a point V, of which the k largest get p_i = 1/k (the last perhaps a part of it) and
+all others 0, and u_i = -grad Phi_i(V), the rows p_i u_i and p are dual feasible whatever V is.  So any points
+V_t with weights w_t >= 0 that sum to at most 1 bound the risk's optimum:
+
+    D = sum_t w_t sum_i p_ti (-Phi*(-u_ti)) - lam/2 |W_D|^2,   W_D = (1/lam) sum_t w_t sum_i p_ti x_i u_ti^T
+
+for the dual is concave.  Source: Fan et al., NIPS 2017, lemma 1; the dual is derived from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.certificate_math import CertifiedLoss, RankedLoss, envelope, penalties
+from pipeline.stored_model import StoredModel
+
+Array: TypeAlias = NDArray[np.float64]
+#: A pass over the training rows: features (r, d), labels (r,) and what is not looked at.
+Pass: TypeAlias = Callable[[], Iterator[tuple[Any, NDArray[Any], Any]]]
+
+# Arrays of a stored model: the points (T, d, m) at which training found its vertices, and their shares (T,).
+CUT_POINTS, CUT_SHARES = "cut_points", "cut_shares"
+# Losses of several points that are in memory at once.
+_LOSS_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothedLoss:
+    """A loss and the gammas of its envelope."""
+
+    loss: CertifiedLoss
+    gamma: float
+    gamma_own: float
+
+    def values(self, scores: Array, y: NDArray[Any]) -> Array:
+        """Phi_gamma of each row of scores (r, m)."""
+        return envelope(self.loss, scores, y, self.gamma, self.gamma_own)
+
+    def gradients(self, scores: Array, y: NDArray[Any]) -> Array:
+        """-grad Phi_gamma of each row (r, m), or a vertex."""
+        return self.loss.gradient(scores, y, self.gamma, self.gamma_own)
+
+
+@dataclass
+class TopSums:
+    """What the passes add up: the risk at W, and the dual point; sums of p_i, not of 1/n."""
+
+    risk: float
+    product: Array
+    conjugate: float = 0.0
+    penalty: float = 0.0
+
+
+def stored_cuts(stored: StoredModel) -> tuple[Array, Array]:
+    """Give the points and shares that a model's dual point is made of: its W alone for want of others."""
+    if CUT_POINTS not in stored.model.arrays:
+        return stored.W[None], np.ones(1)
+    points, shares = (np.asarray(stored.model.array(name)) for name in (CUT_POINTS, CUT_SHARES))
+    return points, shares
+
+
+def top_weights(losses: Array, k: float) -> Array:
+    """Give p (n,): 1/k for the k largest losses, of equal ones the first, and the rest of k for the next."""
+    p = np.zeros(len(losses))
+    count = min(math.ceil(k), len(losses))
+    order = np.argsort(-losses, kind="stable")[:count]
+    p[order] = np.clip(k - np.arange(count), 0.0, 1.0) / k
+    return p
+
+
+def top_sums(
+    loss: SmoothedLoss, k: float, n: int, tiles: Pass, W: Array, points: Array, shares: Array
+) -> TopSums:
+    """Give the risk of k losses at W (d, m), and the dual point of `points` (T, d, m) with `shares` (T,)."""
+    at_W = _largest_losses(loss, k, n, tiles, W[None])[0]
+    sums = TopSums(risk=float(top_weights(at_W, k) @ at_W), product=np.zeros(W.shape))
+    together = max(1, _LOSS_BYTES // (8 * n))
+    for first in range(0, len(points), together):
+        group = slice(first, first + together)
+        losses = _largest_losses(loss, k, n, tiles, points[group])
+        weights = [share * top_weights(row, k) for share, row in zip(shares[group], losses, strict=True)]
+        _add_vertices(sums, loss, tiles, points[group], weights)
+    return sums
+
+
+def passes(points: int, n: int, *, smoothed: bool) -> int:
+    """Give the number of passes that `top_sums` makes over n rows."""
+    groups = -(-points // max(1, _LOSS_BYTES // (8 * n)))
+    of_losses = 2 if smoothed else 1
+    return of_losses + groups * (of_losses + 1)
+
+
+def _largest_losses(loss: SmoothedLoss, k: float, n: int, tiles: Pass, points: Array) -> Array:
+    """Give the losses of all rows at each point, (T, n); -1 for a row that is not among the k largest.
+
+    An envelope takes a root for each row, and lies below its loss by no more than gamma times the square of
+    the loss's radius: only rows that may be among the largest are looked at.
+    """
+    everyone = np.ones((len(points), n), dtype=bool)
+    losses = _losses(loss.loss.values, tiles, points, everyone)
+    if loss.gamma == 0.0:
+        return losses
+    slack = loss.gamma * loss.loss.radius**2 if isinstance(loss.loss, RankedLoss) else np.inf
+    least = -np.partition(-losses, math.ceil(k) - 1, axis=1)[:, math.ceil(k) - 1]
+    return _losses(loss.values, tiles, points, losses >= least[:, None] - slack)
+
+
+def _losses(
+    values: Callable[[Array, NDArray[Any]], Array], tiles: Pass, points: Array, wanted: NDArray[np.bool_]
+) -> Array:
+    """Give the values of the wanted rows at each point, (T, n), and -1 for others."""
+    losses, start = np.full(wanted.shape, -1.0), 0
+    for X, y, _ in tiles():
+        for t, point in enumerate(points):
+            chosen = np.flatnonzero(wanted[t, start : start + len(y)])
+            if len(chosen):
+                rows = X if len(chosen) == len(y) else X[chosen]
+                losses[t, start + chosen] = values(np.asarray(rows @ point), y[chosen])
+        start += len(y)
+    return losses
+
+
+def _add_vertices(
+    sums: TopSums, loss: SmoothedLoss, tiles: Pass, points: Array, weights: list[Array]
+) -> None:
+    """Add the vertices at each point of the rows that have a weight there."""
+    start = 0
+    for X, y, _ in tiles():
+        for point, of_point in zip(points, weights, strict=True):
+            here = of_point[start : start + len(y)]
+            chosen = np.flatnonzero(here)
+            if not len(chosen):
+                continue
+            rows, labels, p = X[chosen], y[chosen], here[chosen]
+            U = loss.gradients(np.asarray(rows @ point), labels)
+            sums.product += np.asarray(rows.T @ (U * p[:, None]))
+            sums.conjugate += float(p @ loss.loss.conjugate(U, labels))
+            sums.penalty += float(p @ penalties(U, labels, loss.gamma, loss.gamma_own))
+        start += len(y)
