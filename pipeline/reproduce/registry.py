@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from pipeline.errors import InputError
-from pipeline.reproduce import circle, thesis
+from pipeline.reproduce import average_top, circle, scaling, thesis
 from pipeline.reproduce.table import Reproduction, Setting, Table
 
-_TABLES = (circle.TABLE, thesis.LETTER_TABLE, thesis.NEWS20_TABLE, thesis.SILHOUETTES_TABLE)
+_TABLES = (
+    circle.TABLE, thesis.LETTER_TABLE, thesis.NEWS20_TABLE, thesis.SILHOUETTES_TABLE,
+    scaling.BIPARTITE_TABLE, scaling.SIMPLEX_TABLE, *average_top.TABLES,
+)  # fmt: skip
 #: Every table by its name.
 TABLES: Mapping[str, Table] = MappingProxyType({table.name: table for table in _TABLES})
 

@@ -33,6 +33,7 @@ class Figure:
     spread : standard deviation over them, None where there is only one.
     paper, paper_spread : what the paper prints; None for an entry that it does not have.
     note : key of the note that explains a difference beyond the spread.
+    digits : how many the paper prints after the point; half a unit of the last is no difference.
     """
 
     row: str
@@ -42,6 +43,7 @@ class Figure:
     paper: float | None = None
     paper_spread: float | None = None
     note: str = ""
+    digits: int = 1
 
     @property
     def difference(self) -> float | None:
@@ -54,7 +56,7 @@ class Figure:
         if self.difference is None or (self.spread is None and self.paper_spread is None):
             return None
         spread = math.hypot(self.spread or 0.0, self.paper_spread or 0.0)
-        return abs(self.difference) <= WITHIN * spread
+        return abs(self.difference) <= WITHIN * spread + 0.5 * 10.0**-self.digits
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""
@@ -72,10 +74,11 @@ def over_splits(
     paper: float | None = None,
     paper_spread: float | None = None,
     note: str = "",
+    digits: int = 1,
 ) -> Figure:
     """Make a figure of the values of several splits or seeds."""
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Figure(row, column, float(np.mean(values)), spread, paper, paper_spread, note)
+    return Figure(row, column, float(np.mean(values)), spread, paper, paper_spread, note, digits)
 
 
 @dataclass(frozen=True, eq=False)

@@ -117,7 +117,7 @@ def letter(setting: Setting) -> Reproduction:
     train, tests = data.parts
     rows, held = np.arange(train), setting.of(4500, 4500, 14800)
     splits = []
-    for seed in range(setting.of(5, 2, 1)):
+    for seed in range(setting.of(5, 3, 1)):
         mixed = setting.rng(seed).permutation(rows)
         splits.append(Split.held_out(mixed[held:], mixed[:held], np.arange(train, train + tests)))
     Cs = [10.0**power for power in setting.of(range(-5, 4), range(-1, 3), range(1))]

@@ -1,0 +1,275 @@
+"""The average top-k loss for two classes and for regression (Fan et al., tables 1 and 2, figures 1 and 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.charts import Series, line_chart
+from pipeline.reproduce.formats import Examples
+from pipeline.reproduce.jobs import run_all
+from pipeline.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
+from solvers.average_top.experiments import (
+    Comparison,
+    compare,
+    error_by_k,
+    grid_of_C,
+    grid_of_k,
+    to_unit_interval,
+)
+from solvers.average_top.synthetic import sinc, toy_error_by_k
+
+AGGREGATES = ("maximum", "average", "average_top")
+COLUMNS = ("maximum", "average", "AT_k*")
+#: Table 1 in percent with standard deviations: logistic, then hinge.
+CLASSIFICATION = {
+    "monks": ((22.41, 2.95, 20.46, 2.02, 16.76, 2.29), (22.04, 3.08, 18.61, 3.16, 17.04, 2.77)),
+    "australian": ((19.88, 6.64, 14.27, 3.22, 11.70, 2.82), (19.82, 6.56, 14.74, 3.10, 12.51, 4.03)),
+    "madelon": ((47.85, 2.51, 40.68, 1.43, 39.65, 1.72), (48.55, 1.97, 40.58, 1.86, 40.18, 1.64)),
+    "splice": ((23.57, 1.93, 17.25, 0.93, 16.12, 0.97), (23.40, 2.10, 16.25, 1.12, 16.23, 0.97)),
+    "spambase": ((21.30, 3.05, 8.36, 0.97, 8.36, 0.97), (21.03, 3.26, 7.40, 0.72, 7.40, 0.72)),
+    "german": ((28.24, 1.69, 25.36, 1.27, 23.28, 1.16), (27.88, 1.61, 24.16, 0.89, 23.80, 1.05)),
+    "titanic": ((26.50, 3.35, 22.77, 0.82, 22.44, 0.84), (25.45, 2.52, 22.82, 0.74, 22.02, 0.77)),
+    "phoneme": ((28.67, 0.58, 25.50, 0.88, 24.17, 0.89), (28.81, 0.62, 22.88, 1.01, 22.88, 1.01)),
+}
+#: Table 2, root mean squared errors: square, then absolute.
+REGRESSION = {
+    "sinc": (
+        (0.2790, 0.0449, 0.1147, 0.0060, 0.1139, 0.0057),
+        (0.1916, 0.0771, 0.1188, 0.0067, 0.1161, 0.0060),
+    ),
+    "housing": (
+        (0.1531, 0.0226, 0.1065, 0.0132, 0.1050, 0.0132),
+        (0.1498, 0.0125, 0.1097, 0.0180, 0.1082, 0.0189),
+    ),
+    "abalone": (
+        (0.1544, 0.1012, 0.0800, 0.0026, 0.0797, 0.0026),
+        (0.1243, 0.0283, 0.0814, 0.0029, 0.0811, 0.0027),
+    ),
+    "cpusmall": (
+        (0.2895, 0.0722, 0.1001, 0.0035, 0.0998, 0.0037),
+        (0.2041, 0.0933, 0.1170, 0.0061, 0.1164, 0.0062),
+    ),
+}
+CURVES = ("monks", "australian", "splice", "phoneme")
+SINC_ROWS = 1000
+
+Signs = tuple[NDArray[np.float64], NDArray[np.float64]]
+Results = Mapping[tuple[str, str], Sequence[Comparison]]
+
+
+def two_classes(data: Examples, name: str) -> Signs:
+    """Give features and labels of -1 and 1; of splice's three classes the first two are one."""
+    if name == "monks":  # the paper's 432 rows are the test part, which has every combination once
+        data = Examples(data.X[data.parts[0] :], data.y[data.parts[0] :])
+    positive = data.y <= 1 if name == "splice" else data.y == 1
+    return np.asarray(data.X, np.float64), np.where(positive, 1.0, -1.0)
+
+
+def classification(setting: Setting) -> Reproduction:
+    """Run table 1 on the sets that are there."""
+    sets = {
+        name: two_classes(setting.data.load(name), name) for name in CLASSIFICATION if setting.data.has(name)
+    }
+    results = compared(setting, sets, ("logistic", "hinge"))
+    figures = figures_of(results, CLASSIFICATION, ("logistic", "hinge"), 100.0, CLASSIFICATION_NOTES, 2)
+    missing = [name for name in CLASSIFICATION if name not in sets]
+    notes = {
+        "a": _maximum_note(results),
+        "b": "the paper does not say which Monk's problem it has nor how categories became numbers: ours is"
+        " the 432 rows of monks-3's test part, categories 1, 2, ... as they are, standardised",
+        "c": "other columns: features are standardised by the training rows here, and the paper does not say"
+        " what it did; splice is UCI's 3,188 rows with bases as numbers, EI and IE against N, where the paper"
+        " has 3,175 rows of two classes",
+        "d": "random divisions differ; the paper's features are not said to be standardised, ours are. The"
+        " paper trains by 1,000 epochs of stochastic gradients, ours is the optimum to a gap of 1e-6",
+    }
+    if missing:
+        notes["e"] = f"not run, for their files are not there: {', '.join(missing)} (see --list)"
+    return Reproduction(figures, _protocol(setting, sets), notes)
+
+
+CLASSIFICATION_NOTES = {"monks": "b", "splice": "c"}
+
+
+def regression(setting: Setting) -> Reproduction:
+    """Run table 2 on the sets that are there, and on a Sinc of our own."""
+    sets = {"sinc": sinc(setting.rng(), SINC_ROWS)}
+    for name in ("housing", "abalone", "cpusmall"):
+        if setting.data.has(name):
+            data = setting.data.load(name)
+            sets[name] = (data.X, data.y)
+    sets = {name: (X, to_unit_interval(y)) for name, (X, y) in sets.items()}
+    results = compared(setting, sets, ("square", "absolute"))
+    figures = figures_of(results, REGRESSION, ("square", "absolute"), 1.0, {"sinc": "b"}, 4)
+    notes = {
+        "a": _maximum_note(results),
+        "b": "the recipe of Sinc is in a supplement that is not at hand: ours is sin(x)/x on [-10, 10] with"
+        f" normal noise of 0.1, {SINC_ROWS:,} points seen through ten radial functions",
+        "d": "random divisions differ, and ours is the optimum to a gap of 1e-6 where the paper stops after"
+        " 1,000 epochs of stochastic gradients",
+    }
+    missing = [name for name in REGRESSION if name not in sets]
+    if missing:
+        notes["e"] = f"not run, for their files are not there: {', '.join(missing)} (see --list)"
+    return Reproduction(figures, _protocol(setting, sets), notes, ".4f")
+
+
+def compared(setting: Setting, sets: Mapping[str, Signs], losses: Sequence[str]) -> Results:
+    """Run every set, loss and split; each is one piece of work."""
+    seeds = [1000 * setting.seed + split for split in range(setting.of(10, 2, 1))]
+    keys = [(name, loss) for name in sets for loss in losses]
+    jobs = [partial(_compare, setting, *sets[name], loss, seed) for name, loss in keys for seed in seeds]
+    found = run_all(setting, "train", jobs, "splits")
+    return {key: found[at * len(seeds) : (at + 1) * len(seeds)] for at, key in enumerate(keys)}
+
+
+def _compare(setting: Setting, X: Any, y: Any, loss: str, seed: int) -> Comparison:
+    n = len(y) // 2
+    Cs = setting.of(grid_of_C(), grid_of_C()[1:10:2], (1.0,))
+    ks = setting.of(grid_of_k(n), (1, n // 10, n // 2, n), (1, n))
+    return compare(X, y, loss, seed, Cs=Cs, ks=ks)
+
+
+def figures_of(
+    results: Results,
+    paper: Mapping[str, Sequence[Sequence[float]]],
+    losses: Sequence[str],
+    scale: float,
+    notes: Mapping[str, str],
+    digits: int,
+) -> tuple[Figure, ...]:
+    """Lay out test errors beside the paper's."""
+    figures = []
+    for (name, loss), splits in results.items():
+        printed = paper[name][losses.index(loss)]
+        for place, aggregate in enumerate(AGGREGATES):
+            values = [scale * getattr(split, aggregate).test for split in splits]
+            note = "a" if aggregate == "maximum" else notes.get(name, "d")
+            mean, spread = printed[2 * place : 2 * place + 2]
+            figures.append(over_splits(f"{name}, {loss}", COLUMNS[place], values, mean, spread, note, digits))
+    return tuple(figures)
+
+
+def _maximum_note(results: Results) -> str:
+    choices = [split.maximum for splits in results.values() for split in splits]
+    collapsed = sum(choice.collapsed for choice in choices)
+    return (
+        "the maximum loss is minimised here to its optimum; the paper's column shows where 1,000 epochs of"
+        f" stochastic gradients stood. In {collapsed} of {len(choices)} trainings the optimum is w = 0, which"
+        " answers the larger class, or the mean, everywhere (erratum h5b)"
+    )
+
+
+def _protocol(setting: Setting, sets: Mapping[str, Signs]) -> dict[str, str]:
+    sizes = ", ".join(f"{name} {X.shape[0]:,} x {X.shape[1]}" for name, (X, _) in sets.items())
+    return {
+        "data": f"{sizes}; {setting.of(10, 2, 1)} random divisions into 50 % training, 25 % validation and"
+        " 25 % test rows",
+        "model": "C of 10^-5 to 10^5, extended at its ends, and k on a logarithmic grid of 1 to n, both by"
+        " the validation rows" + setting.of("", "; of the grids every other C and four k", ""),
+        "C": "C here belongs to AT_k + |w|^2/(2C); the paper's equation 3 is (k/n) times AT_k, whose C is"
+        " C n/k (erratum h4)",
+    }  # fmt: skip
+
+
+def curves(setting: Setting) -> Reproduction:
+    """Run figure 3: the test error over k at C = 100."""
+    names = [name for name in CURVES if setting.data.has(name)]
+    sets = {name: two_classes(setting.data.load(name), name) for name in names}
+    seeds = range(setting.of(10, 3, 2))
+    jobs = [
+        partial(
+            error_by_k, *sets[name], loss, 1000 * setting.seed + seed, ks=_ks(setting, len(sets[name][1]))
+        )
+        for name in names
+        for loss in ("logistic", "hinge")
+        for seed in seeds
+    ]
+    keys = [(name, loss) for name in names for loss in ("logistic", "hinge")]
+    found = run_all(setting, "train", jobs, "curves")
+    lines = {key: found[at * len(seeds) : (at + 1) * len(seeds)] for at, key in enumerate(keys)}
+    shown = {key: (f"{key[0]}, {key[1]}", those) for key, those in lines.items()}
+    notes = {
+        "a": "the paper draws this figure and prints no numbers: what it says of all four sets is that some k"
+        " between 1 and n does better than both, in a clear range. A gain above 0 is that, of the k with the"
+        " least mean error on the test rows, as a reader of the figure picks it; k = n is the average loss",
+        "b": "Phoneme needs a file that is not in every copy (see --list)",
+    }
+    protocol = {"data": f"{len(seeds)} random divisions, C = 100, test error in percent"}
+    return _over_k(list(shown.values()), protocol, notes)
+
+
+def toys(setting: Setting) -> Reproduction:
+    """Run figure 1: two toys of 200 points with an outlier."""
+    seeds = range(setting.of(20, 5, 2))
+    ks = setting.of(None, None, (1, 10, 200))
+    keys = [(toy, loss) for toy in ("multimodal", "imbalanced") for loss in ("logistic", "hinge")]
+    jobs = [
+        partial(toy_error_by_k, toy, loss, 1000 * setting.seed + seed, ks=ks)
+        for toy, loss in keys
+        for seed in seeds
+    ]
+    found = run_all(setting, "train", jobs, "draws")
+    lines = [
+        (f"{toy}, {loss}", found[at * len(seeds) : (at + 1) * len(seeds)])
+        for at, (toy, loss) in enumerate(keys)
+    ]
+    notes = {
+        "a": "the paper draws this figure, shows k = 10 as the best and prints no numbers; its points come"
+        " with its authors' code. Ours are drawn anew after its description, on 10,000 fresh points without"
+        " the outlier",
+    }
+    return _over_k(lines, {"data": f"{len(seeds)} draws of 200 points, C = 100"}, notes)
+
+
+def _ks(setting: Setting, n: int) -> tuple[int, ...] | None:
+    return setting.of(None, grid_of_k(n // 2, 8), (1, n // 10, n // 2))
+
+
+Line = tuple[tuple[int, float], ...]
+
+
+def _over_k(
+    lines: Sequence[tuple[str, Sequence[Line]]], protocol: Mapping[str, str], notes: Mapping[str, str]
+) -> Reproduction:
+    """Give the errors of maximum, average and best k, the gain of the best k in each draw, and the curves."""
+    figures: list[Figure] = []
+    drawn = []
+    for name, draws in lines:
+        ks = [k for k, _ in draws[0]]
+        errors = 100.0 * np.array([[error for _, error in line] for line in draws])
+        best = int(errors.mean(axis=0)[1:-1].argmin()) + 1 if len(ks) > 2 else 0
+        gain = errors[:, [0, -1]].min(axis=1) - errors[:, best]
+        for column, values in (
+            ("k = 1", errors[:, 0]), ("k = n", errors[:, -1]), (f"k = {ks[best]}", errors[:, best]),
+        ):  # fmt: skip
+            figures.append(over_splits(name, column, values.tolist()))
+        figures.append(over_splits(name, "gain > 0?", gain.tolist(), note="a"))
+        line = Series.of("test error", np.log10(ks), errors.mean(axis=0))
+        drawn.append((name, "k", line_chart([line], x_label="log10 k", y_label="error, %")))
+    return Reproduction(tuple(figures), protocol, notes, ".2f", tuple(drawn))
+
+
+def _table(
+    name: str, title: str, where: str, run: Callable[[Setting], Reproduction], needs: Iterable[str]
+) -> Table:
+    return Table(name, title, f"Fan et al., average top-k loss, {where}", run, tuple(needs), any_of=True)
+
+
+TABLES = (
+    _table(
+        "at-k-classification", "Misclassification (%) of maximum, average and average top-k loss", "table 1",
+        classification, CLASSIFICATION,
+    ),
+    _table(
+        "at-k-regression", "RMSE of maximum, average and average top-k loss, targets in [0, 1]", "table 2",
+        regression, ("housing", "abalone", "cpusmall"),
+    ),
+    _table("at-k-curves", "Misclassification (%) over k at C = 100", "figure 3", curves, CURVES),
+    _table("at-k-toys", "Misclassification (%) over k on two toys", "figure 1", toys, ()),
+)  # fmt: skip
