@@ -11,7 +11,6 @@ Networks 53, 2014; Lapin's thesis, 2017, section 3.4.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +27,8 @@ from solvers.typing import Float64Array
 _ROUNDING = 1e-12
 #: A margin counts as met, or a slack as zero, within this.
 _TOUCHING = 1e-7
+#: Status of scipy's linprog.
+_UNBOUNDED = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +101,11 @@ def most_favourable_weights(K: Any, y: Any, result: DualSVMResult) -> tuple[Floa
 
     They are c = alpha + beta with sum_i alpha_i y_i x_i = w, y^T alpha = 0, alpha_i = 0 beyond the margin and
     beta_i = 0 where the slack is positive (A.5); beta > 0 stands where the slack is 0 and lowers rho.  What
-    remains is a linear program in alpha.  An infinite rho comes with the weights of the result itself: there
-    are others with any rho.  rho >= 0 if and only if some SVM+ has the solution (Theorem 3.4).
+    remains is a linear program in alpha; where rho has no bound, weights with a positive one are given.
+    rho >= 0 if and only if some SVM+ has the solution (Theorem 3.4).
+
+    Definition 3.1 of the thesis also fixes the sum of alpha, which leaves weights out: its counterexample
+    3.4.4 has the same solution for c = (2, 2, 0) and c = (4, 6, 2).
     """
     y = signs(y)
     K = gram_matrix("K", K, len(y))
@@ -113,11 +117,13 @@ def most_favourable_weights(K: Any, y: Any, result: DualSVMResult) -> tuple[Floa
     rows = np.sqrt(values[kept])[:, None] * vectors[:, kept].T
     equal = np.vstack([rows[:, inside] * y[inside], y[inside]])
     right = np.append(rows @ (result.alpha * y), 0.0)
-    solved = linprog(-gain, A_eq=equal, b_eq=right, bounds=(0.0, None), method="highs")
-    weights: Float64Array = np.zeros(len(y))
-    if solved.status == 0:
-        weights[inside] = solved.x
-        return weights, rho(weights, result.slack)
     # Rounding of the result itself can leave the program without a point; alpha is one up to that.
-    weights = result.alpha.copy()
-    return weights, math.inf if solved.status == 3 else rho(weights, result.slack)
+    best = result.alpha.copy()
+    for bound in (None, *(float(result.alpha.max()) * 10.0**power for power in range(1, 9))):
+        solved = linprog(-gain, A_eq=equal, b_eq=right, bounds=(0.0, bound), method="highs")
+        if solved.status == 0:
+            best = np.zeros(len(y))
+            best[inside] = solved.x
+        if solved.status != _UNBOUNDED and (bound is None or rho(best, result.slack) > 0.0):
+            break
+    return best, rho(best, result.slack)

@@ -137,10 +137,17 @@ def balanced(alpha: Float64Array, y: Float64Array) -> Float64Array:
 
 
 def best_bias(scores: Float64Array, y: Float64Array, c: Float64Array) -> float:
-    """Give the middle of the b that minimise sum_i c_i max(0, 1 - y_i (scores_i + b)).
+    """Give the middle of `bias_interval`."""
+    low, high = bias_interval(scores, y, c)
+    return 0.5 * (low + high)
 
-    The sum is convex and bends at b = y_i - scores_i.  Its slope rises from minus the weight of the positive
-    class, by c_i at each bend: the minimum begins where it reaches zero and ends where it leaves it.
+
+def bias_interval(scores: Float64Array, y: Float64Array, c: Float64Array) -> tuple[float, float]:
+    """Give the least and the largest b that minimise sum_i c_i max(0, 1 - y_i (scores_i + b)).
+
+    They are equal, and the bias unique, unless weights balance as Theorem 3.1 says.  The sum is convex and
+    bends at b = y_i - scores_i.  Its slope rises from minus the weight of the positive class, by c_i at each
+    bend: the minimum begins where it reaches zero and ends where it leaves it.
     """
     bends = y - scores
     order = np.argsort(bends, kind="stable")
@@ -149,7 +156,7 @@ def best_bias(scores: Float64Array, y: Float64Array, c: Float64Array) -> float:
     noise = 4.0 * len(c) * float(np.finfo(np.float64).eps) * float(c.sum())
     first = int(np.argmax(slope >= -noise))
     last = int(np.argmax(slope > noise)) if slope[-1] > noise else first
-    return 0.5 * float(bends[order[first]] + bends[order[last]])
+    return float(bends[order[first]]), float(bends[order[last]])
 
 
 def refuse_reversed(primal: float, dual: float) -> None:

@@ -14,6 +14,7 @@ from solvers.privileged import (
     svm_plus_from_weights,
     weights_from_svm_plus,
 )
+from solvers.privileged.weighted_svm import bias_interval
 from tests.solvers.privileged.problems import linear, noisy_examples, rbf
 
 
@@ -98,6 +99,66 @@ def test_most_favourable_weights_keep_the_solution_and_raise_rho() -> None:
         assert distance(K, again.alpha * y, result.alpha * y) <= 1e-6
         # K has full rank, so alpha is unique, and the best weights are alpha itself (Corollary 3.2).
         np.testing.assert_allclose(best, result.alpha, atol=1e-6)
+
+
+def test_rho_without_a_bound_gives_weights_with_a_positive_one() -> None:
+    """Two equal examples of both classes: the same weight for both changes nothing, however large."""
+    x, y = np.array([-2.0, -1.0, 0.0, 0.0, 1.0, 2.0]), np.array([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0])
+    K = np.outer(x, x)
+    c = np.array([1.0, 1.0, 0.01, 0.01, 1.0, 1.0])
+    result = solve_weighted_svm(K, y, c)
+    assert rho(c, result.slack) < 0.0
+    best, value = most_favourable_weights(K, y, result)
+    assert value > 0.0
+    again = solve_weighted_svm(K, y, best)
+    assert distance(K, again.alpha * y, result.alpha * y) <= 1e-6
+    # And then there is an SVM+ with this solution.
+    built = svm_plus_from_weights(best, result.slack)
+    features = built.X_privileged
+    plus = solve_svm_plus(K, features @ features.T, y, built.C, built.gamma)
+    assert distance(K, plus.alpha * y, result.alpha * y) <= 1e-6
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_alpha_alone_and_more_weight_on_easy_examples_are_equivalent_weights(seed) -> None:
+    """Prop. 3.2 and Cor. 3.2: (w, b, xi) stays optimal for c = alpha*, and with more where the slack is 0."""
+    X, y, _ = noisy_examples(seed, n=40)
+    K = rbf(X)
+    result = solve_weighted_svm(K, y, np.random.default_rng(seed).random(40) + 0.1)
+    easy = np.where(result.slack == 0.0, 5.0, 0.0)
+    size = (result.alpha * y) @ K @ (result.alpha * y)
+    for c in (result.alpha, result.alpha + easy):
+        again = solve_weighted_svm(K, y, c)
+        assert distance(K, again.alpha * y, result.alpha * y) <= 1e-6
+        assert 0.5 * size + c @ result.slack == pytest.approx(again.primal, rel=1e-8)
+
+
+def test_the_bias_of_a_weighted_svm_need_not_be_unique_and_that_of_svm_plus_is() -> None:
+    """Theorems 3.1 and 3.2 on two examples: weights balance, so b may move; SVM+ has one of these."""
+    x, y = np.array([-1.0, 1.0]), np.array([-1.0, 1.0])
+    K = np.outer(x, x)
+    privileged = np.array([[0.0], [1.0]])
+    plus = solve_svm_plus(K, privileged @ privileged.T, y, 0.1, 0.02)
+    c = weights_from_svm_plus(plus)
+    weighted = solve_weighted_svm(K, y, c)
+    centred = weighted.scores - weighted.bias
+    assert distance(K, plus.alpha * y, weighted.alpha * y) <= 1e-6
+    low, high = bias_interval(centred, y, c)
+    assert high - low > 0.5
+    for b in np.linspace(low, high, 5):
+        slack = np.maximum(0.0, 1.0 - y * (centred + b))
+        assert weighted.primal == pytest.approx(weighted.primal - c @ weighted.slack + c @ slack, rel=1e-9)
+    assert low - 1e-9 <= plus.bias <= high + 1e-9
+
+    def least(b):
+        """P of SVM+ at its w and w~, with b and the least b~ that is feasible for it."""
+        correction = plus.correction - plus.privileged_bias
+        shift = np.max(np.maximum(0.0, 1.0 - y * (centred + b)) - correction)
+        return plus.primal + plus.C * len(y) * (shift - plus.privileged_bias)
+
+    assert least(plus.bias) == pytest.approx(plus.primal, rel=1e-9)
+    assert least(plus.bias - 0.05) > plus.primal + 1e-4
+    assert least(plus.bias + 0.05) > plus.primal + 1e-4
 
 
 def test_the_borderline_of_equal_weights_has_gamma_zero() -> None:
