@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 #: What is said of a model whose optimum is no model.
 COLLAPSED = (
-    "W = 0 is optimal to the tolerance, so that this model tells nothing apart: no weights lower the K largest"
-    " losses together; take a larger --average-top, or a larger --C"
+    "W = 0 is optimal to the tolerance, so that this model tells nothing apart: no weights lower the K"
+    " largest losses together; take a larger --average-top, or a larger --C"
 )
 
 

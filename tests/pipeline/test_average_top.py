@@ -1,0 +1,219 @@
+"""Training with the average top-k risk, from its option to the certificate of what is stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.certificate_top import top_weights
+from pipeline.certification import certify
+from pipeline.cli import main
+from pipeline.cli.exits import BAD_INPUT
+from pipeline.errors import CertificateMismatchError, ConfigError
+from pipeline.partition import TrainingRows
+from pipeline.report import write_report
+from pipeline.train_config import ClusterConfig, TrainConfig
+from pipeline.training import train
+from solvers import Softmax, TopKHinge, solve
+from solvers.errors import UnsupportedCombinationError
+from solvers.risks import AverageTopK
+from storage.features import Dataset
+from storage.models import Model, load_model, save_model
+from storage.stores import open_store
+from tests.pipeline.small_data import make_features, small_dataset, write_dataset
+from tests.reference import risks as reference
+
+HERE = ClusterConfig(workers=0)
+K = 90.5
+OPTIONS: dict[str, Any] = {"loss": "topk_hinge", "k": 2, "C": 0.5, "tol": 1e-4, "average_top": K}
+
+
+def trained(folder: Path, **options: Any) -> Any:
+    return train(TrainConfig(store=str(folder), **{**OPTIONS, **options}), HERE)
+
+
+def altered(model: Model, **arrays: Any) -> str:
+    """Publish a copy of a model with other arrays; None leaves one out."""
+    kept = {**{name: model.array(name) for name in model.arrays}, **arrays}
+    record = dataclasses.replace(model.record, certificate=None)
+    return save_model(model.store, record, {name: rows for name, rows in kept.items() if rows is not None})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("average_top") / "store"
+    small_dataset(folder, n=200, d=6)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Model:
+    result = trained(folder)
+    assert result.solved
+    assert not result.collapsed
+    return load_model(result.model)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"loss": "softmax", "k": None},
+        {"loss": "one_vs_all_hinge", "k": None},
+        {"smoothing": 0.4, "tol": 1e-2},
+        {"smoothing": 0.4, "smoothing_kind": "others", "tol": 1e-2},
+        {"method": "fw_away", "tol": 2e-2},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_a_model_is_certified_from_its_cuts(folder: Path, options: dict[str, Any]) -> None:
+    """Training and the certificate share no code and find the same P and D."""
+    certificate = certify(trained(folder, certify=False, **options).model)
+    assert certificate.certified
+    assert certificate.rests_on == "W and its cuts"
+    assert certificate.gap_kind == "true"
+    assert certificate.lifted_gap is None
+    assert certificate.primal == pytest.approx(certificate.recorded_primal, rel=1e-9)
+    assert certificate.dual == pytest.approx(certificate.recorded_dual, rel=1e-9)
+    assert certificate.w_difference is not None
+    assert certificate.w_difference < 1e-9
+
+
+def test_the_certificate_is_of_the_risk_by_definition(folder: Path, model: Model) -> None:
+    rows = TrainingRows(Dataset.open(model.store, "latest"), "train")
+    X = np.array(rows[0 : len(rows)], dtype=np.float64)
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    X = np.hstack([X, np.ones((len(X), 1))])
+    certificate = certify(model.url, store=False)
+    args = X, rows.labels(), TopKHinge(2), model.record.lam, 0.0, K
+    assert certificate.primal == pytest.approx(reference.top_primal(*args, model.array("W")), rel=1e-6)
+    _, _, dual = reference.dual_of_cuts(*args, model.array("cut_points"), model.array("cut_shares"))
+    assert certificate.dual == pytest.approx(dual, rel=1e-6)  # features of unit length are float32
+
+
+@pytest.mark.parametrize("k", [1.0, 3.5, 6.0])
+def test_the_weights_of_the_certificate_are_a_maximum(k: float) -> None:
+    losses = np.array([2.0, 0.0, 5.0, 2.0, 5.0, 2.0])
+    np.testing.assert_allclose(top_weights(losses, k), reference.top_weights(losses, k), rtol=1e-15)
+
+
+def test_altered_cuts_are_found(model: Model) -> None:
+    """Cuts elsewhere bound the optimum all the same, by less; shares beyond 1 are no dual point."""
+    points, shares = model.array("cut_points"), model.array("cut_shares")
+    sound = certify(model.url, store=False)
+    moved = certify(altered(model, cut_points=points[:, :, ::-1].copy()))
+    assert not moved.certified
+    assert not moved.agrees
+    assert moved.dual < sound.dual
+    assert moved.primal == sound.primal
+    swollen = certify(altered(model, cut_shares=shares * (1.00001 / shares.sum())))
+    assert not swollen.valid
+    assert swollen.infeasibility == pytest.approx(1e-5, rel=1e-6)
+    alone = certify(altered(model, cut_points=None, cut_shares=None))
+    assert alone.rests_on == "W"
+    assert not alone.certified
+    assert alone.dual < sound.dual
+
+
+def test_a_dual_value_above_the_primal_is_refused(model: Model) -> None:
+    with pytest.raises(CertificateMismatchError, match="below zero"):
+        certify(altered(model, cut_shares=1.2 * model.array("cut_shares")))
+
+
+def test_steps_without_a_memory_rest_on_b(folder: Path) -> None:
+    certificate = certify(trained(folder, method="fw", tol=0.1).model)
+    assert certificate.certified
+    assert certificate.rests_on == "W and b"
+
+
+def test_a_share_counts_rows(folder: Path, model: Model) -> None:
+    whole = trained(folder, average_top=K / model.record.n, certify=False)
+    assert np.array_equal(load_model(whole.model).array("W"), model.array("W"))
+
+
+def test_an_interrupted_run_goes_on_to_the_same_model(folder: Path, model: Model) -> None:
+    first = trained(folder, max_passes=10)
+    assert not first.solved
+    second = train(TrainConfig(store=str(folder), resume=first.run, max_passes=1000), HERE)
+    assert second.certificate is not None
+    assert second.certificate.certified
+    found = load_model(second.model)
+    for name in ("W", "cut_points", "cut_shares"):
+        assert np.array_equal(found.array(name), model.array(name))
+
+
+def test_the_method_is_chosen_unless_it_is_named() -> None:
+    assert TrainConfig(average_top=5).method == "fw_fully_corrective"
+    assert TrainConfig(average_top=5, method="fw").method == "fw"
+    assert TrainConfig().method == "dual_ascent"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"average_top": 1e6}, "1e[+]06 of .* training rows: give a count from 1 to"),
+        ({"average_top": 1e-9}, "give a count from 1 to .* or a share from"),
+        ({"class_weight": "balanced"}, "leave class_weight balanced out"),
+        ({"kernel": "rbf"}, "does not go with kernel rbf"),
+        ({"keep_duals": True}, "leave keep_duals out"),
+    ],
+)
+def test_options_that_do_not_go_together(folder: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        trained(folder, **options)
+
+
+def test_methods_that_do_not_go_with_it(folder: Path) -> None:
+    with pytest.raises(UnsupportedCombinationError, match="dual_ascent is for the mean risk"):
+        trained(folder, method="dual_ascent")
+    with pytest.raises(UnsupportedCombinationError, match="not convex"):
+        trained(folder, loss="truncated_topk_entropy")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    seen = capsys.readouterr()
+    return int(ended.value.code or 0), seen.out, seen.err
+
+
+def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "--store", str(folder), "--loss", "softmax", "--workers", "0", "--json"]
+    code, out, _ = run(capsys, *words, "--average-top", "0.2", "--C", "0.1")
+    found = json.loads(out)
+    assert code == 0
+    assert found["certificate"]["certified"]
+    assert not found["collapsed"]
+    rows = TrainingRows(Dataset.open(open_store(str(folder)), "latest"), "train")
+    assert load_model(found["model"]).record.config["average_top"] == 0.2
+    X = np.array(rows[0 : len(rows)], dtype=np.float64)
+    X = np.hstack([X / np.linalg.norm(X, axis=1, keepdims=True), np.ones((len(X), 1))])
+    n = len(rows)
+    same = solve(X, rows.labels(), Softmax(), 1 / (0.1 * n), risk=AverageTopK(0.2 * n), tol=1e-6, m=5)
+    assert found["primal"] == pytest.approx(same.primal, rel=1.1e-3)
+    assert found["dual"] <= same.primal
+    assert "W and its cuts" in Path(write_report(found["model"])).read_text(encoding="utf-8")
+    code, _, err = run(capsys, *words, "--average-top", "-3")
+    assert code == BAD_INPUT
+    assert "--average-top -3" in err
+
+
+def test_a_collapse_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every row twice with two labels: the losses of half of all rows cannot all be below those of W = 0."""
+    X, y = make_features(60, 4, 3)
+    write_dataset(
+        open_store(tmp_path / "store", create=True),
+        np.concatenate([X, X]),
+        np.concatenate([y, (y + 1) % 3]).astype(np.int32),
+        np.zeros(120, dtype=np.int8),
+    )
+    words = ["train", "--store", str(tmp_path / "store"), "--loss", "max_hinge", "--workers", "0"]
+    code, out, err = run(capsys, *words, "--average-top", "5")
+    assert code == 0
+    assert "W = 0 is optimal to the tolerance" in out + err
+    assert "take a larger --average-top" in out + err
