@@ -4,13 +4,15 @@ Pure functions on kernel matrices are here; `SVMPlusClassifier`, `WeightedSVC` a
 their scikit-learn faces, loaded when they are asked for.  Problems are small by nature, and solved to a
 duality gap at the limit of float64 by one interior point method (`interior_point`).
 
-The tables' experiment on Spambase is one call of `weight_learning_experiment`:
+The thesis's experiment on Spambase (figure 3.7) is one call:
 
     rows = weight_learning_experiment(X, y, samples=(486,), ratios=((1, 2), (2, 1)), repeats=20, seed=0)
 
 with X (n, d) features and y (n,) of two values gives a `WeightLearningRow` for each sample size and ratio of
 training to validation examples: `mean(method)` and `spread(method)` are test errors of "svm", "probability"
 (weights from P(Y | X)) and "learnt" on the same examples, `gain(method)` mean and spread of what they save.
+`w_shape_experiment(samples, repeats=50)` gives such rows for the synthetic examples of section 3.6.2, and
+`grid=SearchGrid(...)` makes both smaller.
 """
 
 from __future__ import annotations
@@ -24,10 +26,16 @@ from solvers.privileged.equivalence import (
     svm_plus_from_weights,
     weights_from_svm_plus,
 )
-from solvers.privileged.experiments import WeightLearningRow, weight_learning_experiment
+from solvers.privileged.experiments import (
+    WeightLearningRow,
+    w_shape,
+    w_shape_experiment,
+    weight_learning_experiment,
+)
 from solvers.privileged.margin_losses import Logistic, MarginLoss, TwiceSmoothHinge
 from solvers.privileged.probabilities import best_bandwidth, nadaraya_watson, probability_weights
 from solvers.privileged.svm_plus import SVMPlusResult, solve_svm_plus
+from solvers.privileged.trials import SearchGrid
 from solvers.privileged.weight_learning import LearnedWeights, hypergradient, learn_weights, solve_lower
 from solvers.privileged.weighted_svm import WeightedSVMResult, solve_weighted_svm
 
@@ -43,6 +51,7 @@ __all__ = [
     "PrivilegedConstruction",
     "SVMPlusClassifier",
     "SVMPlusResult",
+    "SearchGrid",
     "TwiceSmoothHinge",
     "WeightLearningRow",
     "WeightedSVC",
@@ -58,6 +67,8 @@ __all__ = [
     "solve_svm_plus",
     "solve_weighted_svm",
     "svm_plus_from_weights",
+    "w_shape",
+    "w_shape_experiment",
     "weight_learning_experiment",
     "weights_from_svm_plus",
 ]
