@@ -105,7 +105,7 @@ def bipartite(setting: Setting) -> Reproduction:
     ]  # fmt: skip
     notes = {
         "a": "another machine and other code: the thesis has C++ of 2016 on one processor, ours is compiled"
-        f" by Numba and sorts with NumPy. What carries over is the growth: {_growth(found, 'variable fixing')}"
+        f" by Numba, sorting by NumPy. What carries over is the growth: {_growth(found, 'variable fixing')}"
         f" for variable fixing and {_growth(found, 'sorting')} for sorting, where the thesis has"
         f" d^{_slope(FIXING):.2f} and d^{_slope(SORTING):.2f}",
         "b": "the factor between the two algorithms depends on how fast the machine sorts: NumPy's sort of"

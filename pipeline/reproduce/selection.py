@@ -54,9 +54,10 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Accuracies in percent of one learner on one split, for the C that validation chose for each k."""
+    """Accuracies in percent of one learner on one split: on test rows, and where they chose C for each k."""
 
     accuracy: Mapping[int, float]
+    validation: Mapping[int, float]
     C: Mapping[int, float]
 
 
@@ -102,7 +103,8 @@ def run_trial(
         path = learner.path(data.X[train], data.y[train], data.m, Cs, budget)
         X, y = data.X[validation], data.y[validation]
         seen.append([topk_percent(X, y, W, ks) for W in path])
-    best = {k: int(np.argmax(np.mean([[one[k] for one in fold] for fold in seen], axis=0))) for k in ks}
+    means = {k: np.mean([[one[k] for one in fold] for fold in seen], axis=0) for k in ks}
+    best = {k: int(means[k].argmax()) for k in ks}
     places = sorted(set(best.values()))
     models = {place: path[place] for place in places}
     if split.final is not None:
@@ -112,7 +114,11 @@ def run_trial(
         )
     X, y = data.X[split.test], data.y[split.test]
     tested = {place: topk_percent(X, y, W, ks) for place, W in models.items()}
-    return Trial({k: tested[best[k]][k] for k in ks}, {k: float(Cs[best[k]]) for k in ks})
+    return Trial(
+        {k: tested[best[k]][k] for k in ks},
+        {k: float(means[k][best[k]]) for k in ks},
+        {k: float(Cs[best[k]]) for k in ks},
+    )
 
 
 def figures_of(
