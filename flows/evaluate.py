@@ -1,4 +1,4 @@
-"""The flow `evaluate`: top-k accuracies of a stored model."""
+"""The flow `evaluate`: accuracies of a stored model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from flows.reporting import watched
 from flows.summaries import evaluation_summary
 from flows.tasks import evaluate_model
 from pipeline.evaluation import Evaluation
+from pipeline.multilabel_evaluation import MultilabelEvaluation
 
 
 @flow(name="evaluate", flow_run_name="evaluate {model_url}", persist_result=False, result_serializer="json")
 def evaluate(
-    model_url: str, split: Literal["train", "val", "test"] = "test", confused: int = 20
-) -> Evaluation:
-    """Measure the top-k accuracies of a model on the rows of one split and record them with it."""
+    model_url: str,
+    split: Literal["train", "val", "test"] = "test",
+    confused: int = 20,
+    threshold_for: str | None = None,
+) -> Evaluation | MultilabelEvaluation:
+    """Measure and record top-k accuracies of a model on one split, or the metrics of several labels."""
     with watched() as watch:
-        result = evaluate_model(model_url, split, watch.progress, confused=confused)
+        result = evaluate_model(
+            model_url, split, watch.progress, confused=confused, threshold_for=threshold_for
+        )
         return watch.finish(result, evaluation_summary(result))

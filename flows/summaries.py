@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pipeline.evaluation import Evaluation
 from pipeline.extraction import ExtractResult
 from pipeline.job import JobResult
+from pipeline.multilabel_evaluation import MultilabelEvaluation
 from pipeline.retraining import RetrainResult
 from pipeline.sweep_result import SweepResult
 from pipeline.training import TrainResult
@@ -27,8 +28,12 @@ def training_summary(result: TrainResult) -> str:
     return _table("Model", _training_facts(result))
 
 
-def evaluation_summary(result: Evaluation) -> str:
-    """Tell the accuracies."""
+def evaluation_summary(result: Evaluation | MultilabelEvaluation) -> str:
+    """Tell the accuracies, or the metrics of several labels."""
+    if isinstance(result, MultilabelEvaluation):
+        facts = {**result.ranking(), "threshold": result.threshold.text()}
+        facts |= {name: value for name, value, *_ in result.table()}
+        return _table(f"Labels of {result.rows:,} {result.split} rows of {result.dataset}", facts)
     return _table(f"Accuracy on {result.rows:,} {result.split} rows of {result.dataset}", _accuracies(result))
 
 

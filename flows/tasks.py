@@ -11,7 +11,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from flows.retrying import retry_if_transient
-from pipeline.evaluation import evaluate
+from pipeline.evaluation import evaluate_model as evaluate
 from pipeline.extraction import extract
 from pipeline.job import run
 from pipeline.retraining import retrain

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from pipeline.choosing import Choice
 from pipeline.cluster import open_cluster
 from pipeline.dask_calls import Call, WorkerCalls, WorkersLost
-from pipeline.errors import ClusterError, ConfigError, InputError
+from pipeline.errors import ClusterError, InputError
 from pipeline.ingest_config import PredictConfig
 from pipeline.prediction_table import write_table
 from pipeline.progress import Progress
@@ -47,6 +48,7 @@ LOSSES = 5
 class BatchResult:
     """Where the predictions lie and what they cost; `unclassified` rows have no features.
 
+    `threshold` is that of several labels, None where the best `top_k` of each row are predicted.
     `reused`: they were stored already.
     """
 
@@ -56,6 +58,7 @@ class BatchResult:
     rows: int
     unclassified: int
     top_k: int
+    threshold: float | None
     seconds: float
     reused: bool
     output: str | None
@@ -72,6 +75,7 @@ class BatchTask:
     model_url: str
     dataset: Dataset
     draft: PredictionsDraft
+    choice: Choice
 
 
 def predict_dataset(
@@ -92,20 +96,22 @@ def predict_dataset(
     record = stored.model.record
     store = stored.model.store if config.store is None else open_store(config.store)
     dataset = Dataset.open(store, config.dataset or "latest")
-    _check(stored, dataset, config)
+    choice = Choice.of(record, config)
+    _check(stored, dataset)
     facts = {
         "model": stored.model.url,
         "model_created": record.created,
         "dataset": dataset.info.id,
         "dataset_digest": dataset.info.digest,
-        "top_k": config.top_k,
+        "top_k": choice.top_k,
+        **({} if choice.threshold is None else {"threshold": choice.threshold}),
     }
     key = predictions_key(facts)
     found = find_predictions(store, key)
     reused = found is not None
     if found is None:
-        draft = PredictionsDraft.begin(store, key, dataset.plan, config.top_k)
-        task = BatchTask(stored.model.url, dataset, draft)
+        draft = PredictionsDraft.begin(store, key, dataset.plan, choice.top_k)
+        task = BatchTask(stored.model.url, dataset, draft, choice)
         try:
             entries = _entries(task, cluster or ClusterConfig(), progress, client)
             found = draft.publish(key, entries, {**facts, "class_names": list(record.class_names)})
@@ -120,7 +126,8 @@ def predict_dataset(
         dataset=dataset.info.id,
         rows=dataset.info.n_rows,
         unclassified=int((dataset.labels() < 0).sum()),
-        top_k=config.top_k,
+        top_k=choice.top_k,
+        threshold=choice.threshold,
         seconds=time.perf_counter() - started,
         reused=reused,
         output=None if config.output is None else str(config.output),
@@ -140,9 +147,7 @@ def predict_units(task: BatchTask, units: Sequence[int]) -> list[FileEntry]:
         step = max(1, SCORE_BYTES // (8 * m))
         for low in range(0, span.rows, step):
             found = stored.scores(stored.transforms.apply(rows[low : low + step]))
-            best = np.argsort(-found, axis=1, kind="stable")[:, :k]
-            classes[low : low + step] = best
-            scores[low : low + step] = np.take_along_axis(found, best, axis=1)
+            classes[low : low + step], scores[low : low + step] = task.choice.best(found)
         # A rejected row has zeros for features, which mean nothing.
         rejected = labels[span.start : span.stop] < 0
         classes[rejected], scores[rejected] = -1, np.nan
@@ -150,10 +155,8 @@ def predict_units(task: BatchTask, units: Sequence[int]) -> list[FileEntry]:
     return entries
 
 
-def _check(stored: StoredModel, dataset: Dataset, config: PredictConfig) -> None:
+def _check(stored: StoredModel, dataset: Dataset) -> None:
     record, info = stored.model.record, dataset.info
-    if config.top_k > record.m:
-        raise ConfigError(f"--top-k {config.top_k} is more than the model's {record.m} classes")
     theirs, ours = record.features.get("backbone"), info.features.get("backbone")
     if theirs != ours:
         raise InputError(

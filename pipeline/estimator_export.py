@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from pipeline.errors import InputError
+from pipeline.errors import ConfigError, InputError
 from pipeline.stored_model import StoredModel
 from pipeline.transforms import Transforms
 from solvers.estimators import TopKClassifier
@@ -49,8 +49,13 @@ class ExportedClassifier(TopKClassifier):
 
 
 def write_estimator(stored: StoredModel, folder: Path) -> None:
-    """Write a linear model as an estimator to the new folder `folder`."""
+    """Write a linear model as an estimator to the new folder `folder`; `ConfigError` for several labels."""
     record = stored.model.record
+    if record.multilabel:
+        raise ConfigError(
+            f"model {record.id} predicts several labels a row, and the estimator one: export it as npz,"
+            " safetensors or onnx, which hold the scores of all labels and the threshold"
+        )
     names, W = np.array(record.class_names), stored.W
     order = np.argsort(names)
     W = W[:, order]

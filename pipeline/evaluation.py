@@ -1,4 +1,7 @@
-"""Top-k accuracy of a stored model on held-out rows, ties counted against it."""
+"""Top-k accuracy of a stored model on held-out rows, ties counted against it.
+
+Models of several labels a row have metrics of their own (`pipeline.multilabel_evaluation`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import InputError
+from pipeline.errors import ConfigError, InputError
+from pipeline.multilabel_evaluation import DEFAULT_RULE, MultilabelEvaluation, evaluate_multilabel
 from pipeline.partition import TrainingRows
 from pipeline.progress import Progress
 from pipeline.stored_model import StoredModel
@@ -80,6 +84,38 @@ class Evaluation:
         return cls(**{**values, "topk": shares(values["topk"]), "per_class": per_class, "confused": confused})
 
 
+def evaluate_model(
+    model_url: str,
+    split: str = "test",
+    progress: Progress | None = None,
+    *,
+    confused: int = 20,
+    threshold_for: str | None = None,
+) -> Evaluation | MultilabelEvaluation:
+    """Evaluate the model at `model_url`, of one label a row or of several, and record the result.
+
+    `threshold_for` (one of `THRESHOLD_RULES`) is what the threshold of several labels is chosen by.  Raises
+    `InputError` if the split has no rows or the dataset is gone or another one, and `ConfigError` for a
+    threshold of a model of single labels.
+    """
+    stored = StoredModel.open(model_url)
+    check_split(split)
+    if stored.model.record.multilabel:
+        return evaluate_multilabel(stored, split, threshold_for or DEFAULT_RULE, progress)
+    if threshold_for is not None:
+        raise ConfigError(
+            f"model {stored.model.record.id} predicts one label a row, which takes no threshold: leave"
+            " --threshold-for out"
+        )
+    return evaluate(model_url, split, progress, confused=confused)
+
+
+def check_split(split: str) -> None:
+    """`InputError` for a split that has no rows to evaluate on."""
+    if split not in SPLITS or split == "rejected":
+        raise InputError(f"there is no split {split!r}: use train, val or test")
+
+
 def evaluate(
     model_url: str,
     split: str = "test",
@@ -95,8 +131,9 @@ def evaluate(
     started = time.perf_counter()
     stored = StoredModel.open(model_url)
     record = stored.model.record
-    if split not in SPLITS or split == "rejected":
-        raise InputError(f"there is no split {split!r}: use train, val or test")
+    check_split(split)
+    if record.multilabel:
+        raise InputError(f"model {record.id} predicts several labels a row, which have no top-k accuracy")
     rows = stored.rows(split)
     if len(rows) == 0:
         counts = ", ".join(f"{name} {count}" for name, count in rows.dataset.info.counts.items())

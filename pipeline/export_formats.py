@@ -40,6 +40,7 @@ def _description(stored: StoredModel) -> dict[str, Any]:
         "transforms": list(stored.transforms.names),
         "features": dict(record.features),
         "loss": dict(record.loss),
+        **({"multilabel": True, "threshold": record.threshold} if record.multilabel else {}),
     }
 
 

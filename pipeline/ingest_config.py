@@ -130,5 +130,12 @@ class PredictConfig(ImageLimits):
     output: Path | None = Field(
         default=None, description="Parquet file for the predictions of a dataset's rows"
     )
-    top_k: int = Field(default=5, ge=1, description="Best classes to give for each image or row")
+    top_k: int = Field(
+        default=5, ge=1, description="Best classes to give for each image or row; of several labels, the most"
+    )
+    threshold: float | None = Field(
+        default=None,
+        allow_inf_nan=False,
+        description="Of several labels: predict those that score above this (default: the model's threshold)",
+    )
     batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")

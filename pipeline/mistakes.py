@@ -55,10 +55,10 @@ def worst_classes(stored: StoredModel, dataset: Dataset, read_image: ReadImage) 
     """Give the classes with the lowest top-1 accuracy that made mistakes, each with a few pictures of them.
 
     Reads the evaluation in the model's record and goes once more over the rows of its split.  A picture that
-    cannot be read any more is replaced by a note.
+    cannot be read any more is replaced by a note.  A model of several labels takes no class for another.
     """
     record = stored.model.record
-    if record.evaluation is None:
+    if record.evaluation is None or record.multilabel:
         return []
     evaluation = Evaluation.from_dict(record.evaluation)
     worst = [part for part in ranked_worst(evaluation.per_class) if part.topk[1] < 1.0][:WORST_CLASSES]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.backbones import Backbone, Network, backbone_of_spec
+from pipeline.choosing import Choice
 from pipeline.errors import ConfigError, InputError
 from pipeline.extraction_unit import Describer, ImageRow, opened
 from pipeline.ingest_config import PredictConfig
@@ -19,7 +20,7 @@ from pipeline.stored_model import StoredModel
 
 @dataclass(frozen=True)
 class Prediction:
-    """One image: its best classes with their scores, the best first; or why it could not be read."""
+    """One image: its classes with their scores, the best first; or why it could not be read."""
 
     sample: str
     status: str
@@ -63,10 +64,7 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
         raise ConfigError("--images is missing: name a folder of images")
     stored = StoredModel.open(model_url)
     backbone = _backbone(stored)
-    if config.top_k > len(stored.model.record.class_names):
-        raise ConfigError(
-            f"--top-k {config.top_k} is more than the model's {len(stored.model.record.class_names)} classes"
-        )
+    choice = Choice.of(stored.model.record, config)
     listing = list_images(config.images, labelled=False)
     network = opened(backbone)
     describer = Describer(listing.root, backbone, config.limits)
@@ -75,7 +73,7 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
     found: list[Prediction] = []
     for start in range(0, len(listing.items), config.batch):
         rows = [ImageRow(item) for item in listing.items[start : start + config.batch]]
-        found += _predicted(stored, describer, network, rows, config.top_k)
+        found += _predicted(stored, describer, network, rows, choice)
         if progress is not None:
             progress.advance(len(rows))
     return PredictResult(stored.model.url, tuple(found), len(listing.ignored))
@@ -101,11 +99,11 @@ def _backbone(stored: StoredModel) -> Backbone:
 
 
 def _predicted(
-    stored: StoredModel, describer: Describer, network: Network, rows: Sequence[ImageRow], top_k: int
+    stored: StoredModel, describer: Describer, network: Network, rows: Sequence[ImageRow], choice: Choice
 ) -> list[Prediction]:
     X = describer.describe(network, rows)
     scores = stored.scores(np.asarray(stored.transforms.apply(X), dtype=np.float64))
-    best = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+    best, _ = choice.best(scores)
     names = stored.model.record.class_names
     return [
         Prediction(row.item.path, "rejected", error=row.error)
@@ -113,8 +111,8 @@ def _predicted(
         else Prediction(
             row.item.path,
             "ok",
-            tuple(names[code] for code in order.tolist()),
-            tuple(scores[i, order].tolist()),
+            tuple(names[code] for code in codes.tolist()),
+            tuple(scores[i, codes].tolist()),
         )
-        for i, (row, order) in enumerate(zip(rows, best, strict=True))
+        for i, (row, codes) in enumerate(zip(rows, (codes[codes >= 0] for codes in best), strict=True))
     ]

@@ -17,9 +17,12 @@ from storage.predictions import StoredPredictions
 
 
 def write_table(found: StoredPredictions, dataset: Dataset, path: Path) -> None:
-    """Write predictions as a Parquet file: sample_id, and lists of class names and scores, the best first."""
+    """Write predictions as a Parquet file: sample_id, and lists of class names and scores, the best first.
+
+    A rejected row has none, and one without a label above the threshold has empty lists.
+    """
     names = np.array([*found.facts["class_names"], None], dtype=object)
-    ids = dataset.sample_ids()
+    ids, labels = dataset.sample_ids(), dataset.labels()
     kinds = [
         ("sample_id", pa.string()),
         ("classes", pa.list_(pa.string())),
@@ -30,11 +33,11 @@ def write_table(found: StoredPredictions, dataset: Dataset, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with pq.ParquetWriter(waiting, pa.schema(kinds)) as writer:
             for start, stop, classes, scores in _row_runs(found, dataset):
-                known = classes[:, 0] >= 0
+                known = labels[start:stop] >= 0
                 columns = {
                     "sample_id": ids[start:stop],
-                    "classes": _or_none(names[classes], known),
-                    "scores": _or_none(scores, known),
+                    "classes": _predicted(names[classes], classes, known),
+                    "scores": _predicted(scores, classes, known),
                 }
                 writer.write_table(pa.table(columns, schema=pa.schema(kinds)))
         waiting.replace(path)
@@ -56,5 +59,9 @@ def _row_runs(
         )
 
 
-def _or_none(values: NDArray[Any], known: NDArray[np.bool_]) -> list[Any]:
-    return [row if there else None for row, there in zip(values.tolist(), known.tolist(), strict=True)]
+def _predicted(values: NDArray[Any], classes: NDArray[Any], known: NDArray[np.bool_]) -> list[Any]:
+    """Values of the classes that are predicted; None for a row that was rejected."""
+    return [
+        row[kept].tolist() if there else None
+        for row, kept, there in zip(values, classes >= 0, known.tolist(), strict=True)
+    ]

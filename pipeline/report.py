@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from pipeline.charts import bar_chart
 from pipeline.evaluation import Evaluation
+from pipeline.multilabel_evaluation import MultilabelEvaluation
 from pipeline.originals import Originals
 from pipeline.report_charts import charts, work_charts
 from pipeline.report_data import ReportData, gather
@@ -45,13 +46,16 @@ def write_report(model_url: str, path: Path | None = None) -> str:
 def render(data: ReportData) -> str:
     """Make the page; everything that came from a user (paths, class names) is escaped."""
     record = data.record
-    evaluation = None if record.evaluation is None else Evaluation.from_dict(record.evaluation)
+    measured = record.evaluation
+    labels = MultilabelEvaluation.from_dict(measured) if measured and record.multilabel else None
+    evaluation = Evaluation.from_dict(measured) if measured and not record.multilabel else None
     return template(TEMPLATE).render(
         data=data,
         record=record,
         result=record.result,
         certificate=record.certificate,
         evaluation=evaluation,
+        labels=labels,
         verdict=verdict(record.certificate, result=record.result),
         charts=charts(data.run.columns, _tolerance(record.config, record.certificate)),
         work_charts=work_charts(data.run),

@@ -75,14 +75,19 @@ def ranking_metrics(relevant: BoolArray, scores: Float64Array, ks: Sequence[int]
 
 def mean_average_precision(relevant: BoolArray, scores: Float64Array) -> float:
     """Mean of the classes' average precisions, over the classes that have a row; 0 where none has one."""
+    found = average_precisions(relevant, scores)
+    known = ~np.isnan(found)
+    return float(found[known].mean()) if known.any() else 0.0
+
+
+def average_precisions(relevant: BoolArray, scores: Float64Array) -> Float64Array:
+    """Average precision of each class (m,); NaN for a class without a row."""
     from sklearn.metrics import average_precision_score
 
-    there = relevant.any(axis=0)
-    if not there.any():
-        return 0.0
-    return float(
-        np.mean([average_precision_score(relevant[:, j], scores[:, j]) for j in np.flatnonzero(there)])
-    )
+    found = np.full(relevant.shape[1], np.nan)
+    for j in np.flatnonzero(relevant.any(axis=0)):
+        found[j] = average_precision_score(relevant[:, j], scores[:, j])
+    return found
 
 
 def partition_metrics(relevant: BoolArray, predicted: BoolArray) -> dict[str, float]:

@@ -12,6 +12,7 @@ from pipeline.cli import (
     dashboard,
     data,
     decisions,
+    evaluating,
     models,
     reproducing,
     retraining,
@@ -105,7 +106,7 @@ add_command(
 add_command(app, training.certify, name="certify", example="topline certify topline-run/models/m0001")
 add_command(
     app,
-    training.evaluate,
+    evaluating.evaluate,
     name="evaluate",
     sections=("evaluate",),
     flow=True,

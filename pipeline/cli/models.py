@@ -77,7 +77,8 @@ def show(call: Call, model: ModelArgument) -> Outcome:  # noqa: ARG001 - one sha
     decisions = [asdict(entry) for entry in standing.of(opened.record.id)]
     known = {"version": opened.record.version, "stage": standing.stage(opened.record.id)}
     evaluation = record.get("evaluation") or {}
-    brief = {key: value for key, value in evaluation.items() if key not in ("per_class", "confused")}
+    lists = ("per_class", "confused", "per_label")
+    brief = {key: value for key, value in evaluation.items() if key not in lists}
     shown = {**known, **record, "evaluation": brief, "class_names": record["class_names"][:10]}
     width = max(len(name) for name, _ in flat(shown))
     lines = [f"{name:<{width}}  {value}" for name, value in flat(shown)]

@@ -22,7 +22,10 @@ SUFFIXES = {"npz": ".npz", "onnx": ".onnx", "safetensors": ".safetensors", "skle
 
 
 def predict(call: Call, model: ModelArgument) -> Outcome:
-    """Classify new images, or with --dataset the rows of a store: the best classes of each, and scores."""
+    """Classify new images, or with --dataset the rows of a store: the best classes of each, and scores.
+
+    A model of several labels a row predicts those that score above its threshold.
+    """
     from pipeline.prediction import predict as classify
 
     config = call.config(PredictConfig)
@@ -37,17 +40,18 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
         (
             one.sample,
             "  ".join(f"{label} ({score:.3f})" for label, score in zip(one.labels, one.scores, strict=True))
-            or f"{one.status}: {one.error}",
+            or ("none above the threshold" if one.status == "ok" else f"{one.status}: {one.error}"),
         )
         for one in found.predictions
     ]
-    unreadable = sum(not one.labels for one in found.predictions)
+    unreadable = found.rejected
     warnings = [f"{unreadable} of {len(rows)} images could not be read"] if unreadable else []
     return Outcome(found.to_dict(), table(("image", "best classes"), rows), warnings)
 
 
 def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
     from pipeline.batch_prediction import predict_dataset
+    from pipeline.choosing import Choice
 
     if config.images is not None:
         raise ConfigError("--images and --dataset are two things to classify: give one of them")
@@ -57,7 +61,7 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
     shown = {
         "predictions": f"{found.predictions} ({speed})",
         "dataset": f"{found.dataset}, {found.rows:,} rows{without}",
-        "classes": f"the best {found.top_k} of each row",
+        "classes": Choice(found.top_k, found.threshold).text(),
     }
     return Outcome(found.to_dict(), facts({**shown, **({"table": found.output} if found.output else {})}))
 

@@ -1,20 +1,17 @@
-"""`topline train`, `certify` and `evaluate`."""
+"""`topline train` and `certify`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING
 
 from pipeline.cli.command import Call, Outcome
 from pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
 from pipeline.cli.models import ModelArgument, find_model
-from pipeline.cli.table import accuracies, facts, table
-from pipeline.config import ClusterConfig, EvaluateConfig, TrainConfig
+from pipeline.cli.table import facts
+from pipeline.config import ClusterConfig, TrainConfig
 
 if TYPE_CHECKING:
     from pipeline.certification import Certificate
-    from pipeline.evaluation import Evaluation
     from pipeline.training import TrainResult
 
 
@@ -109,37 +106,3 @@ def certify(call: Call, model: ModelArgument) -> Outcome:
     )
     warnings = [] if found.certified else [f"{found.model} is not certified"]
     return Outcome(found.to_dict(), lines, warnings, SUCCESS if found.certified else SHORT_OF_TOLERANCE)
-
-
-def evaluate(
-    call: Call,
-    model: ModelArgument,
-    worst: Annotated[int, typer.Option("--worst", min=0, help="Classes to list, the worst first")] = 5,
-) -> Outcome:
-    """Top-k accuracies of a model on held-out rows, ties counted against it."""
-    from pipeline.evaluation import evaluate as measure
-
-    config = call.config(EvaluateConfig)
-    found: Evaluation = call.run(
-        "evaluate",
-        measure,
-        model_url=find_model(model),
-        split=config.split,
-        confused=config.confused,
-    )
-    lines = [f"{found.rows:,} {found.split} rows of {found.dataset}", "", f"  {accuracies(found.topk)}"]
-    lines += [f"  always {found.majority_class}: {found.majority_baseline:.1%}", ""]
-    lines += _worst(found, worst)
-    return Outcome(found.to_dict(), lines)
-
-
-def _worst(found: Evaluation, most: int) -> list[str]:
-    from pipeline.mistakes import ranked_worst
-
-    parts = ranked_worst(found.per_class)[:most]
-    if not parts:
-        return []
-    ks = list(found.topk)
-    head: list[str] = ["class", "rows", *(f"top-{k}" for k in ks)]
-    rows: list[Any] = [[part.name, str(part.rows), *(f"{part.topk[k]:.1%}" for k in ks)] for part in parts]
-    return table(head, rows)

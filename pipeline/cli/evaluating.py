@@ -1,0 +1,86 @@
+"""`topline evaluate`: accuracies of a model, or the metrics of several labels a row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from pipeline.cli.command import Call, Outcome
+from pipeline.cli.models import ModelArgument, find_model
+from pipeline.cli.table import accuracies, facts, table
+from pipeline.config import EvaluateConfig
+
+if TYPE_CHECKING:
+    from pipeline.evaluation import Evaluation
+    from pipeline.multilabel_evaluation import MultilabelEvaluation
+
+# `solvers.multilabel_metrics.THRESHOLD_RULES`; reading it would load the solvers for every --help.
+ThresholdRule = Literal[
+    "f1_micro", "f1_macro", "f1_instance", "accuracy", "subset_accuracy", "hamming_loss", "cardinality"
+]
+QUALITIES = ("precision", "recall", "f1", "average_precision")
+
+
+def evaluate(
+    call: Call,
+    model: ModelArgument,
+    worst: Annotated[int, typer.Option("--worst", min=0, help="Classes to list, the worst first")] = 5,
+    threshold_for: Annotated[
+        ThresholdRule | None,
+        typer.Option(
+            help="Of several labels a row: what the threshold of predictions is chosen by (f1_micro);"
+            " cardinality: as many labels a row as in training",
+        ),
+    ] = None,
+) -> Outcome:
+    """Top-k accuracies of a model on held-out rows, or the metrics of several labels; ties count against it.
+
+    Labels are predicted above a threshold, which is chosen on the validation rows, or where there are none
+    on the training rows, and recorded with the model.
+    """
+    from pipeline.evaluation import Evaluation, evaluate_model
+
+    config = call.config(EvaluateConfig)
+    found: Evaluation | MultilabelEvaluation = call.run(
+        "evaluate",
+        evaluate_model,
+        model_url=find_model(model),
+        split=config.split,
+        confused=config.confused,
+        threshold_for=threshold_for,
+    )
+    if not isinstance(found, Evaluation):
+        return Outcome(found.to_dict(), _multilabel_lines(found, worst))
+    lines = [f"{found.rows:,} {found.split} rows of {found.dataset}", "", f"  {accuracies(found.topk)}"]
+    lines += [f"  always {found.majority_class}: {found.majority_baseline:.1%}", ""]
+    lines += _worst(found, worst)
+    return Outcome(found.to_dict(), lines)
+
+
+def _multilabel_lines(found: MultilabelEvaluation, worst: int) -> list[str]:
+    lines = [
+        f"{found.rows:,} {found.split} rows of {found.dataset}, {found.labels_per_row:.2f} labels a row",
+        "",
+    ]
+    lines += facts({**found.ranking(), "threshold": found.threshold.text()})
+    lines += [f"  {'':<{22}}  {found.predicted_per_row:.2f} labels a row are predicted", ""]
+    lines += table(("metric", "value", "with its own threshold", "which is"), found.table())
+    parts = sorted(found.per_label, key=lambda part: (part.f1, -part.rows, part.name))[:worst]
+    if not parts:
+        return lines
+    head = ("label", "rows", "precision", "recall", "F1", "average precision")
+    shown = [(part.name, str(part.rows), *(f"{getattr(part, q):.1%}" for q in QUALITIES)) for part in parts]
+    return [*lines, "", *table(head, shown)]
+
+
+def _worst(found: Evaluation, most: int) -> list[str]:
+    from pipeline.mistakes import ranked_worst
+
+    parts = ranked_worst(found.per_class)[:most]
+    if not parts:
+        return []
+    ks = list(found.topk)
+    head: list[str] = ["class", "rows", *(f"top-{k}" for k in ks)]
+    rows: list[Any] = [[part.name, str(part.rows), *(f"{part.topk[k]:.1%}" for k in ks)] for part in parts]
+    return table(head, rows)
