@@ -1,8 +1,17 @@
-"""Methods that the papers compare with: one-vs-all by LIBLINEAR, and TopPush."""
+"""Methods that the papers compare with: one-vs-all by LIBLINEAR, TopPush, and RankSVM."""
 
 from __future__ import annotations
 
 from solvers.baselines.one_vs_all import LinearScores, fit_one_vs_all
+from solvers.baselines.rank_svm import RankSVMResult, solve_rank_svm
 from solvers.baselines.top_push import TopPushResult, one_vs_all_top_push, solve_top_push
 
-__all__ = ["LinearScores", "TopPushResult", "fit_one_vs_all", "one_vs_all_top_push", "solve_top_push"]
+__all__ = [
+    "LinearScores",
+    "RankSVMResult",
+    "TopPushResult",
+    "fit_one_vs_all",
+    "one_vs_all_top_push",
+    "solve_rank_svm",
+    "solve_top_push",
+]

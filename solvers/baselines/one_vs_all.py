@@ -45,12 +45,16 @@ def fit_one_vs_all(
 ) -> LinearScores:
     """Train min 1/2 (|w|^2 + b^2) + C sum_i phi(z_i (<w, x_i> + b)) for each class, z = 1 for it and -1 else.
 
-    X is (n, d), dense or CSR, and y (n,) holds labels of two or more classes; "hinge" is LinearSVC's,
-    phi(t) = max(0, 1 - t), and "logistic" LogisticRegression's, log(1 + exp(-t)).
+    X is (n, d), dense or CSR, and y (n,) holds labels of two or more classes, or is an indicator (n, m) of
+    the labels that each example has ("binary relevance"); then classes are column numbers, and a label that
+    all examples have, or none, scores 1 or -1 everywhere.  "hinge" is LinearSVC's, phi(t) = max(0, 1 - t),
+    and "logistic" LogisticRegression's, log(1 + exp(-t)).
 
     Raises InvalidProblemError for another loss or a single class.
     """
-    classes = np.unique(y)
+    y = np.asarray(y)
+    several = y.ndim == 2
+    classes = np.arange(y.shape[1]) if several else np.unique(y)
     if loss not in ("hinge", "logistic") or len(classes) < 2:
         raise InvalidProblemError(
             f"one-vs-all was asked for with the loss {loss!r} and {len(classes)} classes; take hinge or"
@@ -66,9 +70,13 @@ def fit_one_vs_all(
     kind.set_params(C=C, tol=tol, max_iter=max_iter, random_state=seed)
     W, b, converged = np.zeros((X.shape[1], len(classes))), np.zeros(len(classes)), True
     for column, label in enumerate(classes):
+        target = np.where(y[:, column] > 0 if several else y == label, 1, -1)
+        if abs(int(target.sum())) == len(target):
+            b[column] = float(target[0])
+            continue
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
-            model = clone(kind).fit(X, np.where(y == label, 1, -1))
+            model = clone(kind).fit(X, target)
         converged = converged and not any(issubclass(w.category, ConvergenceWarning) for w in caught)
         W[:, column], b[column] = model.coef_[0], model.intercept_[0]
     return LinearScores(W, b, classes, converged)

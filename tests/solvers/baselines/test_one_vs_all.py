@@ -40,6 +40,18 @@ def test_two_classes_have_two_columns_of_opposite_sign() -> None:
     np.testing.assert_allclose(scores[:, 0], -scores[:, 1], atol=1e-4)
 
 
+def test_binary_relevance_is_a_problem_for_each_label() -> None:
+    rng = np.random.default_rng(0)
+    has = np.column_stack([rng.random((len(X), 2)) < 0.4, np.ones(len(X)), np.zeros(len(X))])
+    model = fit_one_vs_all(X, has, "logistic", tol=1e-8)
+    scores = model.scores(X)
+    for j in range(2):
+        alone = fit_one_vs_all(X, has[:, j] > 0, "logistic", tol=1e-8)
+        np.testing.assert_allclose(scores[:, j], alone.scores(X)[:, 1], atol=1e-5)
+    # A label that tells nobody apart.
+    np.testing.assert_array_equal(scores[:, 2:], np.tile([1.0, -1.0], (len(X), 1)))
+
+
 def test_a_short_budget_is_told() -> None:
     assert not fit_one_vs_all(X, Y, "hinge", 100.0, tol=1e-12, max_iter=2).converged
 
