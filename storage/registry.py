@@ -29,7 +29,7 @@ _RESTORE = "restore the file from a copy"
 _DONE = {
     "promote": "promoted",
     "keep": "kept out",
-    "rollback": "rolled back to",
+    "rollback": "brought back",
     "archive": "archived",
     "delete": "deleted",
 }
