@@ -12,6 +12,7 @@ import numpy as np
 
 from solvers.atoms import Atoms
 from solvers.average_top.problem import AverageTopProblem, AverageTopResult, finished, settled
+from solvers.average_top.threads import blas_threads
 from solvers.simplex_qp import maximise_on_simplex
 from solvers.stopping import Status
 from solvers.typing import Float64Array
@@ -28,6 +29,11 @@ def bundle(problem: AverageTopProblem, tol: float = 1e-4, max_iterations: int = 
     Rounds grow with 1/tol and with C: the losses of large C and small tolerance want the interior point.
     MAX_PASSES is the status where the rounds ran out.
     """
+    with blas_threads(problem.n * problem.d):
+        return _corrected(problem, tol, max_iterations)
+
+
+def _corrected(problem: AverageTopProblem, tol: float, max_iterations: int) -> AverageTopResult:
     lam = 1.0 / problem.C
     atoms = Atoms(W=np.zeros((1, problem.d, 1)), b=np.zeros(1), weights=np.ones(1), gram=np.zeros((1, 1)))
     w, best_w = np.zeros(problem.d), np.zeros(problem.d)

@@ -27,6 +27,7 @@ from solvers.average_top.problem import (
     finished,
     settled,
 )
+from solvers.average_top.threads import blas_threads
 from solvers.rows import is_sparse
 from solvers.stopping import Status
 from solvers.typing import Float64Array
@@ -81,10 +82,10 @@ def interior_point(
     NO_PROGRESS is the status where rounding stops it before; the certificate, which is computed on the
     features as they were given, holds all the same.
     """
-    rows, basis = rotated(problem.X)
-    within = replace(problem, X=rows)
-    best, iteration, ended = _iterate(within, tol, max_iterations)
-    w = basis @ best.w
+    with blas_threads(problem.n * problem.d * min(problem.n, problem.d)):
+        rows, basis = rotated(problem.X)
+        best, iteration, ended = _iterate(replace(problem, X=rows), tol, max_iterations)
+        w = basis @ best.w
     bound = None if best.bound is None else problem.lower_bound(best.bound.u, best.bound.b, best.bound.p)
     return finished(
         problem, w, problem.primal(w), -np.inf if bound is None else bound.value, tol=tol,

@@ -31,6 +31,7 @@ import numpy as np
 from solvers.average_top.aggregates import average_top, kth_largest
 from solvers.average_top.interior_point import interior_point
 from solvers.average_top.problem import AverageTopProblem, AverageTopResult, LowerBound
+from solvers.average_top.threads import blas_threads
 from solvers.errors import InvalidProblemError
 from solvers.kernel_features import KernelFeatures
 from solvers.kernel_problem import KernelExpansion
@@ -38,8 +39,10 @@ from solvers.problem import relative_gap
 from solvers.stopping import Status
 from solvers.typing import Float64Array
 
-#: Coefficients below this share of the largest are left out where that costs less than tol.
-_NEGLIGIBLE = 1e-7
+#: Relative gap to go for: a few rounds beyond what is asked tell the support from the rest.
+_SHARP = 1e-10
+#: Coefficients below such a share of the largest are left out where that costs less than tol.
+_NEGLIGIBLE = (1e-3, 1e-5, 1e-7)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,15 +80,17 @@ def minimise_with_kernel(
     """
     features = KernelFeatures.of(kernel, X)
     problem = AverageTopProblem.of(features.rows, y, loss, k, C)
-    result = interior_point(problem, 0.5 * tol, max_iterations)
+    result = interior_point(problem, min(0.5 * tol, _SHARP), max_iterations)
     if result.bound is None:
         raise InvalidProblemError("the kernel values are too large for this C; scale the features or lower C")
-    dual = _dual(features.K, result.bound, problem.C)
-    primal, coefficients = np.inf, np.zeros(problem.n)
-    for candidate in _candidates(result, features, problem):
-        value = _primal(features.K, candidate, problem)
-        if value < primal - 0.25 * tol * abs(dual):
-            primal, coefficients = value, candidate
+    with blas_threads(problem.n**2):
+        dual = _dual(features.K, result.bound, problem.C)
+        candidates = _candidates(result, features, problem)
+        values = [_primal(features.K, candidate, problem) for candidate in candidates]
+    enough = min(values) + 0.25 * tol * abs(dual)
+    primal, coefficients = next(
+        (value, candidate) for value, candidate in zip(values, candidates, strict=True) if value <= enough
+    )
     expansion = KernelExpansion.of(
         features.kernel, features.train, np.arange(problem.n), coefficients[:, None]
     )
@@ -106,10 +111,11 @@ def _candidates(
     if result.collapsed or result.bound is None:
         return [np.zeros(problem.n)]
     whole = -problem.C * result.bound.u
-    sparse = np.where(np.abs(whole) > _NEGLIGIBLE * np.abs(whole).max(), whole, 0.0)
+    sizes = np.abs(whole) / np.abs(whole).max()
+    sparse = [np.where(sizes > share, whole, 0.0) for share in _NEGLIGIBLE]
     pivots = np.zeros(problem.n)
     pivots[features.pivots] = features.coefficients(result.w[:, None])[:, 0]
-    return [sparse, whole, pivots]
+    return [*sparse, whole, pivots]
 
 
 def _primal(K: Float64Array, coefficients: Float64Array, problem: AverageTopProblem) -> float:
