@@ -118,10 +118,11 @@ def _weights_misfit(plan: TrainingPlan, earlier: StoredModel) -> str:
         return "a kernel has no weights to start from"
     if record.d != plan.trained.shape[1] or tuple(record.transforms) != tuple(plan.transforms.record()):
         return f"{record.id} has other transforms"
+    earlier_top = record.config.get("average_top") is not None
+    if plan.config.average_top is not None or (earlier_top and plan.config.method == "fw"):
+        return "the dual point of an average top-k risk is not carried over to other rows or risks"
     if plan.config.method not in ("lbfgs", "fw"):
         return f"the method {plan.config.method} starts from dual variables, and {record.id} has none"
-    if plan.config.average_top is not None or record.config.get("average_top") is not None:
-        return "the dual point of an average top-k risk is not carried over to other rows or risks"
     if plan.config.method == "fw" and record.loss != plan.loss.to_dict():
         return f"{record.id} has another loss"
     return ""

@@ -147,6 +147,21 @@ def test_an_interrupted_run_goes_on_to_the_same_model(folder: Path, model: Model
         assert np.array_equal(found.array(name), model.array(name))
 
 
+def test_a_run_from_an_earlier_model_begins_at_zero(folder: Path, model: Model) -> None:
+    again = trained(folder, start_from=model.record.id, certify=False)
+    found = load_model(again.model)
+    assert np.array_equal(found.array("W"), model.array("W"))
+    assert found.record.result["start"]["from"] == "zero"
+    assert "not carried over" in found.record.result["start"]["why"]
+    # L-BFGS takes weights from anywhere.
+    softmax = {"loss": "softmax", "k": None, "certify": False}
+    top = trained(folder, **softmax)
+    mean = trained(
+        folder, **softmax, average_top=None, method="lbfgs", start_from=load_model(top.model).record.id
+    )
+    assert load_model(mean.model).record.result["start"]["from"] == "weights"
+
+
 def test_the_method_is_chosen_unless_it_is_named() -> None:
     assert TrainConfig(average_top=5).method == "fw_fully_corrective"
     assert TrainConfig(average_top=5, method="fw").method == "fw"
@@ -197,7 +212,10 @@ def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     same = solve(X, rows.labels(), Softmax(), 1 / (0.1 * n), risk=AverageTopK(0.2 * n), tol=1e-6, m=5)
     assert found["primal"] == pytest.approx(same.primal, rel=1.1e-3)
     assert found["dual"] <= same.primal
-    assert "W and its cuts" in Path(write_report(found["model"])).read_text(encoding="utf-8")
+    page = Path(write_report(found["model"])).read_text(encoding="utf-8")
+    assert "W and its cuts" in page
+    assert "softmax, mean of the largest 20 % of the losses" in page
+    assert "W = 0 is optimal" not in page
     code, _, err = run(capsys, *words, "--average-top", "-3")
     assert code == BAD_INPUT
     assert "--average-top -3" in err
@@ -215,5 +233,8 @@ def test_a_collapse_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     words = ["train", "--store", str(tmp_path / "store"), "--loss", "max_hinge", "--workers", "0"]
     code, out, err = run(capsys, *words, "--average-top", "5")
     assert code == 0
+    page = Path(write_report(str(tmp_path / "store" / "models" / "m0001"))).read_text(encoding="utf-8")
+    assert "max_hinge, mean of the largest 5 losses" in page
+    assert "W = 0 is optimal to the tolerance" in page
     assert "W = 0 is optimal to the tolerance" in out + err
     assert "take a larger --average-top" in out + err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from distributed import Client
 
 from pipeline.cluster import open_cluster
 from pipeline.dask_executor import DaskExecutor
+from pipeline.partition import TrainingRows
 from pipeline.train_config import ClusterConfig
 from solvers.api import solve
 from solvers.block_stats import BlockStats
@@ -22,7 +24,7 @@ from solvers.orders import Order, SelectedOrder
 from solvers.risks import AverageTopK
 from solvers.state import SolveResult
 from solvers.stopping import Status
-from tests.pipeline.small_data import make_features
+from tests.pipeline.small_data import make_features, small_dataset
 
 N, D, M, K = 300, 6, 5, 40.5
 X, Y = make_features(N, D, M)
@@ -53,6 +55,24 @@ def test_any_number_of_blocks_ends_at_the_same_objective(threads: Client) -> Non
     for result in results:
         assert result.status is Status.SOLVED
         assert result.primal == pytest.approx(results[0].primal, rel=TOL)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_stored_rows_are_read_by_the_workers(threads: Client, tmp_path: Path, sparse: bool) -> None:
+    """Whatever of them is held in memory; the rows that were chosen are read again from the store.
+
+    After a few rounds: they are multiplied in tiles of other sizes, whose rounding many rounds may amplify.
+    """
+    rows = TrainingRows(small_dataset(tmp_path, n=400, d=D, m=M, sparse=sparse))
+    lam, options = 1.0 / (0.05 * len(rows)), {"max_passes": 6, "tol": 1e-9, "risk": AverageTopK(K), "m": M}
+    in_memory = rows[0 : len(rows)]
+    in_memory = in_memory if sparse else np.array(in_memory)
+    serial = SerialExecutor(bounds=rows.block_bounds())
+    expected = solve(in_memory, rows.labels(), TopKHinge(2), lam, executor=serial, **options)
+    for budget in (0, 5_000, 1 << 30):
+        with DaskExecutor(threads, cache_bytes=budget) as executor:
+            result = solve(rows, rows.labels(), TopKHinge(2), lam, executor=executor, **options)
+        np.testing.assert_allclose(result.W, expected.W, rtol=1e-7, atol=1e-9)
 
 
 class KillsBetween(DaskExecutor):

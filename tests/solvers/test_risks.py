@@ -14,6 +14,7 @@ from solvers import (
     InvalidProblemError,
     MaxHinge,
     MeanRisk,
+    MultilabelHinge,
     SerialExecutor,
     Softmax,
     StateLostError,
@@ -22,6 +23,7 @@ from solvers import (
     TruncatedTopKEntropy,
     UnsupportedCombinationError,
     UsunierHinge,
+    atoms,
     solve,
 )
 from solvers.atoms import Atoms
@@ -222,6 +224,31 @@ class TestCollapse:
         assert not run(X, y, MaxHinge(), 20.0).collapsed
         assert not run(*self.data(), MaxHinge(), 5.0, max_passes=2).collapsed
         assert not solve(*self.data(), MaxHinge(), 1e6, m=M).collapsed
+
+
+def test_atoms_that_became_one_still_bound_the_optimum(monkeypatch) -> None:
+    """Where there is room for few atoms two become one, which no single W is the vertex of."""
+    X, y = clouds()
+    best = run(X, y, TopKHinge(2), 9.5)
+    monkeypatch.setattr(atoms, "_MOST", 6)
+    result = run(X, y, TopKHinge(2), 9.5, max_passes=60)
+    assert result.dual <= best.primal * (1.0 + 1e-12)
+    assert best.dual <= result.primal * (1.0 + 1e-12)
+    assert result.relative_gap < 0.3
+    assert Atoms.of(result.problem, result.state).cuts() is None
+
+
+def test_examples_with_several_labels() -> None:
+    """The risk asks a loss for nothing but losses and gradients."""
+    X, y = clouds()
+    Y = np.eye(M, dtype=int)[y] | np.eye(M, dtype=int)[(y + (X[:, 0] > 0)) % M]
+    all_of_them = run(X, Y, MultilabelHinge(), 30.0, m=None)
+    mean = solve(X, Y, MultilabelHinge(), 0.05, tol=1e-6, max_passes=2000)
+    assert all_of_them.dual <= mean.primal * (1.0 + 1e-12)
+    assert mean.dual <= all_of_them.primal * (1.0 + 1e-12)
+    largest = run(X, Y, MultilabelHinge(), 9.5, m=None)
+    assert largest.status is Status.SOLVED
+    assert largest.primal > all_of_them.primal
 
 
 def test_a_kernel_sees_the_same_risk() -> None:
