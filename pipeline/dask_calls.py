@@ -61,10 +61,16 @@ class WorkersLost(Exception):  # noqa: N818 - a signal to the executor, which ha
 
 @dataclass(frozen=True, eq=False)
 class _Begun:
-    """A call that a worker has been asked for."""
+    """A call that a worker has been asked for, and those whose answers it needs."""
 
     worker: str
     future: Future[Any]
+    needs: tuple[_Begun, ...] = ()
+
+    @property
+    def can_begin(self) -> bool:
+        """Whether it has what it needs; until then its worker does not hear of it."""
+        return all(task.future.done() for task in self.needs)
 
 
 _Tasks: TypeAlias = list[_Begun]
@@ -106,7 +112,8 @@ class WorkerCalls:
         tasks: _Tasks = []
         try:
             for call in calls:
-                tasks.append(_Begun(call.worker, self._submit(call, tasks)))
+                needs = tuple(tasks[item.call] for item in call.arguments if isinstance(item, AnswerOf))
+                tasks.append(_Begun(call.worker, self._submit(call, tasks), needs))
             self._wait(tasks, deadline)
             answers = self._answers(tasks, wanted, min(deadline, time.monotonic() + FETCH_SECONDS))
         except _CANCELLED as error:
@@ -191,7 +198,8 @@ class WorkerCalls:
                 self._check_workers(tasks)
                 if any(task.future.status == "error" for task in tasks):
                     return
-                pending = {str(task.future.key): task.worker for task in tasks if not task.future.done()}
+                waiting = [task for task in tasks if not task.future.done() and task.can_begin]
+                pending = {str(task.future.key): task.worker for task in waiting}
                 if reasons := stuck.find(pending, self._watch.alive):
                     self._watch.give_up(reasons)
                     raise WorkersLost([*reasons], "; ".join(sorted(set(reasons.values())))) from None

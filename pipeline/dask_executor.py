@@ -1,14 +1,14 @@
 """Blocks on Dask workers, by plain pinned tasks over a registry of our own (`pipeline.worker_blocks`).
 
 A round is one task for each worker.  It is pinned to the worker that owns the blocks, runs them all and sends
-back their sums, merged along the solvers' tree, so the total is bitwise the same for any number of workers.
-Dask is asked for nothing else: lost tasks are not run elsewhere, nothing is scattered to stay.  The
-coordinator watches its futures and the scheduler's list of workers; when an owner is gone or silent, a new
-epoch begins and its blocks go to others (`pipeline.block_places`).  Without dual variables the round is
-repeated and nothing is lost.  With them the rows that went with the worker come from the last checkpoint,
-or are 0; those of all others stay, and `DualsReplacedError` says that W has to be rebuilt.  Now and then,
-between rounds, blocks also go to workers that have joined, and from slow ones to fast ones: that loses
-nothing.
+back their sums, merged along the solvers' tree, so the total is bitwise the same for any number of workers;
+many of them merge their sums among each other first (`pipeline.tree_sums`).  Dask is asked for nothing else:
+lost tasks are not run elsewhere, nothing is scattered to stay.  The coordinator watches its futures and the
+workers (`pipeline.worker_watch`); when an owner is gone, silent or hangs, a new epoch begins and its blocks
+go to others (`pipeline.block_places`).  Without dual variables the round is repeated and nothing is lost.
+With them the rows that went with the worker come from the last checkpoint, or are 0; those of all others
+stay, and `DualsReplacedError` says that W has to be rebuilt.  Now and then, between rounds, blocks also go to
+workers that have joined, and from slow ones to fast ones: that loses nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from pipeline.dealing import Deal
 from pipeline.errors import ClusterError
 from pipeline.lease_renewal import LeaseRenewal
 from pipeline.partition import TrainingRows
-from pipeline.placements import Span
+from pipeline.placements import Span, Sums
 from pipeline.placer import Keeper, Placer, replaced
+from pipeline.tree_sums import joined, with_merges
 from solvers.block_stats import BlockStats, tree_total
 from solvers.dual_rows import row_runs
 from solvers.dual_visits import StoredDuals, T
@@ -152,12 +153,12 @@ class DaskExecutor:
         placer.look_around(commit)
         while True:
             try:
-                answers = self._calls.run(self._to_owners(worker_blocks.run_order, order))
+                sums = self._sums(self._to_owners(worker_blocks.run_order, order))
             except WorkersLost as lost:
                 placer.recover(lost, commit)
                 continue
-            placer.done(answers)
-            return tree_total([part for answer in answers.values() for part in answer.parts], self.blocks)
+            placer.done(sums.answers)
+            return tree_total(sums.parts, self.blocks)
 
     def duals(self, commit: Commit | None = None) -> Iterator[DualRows]:
         """Yield A block by block, a run of rows after the other, after applying `commit` once."""
@@ -229,6 +230,12 @@ class DaskExecutor:
     def _to_owners(self, function: Callable[..., Any], *arguments: Any) -> list[Call]:
         places = self._here().places
         return [Call(owner, function, (places.run, places.epoch, *arguments)) for owner in places.owned]
+
+    def _sums(self, orders: list[Call]) -> Sums:
+        """Sums over all blocks, merged between the workers where these are many."""
+        calls, wanted = with_merges(orders, self.owners, self.blocks)
+        answers = self._calls.run_together(calls, wanted)
+        return joined([calls[number].worker for number in wanted], answers)
 
     def _once(self, calls: Sequence[Call], commit: Commit | None) -> dict[str, Any]:
         """Run calls that are not worth repeating on other rows of A."""

@@ -16,6 +16,7 @@ from dask.utils import parse_bytes
 from distributed.system import MEMORY_LIMIT
 
 from pipeline.errors import ConfigError
+from pipeline.tree_sums import MOST_SUMS
 
 MIB = 1 << 20
 
@@ -132,12 +133,13 @@ def _budgets(
 
 
 def _coordinator(size: ProblemSize, workers: int) -> int:
-    arrays = COORDINATOR_ARRAYS + workers * _sums(size, workers)
+    arrays = COORDINATOR_ARRAYS + (MOST_SUMS if _merges(workers) else workers * _sums(size, workers))
     return COORDINATOR_BYTES + size.besides + 8 * size.d * size.m * arrays + ROW_BYTES // 2 * size.n
 
 
 def _worker(size: ProblemSize, workers: int, *, processes: bool) -> int:
-    arrays = 8 * size.d * size.m * (WORKER_ARRAYS + _sums(size, workers))
+    sums = _sums(size, workers) * (3 if _merges(workers) else 1)
+    arrays = 8 * size.d * size.m * (WORKER_ARRAYS + sums)
     rows = -(-size.n * (ROW_BYTES + 4 * size.ranked) // workers)
     reading = min(READING_BYTES, 3 * size.features)
     return (WORKER_BYTES if processes else 0) + arrays + reading + rows
@@ -146,6 +148,11 @@ def _worker(size: ProblemSize, workers: int, *, processes: bool) -> int:
 def _sums(size: ProblemSize, workers: int) -> int:
     """Sums of blocks that a worker can hold before they meet along the tree."""
     return max(1, math.ceil(size.blocks / workers)).bit_length()
+
+
+def _merges(workers: int) -> bool:
+    """Whether workers merge their sums among each other, two and their own at a time."""
+    return workers > MOST_SUMS
 
 
 def _refuse(limit: int, least: int, workers: int) -> None:

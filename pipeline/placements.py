@@ -63,6 +63,14 @@ class Answer:
     bytes_read: int
 
 
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums over blocks of several workers, and what each of them answered besides, by address."""
+
+    parts: list[tuple[Node, BlockStats]]
+    answers: dict[str, Answer]
+
+
 class ShippedRows:
     """Rows start.. of an array in memory, under the row numbers of the whole array."""
 

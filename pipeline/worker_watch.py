@@ -14,6 +14,8 @@ from pipeline.stuck_tasks import why_paused
 POLL_SECONDS = 0.25
 # A worker that was killed is back from its nanny after about 3 s.
 REPLACEMENT_SECONDS = 5.0
+# Dask's words for workers on their way out.
+_LEAVING = ("closing_gracefully", "closing", "closed", "failed", "stopping", "stopped")
 
 
 class WorkerWatch:
@@ -36,11 +38,13 @@ class WorkerWatch:
         try:
             # Not `scheduler_info`, which waits for ever, and gives what it last heard where nobody answers.
             identity = self._client.sync(self._ask_scheduler, callback_timeout=self.silence)
-            workers: dict[str, Any] = dict(identity["workers"])
+            known: Mapping[str, Any] = identity["workers"]
         except (OSError, TimeoutError) as error:
             raise ClusterError(
                 f"the scheduler does not answer ({error}): resume the run on another"
             ) from error
+        # One that is closing takes no more tasks, and may be a while at it.
+        workers = {worker: info for worker, info in known.items() if info.get("status") not in _LEAVING}
         now = time.monotonic()
         for worker, info in workers.items():
             seen = float(info.get("last_seen", 0.0))
