@@ -167,15 +167,18 @@ def _common_level(
     Leaves the X in `weights`, and gives t and their sum, which is 1 but for rounding, or for c = 0.
     """
     m = b.shape[0]
+    exp_of_negatives(b, weights, powers)
+    total = weights.sum()
+    t = math.log(total)
     if c == 0.0:
-        exp_of_negatives(b, weights, powers)
-        total = weights.sum()
-        return math.log(total), total
+        return t, total
     log_c = math.log(c)
-    # At `low` the largest X alone is 1, at `high` it is 1 / m.
+    # At `low` the largest X alone is 1, at `high` it is 1 / m; t less c |X|^2 is right to first order in c.
     low, high = -c, math.log(m) - c / m
-    t = high
-    total = 1.0
+    square = 0.0
+    for j in range(m):
+        square += weights[j] * weights[j]
+    t = min(max(t - c * square / (total * total), low), high)
     for _ in range(_MAX_STEPS):
         total = slope = 0.0
         for j in range(m):
