@@ -71,6 +71,15 @@ def stochastic_gradient(
     Raises InvalidProblemError for sparse features, other losses and bad parameters, and NonFiniteError where
     the step was too long.
     """
+    w, threshold = descend(problem, epochs, step, seed, averaged=averaged)
+    certificate = certify(problem, w, dual)
+    return StochasticResult(certificate.primal, certificate.dual, w, threshold, epochs)
+
+
+def descend(
+    problem: AverageTopProblem, epochs: int, step: float, seed: int, *, averaged: bool = True
+) -> tuple[Float64Array, float]:
+    """Give the w and t of `stochastic_gradient` without a certificate."""
     if is_sparse(problem.X):
         raise InvalidProblemError("stochastic gradients take features as an array; give X.toarray()")
     if problem.loss.name not in _CODES:
@@ -84,9 +93,7 @@ def stochastic_gradient(
     for epoch in range(epochs):
         order = generator.permutation(problem.n)
         threshold = _steps(X, problem.y, order, code, share, C, step, epoch * problem.n, threshold, w, mean)
-    end = mean if averaged else w
-    certificate = certify(problem, end, dual)
-    return StochasticResult(certificate.primal, certificate.dual, end, threshold, epochs)
+    return mean if averaged else w, threshold
 
 
 @nb.njit(cache=True, nogil=True)

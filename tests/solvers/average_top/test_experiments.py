@@ -10,12 +10,14 @@ import pytest
 
 from solvers.average_top import AverageTopProblem, minimise
 from solvers.average_top.experiments import (
+    Descent,
     Split,
     compare,
     error_by_k,
     grid_of_C,
     grid_of_k,
     misclassification,
+    optimum,
     prepared,
     root_mean_square,
     to_unit_interval,
@@ -113,6 +115,19 @@ def test_a_collapsed_maximum_counts_as_the_tie_rule_says() -> None:
     split = Split.random(200, 0)
     larger = np.sign(y[split.train].sum())
     assert majority.test == pytest.approx(np.mean(y[split.test] != larger))
+
+
+def test_the_paper_trains_by_descent() -> None:
+    """Which does not collapse: it started from all losses and stops before the maximum has its way."""
+    X, y = examples("hinge", n=200, d=2, noise=1.0)
+    exact, descent = (
+        compare(X[:, :2], y, "hinge", 0, Cs=(1.0,), ks=(1,), ties="error", train=train).maximum
+        for train in (optimum, Descent(epochs=20))
+    )
+    assert exact.collapsed
+    assert exact.test == 1.0
+    assert not descent.collapsed
+    assert descent.test < 0.4
 
 
 def test_lines_of_the_figures() -> None:
