@@ -54,7 +54,9 @@ def sweep_summary(result: SweepResult) -> str:
 def job_summary(result: JobResult) -> str:
     """Tell the model, its certificate and its accuracies."""
     facts = {"images": result.images, **_training_facts(result.train)}
-    if result.evaluation is not None:
+    if isinstance(result.evaluation, MultilabelEvaluation):
+        facts |= result.evaluation.ranking()
+    elif result.evaluation is not None:
         facts |= _accuracies(result.evaluation)
     return _table("From images to a certified classifier", facts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,41 +53,61 @@ def assign(
         raise InputError("no usable example is left: each was rejected, for the reason in its sentence")
     code = {name: i for i, name in enumerate(names)}
     y = np.full(len(ids), NO_LABEL, dtype=np.int32)
-    split = np.full(len(ids), SPLITS["rejected"], dtype=np.int8)
     rows: list[int] = np.flatnonzero(usable).tolist()
     y[rows] = [code[str(labels[row])] for row in rows]
-    if any(splits[row] is not None for row in rows):
-        split[rows] = [SPLITS[splits[row] or "train"] for row in rows]
-    else:
-        held = hold_out([ids[row] for row in rows], y[rows], share=test_share, seed=seed)
-        split[rows] = np.where(held, SPLITS["test"], SPLITS["train"])
-    if not (split == SPLITS["train"]).any():
-        raise InputError("no example is left for training: give some the split train")
+    split = _dealt(ids, rows, splits, y[rows], test_share=test_share, seed=seed)
     return Assignment(y, split, names)
 
 
 def assign_sets(
-    ids: Sequence[str], lists: LabelLists, splits: Sequence[str | None], *, test_share: float, seed: int
+    ids: Sequence[str],
+    lists: LabelLists,
+    splits: Sequence[str | None],
+    usable: NDArray[np.bool_],
+    *,
+    test_share: float,
+    seed: int,
 ) -> Assignment:
     """Label sets and splits of rows, as `assign`; a held-out share is one of all rows.
 
     Most label sets have a row or two, so that a share of each would hold out next to nothing.
     """
-    names = lists.names or sorted_names(label for labels in lists.rows for label in labels)
+    rows: list[int] = np.flatnonzero(usable).tolist()
+    known = [lists.rows[row] for row in rows]
+    names = tuple(lists.names or ()) or sorted_names(label for labels in known for label in labels)
     if not names:
-        raise InputError("no row has a label: give some rows labels")
-    table, codes = numbered(lists.rows, names)
-    if any(split is not None for split in splits):
-        split = np.array([SPLITS[name or "train"] for name in splits], dtype=np.int8)
+        raise InputError("no usable example has a label: give some rows labels")
+    y = np.full(len(ids), NO_LABEL, dtype=np.int32)
+    table, y[rows] = numbered(known, names)
+    same = np.zeros(len(rows), dtype=np.int64)
+    split = _dealt(ids, rows, splits, same, test_share=test_share, seed=seed)
+    return Assignment(y, split, names, table)
+
+
+def _dealt(
+    ids: Sequence[str],
+    rows: list[int],
+    splits: Sequence[str | None],
+    classes: NDArray[np.integer[Any]],
+    *,
+    test_share: float,
+    seed: int,
+) -> NDArray[np.int8]:
+    """Splits of all rows: as given, or by `hold_out` of these `rows` of `classes`; all others rejected."""
+    split = np.full(len(ids), SPLITS["rejected"], dtype=np.int8)
+    if any(splits[row] is not None for row in rows):
+        split[rows] = [SPLITS[splits[row] or "train"] for row in rows]
     else:
-        held = hold_out(ids, np.zeros(len(ids), dtype=np.int64), share=test_share, seed=seed)
-        split = np.where(held, SPLITS["test"], SPLITS["train"]).astype(np.int8)
+        held = hold_out([ids[row] for row in rows], classes, share=test_share, seed=seed)
+        split[rows] = np.where(held, SPLITS["test"], SPLITS["train"])
     if not (split == SPLITS["train"]).any():
         raise InputError("no example is left for training: give some the split train")
-    return Assignment(codes.astype(np.int32), split, tuple(names), table)
+    return split
 
 
-def hold_out(ids: Sequence[str], labels: NDArray[np.int32], *, share: float, seed: int) -> NDArray[np.bool_]:
+def hold_out(
+    ids: Sequence[str], labels: NDArray[np.integer[Any]], *, share: float, seed: int
+) -> NDArray[np.bool_]:
     """Rows to hold out: of each class `share` of its rows, rounded, but never all of them.
 
     Which ones is decided by a hash of seed and id, so that it depends neither on the order of the rows nor

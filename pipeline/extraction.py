@@ -130,7 +130,9 @@ def extract(
     if follow and newest is not None and _unchanged(job, table, assignment):
         job.writer.abandon()
         return _result(job, newest, reused=True, seconds=time.monotonic() - begun, done=done)
-    info = job.writer.commit(assignment.labels, assignment.split, assignment.class_names, table)
+    info = job.writer.commit(
+        assignment.labels, assignment.split, assignment.class_names, table, assignment.label_sets
+    )
     return _result(job, info, reused=False, seconds=time.monotonic() - begun, done=done)
 
 
@@ -166,6 +168,7 @@ def _attributes(config: ExtractConfig, listing: ImageListing, backbone: Backbone
         "test_share": config.test_share,
         "split_seed": config.split_seed,
         "duplicates": config.duplicates,
+        **({} if config.label_separator is None else {"label_separator": config.label_separator}),
     }
 
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from pipeline.assignment import Assignment, assign, repeated_content
+from pipeline.assignment import Assignment, assign, assign_sets, repeated_content
 from pipeline.image_items import ImageItem
 from pipeline.ingest_config import ExtractConfig
+from pipeline.label_lists import LabelLists, separated
 from storage.features import Dataset, list_datasets
 from storage.stores import Store
 
@@ -65,16 +67,10 @@ def assigned(
     # Of copies in several splits the held-out one stays: what others measured on it can still be compared.
     names = [("1" if split == "train" else "0", item.path) for item, split in zip(items, splits, strict=True)]
     same = repeated_content(digests, usable, names)
-    assignment = assign(
-        [item.sample_id for item in items],
-        [item.label for item in items],
-        splits,
-        usable & (same < 0),
-        test_share=config.test_share,
-        seed=config.split_seed,
-    )
+    assignment = _assignment(items, splits, usable & (same < 0), config)
     status, errors = table["status"].to_pylist(), table["error"].to_pylist()
-    code = {name: i for i, name in enumerate(assignment.class_names)}
+    labelled: list[int] = np.flatnonzero(assignment.labels >= 0).tolist()
+    code = {items[row].label: int(assignment.labels[row]) for row in labelled}
     for row in np.flatnonzero(same >= 0).tolist():
         first, label = int(same[row]), items[row].label
         status[row], errors[row] = "duplicate", f"same content as {items[first].path}"
@@ -86,6 +82,20 @@ def assigned(
         position = table.schema.get_field_index(name)
         table = table.set_column(position, table.schema.field(name), pa.array(values, pa.string()))
     return table, assignment
+
+
+def _assignment(
+    items: Sequence[ImageItem],
+    splits: Sequence[str | None],
+    usable: NDArray[np.bool_],
+    config: ExtractConfig,
+) -> Assignment:
+    ids, labels = [item.sample_id for item in items], [item.label for item in items]
+    share, seed = config.test_share, config.split_seed
+    if config.label_separator is None:
+        return assign(ids, labels, splits, usable, test_share=share, seed=seed)
+    lists = LabelLists([separated(label, config.label_separator) for label in labels], None)
+    return assign_sets(ids, lists, splits, usable, test_share=share, seed=seed)
 
 
 def _drawn(digest: str, config: ExtractConfig) -> str:

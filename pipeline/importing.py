@@ -120,17 +120,11 @@ def _assignment(config: ImportConfig, source: FeatureFile, ids: Sequence[str], *
         place = str(config.split or source.place)
         _check_length(place, "splits", len(splits), source)
         given = split_words(np.asarray(splits), place)
+    usable, share, seed = np.ones(source.n, dtype=bool), config.test_share, config.split_seed
     if lists is not None:
-        return assign_sets(ids, lists, given, test_share=config.test_share, seed=config.split_seed)
-    return assign(
-        ids,
-        label_words(np.asarray(found), place, names),
-        given,
-        np.ones(source.n, dtype=bool),
-        test_share=config.test_share,
-        seed=config.split_seed,
-        class_names=names,
-    )
+        return assign_sets(ids, lists, given, usable, test_share=share, seed=seed)
+    words = label_words(np.asarray(found), place, names)
+    return assign(ids, words, given, usable, test_share=share, seed=seed, class_names=names)
 
 
 def _label_attributes(config: ImportConfig) -> list[str] | None:

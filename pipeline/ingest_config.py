@@ -21,6 +21,16 @@ class SplitConfig(BaseModel):
     split_seed: int = Field(default=0, ge=0, description="Seed of the hold-out split")
 
 
+class LabelConfig(BaseModel):
+    """How the labels of a row are written where it has several."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    label_separator: NonEmpty | None = Field(
+        default=None, description="Text between the labels of a row that has several, such as ;"
+    )
+
+
 class ImageLimits(BaseModel):
     """What an image may cost; anything above is rejected from its header, before its pixels are decoded."""
 
@@ -74,7 +84,7 @@ class BackboneConfig(BaseModel):
         return {name: value for name, value in chosen.items() if value is not None}
 
 
-class ExtractConfig(SplitConfig, ImageLimits, BackboneConfig):
+class ExtractConfig(LabelConfig, SplitConfig, ImageLimits, BackboneConfig):
     """Images to features: where the images are, what becomes of bad ones, the split, the backbone."""
 
     images: NonEmpty | None = Field(
@@ -91,7 +101,7 @@ class ExtractConfig(SplitConfig, ImageLimits, BackboneConfig):
     batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")
 
 
-class ImportConfig(SplitConfig):
+class ImportConfig(LabelConfig, SplitConfig):
     """Features that exist already: files, names of what is inside them, the split."""
 
     features: NonEmpty | None = Field(
@@ -102,9 +112,6 @@ class ImportConfig(SplitConfig):
         default=None,
         description="Labels (npy, npz, txt, csv), where the features' file has none; an indicator matrix"
         " gives a row several; for ARFF, Mulan's XML of label names",
-    )
-    label_separator: NonEmpty | None = Field(
-        default=None, description="Text between the labels of a row that has several, such as ;"
     )
     split: Path | None = Field(default=None, description="train, val or test of each row (npy, txt, csv)")
     class_names: Path | None = Field(default=None, description="Names of labels 0, 1, ..., one a line")

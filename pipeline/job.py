@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.demo import write_digits
-from pipeline.evaluation import Evaluation, evaluate
+from pipeline.evaluation import Evaluation, evaluate_model
 from pipeline.extraction import extract
+from pipeline.multilabel_evaluation import MultilabelEvaluation
 from pipeline.report import write_report
 from pipeline.run_config import RunConfig
 from pipeline.train_config import ClusterConfig, TrainConfig
@@ -40,7 +41,7 @@ class JobResult:
     """
 
     train: TrainResult
-    evaluation: Evaluation | None
+    evaluation: Evaluation | MultilabelEvaluation | None
     report: str
     store: str
     images: str
@@ -50,10 +51,15 @@ class JobResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Give the object that `topline run --json` prints: that of `train`, the accuracies, the report."""
-        evaluation = self.evaluation
+        evaluation, accuracy, metrics = self.evaluation, None, None
+        if isinstance(evaluation, MultilabelEvaluation):
+            metrics = evaluation.summary()
+        elif evaluation is not None:
+            accuracy = {str(k): share for k, share in evaluation.topk.items()}
         return {
             **self.train.to_dict(),
-            "accuracy": None if evaluation is None else {str(k): v for k, v in evaluation.topk.items()},
+            "accuracy": accuracy,
+            "metrics": metrics,
             "split": None if evaluation is None else evaluation.split,
             "report": self.report,
             "store": self.store,
@@ -85,7 +91,7 @@ def run(
     trained = found or train(choice, cluster, progress, client)
     evaluation = None
     if info.counts.get(config.evaluate.split, 0):
-        evaluation = evaluate(
+        evaluation = evaluate_model(
             trained.model, config.evaluate.split, progress, confused=config.evaluate.confused
         )
     else:

@@ -41,7 +41,9 @@ def label_lists(
     if found.ndim != 1:
         raise InputError(f"{place} has labels of shape {found.shape}: give (rows,) or (rows, classes)")
     if separator is not None:
-        return _of_lists([_split(value, separator) for value in found.tolist()], place, names)
+        cells = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in found]
+        lists = [() if cell is None else _parts(str(cell), separator) for cell in cells]
+        return _of_lists(lists, place, names)
     if found.dtype == object and any(isinstance(value, (tuple, list, np.ndarray)) for value in found):
         return _of_lists([_plain(value) for value in found], place, names)
     return None
@@ -127,9 +129,11 @@ def _plain(value: Any) -> tuple[Any, ...]:
     return tuple(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
-def _split(value: object, separator: str) -> tuple[str, ...]:
+def separated(text: str | None, separator: str) -> tuple[str, ...]:
+    """Give the different labels of a text, in their order."""
+    return tuple(dict.fromkeys(part for part in _parts(text or "", separator) if part))
+
+
+def _parts(text: str, separator: str) -> tuple[str, ...]:
     """Words of a cell; an empty one has none."""
-    if value is None:
-        return ()
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return tuple(part.strip() for part in text.split(separator)) if text.strip() else ()

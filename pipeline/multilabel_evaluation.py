@@ -111,6 +111,11 @@ class MultilabelEvaluation:
             values[name] = {str(k): share for k, share in values[name].items()}
         return values
 
+    def summary(self) -> dict[str, float]:
+        """Give the metrics that are one number each, by name."""
+        ranking = {"rank_loss": self.rank_loss, "mean_average_precision": self.mean_average_precision}
+        return {**ranking, **self.metrics, "threshold": self.threshold.value}
+
     def ranking(self) -> dict[str, str]:
         """Give the metrics of the order of the labels for people."""
         return {

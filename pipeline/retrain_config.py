@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pipeline.errors import ConfigError
 from pipeline.ingest_config import ExtractConfig
 from pipeline.promotion_rule import PromotionRule
 from pipeline.train_config import NonEmpty, TrainConfig
@@ -35,3 +36,12 @@ class RetrainConfig(RetrainOptions):
     train: TrainConfig = TrainConfig()
     promote: PromotionRule = PromotionRule()
     split: Literal["val", "test"] = Field(default="test", description="Held-out rows that decide")
+
+
+def refuse_label_sets(images: ExtractConfig) -> None:
+    """`ConfigError` where images have several labels: no rule compares their models yet."""
+    if images.label_separator is not None:
+        raise ConfigError(
+            "--label-separator gives images several labels, and a champion is chosen by top-k accuracy, which"
+            " is for one each: use topline run"
+        )

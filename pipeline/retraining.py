@@ -17,7 +17,7 @@ from pipeline.evaluation import evaluate
 from pipeline.extraction import extract
 from pipeline.progress import Progress
 from pipeline.registry import Weighing, promote_by_rule
-from pipeline.retrain_config import RetrainConfig
+from pipeline.retrain_config import RetrainConfig, refuse_label_sets
 from pipeline.train_config import ClusterConfig, TrainConfig
 from pipeline.training import train
 from pipeline.training_plan import fingerprint, settled
@@ -85,6 +85,7 @@ def retrain(
     one record that appears whole.
     """
     begun = time.monotonic()
+    refuse_label_sets(config.extract)
     store = open_store(config.store, create=True)
     wait = config.wait_seconds if config.overlap == "wait" else 0.0
     with held_lease(store, LEASE, by, wait=wait) as lease:

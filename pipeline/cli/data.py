@@ -34,7 +34,8 @@ def extract(call: Call) -> Outcome:
     lines += [f"    rejected {path}: {reason}" for path, reason in result.rejected[:REJECTED_SHOWN]]
     more = result.statuses.get("rejected", 0) - REJECTED_SHOWN
     lines += [f"    and {more:,} more, each in the manifest"] if more > 0 else []
-    return Outcome(result.to_dict(), [*lines, "", f"  next: topline train --store {result.store}"])
+    loss = "" if result.info.label_sets is None else " --loss multilabel_hinge"
+    return Outcome(result.to_dict(), [*lines, "", f"  next: topline train --store {result.store}{loss}"])
 
 
 def import_(call: Call) -> Outcome:

@@ -19,6 +19,7 @@ from pipeline.config import (
     TrainConfig,
 )
 from pipeline.errors import ConfigError
+from pipeline.retrain_config import refuse_label_sets
 
 if TYPE_CHECKING:
     from pipeline.retraining import RetrainResult
@@ -61,6 +62,7 @@ def config_of(call: Call) -> RetrainConfig:
     options, images = call.config(RetrainOptions), call.config(ExtractConfig)
     if images.images is None:
         raise ConfigError("--images is missing: name a folder with a folder for each class")
+    refuse_label_sets(images)
     split = call.config(EvaluateConfig).split
     if split == "train":
         raise ConfigError("--split train cannot decide on a promotion: take held-out rows, val or test")

@@ -37,6 +37,8 @@ def run(call: Call) -> Outcome:
 
 def summary(result: JobResult) -> list[str]:
     """Give what a person wants to see at the end."""
+    from pipeline.multilabel_evaluation import MultilabelEvaluation
+
     used = {split: count for split, count in result.counts.items() if split != "rejected"}
     left_out = {status: count for status, count in result.statuses.items() if status != "ok"}
     shown = {"images": f"{result.images}: {counted(used)}"}
@@ -45,7 +47,11 @@ def summary(result: JobResult) -> list[str]:
     shown |= training_facts(result.train)
     if result.reused:
         shown["training"] += " (made by an earlier run, not repeated)"
-    if result.evaluation is not None:
+    if isinstance(result.evaluation, MultilabelEvaluation):
+        ranking = result.evaluation.ranking()
+        shown |= {name: ranking[name] for name in ("rank loss", "mean average precision")}
+        shown["threshold"] = result.evaluation.threshold.text()
+    elif result.evaluation is not None:
         shown["accuracy"] = f"{accuracies(result.evaluation.topk)}   ({result.evaluation.split} images)"
     shown["report"] = result.report
     model = result.train.model
