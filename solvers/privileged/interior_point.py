@@ -26,6 +26,8 @@ _TO_THE_BOUND = 0.995
 _PROGRESS = 0.5
 #: and is then to lead to no less than this.
 _CENTRED = 0.3
+#: Shares of the largest entry that are added to a diagonal until it has a factor.
+_RIDGES = (0.0, 1e-15, 1e-13)
 #: A free variable is farther from its bound than this times the multiplier of the bound, in units of both.
 _SETTLED = 1.0
 
@@ -102,7 +104,10 @@ def vertex_of_face(program: QuadraticProgram, point: Iterate) -> Float64Array | 
         return None
     x[free] = (near + change)[: len(free)]
     slack = 1e-12 * max(float(np.abs(x).max(initial=0.0)), 1.0)
-    if (x < -slack).any() or (x > program.upper + slack).any():
+    outside = (x < -slack).any() or (x > program.upper + slack).any()
+    # A face may miss the equations altogether.
+    missed = np.abs(program.E @ x - program.e).max() > 1e-9 * max(float(np.abs(x).sum()), 1.0)
+    if outside or missed:
         return None
     return np.clip(x, 0.0, program.upper)
 
@@ -122,9 +127,7 @@ def _step(program: QuadraticProgram, point: Iterate) -> Iterate:
     x, room, z, v = point.x, point.room, point.z, point.v
     inverse = np.where(np.isfinite(room), 1.0 / room, 0.0)
     room_v = np.where(np.isfinite(room), room, 0.0) * v
-    M = program.H.copy()
-    M[np.diag_indices_from(M)] += z / x + v * inverse
-    factor = linalg.cho_factor(M, lower=True, overwrite_a=True, check_finite=False)
+    factor = _factored(program.H, z / x + v * inverse)
     across = linalg.cho_solve(factor, program.E.T, check_finite=False)
     schur = linalg.cho_factor(program.E @ across, lower=True)
     dual = program.H @ x + program.q - program.E.T @ point.y - z + v
@@ -155,6 +158,18 @@ def _step(program: QuadraticProgram, point: Iterate) -> Iterate:
         if best.complementarity <= _PROGRESS * before:
             break
     return best
+
+
+def _factored(H: Float64Array, barrier: Float64Array) -> tuple[Float64Array, bool]:
+    """Factor H + diag(barrier), with more of a diagonal where rounding leaves a negative pivot."""
+    largest = float(np.max(np.diag(H)))
+    for ridge in _RIDGES:
+        M = H.copy()
+        M[np.diag_indices_from(M)] += barrier + ridge * largest
+        packed, info = linalg.lapack.dpotrf(M, lower=1, overwrite_a=1)
+        if info == 0:
+            return packed, True
+    raise linalg.LinAlgError
 
 
 def _length(point: Iterate, dx: Float64Array, dz: Float64Array, dv: Float64Array, share: float) -> float:

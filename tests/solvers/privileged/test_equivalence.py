@@ -173,3 +173,20 @@ def test_the_borderline_of_equal_weights_has_gamma_zero() -> None:
 def test_weights_that_are_none(c) -> None:
     with pytest.raises(InvalidProblemError, match="negative or all zero"):
         svm_plus_from_weights(c, [0.0, 1.0])
+
+
+@pytest.mark.data
+def test_the_weighted_svm_replicates_svm_plus_on_digits(shared_data) -> None:
+    """Figure 3.6, left, in kind: 5 against 8, small pictures, and large ones as privileged features."""
+    with np.load(shared_data / "usps" / "usps.npz") as file:
+        pixels, digits = file["X_train"] / 2000.0 + 0.5, file["y_train"]
+    kept = np.flatnonzero(np.isin(digits, (5, 8)))[:100]
+    large = pixels[kept]
+    small = large.reshape(-1, 4, 4, 4, 4).mean(axis=(2, 4)).reshape(len(kept), 16)
+    y = np.where(digits[kept] == 8, 1.0, -1.0)
+    K = rbf(small)
+    for C, gamma in ((1.0, 0.1), (10.0, 1.0), (100.0, 1.0)):
+        plus = solve_svm_plus(K, rbf(large / 4.0), y, C, gamma)
+        weighted = solve_weighted_svm(K, y, weights_from_svm_plus(plus))
+        assert plus.relative_gap <= 1e-8
+        assert distance(K, plus.alpha * y, weighted.alpha * y) <= 1e-6
