@@ -26,7 +26,7 @@ class Examples:
     Attributes
     ----------
     X : (n, d) features in float64, dense or SciPy CSR.
-    y : (n,) class numbers from 0, or targets in float64.
+    y : (n,) class numbers from 0, or targets in float64; or an indicator (n, m) of several labels a row.
     parts : sizes of the published parts (training, validation, test), whose rows follow one another; empty
         where the set is published in one piece.
     """
@@ -38,7 +38,7 @@ class Examples:
     @property
     def m(self) -> int:
         """Number of classes."""
-        return int(self.y.max()) + 1
+        return int(self.y.max()) + 1 if self.y.ndim == 1 else int(self.y.shape[1])
 
 
 def codes(labels: Any) -> NDArray[np.int64]:
@@ -134,6 +134,28 @@ def keel(path: Path, what: str, d: int) -> Examples:
             raise ValueError(f"no line has {d + 1} numbers")
     table = np.array(rows)
     return Examples(table[:, :-1], codes(table[:, -1]))
+
+
+def as_it_is(path: Path, _what: str, _d: int) -> Path:
+    """Leave a file to the one who joins it with others."""
+    return path
+
+
+def several_labels(arff: Path, xml: Path, d: int) -> Examples:
+    """Read Mulan's ARFF file, whose labels the XML file names, in the order of that."""
+    from pipeline.arff import ArffFeatures
+    from pipeline.arff_header import read_label_names
+
+    names = read_label_names(xml)
+    features = ArffFeatures(arff, None, names)
+    if features.d != d:
+        raise InputError(f"{arff} has {features.d} features where {d} are expected: is it another data set?")
+    place = {name: column for column, name in enumerate(names)}
+    Y = np.zeros((features.n, len(names)), dtype=np.int64)
+    sets: Any = features.labels()
+    for row, labels in enumerate(sets):
+        Y[row, [place[label] for label in labels]] = 1
+    return Examples(features.rows(0, features.n), Y)
 
 
 def libsvm_rows(path: Path, what: str, d: int) -> Examples:

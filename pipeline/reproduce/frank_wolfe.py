@@ -47,6 +47,7 @@ CALTECH_ERRORS = {
     "LSFW": (0.467, 0.048, 0.300, 0.010, 0.244, 0.005, 0.169, 0.005),
 }
 GOAL = 1e-3
+TURNS = 3
 GAMMAS = (0.0, 1e-3, 1e-2, 1e-1)
 #: Of figure 1; the paper does not say which.
 FIGURE_K = 5
@@ -54,20 +55,24 @@ FIGURE_K = 5
 
 def seconds(setting: Setting) -> Reproduction:
     """Time iterations on random features of the papers' shapes: values do not decide how long one takes."""
-    rounds = setting.of(25, 6, 3)
+    rounds = setting.of(10, 3, 2)
     shapes = {
         name: (shape if setting.of(True, True, False) else (60, 8, 6)) for name, (shape, _) in SECONDS.items()
     }
-    setting.begin("time", len(shapes) * len(METHODS), "runs")
+    setting.begin("time", len(shapes) * len(METHODS) * TURNS, "runs")
     found: dict[tuple[str, str], list[float]] = {}
     for place, (name, (n, d, m)) in enumerate(shapes.items()):
         rng = setting.rng(place)
         X = rng.standard_normal((n, d), dtype=np.float32)
         X /= np.linalg.norm(X, axis=1, keepdims=True)
         y = np.arange(n) % m
-        for method in METHODS:
-            found[name, method] = iteration_seconds(X, y, m, METHODS[method], rounds)
-            setting.advance()
+        # In turns, for the machine may have other work at one time than at another.
+        for _ in range(TURNS):
+            for method in METHODS:
+                found.setdefault((name, method), []).extend(
+                    iteration_seconds(X, y, m, METHODS[method], rounds)
+                )
+                setting.advance()
     figures = [
         over_splits(name, method, found[name, method], SECONDS[name][1][column], note="a", digits=3)
         for name in SECONDS
@@ -89,7 +94,8 @@ def seconds(setting: Setting) -> Reproduction:
     }
     protocol = {
         "data": ", ".join(f"{name} {n:,} x {d:,}, m {m}" for name, (n, d, m) in shapes.items()),
-        "timing": f"{rounds} iterations each, the first two left out; the spread is that of the iterations",
+        "timing": f"{TURNS} times {rounds} iterations of each method, in turns; the spread is that of the"
+        " iterations",
     }
     return Reproduction(tuple(figures), protocol, notes, ".3f")
 
@@ -114,9 +120,9 @@ def iteration_seconds(X: Any, y: Any, m: int, method: str, rounds: int) -> list[
 def errors(
     setting: Setting, data: Examples, paper: Mapping[str, Sequence[float]], notes: Mapping[str, str]
 ) -> Reproduction:
-    """Halve the data again and again; a fifth of the training half decides lambda, by LSFW, for all three."""
+    """Halve the data again and again; a fifth of the training half decides lambda for each method."""
     repeats = setting.of(4, 2, 2)
-    Cs = setting.of((0.01, 0.1, 1.0, 10.0), (0.1, 1.0), (1.0,))
+    Cs = setting.of((0.01, 0.1, 1.0, 10.0), (0.1, 1.0, 10.0), (1.0,))
     passes = setting.of(1000, 150, 3)
     jobs = [partial(_halves, setting, data, repeat, Cs, passes) for repeat in range(repeats)]
     trials = run_all(setting, "train", jobs, "halves")
@@ -128,8 +134,8 @@ def errors(
             figures.append(over_splits(method, f"top-{k}", values, mean, spread, "a", 3))
     protocol = {
         "data": f"{len(data.y):,} x {data.X.shape[1]:,}, halved at random {repeats} times (the paper: 20)",
-        "model": f"{passes:,} iterations; C = 1/(lambda n) of {Cs[0]:g} to {Cs[-1]:g} by the top-1 error of"
-        " LSFW on a fifth of the training half; row 'optimum' is the same problem solved to a gap of 1e-3",
+        "model": f"{passes:,} iterations; C = 1/(lambda n) of {Cs[0]:g} to {Cs[-1]:g} by the top-1 error"
+        " on a fifth of the training half; row 'optimum' is dual ascent, to a gap of 1e-3",
     }
     return Reproduction(tuple(figures), protocol, notes, ".3f")
 
@@ -141,12 +147,12 @@ def _halves(
     half = len(mixed) // 2
     train, test = mixed[:half], mixed[half:]
     inner, held = train[: 4 * half // 5], train[4 * half // 5 :]
-    seen = [_errors(data, held, _fit(data, inner, "fw", C, passes))[1] for C in Cs] if len(Cs) > 1 else [0.0]
-    C = Cs[int(np.argmin(seen))]
-    found = {
-        name: _errors(data, test, _fit(data, train, name_of, C, passes)) for name, name_of in METHODS.items()
-    }
-    found["optimum"] = _errors(data, test, _fit(data, train, "dual_ascent", C, setting.of(500, 60, 3)))
+    found = {}
+    for name, method in {**METHODS, "optimum": "dual_ascent"}.items():
+        limit = setting.of(300, 60, 3) if name == "optimum" else passes
+        seen = [_errors(data, held, _fit(data, inner, method, C, limit))[1] for C in Cs]
+        best = Cs[int(np.argmin(seen))]
+        found[name] = _errors(data, test, _fit(data, train, method, best, limit))
     return found
 
 
@@ -167,7 +173,7 @@ def news20_errors(setting: Setting) -> Reproduction:
     """Run table 1 (e)."""
     data, kept = reduced(setting, setting.data.load("news20", alone=True), unit=False)
     notes = {
-        "a": f"other features: {kept} singular directions of word counts of message bodies, unscaled, where"
+        "a": f"other features: {kept} singular directions of word counts of message bodies, where"
         " the paper has 1,024 of LIBSVM's; it does not say how these were scaled. Row 'optimum' tells what"
         " the features allow from what the iterations left undone",
     }

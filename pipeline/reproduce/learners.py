@@ -70,6 +70,26 @@ class Trained:
 
 
 @dataclass(frozen=True)
+class Unfinished:
+    """A Frank-Wolfe method that is stopped after some iterations, begun anew for every C."""
+
+    name: str
+    loss: Loss
+    method: str
+    iterations: int
+
+    def path(self, X: Any, y: Labels, m: int, Cs: Grid, budget: Budget) -> list[Weights]:  # noqa: ARG002
+        """Train for each C."""
+        return [
+            solve(
+                X, y, self.loss, 1.0 / (C * len(y)), method=self.method, m=m, tol=1e-9,
+                max_passes=self.iterations,
+            ).W
+            for C in Cs
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True)
 class FromSoftmax:
     """Truncated top-k entropy, which is not convex, from the solution of the softmax at the same C."""
 

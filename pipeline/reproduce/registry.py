@@ -6,13 +6,24 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from pipeline.errors import InputError
-from pipeline.reproduce import average_top, circle, frank_wolfe, scaling, thesis, weighted
+from pipeline.reproduce import (
+    average_top,
+    circle,
+    frank_wolfe,
+    limited,
+    multilabel,
+    multitask,
+    scaling,
+    thesis,
+    weighted,
+)
 from pipeline.reproduce.table import Reproduction, Setting, Table
 
 _TABLES = (
     circle.TABLE, thesis.LETTER_TABLE, thesis.NEWS20_TABLE, thesis.SILHOUETTES_TABLE,
     *weighted.TABLES, *frank_wolfe.TABLES,
     scaling.BIPARTITE_TABLE, scaling.SIMPLEX_TABLE, *average_top.TABLES,
+    *multilabel.TABLES, multitask.TABLE, limited.TABLE,
 )  # fmt: skip
 #: Every table by its name.
 TABLES: Mapping[str, Table] = MappingProxyType({table.name: table for table in _TABLES})

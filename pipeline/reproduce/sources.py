@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from pipeline.errors import InputError
 from pipeline.reproduce import formats
@@ -60,6 +62,15 @@ def in_letter_order(path: Path, what: str, d: int) -> Examples:
     return Examples(found.X, found.y, (LETTER_TRAIN, LETTER_ROWS - LETTER_TRAIN))
 
 
+def mulan(paths: Sequence[Path], d: int) -> Examples:
+    """Read the ARFF files of a multilabel set, the last path being the XML file of its labels."""
+    found = [formats.several_labels(path, paths[-1], d) for path in paths[:-1]]
+    if len(found) == 1:
+        return found[0]
+    X = sparse.vstack([part.X for part in found]).tocsr()
+    return Examples(X, np.concatenate([part.y for part in found]), tuple(len(part.y) for part in found))
+
+
 LETTER_ROWS, LETTER_TRAIN = 20_000, 15_000
 UCI = "the UCI repository (archive.ics.uci.edu)"
 PENN = "the Penn Machine Learning Benchmarks (github.com/EpistasisLab/pmlb)"
@@ -107,6 +118,10 @@ _SOURCES = (
         formats.target_table,
     ),
     Source(
+        "splice_libsvm", ("splice_libsvm/splice_1000.txt.gz",), "rows of a label and 60 bases", LIBSVM, 60,
+        formats.label_first,
+    ),
+    Source(
         "spambase", ("spambase/spambase.tsv.gz",), "a table of 57 features and a target", PENN, 57,
         formats.target_table,
     ),
@@ -133,6 +148,17 @@ _SOURCES = (
     Source(
         "abalone", ("abalone/abalone.data.gz",), "UCI's table of sex, seven sizes and rings", UCI, 8,
         formats.abalone,
+    ),
+    *(
+        Source(
+            name, (*(f"multilabel_{name}/{part}.arff.gz" for part in parts), f"multilabel_{name}/{name}.xml"),
+            "Mulan's ARFF file and the XML file of its labels", "Mulan (github.com/tsoumakas/mulan)", d,
+            formats.as_it_is, partial(mulan, d=d),
+        )
+        for name, parts, d in (
+            ("emotions", ("emotions-train", "emotions-test"), 72), ("yeast", ("yeast",), 103),
+            ("enron", ("enron",), 1001), ("bibtex", ("bibtex",), 1836),
+        )
     ),
     Source(
         "cpusmall", ("cpusmall/cpusmall_scale.txt.gz",), "rows of a target and 12 features",

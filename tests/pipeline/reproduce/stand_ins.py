@@ -33,11 +33,11 @@ def letter(path: Path) -> None:
 
 
 def usps(path: Path) -> None:
-    X, y = _blobs("usps", 300, 256, 10)
+    X, y = _blobs("usps", 2100, 256, 10)  # the table of multitask learning draws 200 of each class
     thousandths = np.clip(300 * X, -1000, 1000).astype(np.int16)
     np.savez(
-        path, X_train=thousandths[:200], y_train=y[:200].astype(np.uint8), X_test=thousandths[200:],
-        y_test=y[200:].astype(np.uint8),
+        path, X_train=thousandths[:1500], y_train=y[:1500].astype(np.uint8), X_test=thousandths[1500:],
+        y_test=y[1500:].astype(np.uint8),
     )  # fmt: skip
 
 
@@ -117,6 +117,35 @@ def cpusmall(path: Path) -> None:
     _packed(path, "\n".join(rows) + "\n")
 
 
+def splice_libsvm(path: Path) -> None:
+    X, y = _blobs("splice_libsvm", 60, 60, 2)
+    rows = (f"{2 * c - 1} " + " ".join(f"{x:.4f}" for x in row) for row, c in zip(X, y, strict=True))
+    _packed(path, "\n".join(rows) + "\n")
+
+
+def mulan(name: str, n: int, d: int, m: int) -> Callable[[Path], None]:
+    """Write the ARFF file, sparse, or the XML file of its labels, whichever the path says."""
+
+    def write(path: Path) -> None:
+        labels = [f"label {j}" for j in range(m)]
+        if path.suffix == ".xml":
+            inner = "\n".join(f'<label name="{label}"></label>' for label in labels)
+            path.write_text(f'<labels xmlns="http://mulan.sourceforge.net/labels">\n{inner}\n</labels>\n')
+            return
+        X, y = _blobs(path.name, n, d, m)
+        Y = np.zeros((n, m), dtype=int)
+        Y[np.arange(n), y] = Y[np.arange(n), (y + np.arange(n) // m) % m] = 1
+        head = [f"@attribute f{j} numeric" for j in range(d)]
+        head += [f"@attribute '{label}' {{0,1}}" for label in labels]
+        rows = []
+        for features, own in zip(X, Y, strict=True):
+            entries = [f"{j} {x:.3f}" for j, x in enumerate(features) if j % 7 == 0]
+            rows.append("{" + ", ".join([*entries, *(f"{d + j} 1" for j in np.flatnonzero(own))]) + "}")
+        _packed(path, "\n".join([f"@relation {name}", *head, "@data", *rows]) + "\n")
+
+    return write
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     "letter": letter,
     "usps": usps,
@@ -127,6 +156,11 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "monks": monks,
     "australian": target_table("australian", 14, 2),
     "splice": target_table("splice", 60, 3),
+    "splice_libsvm": splice_libsvm,
+    "emotions": mulan("emotions", 40, 72, 6),
+    "yeast": mulan("yeast", 60, 103, 14),
+    "enron": mulan("enron", 60, 1001, 8),
+    "bibtex": mulan("bibtex", 60, 1836, 8),
     "spambase": target_table("spambase", 57, 2),
     "german": german,
     "titanic": keel("titanic", 3),

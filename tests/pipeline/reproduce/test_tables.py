@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from pipeline.reproduce import SOURCES, TABLES, DataFiles, Effort, Figure, Reproduction, Setting, reproduce
+from pipeline.reproduce.multilabel import METRICS, value_of
 from pipeline.reproduce.page import render
 from pipeline.reproduce.scaling import bipartite_by_sorting
 from pipeline.reproduce.table import over_splits
+from solvers.multilabel_metrics import partition_metrics, ranking_metrics
 from solvers.projections import project_bipartite_simplex
 from tests.pipeline.reproduce.stand_ins import WRITERS, write_all
 
@@ -74,3 +76,15 @@ def test_the_sorting_baseline_projects_on_the_same_point() -> None:
                 np.testing.assert_allclose(ours, theirs, atol=1e-12)
     empty = bipartite_by_sorting(np.array([-2.0]), np.array([1.0, -1.0]), 1.0)
     assert not np.concatenate(empty).any()
+
+
+def test_single_multilabel_metrics_are_those_of_the_table_of_metrics() -> None:
+    rng = np.random.default_rng(1)
+    relevant, scores = rng.random((40, 7)) < 0.3, rng.normal(size=(40, 7))
+    relevant[0] = False  # a row without labels
+    expected = {
+        **partition_metrics(relevant, scores > 0.4),
+        "rank_loss": ranking_metrics(relevant, scores, (1,)).rank_loss,
+    }
+    for metric in METRICS.values():
+        assert value_of(metric, relevant, scores, 0.4) == pytest.approx(expected[metric], abs=1e-12)

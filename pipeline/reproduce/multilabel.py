@@ -1,0 +1,277 @@
+"""Rows with several labels (Lapin's thesis, tables 6.10 and 6.11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import label_ranking_loss
+
+from pipeline.reproduce.formats import Examples
+from pipeline.reproduce.jobs import run_all
+from pipeline.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
+from solvers.kernel_functions import RBFKernel
+from solvers.losses import MultilabelHinge, MultilabelSoftmax
+from solvers.losses.base import Loss
+from solvers.multilabel_metrics import tuned_thresholds
+from solvers.path import regularisation_path
+
+Floats = NDArray[np.float64]
+
+#: Columns of the thesis, as our metrics call them; the first two are better where smaller.
+METRICS = {
+    "RLoss": "rank_loss",
+    "HLoss": "hamming_loss",
+    "Acc": "accuracy",
+    "SAcc": "subset_accuracy",
+    "F1mic": "f1_micro",
+    "F1mac": "f1_macro",
+    "F1inst": "f1_instance",
+}
+LOSSES = ("rank_loss", "hamming_loss")
+#: RLoss, HLoss, and the others in percent.
+PAPER: Mapping[str, Mapping[str, Sequence[float]]] = {
+    "emotions": {
+        "LR_ML": (0.186, 0.239, 53.6, 22.8, 66.9, 66.6, 64.0),
+        "SVM_ML": (0.217, 0.238, 50.4, 23.3, 63.4, 65.2, 63.9),
+        "SVM_ML_1": (0.178, 0.230, 54.0, 23.3, 67.3, 66.7, 65.5),
+        "LR_ML (RBF)": (0.225, 0.266, 47.2, 19.3, 61.1, 62.0, 58.4),
+        "SVM_ML (RBF)": (0.186, 0.224, 53.0, 21.3, 65.5, 64.3, 64.1),
+        "SVM_ML_1 (RBF)": (0.187, 0.224, 49.3, 21.3, 65.5, 64.2, 61.1),
+    },
+    "yeast": {
+        "LR_ML": (0.352, 0.264, 36.0, 8.4, 48.3, 44.4, 48.0),
+        "SVM_ML": (0.424, 0.280, 31.3, 5.8, 46.7, 42.9, 45.6),
+        "SVM_ML_1": (0.366, 0.261, 35.6, 9.5, 46.6, 44.7, 47.3),
+        "LR_ML (RBF)": (0.160, 0.193, 55.1, 19.0, 67.5, 47.1, 66.9),
+        "SVM_ML (RBF)": (0.159, 0.188, 56.2, 21.6, 68.2, 48.1, 66.7),
+        "SVM_ML_1 (RBF)": (0.157, 0.187, 56.2, 19.8, 68.4, 48.2, 67.0),
+    },
+    "enron": {
+        "LR_ML": (0.074, 0.055, 38.5, 7.8, 53.0, 21.9, 50.4),
+        "SVM_ML": (0.136, 0.055, 38.9, 10.5, 50.3, 21.6, 50.9),
+        "SVM_ML_1": (0.095, 0.050, 42.8, 10.5, 56.2, 23.2, 54.9),
+        "LR_ML (RBF)": (0.070, 0.047, 46.3, 13.0, 58.4, 20.3, 57.9),
+        "SVM_ML (RBF)": (0.090, 0.047, 46.6, 15.0, 58.1, 26.8, 58.4),
+        "SVM_ML_1 (RBF)": (0.076, 0.047, 48.6, 16.1, 59.5, 26.9, 59.9),
+    },
+    "bibtex": {
+        "LR_ML": (0.053, 0.013, 30.9, 14.2, 42.5, 35.0, 38.8),
+        "SVM_ML": (0.094, 0.013, 28.6, 13.2, 40.6, 31.5, 36.1),
+        "SVM_ML_1": (0.073, 0.013, 31.4, 16.2, 43.5, 33.5, 39.3),
+        "LR_ML (RBF)": (0.054, 0.013, 33.8, 14.6, 45.4, 31.8, 42.0),
+        "SVM_ML (RBF)": (0.067, 0.013, 36.2, 19.0, 46.5, 37.1, 44.6),
+        "SVM_ML_1 (RBF)": (0.067, 0.012, 36.6, 18.4, 46.5, 37.2, 44.6),
+    },
+}  # fmt: skip
+#: Rows of the training part: of the published division, or as many as that has.
+TRAINING = {"emotions": 391, "yeast": 1500, "enron": 1123, "bibtex": 4880}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the tables: a loss with its smoothing, linear or RBF; `constant` adds a feature."""
+
+    name: str
+    loss: Loss
+    smoothing: float = 0.0
+    rbf: bool = False
+    constant: bool = False
+
+    def candidates(
+        self, X: Floats, Y: NDArray[Any], others: Sequence[Floats], grid: Grid
+    ) -> list[tuple[Floats, ...]]:
+        """Train on X, Y for every width and C; gives the scores of each set of `others`, in that order."""
+        found: list[tuple[Floats, ...]] = []
+        method = "lbfgs" if isinstance(self.loss, MultilabelSoftmax) and not self.rbf else "dual_ascent"
+        spread = float(X.var()) * X.shape[1] or 1.0
+        for width in grid.widths if self.rbf else (None,):
+            kernel = None if width is None else RBFKernel(width / spread)
+            results = regularisation_path(
+                X, Y, self.loss, grid.Cs, self.smoothing, method, kernel=kernel, tol=grid.tol,
+                max_passes=grid.passes,
+            )  # fmt: skip
+            for result in results:
+                if kernel is None:
+                    found.append(tuple(part @ result.W for part in others))
+                else:
+                    found.append(tuple(result.decision_function(part) for part in others))
+        return found
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Values that are tried, folds that choose among them, and how far a training goes."""
+
+    Cs: tuple[float, ...]
+    widths: tuple[float, ...]
+    folds: int
+    tol: float
+    passes: int
+
+
+ROWS = (
+    Row("LR_ML", MultilabelSoftmax()),
+    Row("SVM_ML", MultilabelHinge()),
+    Row("SVM_ML_1", MultilabelHinge(), 1.0),
+    Row("LR_ML (RBF)", MultilabelSoftmax(), rbf=True),
+    Row("SVM_ML (RBF)", MultilabelHinge(), rbf=True),
+    Row("SVM_ML_1 (RBF)", MultilabelHinge(), 1.0, rbf=True),
+    Row("SVM_ML_1, constant", MultilabelHinge(), 1.0, constant=True),
+    Row("LR_ML, constant", MultilabelSoftmax(), constant=True),
+)
+
+
+def grid(setting: Setting, *, large: bool) -> Grid:
+    """Give C and the widths of the RBF kernel, in multiples of 1 / (d var X)."""
+    Cs = tuple(2.0**power for power in setting.of(range(-10, 11, 2), range(-6, 7, 4), range(1)))
+    widths = setting.of((0.25, 0.5, 1.0, 2.0), (0.5,), (1.0,))
+    folds = setting.of(3 if large else 5, 2, 2)
+    return Grid(
+        Cs[2:-2] if large else Cs,
+        widths[1:3] if large else widths,
+        folds,
+        *setting.of((1e-3, 200), (1e-2, 50), (0.1, 3)),
+    )
+
+
+def run(name: str, setting: Setting) -> Reproduction:
+    """Cross-validate C, the width and the threshold for every metric by itself, as the thesis does."""
+    data = setting.data.load(name, alone=False)
+    large = len(data.y) > 3000
+    tried = grid(setting, large=large)
+    rows = [
+        row for row in ROWS if not (row.rbf and (large or setting.of(False, "_1" not in row.name, False)))
+    ]
+    splits = _splits(setting, data, name)
+    jobs = [
+        partial(_trial, row, data, train, test, tried, setting.seed) for row in rows for train, test in splits
+    ]
+    trials = run_all(setting, "train", jobs, "rows")
+    figures: list[Figure] = []
+    for at, row in enumerate(rows):
+        found = trials[at * len(splits) : (at + 1) * len(splits)]
+        printed = PAPER[name].get(row.name)
+        for place, (column, metric) in enumerate(METRICS.items()):
+            small = metric in LOSSES
+            values = [100.0 * trial[metric] for trial in found]
+            paper = None if printed is None else printed[place] * (100.0 if small else 1.0)
+            figures.append(over_splits(row.name, column, values, paper, note=_note(row, name)))
+    return Reproduction(tuple(figures), _protocol(data, splits, tried, name), _notes(name, large=large))
+
+
+def _note(row: Row, name: str) -> str:
+    return "b" if name == "yeast" and not row.rbf else "a"
+
+
+def _splits(setting: Setting, data: Examples, name: str) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """Give the published division where there is one, then random ones of the same sizes."""
+    n, train = len(data.y), TRAINING[name]
+    if n <= train:
+        train = 2 * n // 3
+    rows = np.arange(n)
+    splits = [(rows[:train], rows[train:])] if data.parts else []
+    for seed in range(setting.of(5, 3, 2) - len(splits)):
+        mixed = setting.rng(seed).permutation(n)
+        splits.append((mixed[:train], mixed[train:]))
+    return splits
+
+
+def _trial(
+    row: Row, data: Examples, train: NDArray[np.intp], test: NDArray[np.intp], tried: Grid, seed: int
+) -> dict[str, float]:
+    """Give the test value of each metric, with the parameters and threshold that are best for it."""
+    X, last = _prepared(row, data, train, test)
+    Y, wanted = data.y[train], data.y[test] > 0
+    relevant = Y > 0
+    count = len(tried.Cs) * (len(tried.widths) if row.rbf else 1)
+    held = np.zeros((count, *Y.shape))
+    parts = np.array_split(np.random.default_rng([seed, 7]).permutation(len(train)), tried.folds)
+    for part in parts:
+        inner = np.setdiff1d(np.arange(len(train)), part)
+        for place, (scores,) in enumerate(row.candidates(X[inner], Y[inner], [X[part]], tried)):
+            held[place, part] = scores
+    final = [scores for (scores,) in row.candidates(X, Y, [last], tried)]
+    thresholds = [tuned_thresholds(relevant, scores, float(relevant.sum(axis=1).mean())) for scores in held]
+    found: dict[str, float] = {}
+    for metric in METRICS.values():
+        values = [
+            value_of(metric, relevant, scores, cut.get(metric, 0.0))
+            for scores, cut in zip(held, thresholds, strict=True)
+        ]
+        best = int(np.argmin(values) if metric in LOSSES else np.argmax(values))
+        found[metric] = value_of(metric, wanted, final[best], thresholds[best].get(metric, 0.0))
+    return found
+
+
+def value_of(metric: str, relevant: NDArray[np.bool_], scores: Floats, threshold: float) -> float:
+    """Give one metric; of all of them `solvers.multilabel_metrics` makes a table, which takes far longer."""
+    if metric == "rank_loss":
+        return float(label_ranking_loss(relevant, scores))
+    predicted = scores > threshold
+    if metric == "hamming_loss":
+        return float(np.mean(relevant != predicted))
+    if metric == "subset_accuracy":
+        return float(np.mean((relevant == predicted).all(axis=1)))
+    axis = {"f1_micro": None, "f1_macro": 0}.get(metric, 1)
+    hits = np.sum(relevant & predicted, axis=axis)
+    if metric == "accuracy":
+        either = np.sum(relevant | predicted, axis=axis)
+        return float(np.mean(np.where(either > 0, hits / np.maximum(either, 1), 1.0)))
+    both = np.sum(relevant, axis=axis) + np.sum(predicted, axis=axis)
+    empty = 1.0 if metric == "f1_instance" else 0.0
+    return float(np.mean(np.where(both > 0, 2.0 * hits / np.maximum(both, 1), empty)))
+
+
+def _prepared(
+    row: Row, data: Examples, train: NDArray[np.intp], test: NDArray[np.intp]
+) -> tuple[Floats, Floats]:
+    """Scale columns to [0, 1] by the training rows; these of 0 and 1 stay what they are."""
+    X = data.X.toarray() if hasattr(data.X, "toarray") else data.X
+    low, high = X[train].min(axis=0), X[train].max(axis=0)
+    X = (X - low) / np.where(high > low, high - low, 1.0)
+    if row.constant:
+        X = np.column_stack([X, np.ones(len(X))])
+    return X[train], X[test]
+
+
+def _protocol(data: Examples, splits: Sequence[Any], tried: Grid, name: str) -> dict[str, str]:
+    published = "the published division and random ones" if data.parts else "random divisions"
+    train, test = splits[0]
+    return {
+        "data": f"{name}: {len(train):,} training and {len(test):,} test rows, d {data.X.shape[1]:,}, m"
+        f" {data.y.shape[1]}; {len(splits)} times: {published}",
+        "model": f"C of {tried.Cs[0]:g} to {tried.Cs[-1]:g} ({len(tried.Cs)} values), {len(tried.widths)} RBF"
+        f" widths around 1/(d var X), by {tried.folds}-fold cross-validation for each metric by itself, with"
+        " the threshold; RLoss and HLoss times 100",
+    }
+
+
+def _notes(name: str, *, large: bool) -> dict[str, str]:
+    notes = {
+        "a": "the thesis has Mulan's division, 10-fold cross-validation, grids of C from 2^-20 and of the"
+        " width from 2^-15 to 2^3, and 71 thresholds; ours are coarser grids, fewer folds and the best"
+        " threshold there is. It does not say how features are scaled: ours lie in [0, 1]",
+    }
+    if name == "yeast":
+        notes["b"] = (
+            "the linear rows of the thesis are far behind its RBF ones: with features around 0 and no"
+            " constant feature a linear score cannot favour frequent labels. Scaling to [0, 1] lets it, and"
+            " so does a constant (rows 'constant'), and then linear is nearly as good as RBF"
+        )
+    if large:
+        notes["c"] = "rows of the RBF kernel are left out here, for their matrices take hours together"
+    return notes
+
+
+TABLES = tuple(
+    Table(
+        f"multilabel-{name}", f"Metrics of multilabel losses on {name} (%)",
+        f"Lapin's thesis, table 6.1{1 if name == 'yeast' else 0}", partial(run, name), (name,),
+    )
+    for name in PAPER
+)  # fmt: skip
