@@ -62,6 +62,7 @@ from solvers.stopping import Status, StoppingCriteria
 if TYPE_CHECKING:
     from solvers.average_top.estimators import AverageTopKClassifier, AverageTopKRegressor
     from solvers.estimators import TopKClassifier
+    from solvers.multilabel_estimator import MultilabelClassifier
     from solvers.multitask.estimator import MultitaskClassifier
     from solvers.privileged import LearnedWeightsSVC, SVMPlusClassifier, WeightedSVC
 
@@ -92,6 +93,7 @@ __all__ = [
     "Loss",
     "MaxHinge",
     "MeanRisk",
+    "MultilabelClassifier",
     "MultilabelHinge",
     "MultilabelSoftmax",
     "MultitaskClassifier",
@@ -150,6 +152,7 @@ __all__ = [
 _ESTIMATORS = {
     "AverageTopKClassifier": "solvers.average_top.estimators",
     "AverageTopKRegressor": "solvers.average_top.estimators",
+    "MultilabelClassifier": "solvers.multilabel_estimator",
     "TopKClassifier": "solvers.estimators",
     "LearnedWeightsSVC": "solvers.privileged",
     "MultitaskClassifier": "solvers.multitask.estimator",

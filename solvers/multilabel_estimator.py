@@ -1,0 +1,297 @@
+"""The scikit-learn face of learning with several labels an example."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.model_selection import KFold
+from sklearn.utils import Tags, check_consistent_length
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from solvers.errors import InvalidProblemError
+from solvers.estimator_support import combined_weights, seed_of
+from solvers.estimator_training import Training
+from solvers.kernel_functions import Kernel
+from solvers.losses.base import Loss, checked_k
+from solvers.losses.registry import make_loss
+from solvers.multilabel_metrics import THRESHOLD_RULES, tuned_thresholds
+from solvers.multilabel_targets import TargetForm, Targets, are_sets, in_form, indicator_of
+from solvers.state import SolveResult
+from solvers.typing import Float64Array
+
+#: The rule that predicts the same number of labels for every row.
+TOP_K = "top_k"
+#: Gamma of a hinge where none is given, that of the thesis's experiments.
+_SMOOTHING = 1.0
+
+
+# scikit-learn has no types.
+class MultilabelClassifier(Training, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Classifier of examples with several labels each, with a duality gap that says how far training got.
+
+    It minimises, with W = (coef_, intercept_), lam = 1/(n C) and Y_i the labels of example i,
+
+        P(W) = lam/2 |W|_F^2 + (1/n) sum_i Phi(W^T x_i; Y_i)
+
+    The losses rank the labels of an example before all others (M. Lapin, "Image Classification with Limited
+    Training Data and Class Ambiguity", 2017, chapter 6); which of them are predicted is decided by one
+    threshold on the scores, chosen for a metric.
+
+    Parameters
+    ----------
+    loss : str or Loss, default="multilabel_hinge"
+        "multilabel_hinge", max(0, 1 + max_{j not in Y} s_j - min_{y in Y} s_y); "multilabel_softmax", the
+        cross entropy with all labels of Y equally likely, which needs at least one label per row; or binary
+        relevance, "one_vs_all_hinge" and "one_vs_all_logistic"; or one of these as a value.
+    C : float, default=1.0
+        Weight of the losses against the regulariser.
+    smoothing : float, default=None
+        Gamma of a hinge's Moreau envelope, 0 for the hinge itself; None for 1 with a hinge.
+    solver : str, default="dual_ascent"
+        `method` of `solve`: also "lbfgs" for smooth losses, "sdca", "fw" and the others of its kind.
+    tol : float, default=1e-3
+        Relative duality gap to reach.
+    max_passes : int, default=1000
+        Budget of passes over the examples; a ConvergenceWarning says where it ran out.
+    fit_intercept : bool, default=True
+        Learn a bias through an appended feature that is always 1; it is regularised like every other weight.
+    threshold : float or str, default="f1_micro"
+        Labels with higher scores are predicted.  A number; or the metric for which it is chosen: "f1_micro",
+        "f1_macro", "f1_instance", "accuracy", "subset_accuracy" or "hamming_loss"; or "cardinality", as many
+        labels a row on average as in training; or "top_k", the k highest of every row instead.
+    cv : int or None, default=3
+        Folds by which the threshold is chosen, from scores of rows that a model has not seen: so many
+        trainings more.  None chooses it on the training rows themselves.  Rows of weight 0 have no say.
+    k : int, default=None
+        Labels of "top_k" and `predict_top_k`; None for the mean number of labels of a row, rounded.
+    kernel, gamma, degree, coef0 : default=None
+        As in TopKClassifier: None for a linear classifier, or "linear", "rbf", "polynomial", "chi2",
+        "precomputed" or a Kernel.
+    random_state : int, RandomState or None, default=0
+        Of the order in which examples are visited, and of the folds.
+
+    Attributes
+    ----------
+    classes_ : (m,) labels; of an indicator matrix the numbers of its columns.
+    coef_ : (m, d) float64.
+    intercept_ : (m,) float64, zeros without fit_intercept.
+    threshold_ : float, already taken off by `decision_function`; 0 for "top_k" and single labels.
+    k_ : int, labels of "top_k".
+    multilabel_ : bool, False where `fit` was given one label a row (n,): the highest score is then predicted,
+        and with two classes coef_, intercept_ and the scores are the second's minus the first's.
+    kernel_, support_, dual_coef_ : with a kernel, as in TopKClassifier; coef_ is there for "linear" only.
+    n_features_in_, feature_names_in_, n_iter_, primal_, dual_, dual_gap_, relative_gap_, status_, history_ :
+        as in TopKClassifier.
+    """
+
+    def __init__(
+        self,
+        loss: str | Loss = "multilabel_hinge",
+        C: float = 1.0,
+        smoothing: float | None = None,
+        solver: str = "dual_ascent",
+        tol: float = 1e-3,
+        *,
+        max_passes: int = 1000,
+        fit_intercept: bool = True,
+        threshold: float | str = "f1_micro",
+        cv: int | None = 3,
+        k: int | None = None,
+        kernel: str | Kernel | None = None,
+        gamma: float | str | None = None,
+        degree: int | None = None,
+        coef0: float | None = None,
+        random_state: Any = 0,
+    ) -> None:
+        self.loss = loss
+        self.C = C
+        self.smoothing = smoothing
+        self.solver = solver
+        self.tol = tol
+        self.max_passes = max_passes
+        self.fit_intercept = fit_intercept
+        self.threshold = threshold
+        self.cv = cv
+        self.k = k
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on X (n, d), dense or sparse, float32 or float64, and the labels of its rows.
+
+        Parameters
+        ----------
+        y : an indicator matrix (n, m) of 0 and 1, dense or sparse; n sets of labels, as MultiLabelBinarizer
+            takes them; or one label a row, (n,).
+        sample_weight : (n,), how often each example counts, None once.
+
+        Raises
+        ------
+        InvalidProblemError (a ValueError) : a parameter or the data cannot make a problem.
+        UnsupportedCombinationError (a ValueError) : a loss, smoothing and solver that do not go together.
+        NonFiniteError : the numbers overflowed.
+        """
+        X, y = self._checked(X, y)
+        targets = Targets.of(y)
+        weights = self._weights(sample_weight, X, targets)
+        multilabel = targets.form is not TargetForm.SINGLE
+        rule, k = self._rule(), self._labels_of_top_k(targets)
+        result = self._fitted(X, targets, weights, np.arange(len(targets.codes)))
+        self._keep_result(result, two_as_one=not multilabel)
+        self.classes_, self._form, self.multilabel_ = targets.classes, targets.form, multilabel
+        self.k_, self.threshold_, self._by_rank = k, 0.0, rule == TOP_K
+        if multilabel and rule != TOP_K:
+            self.threshold_ = rule if isinstance(rule, float) else self._tuned(rule, X, targets, weights)
+        return self
+
+    def decision_function(self, X: Any) -> Float64Array:
+        """Give the scores of X less the threshold, (rows, m): labels above 0 are those that are predicted.
+
+        With single labels of two classes (rows,): positive for the second class.
+        """
+        check_is_fitted(self, "classes_")
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        scores = self._raw_scores(X) - self.threshold_
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> Any:
+        """Give the labels of each row in the form that `fit` was given.
+
+        An indicator matrix (rows, m) of 0 and 1; a list of tuples of labels; or (rows,) single labels.
+        """
+        scores = self._scores(X)
+        if self._form is TargetForm.SINGLE:
+            return self.classes_[scores.argmax(axis=1)]
+        return in_form(self._chosen(scores), self._form, self.classes_)
+
+    def predict_top_k(self, X: Any, k: int | None = None) -> np.ndarray[Any, Any]:
+        """Give the k labels with the highest scores, shape (rows, k), best first; k is `k_` by default."""
+        scores = self._scores(X)
+        k = self.k_ if k is None else self._checked_k(k, len(self.classes_))
+        labels: np.ndarray[Any, Any] = self.classes_[np.argsort(-scores, axis=1, kind="stable")[:, :k]]
+        return labels
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Give the share of rows whose labels are predicted exactly (subset accuracy).
+
+        A row with a label that was not there in training is a miss.
+        """
+        scores = self._scores(X)
+        check_consistent_length(scores, y)
+        relevant, known = indicator_of(y, self._form, self.classes_)
+        if self._form is TargetForm.SINGLE:
+            right = relevant[np.arange(len(scores)), scores.argmax(axis=1)]
+        else:
+            right = (relevant == self._chosen(scores)).all(axis=1) & known
+        return float(np.average(right, weights=sample_weight))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.classifier_tags.multi_label = True
+        tags.target_tags.multi_output = True
+        return self._kernel_tags(tags)
+
+    def _checked(self, X: Any, y: Any) -> tuple[Any, Any]:
+        options = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C"}
+        if not are_sets(y):
+            X, y = validate_data(self, X, y, multi_output=True, **options)
+            return X, y
+        X = validate_data(self, X, **options)
+        check_consistent_length(X, y)
+        return X, y
+
+    def _weights(self, sample_weight: Any, X: Any, targets: Targets) -> Float64Array | None:
+        if sample_weight is None:
+            return None
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        single = targets.form is TargetForm.SINGLE
+        return combined_weights(weights, None, targets.classes, targets.codes) if single else weights
+
+    def _fitted(
+        self, X: Any, targets: Targets, weights: Float64Array | None, rows: NDArray[np.intp]
+    ) -> SolveResult:
+        """Train on some rows."""
+        loss = make_loss(self.loss) if isinstance(self.loss, str) else self.loss
+        smoothing = self.smoothing
+        if smoothing is None:
+            m = len(targets.classes)
+            smoothing = _SMOOTHING if isinstance(loss, Loss) and not loss.form(m).smooth else 0.0
+        part = X if len(rows) == X.shape[0] else self._part(X, rows, rows)
+        kept = None if weights is None else weights[rows]
+        return self._train(part, targets.codes[rows], kept, loss, smoothing, label_sets=targets.sets)
+
+    def _part(self, X: Any, rows: NDArray[np.intp], trained: NDArray[np.intp]) -> Any:
+        """Give rows of X; of a kernel matrix also the columns of the rows that are trained on."""
+        pairwise = self.__sklearn_tags__().input_tags.pairwise
+        return X[np.ix_(rows, trained)] if pairwise else X[rows]
+
+    def _tuned(self, rule: str, X: Any, targets: Targets, weights: Float64Array | None) -> float:
+        """Choose the threshold by a rule."""
+        counted = np.arange(X.shape[0]) if weights is None else np.flatnonzero(weights > 0.0)
+        relevant = targets.indicator[counted]
+        scores = self._unseen_scores(X, targets, weights, counted)
+        return tuned_thresholds(relevant, scores, float(relevant.sum(axis=1).mean()))[rule]
+
+    def _unseen_scores(
+        self, X: Any, targets: Targets, weights: Float64Array | None, counted: NDArray[np.intp]
+    ) -> Float64Array:
+        """Give scores of the rows `counted`; where there are folds by models that have not seen them."""
+        folds = None if self.cv is None else min(checked_k(self.cv, "cv"), len(counted))
+        if folds is None or folds < 2:
+            return self._raw_scores(X[counted])
+        scores = np.empty((len(counted), len(targets.classes)))
+        splits = KFold(folds, shuffle=True, random_state=seed_of(self.random_state))
+        for train, test in splits.split(counted):
+            rows = counted[train]
+            result = self._fitted(X, targets, weights, rows)
+            part = self._part(X, counted[test], rows)
+            linear = self.kernel is None
+            scores[test] = result.decision_function(self._with_intercept(part) if linear else part)
+        return scores
+
+    def _scores(self, X: Any) -> Float64Array:
+        """Scores (rows, m); of two single classes, only their difference means anything."""
+        scores = self.decision_function(X)
+        return scores if scores.ndim == 2 else np.column_stack([-scores, scores])
+
+    def _chosen(self, scores: Float64Array) -> NDArray[np.bool_]:
+        """Say which labels are predicted."""
+        if not self._by_rank:
+            return np.asarray(scores > 0.0)
+        best = np.argsort(-scores, axis=1, kind="stable")[:, : self.k_]
+        chosen = np.zeros(scores.shape, dtype=np.bool_)
+        np.put_along_axis(chosen, best, True, axis=1)
+        return chosen
+
+    def _rule(self) -> float | str:
+        """Give the threshold as a float, or the rule by which it is chosen."""
+        rules, given = (*THRESHOLD_RULES, TOP_K), cast("Any", self.threshold)
+        if isinstance(given, str):
+            if given not in rules:
+                raise InvalidProblemError(
+                    f"there is no rule {given!r} for the threshold; take one of {', '.join(rules)}"
+                )
+            return given
+        if isinstance(given, bool) or not isinstance(given, Real):
+            raise InvalidProblemError(f"threshold is {given!r}; give a number or a rule's name")
+        return float(given)
+
+    def _labels_of_top_k(self, targets: Targets) -> int:
+        m = len(targets.classes)
+        if self.k is not None:
+            return self._checked_k(self.k, m)
+        return int(np.clip(np.rint(targets.sets.sizes[targets.codes].mean()), 1, m))
+
+    def _checked_k(self, k: Any, m: int) -> int:
+        checked = checked_k(k, type(self).__name__)
+        if checked > m:
+            raise InvalidProblemError(f"k is {checked} but there are {m} classes; take k <= {m}")
+        return checked
