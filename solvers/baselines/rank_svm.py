@@ -19,7 +19,7 @@ import numba as nb
 import numpy as np
 
 from solvers.errors import InvalidProblemError
-from solvers.privileged.checks import positive_number
+from solvers.privileged.checks import budget, positive_number
 from solvers.problem import relative_gap
 from solvers.typing import Float64Array, Int64Array
 
@@ -64,6 +64,7 @@ def solve_rank_svm(
     if not pairs.any():
         raise InvalidProblemError("no example has one label and lacks another; give labels that tell apart")
     C, tol = positive_number("C", C), positive_number("tol", tol)
+    max_passes = budget("max_passes", max_passes)
     caps = C / np.maximum(pairs, 1)
     starts = np.concatenate([[0], np.cumsum(pairs)]).astype(np.int64)
     a, W = np.zeros(starts[-1]), np.zeros((X.shape[1], has.shape[1]))

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from solvers.errors import InvalidProblemError
-from solvers.privileged.checks import positive_number
+from solvers.privileged.checks import budget, positive_number
 from solvers.problem import relative_gap
 from solvers.typing import Float64Array
 
@@ -74,6 +74,7 @@ def solve_top_push(
             f"positive has the shape {mask.shape} and {int(mask.sum())} positives; give a row for each of"
             f" {X.shape[0]} examples, with positives and negatives"
         )
+    max_rounds = budget("max_rounds", max_rounds)
     problem = _Problem(X, mask, positive_number("lam", lam))
     return _ascend(problem, positive_number("tol", tol), max_rounds)
 

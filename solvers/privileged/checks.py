@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,13 @@ def number_from_zero(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= float(value) < math.inf:
         raise InvalidProblemError(f"{name} is {value!r}; give a number of at least 0")
     return float(value)
+
+
+def budget(name: str, value: Any) -> int:
+    """Give a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise InvalidProblemError(f"{name} is {value!r}; give a whole number of at least 1")
+    return int(value)
 
 
 def signs(y: Any) -> Float64Array:

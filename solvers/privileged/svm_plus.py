@@ -25,7 +25,7 @@ import numpy as np
 
 from solvers.errors import InvalidProblemError
 from solvers.privileged.certified import solve_certified
-from solvers.privileged.checks import gram_matrix, positive_number, refuse_size, signs
+from solvers.privileged.checks import budget, gram_matrix, positive_number, refuse_size, signs
 from solvers.privileged.interior_point import QuadraticProgram
 from solvers.privileged.weighted_svm import DualSVMResult, balanced, refuse_reversed
 from solvers.typing import Float64Array
@@ -69,6 +69,7 @@ def solve_svm_plus(
     y = signs(y)
     n = len(y)
     C, gamma, tol = positive_number("C", C), _gamma(gamma), positive_number("tol", tol)
+    max_rounds = budget("max_rounds", max_rounds)
     K = gram_matrix("K", K, n)
     correcting = gram_matrix("K_privileged", K_privileged, n)
     refuse_size(2 * n, "SVM+")

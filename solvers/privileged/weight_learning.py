@@ -24,7 +24,14 @@ import numpy as np
 from scipy import linalg, optimize
 
 from solvers.errors import InvalidProblemError, NonFiniteError
-from solvers.privileged.checks import finite_vector, gram_matrix, instance_weights, refuse_size, signs
+from solvers.privileged.checks import (
+    budget,
+    finite_vector,
+    gram_matrix,
+    instance_weights,
+    refuse_size,
+    signs,
+)
 from solvers.privileged.margin_losses import MarginLoss
 from solvers.typing import Float64Array
 
@@ -159,6 +166,7 @@ def learn_weights(
     n = len(y)
     K = gram_matrix("K", K, n)
     refuse_size(n, "weight learning")
+    max_steps = budget("max_steps", max_steps)
     rows = np.asarray(K_validation, dtype=np.float64)
     if rows.shape != (len(y_validation), n):
         raise InvalidProblemError(

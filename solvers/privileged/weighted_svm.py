@@ -17,7 +17,14 @@ import numpy as np
 
 from solvers.errors import CertificateError
 from solvers.privileged.certified import solve_certified
-from solvers.privileged.checks import gram_matrix, instance_weights, positive_number, refuse_size, signs
+from solvers.privileged.checks import (
+    budget,
+    gram_matrix,
+    instance_weights,
+    positive_number,
+    refuse_size,
+    signs,
+)
 from solvers.privileged.interior_point import QuadraticProgram
 from solvers.problem import relative_gap
 from solvers.typing import Float64Array
@@ -84,7 +91,7 @@ def solve_weighted_svm(
     y = signs(y)
     c = instance_weights(c, y)
     K = gram_matrix("K", K, len(y))
-    tol = positive_number("tol", tol)
+    tol, max_rounds = positive_number("tol", tol), budget("max_rounds", max_rounds)
     used = np.flatnonzero(c > 0.0)
     refuse_size(len(used), "a weighted SVM")
     y_used = y[used]

@@ -92,6 +92,7 @@ def test_a_row_of_zeros_is_no_division() -> None:
         ({"labels": np.ones((4, 2))}, "no example has one label and lacks another"),
         ({"labels": np.ones((3, 2))}, "give a row of each for every example"),
         ({"C": 0.0}, "C is 0.0"),
+        ({"max_passes": True}, "max_passes is True"),
         ({"tol": np.nan}, "tol is nan"),
     ],
 )

@@ -103,6 +103,7 @@ def test_the_projection_is_the_nearest_balanced_point() -> None:
         ({"positive": np.ones(4, dtype=bool)}, "4 positives; give a row for each of 4"),
         ({"positive": np.array([True, False])}, "give a row for each of 4"),
         ({"lam": 0.0}, "lam is 0.0"),
+        ({"max_rounds": -1}, "max_rounds is -1"),
         ({"tol": -1.0}, "tol is -1.0"),
     ],
 )

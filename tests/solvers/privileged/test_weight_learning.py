@@ -175,6 +175,7 @@ def test_learning_puts_outliers_aside() -> None:
         ({"K_validation": np.ones((3, 5))}, "K_validation has the shape"),
         ({"y_validation": [1, 1, 1]}, "all labels are equal"),
         ({"start": -1.0}, "at least 0"),
+        ({"max_steps": 2.5}, "max_steps is 2.5; give a whole number"),
         ({"start": [1.0, 0.0, 1.0, 0.0]}, "only one class"),
     ],
 )

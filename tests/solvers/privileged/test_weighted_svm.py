@@ -122,6 +122,7 @@ def test_a_budget_of_few_rounds_is_told_by_the_gap() -> None:
         ({"c": [1, 1, 1]}, "one number for each of 4"),
         ({"K": np.eye(3)}, "kernel of 4 examples"),
         ({"tol": 0.0}, "tol is 0.0"),
+        ({"max_rounds": 0}, "max_rounds is 0; give a whole number"),
     ],
 )
 def test_refusals(change, message) -> None:
