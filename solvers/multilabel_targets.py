@@ -102,7 +102,7 @@ def indicator_of(
         return np.asarray(dense != 0), np.ones(len(dense), dtype=np.bool_)
     if form is TargetForm.SINGLE:
         rows = np.asarray(column_or_1d(y)[:, None] == classes)
-        return rows, rows.any(axis=1)
+        return rows, np.asarray(rows.any(axis=1))
     if not are_sets(y):
         raise InvalidProblemError("y is no sequence of sets, as it was in fit; give a set of labels per row")
     place = {label: j for j, label in enumerate(classes.tolist())}

@@ -117,8 +117,8 @@ class LossForm:
         if label_sets is None:
             if self.needs_label_sets:
                 raise InvalidProblemError(
-                    f"the loss {name} is for examples with several labels; give their label sets, or take a "
-                    "loss of single labels"
+                    f"the loss {name} is for examples with several labels; give their label sets (the "
+                    "estimator is MultilabelClassifier), or take a loss of single labels"
                 )
             return self
         if not self.takes_label_sets:
