@@ -211,10 +211,10 @@ class WorkerCalls:
 
     def _check_workers(self, tasks: _Tasks) -> None:
         alive = self._watch.alive()
-        # Also one that has done its part: what it answered is gone with it.
+        # Also one that has done its part: what it answered is still with it.
         if gone := [worker for worker in _workers(tasks) if worker not in alive]:
             raise WorkersLost(gone, "is gone")
-        if silent := self._watch.silent(_workers(task for task in tasks if not task.future.done())):
+        if silent := self._watch.silent(_workers(tasks)):
             raise WorkersLost(silent, f"has been silent for {self._watch.silence:g} s")
 
     def _answers(self, tasks: _Tasks, wanted: Sequence[int], deadline: float) -> list[Any]:

@@ -1,9 +1,9 @@
 """Finds tasks that will not end although their workers are there.
 
-Their workers are asked now and then, directly.  A task is stuck where its call neither computes nor reads,
-where its worker takes up no tasks because Dask has paused it, or where a message that Dask should send is
-held back: scheduler, workers and client collect messages for a moment, until a time of the clock, and where
-that jumps back meanwhile, the moment lasts as long as the jump.
+Their workers are asked now and then, directly.  A task is stuck where its call neither computes nor reads nor
+writes, where its worker takes up no tasks because Dask has paused it, or where a message that Dask should
+send is held back: scheduler, workers and client collect messages for a moment, until a time of the clock, and
+where that jumps back meanwhile, the moment lasts as long as the jump.
 
 Time counts only between answers: a worker that was stopped, or a machine that slept, has lost none.
 """
@@ -26,7 +26,7 @@ LOOK_SECONDS = 5.0
 STUCK_SECONDS = 20.0
 # Dask pauses a worker at a peak of its memory and lets it go on a moment later.
 PAUSED_SECONDS = 15.0
-# A call that computes all the same without ending a stretch of its work for so long is in an endless loop.
+# A call that ends no stretch of its work for so long, whatever else it does, is in an endless loop or queue.
 TASK_SECONDS = 3600.0
 # A living call uses a larger share of a processor than this, on whatever machine.
 _ALIVE = 1e-3
@@ -48,7 +48,7 @@ class _Watched:
 class StuckTasks:
     """Watches some tasks that are not done, until one of them has long shown no sign of life.
 
-    `stillness` is how long a call may neither compute nor read, in seconds.
+    `stillness` is how long a call may neither compute nor read nor write, in seconds.
     """
 
     def __init__(self, client: Client, stillness: float) -> None:
@@ -91,12 +91,13 @@ class StuckTasks:
         running = signs is not None and signs.state in _RUNNING
         watched.paused = watched.paused + seconds if paused and not running else 0.0
         watched.idle = watched.idle + seconds if signs is None and not paused else 0.0
-        # A call that waits for its turn behind those of others is theirs to end.
-        if signs is None or before is None or before.state != signs.state or signs.state == "ready":
+        if signs is None or before is None or before.state != signs.state:
             watched.still = watched.lapless = 0.0
             return watched
-        watched.still = watched.still + seconds if _is_still(before, signs, seconds) else 0.0
-        watched.lapless = watched.lapless + seconds if running and before.laps == signs.laps else 0.0
+        # One that waits for its turn behind the calls of others, or for an answer of theirs, may be still.
+        still = running and _is_still(before, signs, seconds)
+        watched.still = watched.still + seconds if still else 0.0
+        watched.lapless = 0.0 if running and before.laps != signs.laps else watched.lapless + seconds
         return watched
 
     def _judged(self, watched: _Watched, worker: str, info: Mapping[str, Any]) -> str | None:
@@ -109,8 +110,8 @@ class StuckTasks:
             return why_paused(info)
         if watched.still > self._stillness:
             return (
-                f"is there, but has neither computed nor read anything for {watched.still:.0f} s: start it"
-                " anew if that goes on"
+                f"is there, but has not computed, read or written anything for {watched.still:.0f} s: start"
+                " it anew if that goes on"
             )
         if watched.lapless > TASK_SECONDS:
             return "did not end its task in time"
@@ -140,4 +141,4 @@ def why_paused(info: Mapping[str, Any]) -> str:
 def _is_still(before: Signs, after: Signs, seconds: float) -> bool:
     """Whether a call has done nothing in between; a thread that has ended since was alive."""
     worked = abs(after.cpu - before.cpu) > _ALIVE * seconds
-    return not worked and before.read == after.read and before.laps == after.laps
+    return not worked and before.moved == after.moved and before.laps == after.laps

@@ -1,7 +1,7 @@
 """Signs of life of the calls on a worker, read beside them.
 
-A call that computes, compiles or reads uses a processor or moves bytes, however slow the machine or the disk
-is; one that hangs in a lock or on a disk that is gone does neither, while the heart of its worker beats on.
+A call that computes, compiles, reads or writes uses a processor or moves bytes, however slow the machine or
+the disk is; one that hangs in a lock or on a disk that is gone does neither, while its worker's heart beats.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,12 +29,12 @@ class Signs(NamedTuple):
     """What a worker says of a call that it has to do.
 
     `state` is Dask's word for where it is.  The others are sums over the call's threads, or over more, of
-    which only the growth says something: seconds of processors, bytes read, stretches of work ended.
+    which only the growth says something: seconds of processors, bytes read and written, laps of its clocks.
     """
 
     state: str
     cpu: float
-    read: int
+    moved: int
     laps: int
 
 
@@ -47,24 +48,31 @@ def signs_of(keys: Sequence[str], dask_worker: Any) -> dict[str, Signs]:
     threads = [
         thread for thread in threading.enumerate() if thread.ident in ours or thread.name.startswith(_HELPERS)
     ]
-    spent, read = sum(map(_cpu_seconds, threads)), sum(map(_bytes_read, threads))
-    return {key: Signs(state, spent, read, Clock.laps) for key, state in states.items()}
+    spent = sum(map(_cpu_seconds, threads)) if _tells_cpu() else time.process_time()
+    moved = sum(map(_bytes_moved, threads))
+    return {key: Signs(state, spent, moved, Clock.laps) for key, state in states.items()}
+
+
+@lru_cache(1)
+def _tells_cpu() -> bool:
+    """Whether the system says what a thread has used, of which this one has used something."""
+    return _cpu_seconds(threading.current_thread()) > 0.0
 
 
 def _cpu_seconds(thread: threading.Thread) -> float:
-    """Processor seconds of a thread, of the whole process where the system does not say; 0 once it ended."""
+    """Processor seconds of a thread; 0 once it ended."""
     try:
         text = (_TASKS / str(thread.native_id) / "schedstat").read_text(encoding="ascii")
     except OSError:
-        return 0.0 if _TASKS.exists() else time.process_time()
+        return 0.0
     return 1e-9 * int(text.split()[0])
 
 
-def _bytes_read(thread: threading.Thread) -> int:
-    """Bytes that a thread has read from files or a disk; 0 where the system does not say."""
+def _bytes_moved(thread: threading.Thread) -> int:
+    """Bytes that a thread has read and written, by its own account and that of the disks; 0 once it ended."""
     try:
         lines = (_TASKS / str(thread.native_id) / "io").read_text(encoding="ascii").splitlines()
     except OSError:
         return 0
     counts = dict(line.split(": ") for line in lines)
-    return int(counts.get("rchar", 0)) + int(counts.get("read_bytes", 0))
+    return sum(int(counts.get(name, 0)) for name in ("rchar", "wchar", "read_bytes", "write_bytes"))

@@ -89,7 +89,7 @@ def test_worker_hangs(chaos: Chaos, rng: random.Random) -> None:
     cluster = chaos.cluster().start(once(chaos, ORDER, rng.randrange(10, 80), "hang"))
     ended = chaos.train(*FREE, "--silence", 4, on=cluster).wait()
     assert chaos.conclude(ended)["primal"] == chaos.undisturbed["primal"]
-    assert "is there, but has neither computed nor read anything for" in ended.err
+    assert "is there, but has not computed, read or written anything for" in ended.err
     chaos.row.repeated = cluster.extra_rounds()
     assert cluster.extra_rounds() < 2
 

@@ -67,7 +67,7 @@ def test_blocks_of_a_call_that_hangs_move(
     finally:
         over.set()
     assert np.array_equal(result.W, expected.W)
-    assert f"worker {hung[0]} is there, but has neither computed nor read anything" in caplog.text
+    assert f"worker {hung[0]} is there, but has not computed, read or written anything" in caplog.text
 
 
 def _workers(client: Client) -> list[str]:
@@ -120,7 +120,7 @@ def test_slow_work_is_waited_for(client: Client, tmp_path: Path, work: Callable[
 def test_a_worker_that_hangs_gets_no_more_work(client: Client) -> None:
     calls, worker = WorkerCalls(client, silence=STILLNESS), _workers(client)[0]
     try:
-        with pytest.raises(WorkersLost, match="neither computed nor read"):
+        with pytest.raises(WorkersLost, match="has not computed, read or written"):
             calls.run([Call(worker, hang, ())])
         time.sleep(2 * STILLNESS)
         assert worker not in calls.trusted_workers(), "its heart beats on"
@@ -187,6 +187,13 @@ def test_an_endless_loop_is_found_after_an_hour(clock: list[float]) -> None:
     stuck = StuckTasks(client, 60.0)
     assert not looks(stuck, clock, 7200.0), "work ends now and then"
     client.work = (5.0, 0)
+    assert not looks(stuck, clock, 3600.0)
+    assert looks(stuck, clock, 12.0) == {"a": "did not end its task in time"}
+
+
+@pytest.mark.parametrize("state", ["waiting", "ready"])
+def test_who_waits_for_others_has_an_hour(clock: list[float], state: str) -> None:
+    stuck = StuckTasks(Answering(Signs(state, 1.0, 1, 1), work=(0.0, 1)), 60.0)
     assert not looks(stuck, clock, 3600.0)
     assert looks(stuck, clock, 12.0) == {"a": "did not end its task in time"}
 
