@@ -70,7 +70,8 @@ def interior_points(program: QuadraticProgram, rounds: int) -> Iterator[Iterate]
     yield point
     for _ in range(rounds):
         try:
-            after = _step(program, point)
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                after = _step(program, point)
         except linalg.LinAlgError:
             return
         if not (np.isfinite(after.x).all() and np.isfinite(after.z).all() and np.isfinite(after.v).all()):
@@ -129,14 +130,14 @@ def _step(program: QuadraticProgram, point: Iterate) -> Iterate:
     room_v = np.where(np.isfinite(room), room, 0.0) * v
     factor = _factored(program.H, z / x + v * inverse)
     across = linalg.cho_solve(factor, program.E.T, check_finite=False)
-    schur = linalg.cho_factor(program.E @ across, lower=True)
+    schur = linalg.cho_factor(program.E @ across, lower=True, check_finite=False)
     dual = program.H @ x + program.q - program.E.T @ point.y - z + v
     primal = program.E @ x - program.e
 
     def direction(to_z: Float64Array, to_v: Float64Array) -> tuple[Float64Array, ...]:
         right = -dual + to_z / x - to_v * inverse
         inside = linalg.cho_solve(factor, right, check_finite=False)
-        dy = linalg.cho_solve(schur, -primal - program.E @ inside)
+        dy = linalg.cho_solve(schur, -primal - program.E @ inside, check_finite=False)
         dx = inside + across @ dy
         return dx, dy, (to_z - z * dx) / x, (to_v + v * dx) * inverse
 

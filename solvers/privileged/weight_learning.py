@@ -100,7 +100,7 @@ def solve_lower(
         if residual <= _TOLERANCE:
             break
         v = c * loss.curvature(t) + floor * largest * loss.steepest
-        change = linalg.solve(_bordered(K, v), -np.append(a + c * u, a.sum()), check_finite=False)
+        change = _solved(_bordered(K, v), -np.append(a + c * u, a.sum()))
         da, db = change[:n], float(change[n])
         K_da = K @ da
         straight, bend, ds = float(K_a @ da), float(K_da @ da), y * (K_da + db)
@@ -137,7 +137,7 @@ def hypergradient(
     by_a = K_validation.T @ outer
     if not v.any():
         return value, -by_a * u
-    adjoint = linalg.solve(_bordered(K, v), np.append(by_a, outer.sum()), transposed=True, check_finite=False)
+    adjoint = _solved(_bordered(K, v).T, np.append(by_a, outer.sum()))
     return value, np.asarray(-adjoint[:-1] * u)
 
 
@@ -239,6 +239,16 @@ def _bordered(K: Float64Array, v: Float64Array) -> Float64Array:
     matrix[n, :n] = 1.0
     matrix[n, n] = 0.0
     return matrix
+
+
+def _solved(matrix: Float64Array, right: Float64Array) -> Float64Array:
+    """Solve, in the sense of least squares where elimination meets a zero: v can be too small to count."""
+    factor, pivots, info = linalg.lapack.dgetrf(matrix)
+    if info == 0:
+        found: Float64Array = linalg.lapack.dgetrs(factor, pivots, right)[0]
+        if np.isfinite(found).all():
+            return found
+    return np.asarray(linalg.lstsq(matrix, right)[0])
 
 
 def _line_minimum(slope: Callable[[float], float]) -> float:

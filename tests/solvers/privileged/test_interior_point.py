@@ -75,3 +75,19 @@ def test_a_face_that_misses_the_equations_or_the_bounds_has_no_vertex() -> None:
     np.testing.assert_allclose(vertex_of_face(program, inside), [0.5, 0.5], atol=1e-12)
     steep = QuadraticProgram(np.eye(2), np.array([0.0, 5.0]), np.ones((1, 2)), np.ones(1), program.upper)
     assert vertex_of_face(steep, inside) is None
+
+
+def test_scales_beyond_float64_end_with_an_honest_gap_and_no_warning() -> None:
+    """|x|^2 C = 1e14 and more: what cannot be reached is told, P and D stay bounds, nothing overflows."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 4))
+    y = np.where(X[:, 0] + 0.5 * rng.normal(size=40) > 0, 1.0, -1.0)
+    for scale in (0.0, 1e-8, 1e4, 1e8):
+        K = scale**2 * X @ X.T
+        for C in (1e-6, 1e6):
+            result = solve_weighted_svm(K, y, np.full(40, C))
+            assert np.isfinite([result.primal, result.dual]).all()
+            assert result.primal <= C * 40 * 2.0 or scale > 1.0
+            assert result.relative_gap <= 1e-6 or scale * C >= 1e2
+            plus = solve_svm_plus(K, K, y, C, 1.0)
+            assert plus.dual <= plus.primal * (1.0 + 1e-9)
