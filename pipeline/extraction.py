@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.assignment import Assignment
+from pipeline.backbone_learning import learnt
 from pipeline.backbones import Backbone, make_backbone
 from pipeline.cluster import open_cluster
 from pipeline.errors import ClusterError, ConfigError, InterruptedRunError, RejectedShareError
@@ -116,7 +117,7 @@ def extract(
     begun = time.monotonic()
     if progress is not None:
         progress.begin("list images")
-    job = _prepare(config, follow=follow)
+    job = _prepare(config, progress, follow=follow)
     if job.writer.committed is not None:
         return _result(job, job.writer.committed, reused=True, seconds=time.monotonic() - begun, done=0)
     with stop_on_signals() as flag:
@@ -136,13 +137,14 @@ def extract(
     return _result(job, info, reused=False, seconds=time.monotonic() - begun, done=done)
 
 
-def _prepare(config: ExtractConfig, *, follow: bool) -> _Job:
+def _prepare(config: ExtractConfig, progress: Progress | None, *, follow: bool) -> _Job:
     """List the images, make the backbone and begin the dataset, or find it."""
     if config.images is None:
         raise ConfigError("--images is missing: name a folder with a folder for each class")
     store = open_store(config.store, create=True)
-    backbone = make_backbone(config)
+    wanted = make_backbone(config)
     listing = list_images(config.images).shuffled()
+    backbone = learnt(wanted, store, listing, config.limits, progress)
     attributes = _attributes(config, listing, backbone)
     if follow:
         attributes["split_rule"] = CONTENT_RULE if not any(i.split for i in listing.items) else "given"

@@ -52,7 +52,8 @@ class BackboneConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     backbone: NonEmpty = Field(
-        default="hog", description="hog (or hog:size=96,cells=12), onnx:FILE or timm:NAME"
+        default="hog",
+        description="hog (or hog:size=96,cells=12), fisher (or fisher:words=64), onnx:FILE or timm:NAME",
     )
     resize: int | None = Field(default=None, ge=1, description="Shorter side after resizing, in pixels")
     crop: int | None = Field(default=None, ge=1, description="Side of the central square, in pixels")
@@ -107,6 +108,9 @@ class ImportConfig(LabelConfig, SplitConfig):
     features: NonEmpty | None = Field(
         default=None,
         description="npy, npz, Parquet, HDF5, ARFF or LIBSVM text file, or a clip-retrieval folder",
+    )
+    test_features: Path | None = Field(
+        default=None, description="File of the same kind with the test rows; all others are for training"
     )
     labels: Path | None = Field(
         default=None,

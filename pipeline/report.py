@@ -24,6 +24,8 @@ from storage.urls import join
 
 TEMPLATE = "report.html.j2"
 
+LONGEST_VALUE = 500
+
 
 def write_report(model_url: str, path: Path | None = None) -> str:
     """Write the report of the model at `model_url` and give where it lies.
@@ -98,6 +100,9 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
             pairs += flat(value, f"{prefix}{name}.")
         elif value is not None:
             shown = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+            if len(shown) > LONGEST_VALUE:
+                # A vocabulary is tens of thousands of characters.
+                shown = f"{shown[:20]}\u2026 ({len(shown):,} characters)"
             pairs.append((f"{prefix}{name}", shown))
     return pairs
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.backbones.base import Backbone, Features, Network
+from pipeline.backbones.base import Backbone, Features, Learner, Network
+from pipeline.backbones.fisher import Fisher
 from pipeline.backbones.hog import Hog
 from pipeline.backbones.onnx import OnnxNetwork
 from pipeline.backbones.timm import TimmModel
 from pipeline.errors import ConfigError, InputError
 from pipeline.ingest_config import BackboneConfig
 
-__all__ = ["BACKBONES", "Backbone", "Features", "Network", "backbone_of_spec", "make_backbone"]
+__all__ = ["BACKBONES", "Backbone", "Features", "Learner", "Network", "backbone_of_spec", "make_backbone"]
 
-BACKBONES: Mapping[str, type[Backbone]] = {kind.name: kind for kind in (Hog, OnnxNetwork, TimmModel)}
+BACKBONES: Mapping[str, type[Backbone]] = {kind.name: kind for kind in (Hog, Fisher, OnnxNetwork, TimmModel)}
 
 
 def make_backbone(config: BackboneConfig) -> Backbone:
     """Backbone that `config` describes; `ConfigError` or `InputError` where there is no such thing."""
     name, _, argument = config.backbone.partition(":")
     if name not in BACKBONES:
-        raise ConfigError(f"there is no backbone {name!r}: write hog, onnx:FILE or timm:NAME")
+        raise ConfigError(f"there is no backbone {name!r}: write hog, fisher, onnx:FILE or timm:NAME")
     return BACKBONES[name].from_config(argument.strip(), config)
 
 

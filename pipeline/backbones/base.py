@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,34 @@ class Backbone(Protocol):
     def open(self) -> Network:
         """Load what is heavy; called once in each process that extracts."""
         ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """A backbone that takes something from images before it can describe any; `sample` of them are enough."""
+
+    sample: int
+    seed: int
+
+    def learn(self, pictures: Iterable[Pixels]) -> Backbone:
+        """Learn from pictures, which come in an order that `seed` decides."""
+        ...
+
+    def learnt_as(self, spec: Mapping[str, Any]) -> Backbone | None:
+        """Take what was learnt from `spec`, the specification of a backbone with the same options."""
+        ...
+
+
+def whole_numbers(name: str, options: Sequence[str], argument: str) -> dict[str, int]:
+    """Read "size=96,cells=12", options of the backbone `name`; `ConfigError` for what is none of them."""
+    values: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in argument.split(","))):
+        option, _, text = part.partition("=")
+        if option not in options or not text.isdecimal():
+            known = ", ".join(options)
+            raise ConfigError(f"{name} has no option {part!r}: write name=number, with names {known}")
+        values[option] = int(text)
+    return values
 
 
 def resized(image: Pixels, width: int, height: int, resample: Image.Resampling) -> Image.Image:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from PIL import Image
 
-from pipeline.backbones.base import Features, Network, refuse_options, resized
+from pipeline.backbones.base import Features, Network, refuse_options, resized, whole_numbers
 from pipeline.errors import ConfigError
 from pipeline.images import Pixels
 from pipeline.ingest_config import BackboneConfig
@@ -38,15 +38,7 @@ class Hog:
     def from_config(cls, argument: str, config: BackboneConfig) -> Self:
         """Read "size=96,cells=12"; `ConfigError` for anything that gives no features."""
         refuse_options(cls.name, config)
-        options = [field.name for field in fields(cls)]
-        values: dict[str, int] = {}
-        for part in filter(None, (part.strip() for part in argument.split(","))):
-            name, _, text = part.partition("=")
-            if name not in options or not text.isdecimal():
-                known = ", ".join(options)
-                raise ConfigError(f"hog has no option {part!r}: write name=number, with names {known}")
-            values[name] = int(text)
-        return cls(**values)
+        return cls(**whole_numbers(cls.name, [field.name for field in fields(cls)], argument))
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:

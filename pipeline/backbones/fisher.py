@@ -1,0 +1,190 @@
+"""Fisher vectors: which way the local descriptors of an image pull a mixture of Gaussians over all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from pipeline.backbones.base import Features, Network, refuse_options, resized, whole_numbers
+from pipeline.backbones.vocabulary import Vocabulary
+from pipeline.errors import ConfigError, InputError
+from pipeline.images import Pixels
+from pipeline.ingest_config import BackboneConfig
+
+LARGEST_SIDE = 512
+# DAISY with two rings of six histograms of eight directions, and the one in the middle.
+_RINGS, _HISTOGRAMS, _ORIENTATIONS = 2, 6, 8
+_DESCRIPTOR = (_RINGS * _HISTOGRAMS + 1) * _ORIENTATIONS
+# So many descriptors of all sampled images together are kept to learn from.
+_LEARNT_FROM = 50_000
+_OF_ONE_IMAGE = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Fisher:
+    """Improved Fisher vectors of dense DAISY descriptors, both by scikit-image.
+
+    The grey image, resized to `size` x `size` pixels whatever its proportions, gives a descriptor of radius
+    `radius` every `step` pixels; so do `scales` - 1 copies of it, each smaller by the square root of 2.  They
+    are projected to `components` principal components and seen through `words` Gaussians, which makes words
+    (2 components + 1) numbers of the whole image and of each of `stripes` horizontal stripes.  Each of these
+    vectors is square-rooted with its signs kept, and divided by its length.
+
+    Components and Gaussians are the vocabulary, learnt from the descriptors of `sample` images, which `seed`
+    decides; labels take no part.  It is in the specification, so it goes wherever the features do.
+    Source: J. Sanchez, F. Perronnin, T. Mensink, J. Verbeek, "Image classification with the Fisher vector",
+    2013; thesis, section 4.4.
+    """
+
+    name: ClassVar[str] = "fisher"
+
+    size: int = 96
+    step: int = 4
+    radius: int = 12
+    scales: int = 2
+    words: int = 16
+    components: int = 32
+    stripes: int = 3
+    sample: int = 500
+    seed: int = 0
+    vocabulary: Vocabulary | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_config(cls, argument: str, config: BackboneConfig) -> Self:
+        """Read "words=32,stripes=0"; `ConfigError` for anything that gives no features."""
+        refuse_options(cls.name, config)
+        options: dict[str, Any] = {**whole_numbers(cls.name, _OPTIONS, argument)}
+        return cls(**options)
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """Make again what gave `spec`; `InputError` where its vocabulary is damaged or does not fit."""
+        options: dict[str, Any] = {name: int(spec[name]) for name in _OPTIONS}
+        plain = cls(**options)
+        words = Vocabulary.from_dict(spec["vocabulary"], plain.components, plain.words, str(spec["sha256"]))
+        if len(words.mean) != _DESCRIPTOR:
+            raise InputError(
+                f"the stored vocabulary is of descriptors of {len(words.mean)} numbers and these have"
+                f" {_DESCRIPTOR}: extract the images again"
+            )
+        return replace(plain, vocabulary=words)
+
+    def __post_init__(self) -> None:
+        sides = self._sides
+        if min(self.step, self.radius, self.scales, self.words, self.sample) < 1:
+            raise ConfigError("fisher takes 1 or more for step, radius, scales, words and sample")
+        if not 2 * self.radius < sides[-1] <= self.size <= LARGEST_SIDE:
+            raise ConfigError(
+                f"fisher has descriptors of radius {self.radius} in images of {sides[-1]} pixels at the least"
+                f" of {self.scales} scales: twice the radius must fit, and size is at most {LARGEST_SIDE}"
+            )
+        if not 1 <= self.components <= _DESCRIPTOR:
+            raise ConfigError(f"fisher has 1 to {_DESCRIPTOR} components, not {self.components}")
+        rows = -(-(self.size - 2 * self.radius) // self.step)
+        if self.stripes > rows:
+            raise ConfigError(
+                f"fisher has {rows} rows of descriptors, too few for {self.stripes} stripes: lower stripes"
+            )
+
+    @property
+    def dim(self) -> int:
+        """Number of features."""
+        return (1 + self.stripes) * self.words * (2 * self.components + 1)
+
+    @property
+    def side(self) -> int:
+        """Images are resized to this."""
+        return self.size
+
+    def spec(self) -> dict[str, Any]:
+        """Name, options, and the vocabulary with its digest."""
+        words = self._words()
+        return {"name": self.name, **self._options(), "sha256": words.sha256, "vocabulary": words.to_dict()}
+
+    def open(self) -> Network:
+        """Put the mixture together."""
+        words = self._words()
+
+        def features(images: Sequence[Pixels]) -> Features:
+            return np.stack([self._vector(words, image) for image in images])
+
+        return features
+
+    def learnt_as(self, spec: Mapping[str, Any]) -> Self | None:
+        """Take the vocabulary of `spec` where it was learnt with these options; None where it was not."""
+        same = all(spec.get(name) == value for name, value in self._options().items())
+        return self.from_spec(spec) if same and spec.get("name") == self.name else None
+
+    def learn(self, pictures: Iterable[Pixels]) -> Self:
+        """Learn the vocabulary from the first `sample` of the pictures.
+
+        `InputError` where they have fewer descriptors than there are to be words.
+        """
+        random = np.random.default_rng(self.seed)
+        sampled = zip(range(self.sample), pictures, strict=False)
+        found = [self._some(random, picture) for _, picture in sampled]
+        descriptors = np.concatenate([np.zeros((0, _DESCRIPTOR), np.float32), *found])
+        if len(descriptors) < max(self.words, 2):
+            raise InputError(
+                f"{len(found)} images have {len(descriptors)} descriptors, too few for {self.words} words:"
+                " take more images, or lower words or step"
+            )
+        chosen = random.permutation(len(descriptors))[:_LEARNT_FROM]
+        words = Vocabulary.learn(descriptors[chosen], self.components, self.words, self.seed)
+        return replace(self, vocabulary=words)
+
+    @property
+    def _sides(self) -> list[int]:
+        return [round(self.size / 2.0 ** (scale / 2)) for scale in range(max(self.scales, 1))]
+
+    def _options(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in _OPTIONS}
+
+    def _words(self) -> Vocabulary:
+        if self.vocabulary is None:
+            raise InputError("fisher has no vocabulary yet: let `topline extract` learn it from the images")
+        return self.vocabulary
+
+    def _some(self, random: np.random.Generator, picture: Pixels) -> NDArray[np.float32]:
+        """Descriptors of a picture, a random choice where there are very many."""
+        found = np.concatenate([grid.reshape(-1, _DESCRIPTOR) for grid in self._grids(picture)])
+        return found[random.permutation(len(found))[:_OF_ONE_IMAGE]].astype(np.float32)
+
+    def _grids(self, image: Pixels) -> list[NDArray[np.float64]]:
+        """Descriptors of each scale, (rows, columns, 104)."""
+        import skimage.feature
+
+        daisy: Any = skimage.feature.daisy
+
+        grids = []
+        for side in self._sides:
+            small = min(image.shape[:2]) < side
+            filter_ = Image.Resampling.BICUBIC if small else Image.Resampling.BILINEAR
+            grey = np.asarray(resized(image, side, side, filter_).convert("L"), dtype=np.float64) / 255.0
+            grids.append(daisy(grey, self.step, self.radius, _RINGS, _HISTOGRAMS, _ORIENTATIONS))
+        return grids
+
+    def _vector(self, words: Vocabulary, image: Pixels) -> NDArray[np.float32]:
+        """The Fisher vectors of the whole image and of its stripes, one after the other, (dim,)."""
+        import skimage.feature
+
+        fisher_vector: Any = skimage.feature.fisher_vector
+
+        grids = [words.project(grid) for grid in self._grids(image)]
+        stripes = [np.array_split(grid, max(self.stripes, 1)) for grid in grids]
+        regions = [grids, *([parts[place] for parts in stripes] for place in range(self.stripes))]
+        vectors = []
+        for region in regions:
+            descriptors = np.concatenate([part.reshape(-1, self.components) for part in region])
+            vector = fisher_vector(descriptors, words.mixture)
+            vector = np.sign(vector) * np.sqrt(np.abs(vector))
+            vectors.append(vector / max(float(np.linalg.norm(vector)), np.finfo(np.float64).tiny))
+        return np.concatenate(vectors).astype(np.float32)
+
+
+_OPTIONS = tuple(field.name for field in fields(Fisher) if field.name != "vocabulary")
