@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,12 +47,17 @@ def codes(labels: Any) -> NDArray[np.int64]:
     return np.asarray(np.unique(np.asarray(labels), return_inverse=True)[1], dtype=np.int64)
 
 
+_UNREADABLE = (
+    ValueError, KeyError, IndexError, EOFError, OSError, UserWarning, zipfile.BadZipFile,
+)  # fmt: skip
+
+
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
     """Turn what can go wrong while a file is read into one sentence."""
     try:
         yield
-    except (ValueError, KeyError, IndexError, EOFError, UnicodeError, OSError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{path} is not readable as {what}: {reason}; fetch the file again") from error
 
@@ -67,7 +73,8 @@ def open_text(path: Path) -> TextIO:
 
 def table_of_numbers(path: Path, what: str, columns: int, skip: int = 0) -> NDArray[np.float64]:
     """Read numbers separated by blanks, `columns` of them a row."""
-    with reading(path, what), open_text(path) as lines:
+    with reading(path, what), open_text(path) as lines, warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # of a file without rows
         table = np.loadtxt(lines, skiprows=skip, ndmin=2)
         if table.shape[1] != columns:
             raise ValueError(f"it has {table.shape[1]} columns where {columns} are expected")

@@ -28,8 +28,8 @@ def _packed(path: Path, text: str) -> None:
 
 def letter(path: Path) -> None:
     X, y = _blobs("letter", sources.LETTER_ROWS, 16, 26)
-    rows = (f"{label + 1} " + " ".join(f"{x:.6g}" for x in row) for row, label in zip(X, y, strict=True))
-    _packed(path, "\n".join(rows))
+    table = np.column_stack([y + 1, (10 * X).round()]).astype(int).tolist()
+    _packed(path, "\n".join(" ".join(map(str, row)) for row in table))
 
 
 def usps(path: Path) -> None:

@@ -13,14 +13,9 @@ from pipeline.reproduce.scaling import bipartite_by_sorting
 from pipeline.reproduce.table import over_splits
 from solvers.multilabel_metrics import partition_metrics, ranking_metrics
 from solvers.projections import project_bipartite_simplex
-from tests.pipeline.reproduce.stand_ins import WRITERS, write_all
+from tests.pipeline.reproduce.stand_ins import WRITERS
 
 PAPERS = ("Hirohashi and Kato", "Lapin", "Fan et al.", "Tajima et al.")
-
-
-@pytest.fixture(scope="session")
-def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_all(tmp_path_factory.mktemp("public"))
 
 
 def test_every_data_set_has_a_stand_in() -> None:

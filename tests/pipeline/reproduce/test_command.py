@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.cli import main
+from pipeline.cli.exits import BAD_INPUT
+from pipeline.reproduce import SOURCES, TABLES, Effort, Figure, Reproduction, Setting, Table, registry
+
+FOUND = Reproduction(
+    (
+        Figure("ours & theirs", "top-1", 71.0, 0.5, 70.4, note="a"),
+        Figure("ours & theirs", "top-3", 80.0, 0.1, 75.0, 0.2, "a"),
+        Figure("checked", "top-1", 69.0),
+    ),
+    {"data": "two divisions"},
+    {"a": "the divisions differ"},
+)
+
+
+@pytest.fixture
+def reproduce(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    settings: list[Setting] = []
+
+    def run(setting: Setting) -> Reproduction:
+        settings.append(setting)
+        setting.begin("train", 1, "splits")
+        setting.advance()
+        return FOUND
+
+    tables = {
+        "small": Table("small", "Accuracy (%) of a test", "Lapin's thesis, table 0", run),
+        "fed": Table("fed", "Accuracy (%) with data", "Lapin's thesis, table 0", run, ("letter",)),
+    }
+    monkeypatch.setattr(registry, "TABLES", tables)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(["reproduce", *words])
+        seen = capsys.readouterr()
+        return int(ended.value.code or 0), seen.out, seen.err
+
+    call.settings = settings  # type: ignore[attr-defined]
+    return call
+
+
+def test_figures_stand_beside_the_papers_with_difference_and_reason(reproduce: Any) -> None:
+    code, out, err = reproduce("small", "--quick", "--seed", "3")
+    assert code == 0, err
+    rows = {line.split("  ")[0]: line for line in out.splitlines() if "top-" in line}
+    assert [" ".join(line.split()) for line in out.splitlines() if "ours & theirs" in line] == [
+        "ours & theirs top-1 70.4 71.0 +- 0.5 +0.6 within",
+        "ours & theirs top-3 75.0 +- 0.2 80.0 +- 0.1 +5.0 see (a)",
+    ]
+    assert " ".join(rows["checked"].split()) == "checked top-1 69.0"
+    assert "(a) the divisions differ" in out
+    assert "data      two divisions" in out
+    assert reproduce.settings[0].effort is Effort.QUICK
+    assert reproduce.settings[0].seed == 3
+    assert reproduce("small")[0] == 0
+    assert reproduce.settings[1].effort is Effort.FULL
+
+
+def test_json_has_the_same(reproduce: Any) -> None:
+    code, out, _ = reproduce("small", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["table"] == "small"
+    assert found["figures"][1] == {
+        "row": "ours & theirs", "column": "top-3", "paper": 75.0, "paper_spread": 0.2, "ours": 80.0,
+        "spread": 0.1, "difference": 5.0, "within": False, "note": "a",
+    }  # fmt: skip
+    assert found["notes"] == {"a": "the divisions differ"}
+
+
+def test_a_page_is_written_and_escaped(reproduce: Any, tmp_path: Path) -> None:
+    page = tmp_path / "small.html"
+    assert reproduce("small", "--plot", str(page))[0] == 0
+    text = page.read_text()
+    assert text.count("<svg") == 2
+    assert "ours &amp; theirs" in text
+    assert "ours & theirs" not in text
+    assert "1 of 2 differences are within" in text
+    code, _, err = reproduce("small", "--plot", str(tmp_path / "small.svg"))
+    assert code == BAD_INPUT
+    assert "let it end in .html" in err
+    code, _, err = reproduce("small", "--plot", str(tmp_path / "no" / "small.html"))
+    assert code == BAD_INPUT
+    assert "cannot be written" in err
+
+
+def test_what_cannot_be_run_is_said_in_one_sentence(reproduce: Any, tmp_path: Path) -> None:
+    for words, reason in (
+        ((), "say which table to run"),
+        (("large",), "there is no table named 'large'; take one of small, fed"),
+        (("fed",), "letter needs letter/letter_libsvm_20000.txt.gz"),
+        (("fed", "--data", str(tmp_path)), f"looked for under {tmp_path}; copies come from LIBSVM"),
+        (("small", "--data", str(tmp_path / "none")), "does not exist"),
+        (("small", "--seed", "-1"), "--seed"),
+    ):
+        code, out, err = reproduce(*words)
+        assert code == BAD_INPUT, words
+        assert reason in " ".join(err.split()), err
+        assert not out
+        assert "Traceback" not in err
+
+
+def test_the_list_names_every_table_and_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["reproduce", "--list", "--data", str(tmp_path)])
+    out = capsys.readouterr().out
+    for table in TABLES.values():
+        assert f"{table.name} " in out
+        assert table.source in out
+    for source in SOURCES.values():
+        assert all(file in out for file in source.files)
+        assert source.origin in out
+    with pytest.raises(SystemExit):
+        main(["reproduce", "--list", "--json"])
+    assert len(json.loads(capsys.readouterr().out)["tables"]) == len(TABLES)
