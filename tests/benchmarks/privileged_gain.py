@@ -20,9 +20,8 @@ def main() -> None:
     for name, column in zip(("SVM", "SVM+", "SVM+, hints mixed up"), errors.T, strict=True):
         print(f"{name:22s} {column.mean():5.1f} % +- {column.std(ddof=1):.1f}")
     gain = errors[:, 0] - errors[:, 1]
-    print(
-        f"paired gain of SVM+    {gain.mean():5.1f} +- {gain.std(ddof=1) / np.sqrt(seeds):.1f} (standard error)"
-    )
+    error = gain.std(ddof=1) / np.sqrt(seeds)
+    print(f"paired gain of SVM+    {gain.mean():5.1f} +- {error:.1f} (standard error)")
 
 
 if __name__ == "__main__":
