@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline import worker_blocks
-from pipeline.dask_calls import Call, WorkerCalls
+from pipeline.dask_calls import AnswerOf, Call, WorkerCalls
 from pipeline.dealing import Deal
 from pipeline.partition import TrainingRows
 from pipeline.placements import Placement, ShippedRows, Span
@@ -149,13 +149,13 @@ class BlockPlaces:
         )
 
     def _fetch(self, span: Span, worker: str) -> None:
-        """Bring the dual variables of a block to the worker that it is now with."""
+        """Bring the dual variables of a block to the worker that it is now with, directly and in runs."""
         holder = self._holders[span.index]
         for start, stop in row_runs(span.start, span.stop, self.m):
             read = (self.run, self.epoch, span.index, start, stop, None)
-            rows = self._calls.run([Call(holder, worker_blocks.read_duals, read)])[holder]
-            write = (self.run, self.epoch, span.index, start, rows)
-            self._calls.run([Call(worker, worker_blocks.write_duals, write)])
+            write = (self.run, self.epoch, span.index, start, AnswerOf(0))
+            calls = [Call(holder, worker_blocks.read_duals, read)]
+            self._calls.run_together([*calls, Call(worker, worker_blocks.write_duals, write)], [1])
         self._holders[span.index] = worker
 
     def _restore(self, lost: set[int], owned: Deal, saved: Saved) -> None:

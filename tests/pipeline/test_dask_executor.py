@@ -322,6 +322,8 @@ def test_who_joins_gets_blocks_with_their_duals() -> None:
             result = run(executor, smoothing=0.5, callbacks=(scale,))
             assert sorted(map(len, executor.owners.values())) == [3, 4]
         assert [(event["event"], event["lost_blocks"]) for event in keeper.events] == [("rebalance", [])]
+    received = [record.bytes_received for record in result.history]
+    assert max(received) < min(received) + 4 * M * N // 7, "no block of dual variables came by"
     assert np.array_equal(result.W, expected.W)
     assert len(result.history) == len(expected.history)
 
