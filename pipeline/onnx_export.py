@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.errors import InputError
+from pipeline.feature_maps import ChiSquared, Hellinger, Power
 from pipeline.kernel_transforms import Fourier
 from pipeline.transforms import PCA, Bias, L2Normalize, Standardize, Transforms
 
@@ -55,10 +56,38 @@ def _pca(graph: _Graph, step: PCA) -> None:
 def _l2(graph: _Graph, step: L2Normalize) -> None:  # noqa: ARG001 - has nothing fitted
     norm = graph.add("ReduceL2", graph.last, graph.constant(np.array([1], dtype=np.int64)), keepdims=1)
     # A row of zeros stays zero.
-    positive = graph.add(
-        "Max", norm, graph.constant(np.array([[np.finfo(np.float32).tiny]], dtype=np.float32))
-    )
-    graph.last = graph.add("Div", graph.last, positive)
+    graph.last = graph.add("Div", graph.last, _positive(graph, norm))
+
+
+def _positive(graph: _Graph, values: str) -> str:
+    tiny = np.array([[np.finfo(np.float32).tiny]], dtype=np.float32)
+    return graph.add("Max", values, graph.constant(tiny))
+
+
+def _scaled(graph: _Graph, values: str, factor: float) -> str:
+    return graph.add("Mul", values, graph.constant(np.array(factor, dtype=np.float32)))
+
+
+def _power(graph: _Graph, step: Power) -> None:
+    powers = graph.add("Pow", graph.add("Abs", graph.last), graph.constant(step.exponent))
+    graph.last = graph.add("Mul", graph.add("Sign", graph.last), powers)
+
+
+def _hellinger(graph: _Graph, step: Hellinger) -> None:  # noqa: ARG001 - has nothing fitted
+    norm = graph.add("ReduceL1", graph.last, graph.constant(np.array([1], dtype=np.int64)), keepdims=1)
+    shares = graph.add("Div", graph.last, _positive(graph, norm))
+    graph.last = graph.add("Mul", graph.add("Sign", shares), graph.add("Sqrt", graph.add("Abs", shares)))
+
+
+def _chi_squared(graph: _Graph, step: ChiSquared) -> None:
+    lengths = graph.add("Abs", graph.last)
+    roots = graph.add("Mul", graph.add("Sign", graph.last), graph.add("Sqrt", lengths))
+    logarithms = graph.add("Log", _positive(graph, lengths))
+    copies = []
+    for size, frequency, sine in step.factors:
+        turned = graph.add("Sin" if sine else "Cos", _scaled(graph, logarithms, frequency))
+        copies.append(graph.add("Mul", _scaled(graph, roots, size), turned))
+    graph.last = graph.add("Concat", *copies, axis=1)
 
 
 def _fourier(graph: _Graph, step: Fourier) -> None:
@@ -82,6 +111,9 @@ OPERATORS: Mapping[str, Callable[[_Graph, Any], None]] = MappingProxyType(
         Standardize.name: _standardize,
         PCA.name: _pca,
         L2Normalize.name: _l2,
+        Power.name: _power,
+        Hellinger.name: _hellinger,
+        ChiSquared.name: _chi_squared,
         Fourier.name: _fourier,
         Bias.name: _bias,
     }

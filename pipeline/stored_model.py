@@ -57,6 +57,8 @@ class StoredModel:
                 width = step.input_width
             elif step.name == "bias":
                 width -= 1
+            else:
+                width //= getattr(step, "copies", 1)
         return width
 
     def scores(self, X: Any) -> NDArray[np.float64]:

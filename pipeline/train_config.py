@@ -107,7 +107,9 @@ class TrainConfig(BaseModel):
     max_passes: int = Field(default=1000, ge=1, description="Passes over the data at most")
     time_limit: float | None = Field(default=None, gt=0.0, description="Seconds at most")
     transforms: tuple[str, ...] = Field(
-        default=("l2", "bias"), description="Fitted on the training rows, in this order"
+        default=("l2", "bias"),
+        description="Fitted on the training rows, in this order: of l2, power:0.5, hellinger, chi2,"
+        " standardize, pca:N, nystroem:N, fourier:N and bias, or none",
     )
     seed: int = Field(default=0, ge=0, description="Seed of everything random")
     blocks: int | None = Field(

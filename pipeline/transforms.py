@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from pipeline.errors import ConfigError
+from pipeline.feature_maps import ChiSquared, Hellinger, Power
 from pipeline.kernel_transforms import Fourier, Nystroem
 from pipeline.row_kernels import squared_norms
 
@@ -141,7 +142,8 @@ class Bias:
 
 
 TRANSFORMS: Mapping[str, type[Any]] = {
-    kind.name: kind for kind in (L2Normalize, Standardize, PCA, Nystroem, Fourier, Bias)
+    kind.name: kind
+    for kind in (L2Normalize, Power, Hellinger, ChiSquared, Standardize, PCA, Nystroem, Fourier, Bias)
 }
 
 

@@ -21,7 +21,9 @@ from pipeline.training import train
 from tests.pipeline.small_data import small_dataset
 
 
-@pytest.fixture(scope="module", params=["none", "l2,bias", "standardize,pca:6,bias,l2"])
+@pytest.fixture(
+    scope="module", params=["none", "l2,bias", "standardize,pca:6,bias,l2", "power:0.7,chi2:3,hellinger,bias"]
+)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("exported") / "store"
     small_dataset(folder, n=300)
