@@ -96,7 +96,7 @@ def measure(
     challenger, champion = StoredModel.open(challenger_url), StoredModel.open(champion_url)
     try:
         dataset = challenger.dataset()
-        single_labels_only(dataset.info, "models are compared by top-k accuracy")
+        single_labels_only(dataset.info, "models are compared")
         _check_features(champion, challenger, dataset)
         rows = TrainingRows(dataset, split)
         kept, excluded = _held_out(rows, champion)

@@ -17,6 +17,8 @@ FEATURE_NAMES = ("features", "X", "x", "embeddings", "embedding", "data", "arr_0
 LABEL_NAMES = ("labels", "label", "y", "Y", "targets", "target", "class")
 
 Rows = NDArray[Any] | csr_matrix
+#: What the labels of a row are that has several.
+SEVERAL = (tuple, list, np.ndarray)
 
 
 class FeatureFile(ABC):

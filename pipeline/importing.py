@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from pipeline.errors import ConfigError, InputError, InterruptedRunError
 from pipeline.feature_files import FeatureFile, Rows, open_features
 from pipeline.ingest_config import ImportConfig
 from pipeline.interrupts import stop_on_signals
+from pipeline.joined_features import JoinedFeatures
 from pipeline.label_files import label_words, read_class_names, read_column, read_labels, split_words
 from pipeline.label_lists import label_lists
 from pipeline.progress import Progress
@@ -74,10 +75,9 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
     if progress is not None:
         progress.begin("read labels")
     path = Path(config.features).expanduser().absolute()
-    attributes = _label_attributes(config)
-    with closing(open_features(path, config.features_name, config.labels_name, attributes)) as source:
+    with closing(_source(config, path)) as source:
         ids = source.ids() or [f"row{row:09d}" for row in range(source.n)]
-        assignment = _assignment(config, source, ids, inside=config.labels is None or attributes is not None)
+        assignment = _assignment(config, source, ids)
         writer = _begin(config, source)
         info, reused = writer.committed, writer.committed is not None
         if info is None:
@@ -103,8 +103,25 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
     )
 
 
-def _assignment(config: ImportConfig, source: FeatureFile, ids: Sequence[str], *, inside: bool) -> Assignment:
-    """Labels and splits of all rows; labels from the features' file where they are `inside` it."""
+def _source(config: ImportConfig, path: Path) -> FeatureFile:
+    """The features at `path`, and after them those of the test rows, where these have a file of their own."""
+    names = (config.features_name, config.labels_name, _label_attributes(config))
+    if config.test_features is None:
+        return open_features(path, *names)
+    if config.split is not None:
+        raise ConfigError("--split and --test-features both say which rows are held out: give one of them")
+    with ExitStack() as stack:
+        source = stack.enter_context(closing(open_features(path, *names)))
+        test = stack.enter_context(closing(open_features(config.test_features.absolute(), *names)))
+        joined = JoinedFeatures(source, test)
+        # From here on it is the joined file that closes them.
+        stack.pop_all()
+    return joined
+
+
+def _assignment(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -> Assignment:
+    """Labels and splits of all rows, from the options' files before the features' own."""
+    inside = config.labels is None or _names_attributes(config)
     found = source.labels() if inside else read_labels(Path(str(config.labels)))
     place = source.place if inside else str(config.labels)
     if found is None:
@@ -129,9 +146,14 @@ def _assignment(config: ImportConfig, source: FeatureFile, ids: Sequence[str], *
 
 def _label_attributes(config: ImportConfig) -> list[str] | None:
     """The attributes of an ARFF file that are labels, where --labels names them and holds none itself."""
-    if config.labels is None or config.labels.suffix.lower() != ".xml":
+    if config.labels is None or not _names_attributes(config):
         return None
     return read_label_names(config.labels)
+
+
+def _names_attributes(config: ImportConfig) -> bool:
+    """Whether --labels holds no labels, but names those of an ARFF file."""
+    return config.labels is not None and config.labels.suffix.lower() == ".xml"
 
 
 def _check_length(place: str, what: str, count: int, source: FeatureFile) -> None:
@@ -160,6 +182,8 @@ def _begin(config: ImportConfig, source: FeatureFile) -> DatasetWriter:
     }
     if config.label_separator is not None:
         attributes["label_separator"] = config.label_separator
+    if config.test_features is not None:
+        attributes["test_features"] = str(config.test_features.absolute())
     options = (config.labels, config.split, config.class_names)
     files = [*source.files(), *(path for path in options if path is not None)]
     stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import InputError
+from pipeline.feature_files import SEVERAL
 from pipeline.label_files import word
 from solvers.label_sets import LabelSets
 from storage.dataset_info import DatasetInfo
@@ -44,7 +45,7 @@ def label_lists(
         cells = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in found]
         lists = [() if cell is None else _parts(str(cell), separator) for cell in cells]
         return _of_lists(lists, place, names)
-    if found.dtype == object and any(isinstance(value, (tuple, list, np.ndarray)) for value in found):
+    if found.dtype == object and any(isinstance(value, SEVERAL) for value in found):
         return _of_lists([_plain(value) for value in found], place, names)
     return None
 
@@ -64,11 +65,11 @@ def solver_sets(table: LabelSetTable | None, m: int) -> LabelSets | None:
 
 
 def single_labels_only(info: DatasetInfo, why: str) -> None:
-    """`InputError` for a dataset whose rows have several labels."""
+    """`InputError` for a dataset whose rows have several labels, which have no top-k accuracy."""
     if info.label_sets is not None:
         raise InputError(
-            f"dataset {info.id} has rows with several labels, and {why}, which are for one a row: train with"
-            " --loss multilabel_hinge and use topline evaluate"
+            f"dataset {info.id} has rows with several labels, and {why} by top-k accuracy, which takes one a"
+            " row: measure models with topline evaluate"
         )
 
 

@@ -62,6 +62,12 @@ class LibsvmFeatures(TextRows):
         if self._sizes:
             self._check_sizes(*self._sizes)
 
+    def share_columns(self, other: LibsvmFeatures) -> None:
+        """Make both files count columns alike and have the same number of them."""
+        base = min(self._base, other._base)
+        self.d = other.d = max(file.d + file._base - base for file in (self, other))
+        self._base = other._base = base
+
     def labels(self) -> NDArray[Any]:
         """First word of each line; a tuple of its parts where lines have several labels."""
         if not self._several:

@@ -121,16 +121,20 @@ class MultilabelEvaluation:
         return {
             "rank loss": f"{self.rank_loss:.4f}",
             "mean average precision": f"{self.mean_average_precision:.1%}",
-            "precision": "   ".join(f"at {k} {share:.1%}" for k, share in self.precision.items()),
-            "recall": "   ".join(f"at {k} {share:.1%}" for k, share in self.recall.items()),
+            "precision": ", ".join(f"{share:.1%} at {k}" for k, share in self.precision.items()),
+            "recall": ", ".join(f"{share:.1%} at {k}" for k, share in self.recall.items()),
         }
 
     def table(self) -> list[tuple[str, str, str, str]]:
         """Give a row for each metric of the predictions: name, value, best value, and threshold of that."""
         return [
-            (TITLES[name], _shown(name, value), _shown(name, best.value), f"{best.threshold:.4g}")
-            for name, value in self.metrics.items()
-            for best in (self.tuned[name],)
+            (
+                TITLES[name],
+                _shown(name, self.metrics[name]),
+                _shown(name, best.value),
+                f"{best.threshold:.4g}",
+            )
+            for name, best in ((name, self.tuned[name]) for name in PARTITION_METRICS)
         ]
 
     @classmethod

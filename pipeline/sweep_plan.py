@@ -81,7 +81,7 @@ def plan_sweep(config: SweepConfig) -> SweepPlan:
         config = _as_it_was(config, store)
     dataset = Dataset.open(store, config.dataset)
     config = config.model_copy(update={"dataset": dataset.info.id})
-    single_labels_only(dataset.info, "a sweep compares top-k accuracies")
+    single_labels_only(dataset.info, "a sweep compares cells")
     rows = TrainingRows(dataset, "train")
     n = len(rows) if config.rows is None else min(len(rows), config.rows)
     _check_rows(config, rows, n)

@@ -15,7 +15,7 @@ import pytest
 from scipy import sparse
 
 from pipeline.arff_header import read_header, read_label_names
-from pipeline.errors import InputError
+from pipeline.errors import ConfigError, InputError
 from pipeline.feature_files import open_features
 from pipeline.importing import ImportResult, import_features
 from pipeline.ingest_config import ImportConfig
@@ -379,3 +379,76 @@ def test_public_sets_have_the_sizes_that_are_known(
     assert (source.n, source.d, len(source.class_names() or ())) == shape
     assert round(float(np.mean([len(row) for row in labels])), 3) == labels_per_row
     assert len(read_header(path).attributes) == shape[1] + shape[2]
+
+
+def halves(folder: Path, write: Callable[[Path, Array, Array], Mapping[str, Any]]) -> dict[str, Any]:
+    """The rows in two files of one format, 25 for training and 15 for testing."""
+    X, Y = data()
+    given: list[dict[str, Any]] = []
+    for name, rows in (("train", slice(0, 25)), ("test", slice(25, N))):
+        (folder / name).mkdir()
+        given.append(dict(write(folder / name, X[rows], Y[rows])))
+    return {**given[0], "test_features": given[1]["features"]}
+
+
+@pytest.mark.parametrize("write", [from_npz, from_libsvm, from_lists, from_arff, from_sparse_arff])
+def test_test_rows_may_have_a_file_of_their_own(
+    tmp_path: Path, write: Callable[[Path, Array, Array], Mapping[str, Any]]
+) -> None:
+    X, Y = data()
+    result = run(tmp_path, **halves(tmp_path, write), class_names=named(tmp_path / "names.txt"))
+    dataset = opened(tmp_path, result)
+    found, labels = content(dataset)
+    assert found.tolist() == X.tolist()
+    assert labels == [{NAMES[j] for j in np.flatnonzero(row)} for row in Y]
+    assert dataset.split().tolist() == [0] * 25 + [2] * 15
+    (tmp_path / "split.txt").write_text("train\n" * N, encoding="utf-8")
+    again = tmp_path / "again"
+    again.mkdir()
+    with pytest.raises(ConfigError, match="--split and --test-features both say"):
+        run(tmp_path, **halves(again, write), split=tmp_path / "split.txt")
+
+
+@pytest.mark.parametrize(
+    ("train", "test"), [("0,2 3:1\n1 1:2\n", "2 5:1\n"), ("2 3:1\n1 1:2\n", "0,2 5:1 7:1\n")]
+)
+def test_libsvm_files_may_end_at_other_columns_and_have_single_labels(
+    tmp_path: Path, train: str, test: str
+) -> None:
+    (tmp_path / "a.svm").write_text(train, encoding="utf-8")
+    (tmp_path / "a.svm.t").write_text(test, encoding="utf-8")
+    result = run(tmp_path, tmp_path / "a.svm", test_features=tmp_path / "a.svm.t")
+    found, labels = content(opened(tmp_path, result))
+    assert found.shape == (3, 5 if "7:" not in test else 7)
+    assert (found[0, 2], found[1, 0], found[2, 4]) == (1.0, 2.0, 1.0)
+    assert labels[1] == {"1"}
+    assert {len(row) for row in labels} == {1, 2}
+
+
+def test_single_labels_stay_single_over_two_files(tmp_path: Path) -> None:
+    X, _ = data()
+    for name in ("a", "b"):
+        table = {f"x{j}": X[:, j] for j in range(D)} | {"label": ["cat", "dog"] * (N // 2)}
+        pq.write_table(pa.table(table), tmp_path / f"{name}.parquet")
+    result = run(tmp_path, tmp_path / "a.parquet", test_features=tmp_path / "b.parquet")
+    assert result.label_sets is None
+    assert result.counts["test"] == N
+    assert opened(tmp_path, result).class_names == ("cat", "dog")
+
+
+def test_columns_from_0_are_those_of_both_files(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 1:1\n0 2:1\n", encoding="utf-8")
+    (tmp_path / "b.svm").write_text("1 0:3\n", encoding="utf-8")
+    result = run(tmp_path, tmp_path / "a.svm", test_features=tmp_path / "b.svm", layout="dense")
+    assert np.asarray(opened(tmp_path, result).rows(0, 3)).tolist() == [[0, 1, 0], [0, 0, 1], [3, 0, 0]]
+
+
+def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    X, Y = data()
+    np.savez(tmp_path / "a.npz", X=X, Y=Y)
+    np.savez(tmp_path / "b.npz", X=X[:, :3], Y=Y)
+    np.savez(tmp_path / "c.npz", X=X, Y=Y[:, :2])
+    with pytest.raises(InputError, match=r"a\.npz has 5 features a row and .*b\.npz 3"):
+        run(tmp_path, tmp_path / "a.npz", test_features=tmp_path / "b.npz")
+    with pytest.raises(InputError, match=r"have labels of shapes \(40, 4\) and \(40, 2\)"):
+        run(tmp_path, tmp_path / "a.npz", test_features=tmp_path / "c.npz")

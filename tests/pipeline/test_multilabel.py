@@ -271,7 +271,7 @@ def test_rows_without_labels_are_none_for_the_softmax(store: str) -> None:
             "train --store STORE --loss multilabel_hinge --class-weight balanced",
             "leave class_weight balanced out",
         ),
-        ("sweep --store STORE", "rows with several labels, and a sweep compares top-k accuracies"),
+        ("sweep --store STORE", "rows with several labels, and a sweep compares cells by top-k accuracy"),
         ("export MODEL --format sklearn", "export it as npz"),
         ("predict MODEL --dataset latest --top-k 6", "--top-k 6 is more than the model's 5 classes"),
         ("evaluate MODEL --split val --threshold-for f1", "--threshold-for"),
