@@ -13,16 +13,19 @@ envelope takes gamma/2 |alpha|^2 off the dual.  Source: Lapin's thesis, prop. 6.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.sparse import csr_matrix
 from scipy.special import entr, logsumexp, softmax
 
 from pipeline.certificate_math import Array, Labels
 from storage.label_sets import LabelSetTable
+
+# Halvings of an interval of 0 to 1: as many as float64 tells apart, and some.
+BISECTIONS = 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +37,19 @@ class OwnClasses:
 
     def rows(self, y: Labels) -> NDArray[np.bool_]:
         """Give the own classes (r, m) of labels y (r,)."""
-        if self.table is None:
-            return np.asarray(np.arange(self.m) == np.asarray(y)[:, None])
-        ones = np.ones(len(self.table.indices), dtype=np.int8)
-        shape = (len(self.table), self.m)
-        sets = csr_matrix((ones, self.table.indices, self.table.indptr), shape=shape)
-        return np.asarray(sets[np.asarray(y, dtype=np.int64)].toarray() == 1)
+        numbers = np.asarray(y, dtype=np.int64)
+        if self._sets is None:
+            return np.asarray(np.arange(self.m) == numbers[:, None])
+        return np.asarray(self._sets[numbers].toarray() == 1)
+
+    @cached_property
+    def _sets(self) -> Any:
+        """The table as a matrix of ones, (sets, m), None without one."""
+        table = self.table
+        if table is None:
+            return None
+        ones = np.ones(len(table.indices), dtype=np.int8)
+        return csr_matrix((ones, table.indices, table.indptr), shape=(len(table), self.m))
 
     def signs(self, y: Labels) -> Array:
         """Give 1 for own classes and -1 for the others."""
@@ -62,14 +72,15 @@ class MultilabelHinge:
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
         """Give the dual row with the largest sum q - <p, s_Y> + <q, s_N> - gamma/2 (|p|^2 + |q|^2)."""
         own, alpha = self.own.rows(y), np.zeros_like(scores)
-        for row in np.flatnonzero(self.values(scores, y) > 0.0):
-            mine = own[row]
-            if gamma == 0.0:
-                alpha[row, np.argmin(np.where(mine, scores[row], np.inf))] = 1.0
-                alpha[row, np.argmax(np.where(mine, -np.inf, scores[row]))] = -1.0
-            else:
-                p, q = _two_simplices(-scores[row, mine] / gamma, scores[row, ~mine] / gamma, 1.0 / gamma)
-                alpha[row, mine], alpha[row, ~mine] = p, -q
+        lossy = np.flatnonzero(self.values(scores, y) > 0.0)
+        mine = own[lossy]
+        wanted, others = np.where(mine, -scores[lossy], -np.inf), np.where(mine, -np.inf, scores[lossy])
+        if gamma == 0.0:
+            alpha[lossy, wanted.argmax(axis=1)] = 1.0
+            alpha[lossy, others.argmax(axis=1)] = -1.0
+        else:
+            p, q = _two_simplices(wanted / gamma, others / gamma, 1.0 / gamma)
+            alpha[lossy] = p - q
         return alpha
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:
@@ -114,23 +125,26 @@ class MultilabelSoftmax:
 
 
 def _two_simplices(c: Array, e: Array, bonus: float) -> tuple[Array, Array]:
-    """Minimise |p - c|^2 + |q - e|^2 - 2 bonus t over p, q >= 0 with sum p = sum q = t <= 1.
+    """Minimise |p - c|^2 + |q - e|^2 - 2 bonus t over p, q >= 0 with sum p = sum q = t <= 1, row by row.
 
-    For fixed t both are projections on a simplex, p = max(0, c - theta); the slope in t is minus twice
-    theta_p + theta_q + bonus, which falls with t.
+    For a fixed t both are projections on a simplex, p = max(0, c - theta) with theta = max_j (sum of the j
+    largest c - t) / j; the slope in t is minus twice theta_p + theta_q + bonus, which falls with t: its root
+    is bisected.  c and e (r, m) are -inf where there is no entry.
     """
+    sums = [np.cumsum(-np.sort(-values, axis=1), axis=1) for values in (c, e)]
+    ranks = np.arange(1, c.shape[1] + 1)
 
-    def slope(t: float) -> float:
-        return _level(c, t) + _level(e, t) + bonus
+    def levels(t: Array) -> list[Array]:
+        return [((part - t[:, None]) / ranks).max(axis=1) for part in sums]
 
-    t = 1.0 if slope(1.0) >= 0.0 else float(brentq(slope, 0.0, 1.0, xtol=1e-15))
-    p, q = (np.maximum(values - _level(values, t), 0.0) for values in (c, e))
+    low, high = np.zeros(len(c)), np.ones(len(c))
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        more = sum(levels(middle)) + bonus >= 0.0
+        low, high = np.where(more, middle, low), np.where(more, high, middle)
+    p, q = (
+        np.maximum(values - level[:, None], 0.0) for values, level in zip((c, e), levels(high), strict=True)
+    )
     # Both sums are t but for rounding, and one of them stands for both.
-    return p, q * (p.sum() / q.sum()) if q.sum() > 0.0 else q
-
-
-def _level(values: Array, total: float) -> float:
-    """Give theta with sum max(0, values - theta) = total."""
-    ranked = -np.sort(-values)
-    levels: Any = (np.cumsum(ranked) - total) / np.arange(1, len(ranked) + 1)
-    return float(levels[np.flatnonzero(ranked >= levels)[-1]])
+    total, other = p.sum(axis=1, keepdims=True), q.sum(axis=1, keepdims=True)
+    return p, q * np.divide(total, other, out=np.ones_like(other), where=other > 0.0)
