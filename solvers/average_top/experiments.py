@@ -217,7 +217,8 @@ def misclassification(scores: Float64Array, y: Float64Array, tie: float = 0.0) -
     """Give the share of scores (n,) on the wrong side of 0.
 
     A score of exactly 0 counts as the class `tie`, -1 or 1; for 0 as neither, so that it is an error, as in
-    the paper's 0-1 loss [y f <= 0].  Only a collapsed solution has many of them, and there it decides all.
+    the paper's 0-1 loss [y f <= 0]; its released code takes 0 for the class 1.  Only a collapsed solution has
+    many of them, and there this decides all.
     """
     return float(np.mean(np.where(scores == 0.0, tie, np.sign(scores)) != y))
 

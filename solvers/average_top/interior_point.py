@@ -32,8 +32,10 @@ from solvers.rows import is_sparse
 from solvers.stopping import Status
 from solvers.typing import Float64Array
 
-#: Share of the way to the boundary that a step goes.
-_TO_BOUNDARY = 0.995
+#: Share of the way to the boundary that a step goes, and of the complementarity that it aims at, at least:
+#: first where all pieces are linear, then where some are curved and the equations only hold nearby.
+_TO_BOUNDARY = (0.995, 0.95)
+_CENTRED = (0.0, 0.1)
 #: Added to a diagonal of ones: of the size of rounding.
 _RIDGE = 1e-14
 #: Rounds without a smaller gap after which rounding has the word.
@@ -140,14 +142,13 @@ def _iterate(problem: AverageTopProblem, tol: float, max_iterations: int) -> tup
         gap = min(gap, best.primal - best.dual)
         if settled(problem, best.w, best.primal, best.dual, tol) or stalled > _PATIENCE:
             return best, iteration, Status.NO_PROGRESS
-        # What is left of nonlinear constraints goes to s, so that every point is feasible.
-        remainder = (point.v - point.s - point.t + pieces.values).max(axis=0)
-        point = replace(point, s=point.s + np.maximum(remainder, 0.0))
+        point = _feasible(point, pieces)
         try:
             step = _step(problem, point, pieces)
         except linalg.LinAlgError:
             return best, iteration, Status.NO_PROGRESS
-        point = point.moved(step, min(1.0, _TO_BOUNDARY * point.room(step)))
+        share = _TO_BOUNDARY[int(pieces.curvatures.any())]
+        point = point.moved(step, min(1.0, share * point.room(step)))
     return best, max_iterations, Status.MAX_PASSES
 
 
@@ -163,6 +164,19 @@ def _start(problem: AverageTopProblem) -> _Point:
         w=np.zeros(problem.d), t=np.array([scale]), s=s, v=s + scale - pieces.values, p=p,
         q=1.0 / k - p.sum(axis=0), r=np.array([0.5]),
     )  # fmt: skip
+
+
+def _feasible(point: _Point, pieces: Pieces) -> _Point:
+    """Give the point with v and s such that v = s + t - c, but where v is too large, which does no harm.
+
+    Curved pieces end above where the equations put them.  What that takes comes from v, half of it at most,
+    for examples that hardly count, and else, or beyond, from s.
+    """
+    short = point.v - point.s - point.t + pieces.values
+    idle = point.q > point.p.sum(axis=0)
+    taken = np.where(idle, np.clip(short, 0.0, 0.5 * point.v), 0.0)
+    rest = np.maximum((short - taken).max(axis=0), 0.0)
+    return replace(point, v=point.v - taken, s=point.s + rest)
 
 
 def _bound(problem: AverageTopProblem, point: _Point, pieces: Pieces, z: Float64Array) -> LowerBound:
@@ -193,8 +207,10 @@ class _Factor:
 class _System:
     """The Newton equations of one round, reduced to w and t.
 
-    Of example i everything but its score and t is eliminated: theta = p/v (J, n), phi = q/s, and with a the
-    slopes of its pieces  both = sum theta + phi,  pull = sum theta a.
+    Of example i everything but its score and t is eliminated.  With theta_j = p_j / v_j (J, n), phi = q / s
+    and both = sum_j theta_j + phi, the rest are shares and means in which nothing cancels when theta or phi
+    grow without bound:  tied = sum theta / both,  loose = phi / both,  mean = sum theta a / sum theta  of the
+    slopes a of the pieces.
     """
 
     problem: AverageTopProblem
@@ -203,7 +219,9 @@ class _System:
     theta: Float64Array
     phi: Float64Array
     both: Float64Array
-    pull: Float64Array
+    tied: Float64Array
+    loose: Float64Array
+    mean: Float64Array
     factor: _Factor
     coupling: Float64Array
     solved_coupling: Float64Array
@@ -214,21 +232,24 @@ class _System:
         theta, phi = point.p / point.v, point.q / point.s
         total = theta.sum(axis=0)
         both = total + phi
-        pull = (theta * pieces.slopes).sum(axis=0)
-        bend = (point.p * pieces.curvatures).sum(axis=0)
-        bend += np.maximum((theta * pieces.slopes**2).sum(axis=0) - pull**2 / both, 0.0)
+        tied, loose = total / both, phi / both
+        mean = (theta * pieces.slopes).sum(axis=0) / total
+        bend = (point.p * pieces.curvatures + theta * (pieces.slopes - mean) ** 2).sum(axis=0)
+        bend += mean**2 * total * loose
         scaled = problem.X * np.sqrt(bend)[:, None]
         matrix = scaled.T @ scaled
         matrix[np.diag_indices(problem.d)] += 1.0 / problem.C
         factor = _Factor.of(matrix)
-        coupling = -(problem.X.T @ (pull * phi / both))
+        coupling = -(problem.X.T @ (mean * total * loose))
         solved = factor.solve(coupling)
-        pivot = float((phi * total / both).sum() + point.r[0] / point.t[0] - coupling @ solved)
-        return cls(problem, point, pieces, theta, phi, both, pull, factor, coupling, solved, pivot)
+        pivot = float((total * loose).sum() + point.r[0] / point.t[0] - coupling @ solved)
+        return cls(
+            problem, point, pieces, theta, phi, both, tied, loose, mean, factor, coupling, solved, pivot
+        )
 
     def solve(self, target: float, second: _Point | None = None) -> _Point:
         """Give the step to products of `target`, less those of a first step `second` where it is given."""
-        point, X, a, k = self.point, self.problem.X, self.pieces.slopes, self.problem.k
+        point, X, a = self.point, self.problem.X, self.pieces.slopes
         products: tuple[Any, Any, Any] = (0.0, 0.0, 0.0)
         if second is not None:
             products = (second.p * second.v, second.q * second.s, second.r * second.t)
@@ -236,19 +257,23 @@ class _System:
         to_q = (target - products[1]) / point.s - point.q
         to_r = (target - products[2]) / point.t - point.r
         short_v = point.v - point.s - point.t + self.pieces.values
-        short_s = 1.0 / k - point.p.sum(axis=0) - point.q
         short_t = 1.0 - point.p.sum() - point.r
+        # What q takes on besides what sum_j p + q is short of 1/k.
+        even_q = to_q - (1.0 / self.problem.k - point.p.sum(axis=0) - point.q)
         lifted = to_p + self.theta * short_v
-        even = lifted.sum(axis=0) + to_q - short_s
-        force = (a * lifted).sum(axis=0) - self.pull * even / self.both
-        slope = point.w / self.problem.C + X.T @ ((point.p * a).sum(axis=0) + force)
-        free = -self.factor.solve(slope)
-        right = (short_s - to_q + self.phi * even / self.both).sum() + to_r - short_t
-        t = (right - self.coupling @ free) / self.pivot
+        shared = self.loose * lifted.sum(axis=0) - self.tied * even_q
+        force = ((a - self.mean) * lifted).sum(axis=0) + self.mean * shared
+        free = -self.factor.solve(point.w / self.problem.C + X.T @ ((point.p * a).sum(axis=0) + force))
+        t = (shared.sum() + to_r - short_t - self.coupling @ free) / self.pivot
         w = free - self.solved_coupling * t
         z = X @ w
-        s = (even - self.theta.sum(axis=0) * t + self.pull * z) / self.both
-        v = s + t - a * z - short_v
+        s = (lifted.sum(axis=0) + even_q) / self.both - self.tied * (t - self.mean * z)
+        mean_short = (self.theta * short_v).sum(axis=0) / self.theta.sum(axis=0)
+        v = (
+            (to_p.sum(axis=0) + even_q) / self.both
+            + self.loose * (t - a * z - short_v)
+            + self.tied * ((mean_short - short_v) + (self.mean - a) * z)
+        )
         return _Point(
             w=w, t=t, s=s, v=v, p=to_p - self.theta * v, q=to_q - self.phi * s,
             r=to_r - point.r / point.t * t,
@@ -262,7 +287,8 @@ def _step(problem: AverageTopProblem, point: _Point, pieces: Pieces) -> _Point:
         plain = system.solve(0.0)
         before = point.complementarity()
         after = point.moved(plain, point.room(plain)).complementarity()
-        step = system.solve((after / before) ** 3 * before, plain)
+        share = max((after / before) ** 3, _CENTRED[int(pieces.curvatures.any())])
+        step = system.solve(share * before, plain)
     if not all(np.isfinite(value).all() for value in vars(step).values()):
         raise linalg.LinAlgError("the step is not finite")
     return step

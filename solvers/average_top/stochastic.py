@@ -5,7 +5,8 @@ A step draws an example and, with eta_t = step / sqrt(t),
     w <- w - eta_t (l'(z_i) x_i [l_i > t] + w / C_3),    t <- [t - eta_t (k/n - [l_i > t])]_+,
 
 on eq. 3, whose C_3 is C n/k here (`aggregates`).  It keeps no dual variables and cannot say how far it got;
-`certify` can.
+`certify` can.  The authors' released code differs in this: w starts anywhere in [0, 1]^d and t at l_[k+1],
+steps are C_3 times longer, and with the hinge t <= 1: where it has not converged that decides its end.
 Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", NIPS 2017, eq. 4.
 """
 

@@ -86,6 +86,23 @@ def test_scales_are_no_obstacle(name, C, scale) -> None:
     assert result.relative_gap <= 1e-8
 
 
+@pytest.mark.parametrize("C", [1e-5, 0.01, 100.0, 1e4])
+@pytest.mark.parametrize("k", [1, 30, 150])
+@pytest.mark.parametrize("name", EVERY_LOSS)
+def test_features_as_they_come_are_no_obstacle(name, k, C) -> None:
+    """Columns from 1 to 1000 wide, far from 0 and skewed, and targets about 20, as in a table of houses."""
+    random = np.random.default_rng(11)
+    X = random.exponential(size=(150, 6)) * np.geomspace(1.0, 1000.0, 6) + [0.0, 5.0, 0.0, 300.0, 0.0, 9.0]
+    latent = (X / np.geomspace(1.0, 1000.0, 6)) @ random.standard_normal(6) + random.standard_normal(150)
+    y = (
+        np.where(latent > np.median(latent), 1.0, -1.0)
+        if name in ("hinge", "logistic")
+        else 20.0 + 9.0 * latent
+    )
+    result = minimise(np.column_stack([X, np.ones(150)]), y, name, k, C, tol=1e-6)
+    assert result.status is Status.SOLVED
+
+
 def test_k_equal_to_n_is_ridge_regression() -> None:
     X, y = examples("square")
     n, alpha = len(y), 3.0
