@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn import metrics
 
+from pipeline.batch_prediction import predict_dataset
 from pipeline.certification import certify
 from pipeline.cli import main
+from pipeline.cluster import open_cluster
 from pipeline.errors import ConfigError, InputError
 from pipeline.evaluation import evaluate, evaluate_model
 from pipeline.importing import import_features
-from pipeline.ingest_config import ImportConfig
+from pipeline.ingest_config import ImportConfig, PredictConfig
 from pipeline.multilabel_evaluation import MultilabelEvaluation
 from pipeline.report import write_report
 from pipeline.stored_model import StoredModel
@@ -228,6 +230,19 @@ def test_every_loss_of_label_sets_is_trained_and_certified(
     assert made.certificate.primal == pytest.approx(made.primal, rel=1e-6)
     again = certify(made.model)
     assert again.gap == made.certificate.gap
+
+
+@pytest.mark.cluster
+def test_workers_give_the_same_model_and_predictions(store: str, model: str) -> None:
+    """Label sets travel with the problem; to the bit what one process gives."""
+    with open_cluster(ClusterConfig(workers=2), data_bytes=0) as client:
+        made = train(options(store), client=client)
+        evaluate_model(made.model)
+        there = predict_dataset(made.model, PredictConfig(dataset="latest"), client=client)
+    assert np.array_equal(load_model(made.model).array("W"), load_model(model).array("W"))
+    here = predict_dataset(made.model, PredictConfig(dataset="latest", threshold=there.threshold), HERE)
+    assert here.reused
+    assert here.predictions == there.predictions
 
 
 def test_an_interrupted_run_goes_on_with_its_label_sets(store: str) -> None:
