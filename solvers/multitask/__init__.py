@@ -9,8 +9,7 @@ works on the kernel matrix of the examples and has no intercept (add 1 to the ke
 
 `solvers.MultitaskClassifier` is the scikit-learn face of the three.  `few_examples.few_examples_experiment(X,
 y)` runs the thesis's table 4.1 (STL, stacked and MTL on 2000 handwritten digits with 5 to 100 examples a
-class); `few_examples.compare_strategies(Digits.draw(X, y), per_class, split)` is one split of one column of
-it, and `few_examples.THESIS_USPS` the thesis's accuracies.
+class); `few_examples.compare_strategies(Digits.draw(X, y), per_class, split)` is one split of one column.
 
 Source: M. Lapin, B. Schiele, M. Hein, "Scalable multitask representation learning for scene classification",
 CVPR 2014, which is chapter 4 of the thesis; S. Shalev-Shwartz, T. Zhang, "Stochastic dual coordinate ascent

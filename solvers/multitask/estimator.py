@@ -67,8 +67,8 @@ class MultitaskClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # 
         Weights of the losses against the predictors ("multi" and "stacked") and the representation ("multi");
         None for C.
     smoothing : float, default=0.0
-        Gamma of the smooth hinge, 0 for the hinge.  "multi" gets lower, faster, and with a narrower gap at
-        0.5 or so, for its turns can get stuck at kinks of the hinge.
+        Gamma of the smooth hinge, 0 for the hinge.  At 0.5 or so "multi" is faster and its gap much narrower,
+        for its turns can get stuck at kinks of the hinge.
     kernel : str or Kernel, default="linear"
         "linear", "rbf", "polynomial", "chi2", a value such as ``RBFKernel(0.5)``, or "precomputed", where X
         is K(train, train) in `fit` and K(new, train) afterwards.  The kernel matrix must fit in memory.

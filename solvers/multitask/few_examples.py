@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -45,16 +44,6 @@ PAIRS = tuple(
 TURNS = (1, 3)
 #: Passes a convex problem at most; large C come nowhere near their minimum and are not chosen.
 _PASSES = 100
-
-#: Accuracies of table 4.1 on USPS in percent, and their standard deviations over the root of 5 splits.
-THESIS_USPS: Mapping[tuple[str, int], tuple[float, float]] = MappingProxyType(
-    {
-        ("single", 5): (69.4, 0.6), ("single", 10): (76.3, 1.1), ("single", 20): (83.7, 0.2),
-        ("single", 50): (88.5, 0.5), ("single", 100): (90.8, 0.3),
-        ("multi", 5): (71.4, 0.7), ("multi", 10): (77.2, 0.5), ("multi", 20): (84.6, 0.4),
-        ("multi", 50): (90.0, 0.5), ("multi", 100): (90.6, 0.2),
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
