@@ -29,6 +29,10 @@ Pass: TypeAlias = Callable[[], Iterator[tuple[Any, NDArray[Any], Any]]]
 
 # Arrays of a stored model: the points (T, d, m) at which training found its vertices, and their shares (T,).
 CUT_POINTS, CUT_SHARES = "cut_points", "cut_shares"
+# What a certificate rests on where they are stored.
+CUTS = "W and its cuts"
+# Where they are not known: the W of the dual point (d, m), if it is not the model's.
+DUAL_W = "dual_W"
 # Losses of several points that are in memory at once.
 _LOSS_BYTES = 1 << 28
 
@@ -58,6 +62,13 @@ class TopSums:
     product: Array
     conjugate: float = 0.0
     penalty: float = 0.0
+
+
+def rests_without_b(stored: StoredModel) -> str:
+    """Say what a dual point is made of that b does not stand for."""
+    if stored.model.has_duals:
+        return "A"
+    return CUTS if CUT_POINTS in stored.model.arrays else "W"
 
 
 def stored_cuts(stored: StoredModel) -> tuple[Array, Array]:

@@ -28,15 +28,21 @@ from pipeline.certificate_dense import certified_loss
 from pipeline.certificate_kernels import TILE_ROWS as KERNEL_TILE_ROWS
 from pipeline.certificate_kernels import KernelRows
 from pipeline.certificate_math import CertifiedLoss, envelope, penalties
-from pipeline.certificate_top import CUT_POINTS, SmoothedLoss, passes, stored_cuts, top_sums
+from pipeline.certificate_top import (
+    CUTS,
+    DUAL_W,
+    SmoothedLoss,
+    passes,
+    rests_without_b,
+    stored_cuts,
+    top_sums,
+)
 from pipeline.errors import CertificateMismatchError
 from pipeline.partition import TrainingRows
 from pipeline.progress import Progress
 from pipeline.stored_model import StoredModel
 from storage.models import ModelRecord, update_record
 
-# What a certificate of the average top-k risk rests on, where the points of its dual are stored.
-CUTS = "W and its cuts"
 # Rows that are multiplied in float64 at once.
 TILE_ROWS = 4096
 # Dual rows are convex combinations of vertices, kept up in the precision of their array.
@@ -51,12 +57,13 @@ class Certificate:
 
     `rests_on` is "A" (the dual variables were stored: every row was checked and W(A) recomputed),
     "W and b", "W, b and aa" where smoothing > 0, "W" (A is the gradient at W), or for the average top-k risk
-    "W and its cuts" (A and p are made again at the points where training found them).  `gap_kind` is "true";
-    `lifted_gap` is the upper bound that training watches where smoothing > 0, None where it is the same.
-    `infeasibility` is the largest share by which a dual row, or A as a whole, leaves its domain, and
-    `w_difference` is |W - W(A)| / |W|, rounding where W was made from A and anything where it was not; both
-    None without A.  `agrees` says whether training recorded the same P and D to 1e-6, `valid` whether these
-    checks hold, and `certified` whether the relative gap is also within the tolerance `tol` asked for.
+    "W and its cuts" (A and p are made again where training found them) or, where these were too many to
+    keep, "W, W(A) and b".  `gap_kind` is "true"; `lifted_gap` is the upper bound that training watches where
+    smoothing > 0, None where it is the same.  `infeasibility` is the largest share by which a dual row,
+    or A as a whole, leaves its domain, and `w_difference` is |W - W(A)| / |W|, rounding where W was made
+    from A and anything where it was not; both None without A.  `agrees` says whether training recorded
+    the same P and D to 1e-6, `valid` whether these checks hold, and `certified` whether the relative gap
+    is also within the tolerance `tol` asked for.
     """
 
     model: str
@@ -255,9 +262,11 @@ def _conclude(stored: StoredModel, W: NDArray[np.float64], sums: _Sums, started:
         b, aa = (float(stored.model.array("dual_sums")[i]) for i in (0, 1))
         linear, penalty = b, 0.5 * gamma * aa
         W_dual, rests_on = W, "W, b and aa" if gamma > 0 else "W and b"
+        if DUAL_W in stored.model.arrays:
+            W_dual, rests_on = np.asarray(stored.model.array(DUAL_W)), "W, W(A) and b"
     else:
         linear, penalty = sums.conjugate / n, sums.penalty / n
-        W_dual, rests_on = sums.product / (lam * n), _rests_on(stored)
+        W_dual, rests_on = sums.product / (lam * n), rests_without_b(stored)
     square, dual_square = float(np.vdot(W, W)), float(np.vdot(W_dual, W_dual))
     if record.kernel is not None:
         # W holds the coefficients C and W_dual is K C: both squares are tr(C^T K C).
@@ -299,13 +308,6 @@ def _conclude(stored: StoredModel, W: NDArray[np.float64], sums: _Sums, started:
         seconds=time.perf_counter() - started,
         created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     )
-
-
-def _rests_on(stored: StoredModel) -> str:
-    """Say what a dual point was made of that b does not stand for."""
-    if stored.model.has_duals:
-        return "A"
-    return CUTS if CUT_POINTS in stored.model.arrays else "W"
 
 
 def _distance(W: NDArray[np.float64], V: NDArray[np.float64]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.certificate_top import CUT_POINTS, CUT_SHARES
+from pipeline.certificate_top import CUT_POINTS, CUT_SHARES, DUAL_W
 from pipeline.checkpointing import written_where_held
 from pipeline.training_plan import TrainingPlan
 from solvers.atoms import Atoms
@@ -48,8 +48,13 @@ def _cuts(result: SolveResult) -> dict[str, NDArray[np.float64]]:
 
 
 def _dual_sums(result: SolveResult) -> dict[str, NDArray[np.float64]]:
-    """Give b and |A|^2/n of the A that W was made from; nothing where it was made from none."""
+    """Give b and |A|^2/n of the A that W was made from; nothing where it was made from none.
+
+    Of the average top-k risk that A may have made another W, which comes along.
+    """
     problem = result.problem
+    if result.W_dual is not None and not problem.mean_risk:
+        return {"dual_sums": np.asarray([result.b, 0.0]), DUAL_W: result.W_dual}
     for aa in (result.state.aa, 0.0) if result.W_dual is None else ():
         rounding = 1e-9 * (abs(result.b) + abs(result.primal))
         if abs(problem.dual(result.W, result.b, aa) - result.dual) <= rounding:

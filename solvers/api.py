@@ -155,7 +155,7 @@ def solve(
                 # They come with the step that the state was waiting to see applied.
                 state = replace(state, commit=None)
         state = replace(SolverState.start(problem) if state is None else state, problem_key=key)
-        chosen = spec.make(executor.blocks, seed)
+        chosen = spec.method_for(problem, executor.blocks, seed)
         blocks = TopLossExecutor(executor, problem, risk) if isinstance(risk, AverageTopK) else executor
         run = iterate(problem, blocks, chosen, criteria, state, callbacks, duals_kept=duals_kept)
         A = _collected_duals(executor, run.state) if duals_kept and executor.in_process else None

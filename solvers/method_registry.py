@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from solvers.atom_methods import AtomFrankWolfe, AwaySteps, FullyCorrective, PairwiseSteps
+from solvers.bundle import Bundle
 from solvers.column_methods import ColumnFrankWolfe, unfit_for_columns
 from solvers.dual_ascent import DualAscent
 from solvers.duals import whole_bytes
@@ -36,6 +37,7 @@ class MethodSpec:
     convex_only : whether it needs a dual problem.
     whole_duals : whether it works on A as arrays, which a budget for dual variables must hold.
     any_risk : whether it needs but W, b and vertices, so that the risk may be another one than the mean.
+    make_for_risk : gives the method for another risk than the mean, where that is another one.
     unfit : says why a problem is not for this method, or None.
     """
 
@@ -48,7 +50,14 @@ class MethodSpec:
     convex_only: bool = True
     whole_duals: bool = False
     any_risk: bool = False
+    make_for_risk: Callable[[], Method] | None = None
     unfit: Callable[[Problem], str | None] = lambda _problem: None
+
+    def method_for(self, problem: Problem, blocks: int, seed: int) -> Method:
+        """Give the method for a problem."""
+        if self.make_for_risk is not None and not problem.mean_risk:
+            return self.make_for_risk()
+        return self.make(blocks, seed)
 
     def needs_duals(self, smoothing: float) -> bool:
         """Say whether A must be kept, with this smoothing."""
@@ -105,6 +114,7 @@ _SPECS = (
         lambda _blocks, _seed: AtomFrankWolfe(FullyCorrective()),
         dual_free=True,
         any_risk=True,
+        make_for_risk=Bundle,
     ),
     MethodSpec(
         "fw_away_columns",

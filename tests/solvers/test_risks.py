@@ -109,7 +109,7 @@ def test_the_cuts_of_a_run_are_a_dual_point_that_certifies_it(loss, smoothing) -
     """p and A made of the stored points by definition are feasible, and D there is not below the reported."""
     X, y = clouds(n=20, d=3)
     k = 9.5
-    result = run(X, y, loss, k, smoothing=smoothing, tol=1e-4)
+    result = run(X, y, loss, k, smoothing=smoothing, tol=1e-4 if smoothing == 0 else 1e-2)
     assert result.status is Status.SOLVED
     assert result.gap_kind == "true"
     primal = top_primal(X, y, loss, 0.05, smoothing, k, result.W)
@@ -125,7 +125,7 @@ def test_the_cuts_of_a_run_are_a_dual_point_that_certifies_it(loss, smoothing) -
         assert reference.infeasibility(loss, A[i] / p[i], y[i]) <= 1e-9
     assert dual >= result.dual - 1e-10 * abs(result.primal)
     assert dual <= primal * (1.0 + 1e-10)
-    np.testing.assert_allclose(X.T @ A / 0.05, result.W, atol=1e-9 * max(np.abs(result.W).max(), 1.0))
+    np.testing.assert_allclose(X.T @ A / 0.05, result.W_dual, atol=1e-9)
 
 
 @pytest.mark.parametrize("method", ABLE)

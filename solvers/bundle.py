@@ -1,0 +1,128 @@
+"""A bundle method: fully corrective weights of the atoms, each found between the best W and theirs.
+
+The atoms of `solvers.atoms` are cutting planes of P: at any W, P(W) >= lam/2 |W|^2 + b_t - lam <W, W_t>.  The
+point of their best mixture minimises this model, and its dual value bounds P from below; but vertices that
+are sought there lie far apart while the model is poor.  They are sought on the way from the best W so far to
+that point, which takes down P at once where the model is right about the way, and else cuts the point off; a
+vertex that does neither sends the next search to the point itself.  Half of the way takes six tenths of the
+rounds of the whole way where a tenth or more of the losses count, nine tenths where one in a hundred does.
+
+Sources: C. Lemarechal, A. Nemirovskii, Y. Nesterov, "New variants of bundle methods", 1995, for the model;
+W. Ben-Ameur, J. Neto, "Acceleration of cutting-plane and column generation algorithms", 2007, for the way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solvers.atoms import Atoms
+from solvers.certificate import FinalValues, checked_order
+from solvers.executor import Executor
+from solvers.methods import Advance, Measurement, Runner, product_of, rises
+from solvers.orders import EvaluateOrder, OracleOrder
+from solvers.problem import Problem
+from solvers.simplex_qp import maximise_on_simplex, rise_between
+from solvers.state import SolverState
+from solvers.step_rules import Direction
+from solvers.typing import Float64Array
+
+#: Atoms of weight 0 that are kept, for they may come back.
+_IDLE = 30
+#: Names under which a state remembers the best W, its P, and W of the mixture.
+_BEST, _BEST_PRIMAL, _MIXTURE = "best.W", "best.primal", "mixture.W"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """In the state W is where the next vertex is sought, and b that of the mixture.
+
+    Products are float64, and every atom keeps the W at which it was found, from which it can be made again.
+    """
+
+    #: Share of the way from the best W to that of the mixture.
+    share: float = 0.5
+
+    def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
+        """Evaluate P and the vertex at W; the values are those of the best W so far and of the mixture."""
+        state = replace(state, exact=True)
+        stats = run(OracleOrder(round=state.round, W=state.W, envelope=True, exact=True))
+        loss = stats.loss / problem.n
+        value = problem.primal(state.W, loss)
+        memory = dict(state.memory)
+        if _MIXTURE not in memory:
+            memory[_MIXTURE] = state.W
+        if _BEST not in memory or not value >= memory[_BEST_PRIMAL][0]:
+            memory |= {_BEST: state.W, _BEST_PRIMAL: np.array([value])}
+        primal = float(memory[_BEST_PRIMAL][0])
+        dual = problem.dual(memory[_MIXTURE], state.b, state.aa)
+        before = replace(
+            state,
+            loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
+            best_primal=min(state.best_primal, value),
+            best_dual=max(state.best_dual, dual),
+            memory=memory,
+        )
+        return Measurement(primal=primal, dual=dual, gap_kind="true", before=before, stats=stats, passes=1)
+
+    def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
+        """Take the vertex among the atoms, give them their best weights, and go on between."""
+        before, stats = measured.before, measured.stats
+        mixture, best = before.memory[_MIXTURE], before.memory[_BEST]
+        atoms = Atoms.of(problem, replace(before, W=mixture))
+        W, b = problem.scale * product_of(stats), stats.b_u / problem.n
+        towards = Direction.of(problem, mixture, W - mixture, b - before.b, cross=0.0, square=0.0)
+        towards = replace(towards, terms=towards.terms + abs(before.b))
+        after = replace(before, round=before.round + 1)
+        if not (math.isfinite(towards.slope) and math.isfinite(towards.curvature)):
+            after = replace(after, W=math.nan * before.W)
+            return Advance(math.nan, moved=True, after=after, active=stats.active, passes=0)
+        step, raised = 0.0, False
+        if rises(towards):
+            atoms, newest = atoms.with_atom(problem.lam, W, b, found_at=before.W)
+            weights = maximise_on_simplex(atoms.gram, atoms.b, atoms.weights)
+            step, raised = (
+                float(weights[newest]),
+                rise_between(atoms.gram, atoms.b, atoms.weights, weights) > 0,
+            )
+        if raised:
+            atoms = atoms.weighted(weights, _IDLE)
+            mixture, linear = atoms.point()
+            after = replace(after, b=linear)
+        # A vertex at the mixture itself that does not rise says that the mixture is the optimum.
+        moved = raised or not np.array_equal(before.W, mixture)
+        share = self.share if raised else 1.0
+        after = replace(
+            after,
+            W=best + share * (mixture - best) if share < 1.0 else mixture,
+            memory={**_of_best(before.memory), _MIXTURE: mixture, **atoms.memory()},
+        )
+        return Advance(step=step, moved=moved, after=after, active=stats.active, passes=0)
+
+    def final(
+        self,
+        problem: Problem,
+        executor: Executor,
+        state: SolverState,
+        *,
+        duals_kept: bool,  # noqa: ARG002 - never, see MethodSpec.dual_free
+    ) -> FinalValues:
+        """Give P at the best W and D of the mixture in float64.
+
+        Raises CertificateError where D exceeds P by more than rounding.
+        """
+        W, mixture = state.memory.get(_BEST, state.W), state.memory.get(_MIXTURE, state.W)
+        if not (np.isfinite(W).all() and np.isfinite(mixture).all() and math.isfinite(state.b)):
+            return FinalValues(W=W, b=state.b, primal=math.nan, dual=math.nan, lifted_gap=math.nan)
+        stats = executor.run(EvaluateOrder(W))
+        primal, dual = problem.primal(W, stats.loss / problem.n), problem.dual(mixture, state.b, 0.0)
+        return checked_order(
+            FinalValues(W=W, b=state.b, primal=primal, dual=dual, lifted_gap=primal - dual, W_dual=mixture)
+        )
+
+
+def _of_best(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
+    return {name: memory[name] for name in (_BEST, _BEST_PRIMAL)}
