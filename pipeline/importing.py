@@ -125,7 +125,10 @@ def _assignment(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -
     found = source.labels() if inside else read_labels(Path(str(config.labels)))
     place = source.place if inside else str(config.labels)
     if found is None:
-        raise InputError(f"{source.place} has no labels: give them with --labels (npy, csv or a line a row)")
+        raise InputError(
+            f"{source.place} has no labels: give them with --labels (npy, csv or a line a row; of an ARFF"
+            " file the XML that names them)"
+        )
     _check_length(place, "labels", len(found), source)
     names = source.class_names() if config.class_names is None and inside else None
     if config.class_names is not None:

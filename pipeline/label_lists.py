@@ -37,15 +37,18 @@ def label_lists(
     between them.  `names` are all labels in their order; numbers are places in it.  `InputError` naming
     `place` and rows for labels that are missing, foreign or given twice, and for an indicator that is none.
     """
+    lists = found.dtype == object and any(isinstance(value, SEVERAL) for value in found)
+    if separator is not None and (lists or found.ndim == 2):
+        raise InputError(f"{place} has several labels a row already: leave --label-separator out")
     if found.ndim == 2:
         return _of_indicator(found, place, names)
     if found.ndim != 1:
         raise InputError(f"{place} has labels of shape {found.shape}: give (rows,) or (rows, classes)")
     if separator is not None:
         cells = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in found]
-        lists = [() if cell is None else _parts(str(cell), separator) for cell in cells]
-        return _of_lists(lists, place, names)
-    if found.dtype == object and any(isinstance(value, SEVERAL) for value in found):
+        words = [() if cell is None else _parts(str(cell), separator) for cell in cells]
+        return _of_lists(words, place, names)
+    if lists:
         return _of_lists([_plain(value) for value in found], place, names)
     return None
 

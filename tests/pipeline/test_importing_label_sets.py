@@ -341,6 +341,19 @@ def test_a_sparse_row_that_leaves_out_what_is_not_zero_is_refused(tmp_path: Path
         run(tmp_path, tmp_path / "f.arff")
 
 
+def test_a_separator_is_for_words(tmp_path: Path) -> None:
+    X, Y = data()
+    for write in (from_npz, from_libsvm, from_arff):
+        with pytest.raises(InputError, match="several labels a row already: leave --label-separator out"):
+            run(tmp_path, **write(tmp_path, X, Y), label_separator=",")
+
+
+def test_an_arff_file_alone_does_not_say_which_are_labels(tmp_path: Path) -> None:
+    features = from_arff(tmp_path, *data())["features"]
+    with pytest.raises(InputError, match=r"f\.arff has no labels: .* of an ARFF file the XML"):
+        run(tmp_path, features)
+
+
 def test_label_names_belong_to_arff_files(tmp_path: Path) -> None:
     X, Y = data()
     with pytest.raises(InputError, match=r"f\.npz is no ARFF file, and --labels names the label attributes"):
