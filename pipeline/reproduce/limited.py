@@ -16,9 +16,9 @@ GAIN = 2.0
 def run(setting: Setting) -> Reproduction:
     """Draw samples of Spambase and compare the SVM with both ways to weights."""
     data = setting.data.load("spambase", alone=True)
-    samples = setting.of((120, 240, 486), (120,), (24,))
+    samples = setting.of((120, 240, 486), (486,), (24,))
     ratios = setting.of(((1, 2), (2, 1)), ((1, 2),), ((1, 2),))
-    repeats = setting.of(10, 6, 2)
+    repeats = setting.of(10, 4, 2)
     jobs = [
         partial(
             weight_learning_experiment, data.X, data.y, samples=(sample,), ratios=(ratio,), repeats=1,
@@ -54,7 +54,7 @@ def _figures(rows: list[WeightLearningRow]) -> list[Figure]:
     figures = [over_splits(name, f"error, {label}", errors[method]) for method, label in METHODS.items()]
     for method in ("probability", "learnt"):
         gains = [svm - weighted for svm, weighted in zip(errors["svm"], errors[method], strict=True)]
-        is_printed = method == "learnt" and first.ratio == (1, 2)
+        is_printed = method == "learnt" and (first.sample, first.ratio) == (486, (1, 2))
         printed = GAIN if is_printed else None
         figures.append(over_splits(name, f"gain, {METHODS[method]}", gains, printed, note="a", digits=0))
     return figures

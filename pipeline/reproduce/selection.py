@@ -97,28 +97,38 @@ def run_trial(
     learner: Learner, data: Examples, split: Split, Cs: Sequence[float], ks: Sequence[int], budget: Budget
 ) -> Trial:
     """Train one learner on one split along the path of C; equal choices go to the smaller C."""
-    seen: list[list[dict[int, float]]] = []
-    path: list[Weights] = []
-    for train, validation in split.folds:
-        path = learner.path(data.X[train], data.y[train], data.m, Cs, budget)
-        X, y = data.X[validation], data.y[validation]
-        seen.append([topk_percent(X, y, W, ks) for W in path])
-    means = {k: np.mean([[one[k] for one in fold] for fold in seen], axis=0) for k in ks}
+    means, path = _validated(learner, data, split, Cs, ks, budget)
     best = {k: int(means[k].argmax()) for k in ks}
     places = sorted(set(best.values()))
-    models = {place: path[place] for place in places}
-    if split.final is not None:
+    if split.final is None:
+        models = [path[place] for place in places]
+    else:
         X, y = data.X[split.final], data.y[split.final]
-        models = dict(
-            zip(places, learner.path(X, y, data.m, [Cs[place] for place in places], budget), strict=True)
-        )
+        models = learner.path(X, y, data.m, [Cs[place] for place in places], budget)
     X, y = data.X[split.test], data.y[split.test]
-    tested = {place: topk_percent(X, y, W, ks) for place, W in models.items()}
+    tested = {place: topk_percent(X, y, W, ks) for place, W in zip(places, models, strict=True)}
     return Trial(
         {k: tested[best[k]][k] for k in ks},
         {k: float(means[k][best[k]]) for k in ks},
         {k: float(Cs[best[k]]) for k in ks},
     )
+
+
+def _validated(
+    learner: Learner, data: Examples, split: Split, Cs: Sequence[float], ks: Sequence[int], budget: Budget
+) -> tuple[dict[int, NDArray[np.float64]], list[Weights]]:
+    """Give the mean accuracy over the folds for each k and C, and the models of the last fold."""
+    if len(Cs) == 1 and split.final is not None:  # nothing to choose
+        return {k: np.full(1, np.nan) for k in ks}, []
+    seen: dict[int, list[list[float]]] = {k: [] for k in ks}
+    path: list[Weights] = []
+    for train, validation in split.folds:
+        path = learner.path(data.X[train], data.y[train], data.m, Cs, budget)
+        X, y = data.X[validation], data.y[validation]
+        accuracies = [topk_percent(X, y, W, ks) for W in path]
+        for k in ks:
+            seen[k].append([accuracy[k] for accuracy in accuracies])
+    return {k: np.mean(seen[k], axis=0) for k in ks}, path
 
 
 def figures_of(

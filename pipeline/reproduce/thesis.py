@@ -35,6 +35,7 @@ NEWS20_ROWS = (
     "OVA SVM", "SVM Multi", "LR Multi", "top-3 SVM", "top-5 SVM", "top-10 SVM", "top-1 SVM_1", "top-5 SVM_1",
     "top-5 Ent",
 )  # fmt: skip
+NEWS20_QUICKLY = ("OVA SVM", "SVM Multi", "LR Multi", "top-5 SVM", "top-5 SVM_1")
 NEWS20_TRAIN, NEWS20_TEST = 15_935, 3_993
 
 LETTER = {
@@ -144,13 +145,14 @@ def news20(setting: Setting) -> Reproduction:
     n = len(data.y)
     test = round(n * NEWS20_TEST / (NEWS20_TRAIN + NEWS20_TEST))
     splits = []
-    for seed in range(setting.of(3, 2, 1)):
+    for seed in range(setting.of(2, 2, 1)):
         mixed = setting.rng(seed).permutation(n)
         fifth = (n - test) // 5
         fold = (mixed[test + fifth :], mixed[test : test + fifth])
         splits.append(Split((fold,), mixed[:test], mixed[test:]))
-    Cs = [10.0**power for power in setting.of(range(-1, 4), range(2), range(1))]
-    trials = compare(setting, data, learners(setting, NEWS20_ROWS), splits, Cs, KS, budget(setting))
+    Cs = [10.0**power for power in setting.of(range(-1, 3), range(1), range(1))]
+    names = setting.of(NEWS20_ROWS, NEWS20_QUICKLY, NEWS20_QUICKLY)
+    trials = compare(setting, data, learners(setting, names), splits, Cs, KS, budget(setting))
     notes = {
         "a": "other features: the thesis has LIBSVM's news20 (62,060 words, 15,478 principal components,"
         f" the published division), ours are {data.X.shape[1]:,} word counts of the bodies alone, scaled to"
@@ -191,7 +193,7 @@ def silhouettes(setting: Setting) -> Reproduction:
 def _unit_rows(data: Examples) -> Examples:
     from sklearn.preprocessing import normalize
 
-    return Examples(sparse.csr_matrix(normalize(data.X)), data.y)
+    return Examples(sparse.csr_matrix(normalize(data.X), dtype=np.float32), data.y)
 
 
 def _model(setting: Setting, Cs: Sequence[float], more: str) -> str:
