@@ -32,6 +32,7 @@ from solvers.api import solve
 from solvers.compiling import compile_kernels
 from solvers.errors import NonFiniteError, StateLostError
 from solvers.executor import Executor
+from solvers.risks import AverageTopK
 from solvers.state import SolveResult, SolverState
 from solvers.stopping import Status
 from storage.checkpoints import Checkpoint
@@ -50,8 +51,8 @@ class TrainResult:
     """What a finished run reached; `to_dict` is the object that `topline train --json` prints.
 
     Where the loss is not convex dual and gaps are NaN (null in JSON), `gap_kind` is "none" and
-    `stationarity` says how far the gradient fell.  `collapsed` says that W = 0 is within the tolerance of the
-    optimum of an average top-k risk.
+    `stationarity` says how far the gradient fell.  `average_top` is how many of the largest losses
+    count, None for the mean of all, and `collapsed` says that W = 0 is then within the tolerance of the best.
     """
 
     model: str
@@ -70,6 +71,7 @@ class TrainResult:
     m: int
     certificate: Certificate | None
     stationarity: float | None = None
+    average_top: float | None = None
     collapsed: bool = False
 
     @property
@@ -266,6 +268,7 @@ def _conclude(
         m=result.problem.m,
         certificate=certificate,
         stationarity=result.stationarity,
+        average_top=plan.risk.k if isinstance(plan.risk, AverageTopK) else None,
         collapsed=result.collapsed,
     )
     finish_run(plan.store, plan.run_id, trained.to_dict())

@@ -88,8 +88,9 @@ def solve(
     callbacks : called after each round with (IterationRecord, SolverState); one that returns False ends the
         run.
     risk : ``MeanRisk()``, or ``AverageTopK(k)`` for the mean of the k largest losses in the place of the mean
-        of all (`solvers.risks`); with the Frank-Wolfe methods, without weights and kept duals.  k below the
-        number of examples that no W gets right may leave W = 0 as the optimum: ``result.collapsed``.
+        of all (`solvers.risks`); with the Frank-Wolfe methods, of which fw_fully_corrective then is a bundle
+        method with a W_dual of its own, and without weights and kept duals.  Where k is below the number of
+        examples that no W gets right the optimum may be W = 0: ``result.collapsed``.
     smoothing_kind : "moreau" smooths in all m scores, "others" in those of the other classes only, which is
         Lapin's smooth top-k hinge.
     label_sets : the label sets that y numbers; None where it does not.

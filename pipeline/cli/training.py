@@ -60,6 +60,11 @@ def training_facts(result: TrainResult) -> dict[str, str]:
         "model": result.model,
         "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}",
         "training": f"{result.status} after {result.passes:,} passes, {result.seconds:.1f} s",
+        **(
+            {}
+            if result.average_top is None
+            else {"risk": f"mean of the {result.average_top:g} largest losses"}
+        ),
         "primal": f"{result.primal:.8g}",
         **bound_facts(result),
     }

@@ -215,6 +215,7 @@ def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert code == 0
     assert found["certificate"]["certified"]
     assert not found["collapsed"]
+    assert found["average_top"] == pytest.approx(0.2 * found["n"])
     rows = TrainingRows(Dataset.open(open_store(str(folder)), "latest"), "train")
     assert load_model(found["model"]).record.config["average_top"] == 0.2
     X = np.array(rows[0 : len(rows)], dtype=np.float64)
@@ -247,5 +248,6 @@ def test_a_collapse_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     page = Path(write_report(str(tmp_path / "store" / "models" / "m0001"))).read_text(encoding="utf-8")
     assert "max_hinge, mean of the largest 5 losses" in page
     assert "W = 0 is optimal to the tolerance" in page
+    assert "mean of the 5 largest losses" in out
     assert "W = 0 is optimal to the tolerance" in out + err
     assert "take a larger --average-top" in out + err

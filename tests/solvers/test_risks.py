@@ -15,6 +15,7 @@ from solvers import (
     MaxHinge,
     MeanRisk,
     MultilabelHinge,
+    Problem,
     SerialExecutor,
     Softmax,
     StateLostError,
@@ -28,12 +29,13 @@ from solvers import (
 )
 from solvers.atoms import Atoms
 from solvers.block_stats import BlockStats
-from solvers.orders import OracleOrder, SelectedOrder
+from solvers.orders import LossesOrder, OracleOrder, SelectedOrder
 from solvers.risk_executor import TopLossExecutor
 from solvers.risks import LargestLosses
 from tests.reference import losses as reference
 from tests.reference.risks import (
     dual_of_cuts,
+    losses_at,
     mean_of_largest,
     top_optimum,
     top_primal,
@@ -74,6 +76,14 @@ class TestTheLargestLosses:
         np.testing.assert_allclose(p, top_weights(losses, k), rtol=1e-15)
         assert p @ losses == pytest.approx(mean_of_largest(losses, k), rel=1e-15)
 
+    @pytest.mark.parametrize("k", [1.0, 2.5, 4.0, 7.0])
+    def test_the_papers_objective_is_k_over_n_times_the_risk(self, k) -> None:
+        """It is min over t >= 0 of (1/n) sum max(0, l_i - t) + (k/n) t, with lam = n/(k C) for its C."""
+        losses = np.abs(np.random.default_rng(3).standard_normal(7))
+        breaks = np.append(losses, 0.0)  # it is convex and piecewise linear in t
+        papers = min(np.mean(np.maximum(losses - t, 0.0)) + k / 7 * t for t in breaks)
+        assert papers == pytest.approx(k / 7 * mean_of_largest(losses, k), rel=1e-14)
+
     def test_merging_in_any_split_keeps_the_same_rows(self) -> None:
         random = np.random.default_rng(0)
         losses = random.integers(0, 6, 40).astype(float)
@@ -89,6 +99,21 @@ class TestTheLargestLosses:
         found = LargestLosses.of(2, np.arange(4), np.array([1.0, 2.0, np.nan, 3.0]))
         assert list(found.rows) == [2, 3]
         assert found.losses[0] == np.inf
+
+
+@pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_every_row_has_its_own_loss(loss, smoothing, dtype) -> None:
+    """At any W, as by definition; blocks otherwise only sum them."""
+    X, y = clouds(n=12)
+    X, W = X.astype(dtype), np.random.default_rng(5).standard_normal((4, M)).astype(dtype)
+    with SerialExecutor(blocks=3) as executor:
+        problem = Problem(loss, *X.shape, M, 0.1, smoothing)
+        executor.bind(problem, X, y.astype(np.int32), keep_duals=False)
+        found = executor.run(LossesOrder(W, 12, exact=dtype == np.float64)).largest
+    expected = losses_at(X, y, loss, smoothing, W.astype(np.float64))
+    np.testing.assert_array_equal(found.rows, np.arange(12))
+    np.testing.assert_allclose(found.losses, expected, atol=1e-11 if dtype == np.float64 else 1e-4)
 
 
 @pytest.mark.parametrize("k", [1.0, 7.5])
