@@ -87,12 +87,19 @@ def test_scales_are_no_obstacle(name, C, scale) -> None:
 
 
 @pytest.mark.parametrize("C", [1e-5, 0.01, 100.0, 1e4])
-@pytest.mark.parametrize("k", [1, 30, 150])
+@pytest.mark.parametrize("k", [1, 15, 150])
 @pytest.mark.parametrize("name", EVERY_LOSS)
 def test_features_as_they_come_are_no_obstacle(name, k, C) -> None:
-    """Columns from 1 to 1000 wide, far from 0 and skewed, and targets about 20, as in a table of houses."""
-    random = np.random.default_rng(11)
-    X = random.exponential(size=(150, 6)) * np.geomspace(1.0, 1000.0, 6) + [0.0, 5.0, 0.0, 300.0, 0.0, 9.0]
+    """Columns from 1 to 1000 wide, off centre and with heavy tails, and targets about 20, as in tables."""
+    random = np.random.default_rng(0)
+    X = random.exponential(size=(150, 6)) ** 3 * np.geomspace(1.0, 1000.0, 6) + [
+        0.0,
+        5.0,
+        0.0,
+        300.0,
+        0.0,
+        9.0,
+    ]
     latent = (X / np.geomspace(1.0, 1000.0, 6)) @ random.standard_normal(6) + random.standard_normal(150)
     y = (
         np.where(latent > np.median(latent), 1.0, -1.0)
