@@ -37,7 +37,7 @@ from solvers.state import SolveResult, SolverState
 from solvers.stopping import Status
 from storage.checkpoints import Checkpoint
 from storage.errors import AccessError, DiskFullError, IntegrityError, StorageError
-from storage.run_lock import run_lock
+from storage.run_lock import RunLock, run_lock
 from storage.runs import finish_run
 
 logger = logging.getLogger(__name__)
@@ -107,10 +107,22 @@ def train(
     `InvalidProblemError` or `MismatchError` for what cannot be trained.
     """
     plan = plan_training(config)
-    cluster = cluster or ClusterConfig()
-    _compile_kernels(plan, progress)
+    with run_lock(plan.store, plan.run_id) as lock:
+        _compile_kernels(plan, progress)
+        result, url = _trained(plan, cluster or ClusterConfig(), progress, client, lock)
+    certificate = certify(url, progress) if plan.config.certify and plan.convex else None
+    return _conclude(plan, result, url, certificate)
+
+
+def _trained(
+    plan: TrainingPlan,
+    cluster: ClusterConfig,
+    progress: Progress | None,
+    client: Client | None,
+    lock: RunLock,
+) -> tuple[SolveResult, str]:
+    """Train and publish; gives the model's URL."""
     with (
-        run_lock(plan.store, plan.run_id) as lock,
         stop_on_signals() as flag,
         open_executor(plan, cluster, client, progress, flag) as (plan, executor, rows),
     ):
@@ -133,8 +145,7 @@ def train(
                 f"the numbers overflowed in pass {result.passes} of run {plan.run_id}: scale the features"
                 f" (transforms standardize or l2) or take a C smaller than {plan.config.C:g}"
             )
-    certificate = certify(url, progress) if plan.config.certify and plan.convex else None
-    return _conclude(plan, result, url, certificate)
+    return result, url
 
 
 def _compile_kernels(plan: TrainingPlan, progress: Progress | None) -> None:
