@@ -20,6 +20,7 @@ def summary(record: ModelRecord) -> dict[str, Any]:
         "relative_gap": certificate.get("relative_gap"),
         "certified": certificate.get("certified"),
         "accuracy": evaluation.get("topk"),
+        "mean_average_precision": evaluation.get("mean_average_precision"),
         "passes": record.result.get("passes"),
         "seconds": record.result.get("seconds"),
         "parents": list(record.parents),

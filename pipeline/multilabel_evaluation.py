@@ -26,6 +26,8 @@ from storage.models import update_record
 
 REPORTED_K = (1, 3, 5)
 DEFAULT_RULE = "f1_micro"
+# A threshold is chosen on so many scores at most: a gigabyte is sorted, and more would not move it.
+TUNING_SCORES = 1 << 23
 
 #: Metrics and rules as people read them.
 TITLES: Mapping[str, str] = {
@@ -43,7 +45,8 @@ TITLES: Mapping[str, str] = {
 class Threshold:
     """Labels that score above `value` are predicted; it is the best one by `rule` on some `rows`.
 
-    `split` says which rows: "val" where the dataset has them, "train" where it has not.
+    `split` says which rows: "val" where the dataset has them, "train" where it has not.  Of very many it is
+    every second, third, ... of them that `rows` counts.
     """
 
     value: float
@@ -158,8 +161,8 @@ def evaluate_multilabel(
 ) -> MultilabelEvaluation:
     """Choose the threshold by `rule` and measure the model on one split; records both with the model.
 
-    The threshold comes from the validation rows, or where there are none from the training rows.
-    `InputError` if the split has no rows.
+    The threshold comes from the validation rows, or where there are none from the training rows.  The scores
+    of all rows of the split are in memory.  `InputError` if it has no rows.
     """
     started = time.perf_counter()
     record = stored.model.record
@@ -168,7 +171,10 @@ def evaluate_multilabel(
         counts = ", ".join(f"{name} {count}" for name, count in rows.dataset.info.counts.items())
         raise InputError(f"dataset {record.dataset} has no {split} rows to evaluate on (it has {counts})")
     relevant, scores = _scored(stored, rows, "evaluate", progress)
-    known = (relevant, scores) if tuning.split == split else _scored(stored, tuning, "threshold", progress)
+    step = -(-len(tuning) * record.m // TUNING_SCORES)
+    known = relevant[::step], scores[::step]
+    if tuning.split != split:
+        known = _scored(stored, tuning, "threshold", progress, step)
     thresholds = tuned_thresholds(*known, _labels_per_row(stored.rows("train")))
     predicted = scores > thresholds[rule]
     ranking = ranking_metrics(relevant, scores, [k for k in REPORTED_K if k <= record.m])
@@ -183,7 +189,7 @@ def evaluate_multilabel(
         mean_average_precision=ranking.mean_average_precision,
         precision=dict(ranking.precision),
         recall=dict(ranking.recall),
-        threshold=Threshold(thresholds[rule], rule, tuning.split, len(tuning)),
+        threshold=Threshold(thresholds[rule], rule, tuning.split, len(known[0])),
         metrics=partition_metrics(relevant, predicted),
         tuned={
             name: Tuned(thresholds[name], partition_metrics(relevant, scores > thresholds[name])[name])
@@ -213,20 +219,23 @@ def _labels_per_row(rows: TrainingRows) -> float:
 
 
 def _scored(
-    stored: StoredModel, rows: TrainingRows, stage: str, progress: Progress | None
+    stored: StoredModel, rows: TrainingRows, stage: str, progress: Progress | None, step: int = 1
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Labels as an indicator and scores of all rows, both (n, m); one pass, unit by unit."""
+    """Labels as an indicator and scores of every `step`-th row, both (r, m); one pass, unit by unit."""
     sets = rows.solver_label_sets
     if sets is None:
         raise InputError(f"dataset {rows.dataset.info.id} has one label a row, and the model several")
     if progress is not None:
         progress.begin(stage, len(rows), "rows")
-    scores = np.empty((len(rows), stored.model.record.m))
+    wanted = np.arange(0, len(rows), step)
+    scores = np.empty((len(wanted), stored.model.record.m))
     for start, stop, X in rows.tiles():
-        scores[start:stop] = stored.scores(X)
+        first, last = np.searchsorted(wanted, (start, stop))
+        if first < last:
+            scores[first:last] = stored.scores(X[wanted[first:last] - start])
         if progress is not None:
             progress.advance(stop - start)
-    return sets.indicator(rows.labels()), scores
+    return sets.indicator(rows.labels()[wanted]), scores
 
 
 def _qualities(

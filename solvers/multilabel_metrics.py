@@ -111,7 +111,7 @@ def tuned_thresholds(relevant: BoolArray, scores: Float64Array, cardinality: flo
 
     All thresholds are tried, not a grid: each halves the way between two neighbouring scores, and of equally
     good ones the highest is taken.  "cardinality" is the rule whose predictions have, on average, nearest to
-    `cardinality` labels.  Sorts the n m scores once, and takes some eighty bytes for each.
+    `cardinality` labels.  Sorts the n m scores once, and takes about a hundred bytes for each.
     """
     _check(relevant, scores)
     order = np.argsort(-scores, axis=None, kind="stable")

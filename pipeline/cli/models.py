@@ -25,6 +25,9 @@ ModelArgument = Annotated[
 StoreOption = Annotated[str, typer.Option("--store", help="Store of the models")]
 
 
+HEAD = ("model", "dataset", "loss", "C", "method", "gap", "certified", "top-1", "top-5", "stage")
+
+
 def find_model(text: str) -> str:
     """Give the URL of a model; it may be called "champion", and a store stands for its newest."""
     from storage.models import list_models
@@ -57,8 +60,12 @@ def list_(call: Call, store: StoreOption = "topline-run") -> Outcome:  # noqa: A
 
     standing, records = registered(store)
     models = [{**summary(record), "stage": standing.stage(record.id)} for record in records]
-    head = ("model", "dataset", "loss", "C", "method", "gap", "certified", "top-1", "top-5", "stage")
-    lines = table(head, [_row(model) for model in models])
+    head: tuple[str, ...] = HEAD
+    rows: list[tuple[str, ...]] = [_row(model) for model in models]
+    if any(model["mean_average_precision"] is not None for model in models):
+        head = (*head[:-1], "mAP", head[-1])
+        rows = [(*row[:-1], _precision(model), row[-1]) for row, model in zip(rows, models, strict=True)]
+    lines = table(head, rows)
     if not models:
         lines = [f"{store} holds no model yet: topline train --store {store}"]
     reigns = [asdict(reign) for reign in standing.reigns]
@@ -94,6 +101,12 @@ def _champion_lines(standing: Standing) -> list[str]:
         return ["", f"no champion since {last.until}"]
     reasons = (f"  {reason}" for reason in last.reason.split("; "))
     return ["", f"champion {last.model} since {last.since}, by {last.by}:", *reasons]
+
+
+def _precision(model: Mapping[str, Any]) -> str:
+    """Mean average precision, of models of several labels a row."""
+    found = model["mean_average_precision"]
+    return "-" if found is None else f"{found:.1%}"
 
 
 def _row(model: Mapping[str, Any]) -> tuple[str, ...]:

@@ -203,6 +203,9 @@ def _champion_tiles(standing: Standing, champion: ModelRecord | None, k: int | N
         if str(shown) in topk:
             rows = f"{count(measured.get('rows'))} {measured.get('split', '')} rows"
             tiles.append(Tile(f"top-{shown} accuracy", percent(topk[str(shown)]), rows))
+    if measured.get("mean_average_precision") is not None:
+        rows = f"{count(measured.get('rows'))} {measured.get('split', '')} rows"
+        tiles.append(Tile("mean average precision", percent(measured["mean_average_precision"]), rows))
     certificate = champion.certificate
     if certificate is None:
         return [*tiles, Tile("certificate", "none", "topline certify gives it one", "fair")]

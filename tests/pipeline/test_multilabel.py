@@ -25,6 +25,7 @@ from pipeline.report import write_report
 from pipeline.stored_model import StoredModel
 from pipeline.train_config import LOSS_NAMES, ClusterConfig, TrainConfig
 from pipeline.training import train
+from solvers.multilabel_metrics import tuned_thresholds
 from storage.features import Dataset
 from storage.models import load_model
 from storage.stores import open_store
@@ -153,6 +154,8 @@ def test_from_the_import_to_the_predictions_by_the_command_line(tmp_path: Path, 
         assert line["classes"] == [NAMES[j] for j in best]
         assert line["scores"] == pytest.approx(scores[row, best], rel=1e-6)
     assert {len(line["classes"]) for line in lines} >= {0, 1, 2}
+    listed = topline("models", "list", "--store", place)["models"]
+    assert listed[0]["mean_average_precision"] == measured["mean_average_precision"]
     assert topline("fsck", place)["findings"] == []
 
 
@@ -191,6 +194,19 @@ def test_the_threshold_is_the_best_one_on_the_validation_rows(store: str, model:
 
     assert at(found.threshold.value) == pytest.approx(max(at(score - 1e-9) for score in scores.ravel()))
     assert found.tuned["f1_micro"].value == found.metrics["f1_micro"]
+
+
+def test_of_very_many_rows_every_third_chooses_the_threshold(
+    store: str, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relevant, scores = rows_of(store, "val", model)
+    monkeypatch.setattr("pipeline.multilabel_evaluation.TUNING_SCORES", scores.size // 3 + 1)
+    found = [evaluate_model(model, split) for split in ("test", "val")]
+    expected = tuned_thresholds(relevant[::3], scores[::3], 0.0)["f1_micro"]
+    for one in found:
+        assert isinstance(one, MultilabelEvaluation)
+        assert one.threshold.rows == len(scores[::3])
+        assert one.threshold.value == pytest.approx(expected, abs=1e-6)
 
 
 def test_without_validation_rows_the_threshold_comes_from_training_rows(tmp_path: Path) -> None:
