@@ -180,7 +180,9 @@ class ClusterConfig(BaseModel):
     )
     worker_wait: float = Field(default=60.0, gt=0.0, description="Seconds to wait for a first worker")
     silence: float = Field(
-        default=60.0, gt=0.0, description="Seconds without a heartbeat after which a worker loses its blocks"
+        default=60.0,
+        gt=0.0,
+        description="Seconds without a heartbeat, or a sign of life of its call, until a worker loses its blocks",
     )
     dashboard: bool = Field(default=True, description="Serve Dask's dashboard on this machine")
 
