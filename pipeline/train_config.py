@@ -182,7 +182,7 @@ class ClusterConfig(BaseModel):
     silence: float = Field(
         default=60.0,
         gt=0.0,
-        description="Seconds without a heartbeat, or a sign of life of its call, until a worker loses its blocks",
+        description="Seconds without a heartbeat, or a sign of life of its call, until a worker is lost",
     )
     dashboard: bool = Field(default=True, description="Serve Dask's dashboard on this machine")
 
