@@ -8,6 +8,8 @@ lam = 1/C, and this is Frank-Wolfe on (u, p) whose direction is the top k, fully
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from solvers.atoms import Atoms
@@ -41,6 +43,10 @@ def _corrected(problem: AverageTopProblem, tol: float, max_iterations: int) -> A
     iteration = stalled = 0
     while True:
         value, cut = problem.evaluated(w)
+        if not (math.isfinite(value) and math.isfinite(cut.value)):
+            return finished(
+                problem, w, value, cut.value, tol=tol, iterations=iteration, unsolved=Status.NONFINITE
+            )
         before = (primal, dual)
         if value < primal:
             best_w, primal = w, value

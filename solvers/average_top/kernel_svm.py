@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 from solvers.average_top.aggregates import average_top, kth_largest
-from solvers.average_top.interior_point import interior_point
 from solvers.average_top.problem import AverageTopProblem, AverageTopResult, LowerBound
+from solvers.average_top.solving import solve_problem
 from solvers.average_top.threads import blas_threads
 from solvers.errors import InvalidProblemError
 from solvers.kernel_features import KernelFeatures
@@ -80,7 +80,7 @@ def minimise_with_kernel(
     """
     features = KernelFeatures.of(kernel, X)
     problem = AverageTopProblem.of(features.rows, y, loss, k, C)
-    result = interior_point(problem, min(0.5 * tol, _SHARP), max_iterations)
+    result = solve_problem(problem, "interior_point", min(0.5 * tol, _SHARP), max_iterations)
     if result.bound is None:
         raise InvalidProblemError("the kernel values are too large for this C; scale the features or lower C")
     with blas_threads(problem.n**2):

@@ -67,6 +67,8 @@ class AverageTopProblem:
                 f"there are {rows.shape[0]} rows of features and targets of the shape {targets.shape}; give"
                 " one target per row, and at least one"
             )
+        if rows.shape[1] == 0:
+            raise InvalidProblemError("the features have no columns; give at least one")
         if len(nonfinite_rows(rows)) or not np.isfinite(targets).all():
             raise NonFiniteError("the examples hold NaN or infinity; mend or drop these rows")
         if loss.binary and not np.isin(targets, (-1.0, 1.0)).all():
@@ -209,9 +211,11 @@ def finished(
     if not (math.isfinite(primal) and math.isfinite(dual)):
         return AverageTopResult(primal, dual, w, Status.NONFINITE, iterations, collapsed=False, bound=bound)
     near = float(w @ w) <= 2.0 * problem.C * max(primal - dual, 0.0)
-    collapsed = near and Certificate(problem.at_zero, dual).relative_gap <= max(tol, _ZERO)
-    if collapsed:
+    at_zero = near and Certificate(problem.at_zero, dual).relative_gap <= max(tol, _ZERO)
+    if at_zero:
         w, primal = np.zeros_like(w), problem.at_zero
+    # Without any loss at 0 nothing is wrong with it.
+    collapsed = at_zero and primal > 0.0
     solved = relative_gap(primal - dual, primal) <= tol
     status = Status.SOLVED if solved else unsolved
     return AverageTopResult(primal, dual, w, status, iterations, collapsed=collapsed, bound=bound)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from solvers.average_top.bundle import bundle
 from solvers.average_top.interior_point import interior_point
 from solvers.average_top.problem import AverageTopProblem, AverageTopResult
@@ -61,7 +63,9 @@ def solve_problem(
     if solver != "auto" and solver not in SOLVERS:
         raise InvalidProblemError(f"there is no solver {solver!r}; take auto, {', '.join(SOLVERS)}")
     name = _cheapest(problem) if solver == "auto" else solver
-    return SOLVERS[name](problem, tol, max_iterations)
+    # Overflow ends a run with the status NONFINITE, which says more than a warning.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return SOLVERS[name](problem, tol, max_iterations)
 
 
 def _cheapest(problem: AverageTopProblem) -> str:

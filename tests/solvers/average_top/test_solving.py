@@ -167,6 +167,17 @@ def test_noise_decides_what_collapses() -> None:
     assert not minimise(X, y, "hinge", 30, 10.0).collapsed
 
 
+@pytest.mark.parametrize("solver", ["interior_point", "bundle"])
+@pytest.mark.parametrize("name", ["square", "absolute"])
+def test_targets_of_zero_are_met_by_zero(solver, name) -> None:
+    """w = 0 is then the right answer, and no collapse."""
+    X, y = examples(name)
+    result = minimise(X, np.zeros_like(y), name, 5, 1.0, solver=solver)
+    assert not result.w.any()
+    assert (result.primal, result.dual, result.collapsed) == (0.0, 0.0, False)
+    assert result.status is Status.SOLVED
+
+
 # ---------------------------------------------------------------- any w is certified
 
 
@@ -208,6 +219,14 @@ def test_wide_features_go_to_the_bundle(monkeypatch) -> None:
     assert minimise(X, y, "hinge", 30, 10.0, tol=1e-3).bound is None
 
 
+@pytest.mark.parametrize("solver", ["interior_point", "bundle"])
+@pytest.mark.parametrize("scales", [(1e200, 1.0), (1.0, 1e200)])
+def test_overflow_ends_a_run_and_says_so(solver, scales) -> None:
+    X, y = examples("square")
+    result = minimise(scales[0] * X, scales[1] * y, "square", 5, 1.0, solver=solver)
+    assert result.status is Status.NONFINITE
+
+
 X, Y = examples("hinge", n=10)
 
 
@@ -217,6 +236,7 @@ X, Y = examples("hinge", n=10)
         ({"y": Y[:-1]}, "there are 10 rows of features and targets of the shape"),
         ({"y": np.arange(10.0)}, "the loss hinge takes the targets -1 and 1"),
         ({"X": X[:0], "y": Y[:0]}, "at least one"),
+        ({"X": X[:, :0]}, "the features have no columns"),
         ({"loss": "softmax"}, "there is no individual loss 'softmax'"),
         ({"k": 0}, "k is 0; give a number from 1 to the 10 examples"),
         ({"k": 11}, "k is 11"),
