@@ -221,20 +221,15 @@ def gap_curves(setting: Setting) -> Reproduction:
         " of unit length. Std FW has the gap of the lifted problem with smoothing (as the paper), AFW and"
         " PFW the true",
     }
+    pairs = list(zip(cases, curves, strict=True))
     charts = tuple(
         (
-            name,
-            "log10 iterations",
-            _chart(
-                [
-                    (case, gaps)
-                    for case, gaps in zip(cases, curves, strict=True)
-                    if case[0] == name and case[1] == case[2]
-                ]
-            ),
+            f"{name}, {'gamma n' if times_n else 'gamma'}", "log10 iterations",
+            _chart([pair for pair in pairs if pair[0][0] == name and (pair[0][1] != pair[0][2]) == times_n]),
         )
+        for times_n in (False, True)
         for name in ATOMS
-    )
+    )  # fmt: skip
     protocol = {"data": f"{n:,} x {kept}, {data.m} classes; {passes} iterations"}
     return Reproduction(tuple(figures), protocol, notes, ".3g", charts)
 

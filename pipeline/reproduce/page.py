@@ -15,7 +15,9 @@ from pipeline.templating import template
 
 TEMPLATE = "reproduce.html.j2"
 
-LEFT, RIGHT, ROW, TOP, FOOT = 190, 20, 22, 8, 26
+RIGHT, ROW, TOP, FOOT = 20, 22, 8, 26
+#: Names of rows stand left of their lines: pixels of a letter, and the most that all of them get.
+LETTER, MOST_LEFT = 6.4, 300
 
 
 def write_page(table: Table, found: Reproduction, path: Path) -> None:
@@ -34,7 +36,7 @@ def render(table: Table, found: Reproduction) -> str:
         compared=sum(figure.within is not None for figure in found.figures),
         within=sum(bool(figure.within) for figure in found.figures),
         panels=panels(found.figures),
-        written=lambda value: "" if value is None else f"{value:{found.number}}",
+        written=lambda value, sign="": "" if value is None else f"{value:{sign}{found.number}}",
         created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     )
 
@@ -50,7 +52,8 @@ def side_by_side(figures: Sequence[Figure]) -> Markup:
     ends = [end for figure in figures for end in _ends(figure)]
     low, high = min(ends), max(ends)
     air = 0.04 * (high - low) or 0.05 * abs(high) or 1.0
-    axis = Scale(low - air, high + air, LEFT, WIDTH - RIGHT)
+    left = min(MOST_LEFT, 24 + LETTER * max(len(figure.row) for figure in figures))
+    axis = Scale(low - air, high + air, left, WIDTH - RIGHT)
     height = ROW * len(figures) + TOP + FOOT
     bottom = height - FOOT
     parts = [
@@ -69,11 +72,11 @@ def side_by_side(figures: Sequence[Figure]) -> Markup:
 def _line(figure: Figure, axis: Scale, y: float) -> Markup:
     spread = 2.0 * (figure.spread or 0.0)
     drawn = Markup(
-        '<text class="tick" x="{0}" y="{1:.1f}" text-anchor="end">{2}</text>'
+        '<text class="tick" x="{0:.1f}" y="{1:.1f}" text-anchor="end">{2}</text>'
         '<line class="span" x1="{3:.1f}" x2="{4:.1f}" y1="{5:.1f}" y2="{5:.1f}"/>'
         '<circle class="ours" cx="{6:.1f}" cy="{5:.1f}" r="4"><title>ours {7:.6g}</title></circle>'
     ).format(
-        LEFT - 10, y + 4, figure.row, axis(figure.ours - spread), axis(figure.ours + spread), y,
+        axis.start - 10, y + 4, figure.row, axis(figure.ours - spread), axis(figure.ours + spread), y,
         axis(figure.ours), figure.ours,
     )  # fmt: skip
     if figure.paper is None:

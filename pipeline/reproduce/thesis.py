@@ -226,5 +226,5 @@ NEWS20_TABLE = Table(
 )  # fmt: skip
 SILHOUETTES_TABLE = Table(
     "silhouettes", "Top-k accuracy (%) of all losses of the thesis on Caltech 101 Silhouettes",
-    "Lapin's thesis, tables 5.3 and 6.6", silhouettes, ("silhouettes28",),
+    "Lapin's thesis, table 6.6", silhouettes, ("silhouettes28",),
 )  # fmt: skip
