@@ -74,7 +74,8 @@ def _check_loss(config: TrainConfig, loss: Loss, rows: TrainingRows) -> None:
         if form.needs_label_sets:
             raise ConfigError(
                 f"the loss {loss.name} is for rows with several labels, and dataset {info.id} has one a row:"
-                " take another loss, such as topk_hinge, or import the labels as sets"
+                " take another loss, such as topk_hinge, or import the labels as sets (of a table of images"
+                " with --label-separator)"
             )
         return
     if not form.takes_label_sets:
