@@ -21,6 +21,8 @@ _OVER = ("memory", "error", "released", "forgotten")
 KEY_PREFIX = "topline-"
 # Threads that work for a call besides its own: ours by their names, and the one on which fsspec waits.
 _HELPERS = ("topline-block", "topline-duals", "topline-read-ahead", "topline-check", "fsspecIO")
+# Part of the names of those on which Dask runs tasks.
+_DASK = "Dask-Default-Threads"
 # Where Linux says what each thread of this process has used.
 _TASKS = Path("/proc/self/task")
 
@@ -42,15 +44,26 @@ def signs_of(keys: Sequence[str], dask_worker: Any) -> dict[str, Signs]:
     """Give the signs of those of some tasks that a worker still has something to do for."""
     tasks = dask_worker.state.tasks
     states = {key: str(tasks[key].state) for key in keys if key in tasks and tasks[key].state not in _OVER}
-    working: Mapping[int, Any] = dask_worker.active_threads
-    # All of ours: a call may wait for what another one, of an epoch that is over, still does.
-    ours = {thread for thread, key in [*working.items()] if str(key).startswith(KEY_PREFIX)}
-    threads = [
-        thread for thread in threading.enumerate() if thread.ident in ours or thread.name.startswith(_HELPERS)
-    ]
+    threads = _working_threads(dask_worker)
     spent = sum(map(_cpu_seconds, threads)) if _tells_cpu() else time.process_time()
     moved = sum(map(_bytes_moved, threads))
     return {key: Signs(state, spent, moved, Clock.laps) for key, state in states.items()}
+
+
+def _working_threads(dask_worker: Any) -> list[threading.Thread]:
+    """Threads that may be at work for our calls on a worker.
+
+    A call may wait for what another of ours does, of an epoch that is over, and workers of one process wait
+    for each other where something is compiled.
+    """
+    working: Mapping[int, Any] = dask_worker.active_threads
+    ours = {thread for thread, key in [*working.items()] if str(key).startswith(KEY_PREFIX)}
+    shared = str(dask_worker.address).startswith("inproc://")
+    return [
+        each
+        for each in threading.enumerate()
+        if each.ident in ours or each.name.startswith(_HELPERS) or (shared and _DASK in each.name)
+    ]
 
 
 @lru_cache(1)

@@ -100,6 +100,15 @@ def hang() -> None:
     _over.wait()
 
 
+_compiling = threading.Lock()
+
+
+def compute_alone(seconds: float) -> int:
+    """Compute while others of the process wait, as where kernels are compiled."""
+    with _compiling:
+        return compute(seconds)
+
+
 def helped(seconds: float) -> int:
     """Wait for a thread of ours that does the work."""
     found: list[int] = []
@@ -109,12 +118,17 @@ def helped(seconds: float) -> int:
     return found[0]
 
 
-@pytest.mark.parametrize("work", [compute, read_slowly, helped])
+@pytest.mark.parametrize("work", [read_slowly, helped])
 def test_slow_work_is_waited_for(client: Client, tmp_path: Path, work: Callable[..., int]) -> None:
     (tmp_path / "file").write_bytes(bytes(100_000))
     calls, worker = WorkerCalls(client, silence=STILLNESS), _workers(client)[0]
     words = (str(tmp_path / "file"), SLOW) if work is read_slowly else (SLOW,)
     assert calls.run([Call(worker, work, words)])[worker] > 0
+
+
+def test_who_waits_for_a_compiler_is_not_stuck(client: Client) -> None:
+    calls = [Call(worker, compute_alone, (SLOW,)) for worker in _workers(client)]
+    assert min(WorkerCalls(client, silence=STILLNESS).run(calls).values()) > 0
 
 
 def test_a_worker_that_hangs_gets_no_more_work(client: Client) -> None:
