@@ -19,6 +19,7 @@ from pipeline.multilabel_evaluation import DEFAULT_RULE, MultilabelEvaluation, e
 from pipeline.partition import TrainingRows
 from pipeline.progress import Progress
 from pipeline.stored_model import StoredModel
+from solvers.multilabel_metrics import THRESHOLD_RULES
 from storage.models import update_record
 from storage.schema import SPLITS
 
@@ -95,12 +96,16 @@ def evaluate_model(
     """Evaluate the model at `model_url`, of one label a row or of several, and record the result.
 
     `threshold_for` (one of `THRESHOLD_RULES`) is what the threshold of several labels is chosen by.  Raises
-    `InputError` if the split has no rows or the dataset is gone or another one, and `ConfigError` for a
-    threshold of a model of single labels.
+    `InputError` if the split has no rows or the dataset is gone or another one, and `ConfigError` for another
+    rule and for a threshold of a model of single labels.
     """
     stored = StoredModel.open(model_url)
     check_split(split)
     if stored.model.record.multilabel:
+        if threshold_for not in (None, *THRESHOLD_RULES):
+            raise ConfigError(
+                f"a threshold is not chosen by {threshold_for!r}: take one of {', '.join(THRESHOLD_RULES)}"
+            )
         return evaluate_multilabel(stored, split, threshold_for or DEFAULT_RULE, progress)
     if threshold_for is not None:
         raise ConfigError(

@@ -130,15 +130,12 @@ class MultilabelEvaluation:
 
     def table(self) -> list[tuple[str, str, str, str]]:
         """Give a row for each metric of the predictions: name, value, best value, and threshold of that."""
-        return [
-            (
-                TITLES[name],
-                _shown(name, self.metrics[name]),
-                _shown(name, best.value),
-                f"{best.threshold:.4g}",
-            )
-            for name, best in ((name, self.tuned[name]) for name in PARTITION_METRICS)
-        ]
+        rows = []
+        for name in PARTITION_METRICS:
+            best = self.tuned[name]
+            values = _shown(name, self.metrics[name]), _shown(name, best.value)
+            rows.append((TITLES[name], *values, f"{best.threshold:.4g}"))
+        return rows
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MultilabelEvaluation:

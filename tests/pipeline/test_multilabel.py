@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,6 +15,7 @@ from sklearn import metrics
 from pipeline.batch_prediction import predict_dataset
 from pipeline.certification import certify
 from pipeline.cli import main
+from pipeline.cli.evaluating import ThresholdRule
 from pipeline.cluster import open_cluster
 from pipeline.errors import ConfigError, InputError
 from pipeline.evaluation import evaluate, evaluate_model
@@ -25,7 +26,7 @@ from pipeline.report import write_report
 from pipeline.stored_model import StoredModel
 from pipeline.train_config import LOSS_NAMES, ClusterConfig, TrainConfig
 from pipeline.training import train
-from solvers.multilabel_metrics import tuned_thresholds
+from solvers.multilabel_metrics import THRESHOLD_RULES, tuned_thresholds
 from storage.features import Dataset
 from storage.models import load_model
 from storage.stores import open_store
@@ -327,11 +328,17 @@ def test_thresholds_are_not_for_single_labels(
 ) -> None:
     small_dataset(tmp_path / "single", n=80)
     made = train(TrainConfig(store=str(tmp_path / "single"), tol=0.1, certify=False), HERE)
+    with pytest.raises(ConfigError, match="not chosen by 'f1': take one of f1_micro, "):
+        evaluate_model(model, threshold_for="f1")
     assert "takes no threshold" in refusal("evaluate", made.model, "--threshold-for", "f1_micro")
     said = refusal("predict", made.model, "--dataset", "latest", "--threshold", "0", "--workers", "0")
     assert "leave --threshold out" in said
     with pytest.raises(InputError, match="several labels a row, which have no top-k accuracy"):
         evaluate(model)
+
+
+def test_the_command_line_knows_every_rule() -> None:
+    assert get_args(ThresholdRule) == THRESHOLD_RULES
 
 
 def test_two_models_are_not_compared_by_topk_accuracy(store: str, model: str, topline: Topline) -> None:
