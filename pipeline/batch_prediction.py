@@ -25,12 +25,12 @@ from pipeline.prediction_table import write_table
 from pipeline.progress import Progress
 from pipeline.stored_model import StoredModel
 from pipeline.train_config import ClusterConfig
+from storage.derived import derived_key
 from storage.features import Dataset
 from storage.files import FileEntry
 from storage.predictions import (
     PredictionsDraft,
     find_predictions,
-    predictions_key,
 )
 from storage.stores import open_store
 
@@ -106,7 +106,7 @@ def predict_dataset(
         "top_k": choice.top_k,
         **({} if choice.threshold is None else {"threshold": choice.threshold}),
     }
-    key = predictions_key(facts)
+    key = derived_key(facts)
     found = find_predictions(store, key)
     reused = found is not None
     if found is None:

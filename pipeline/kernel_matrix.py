@@ -28,9 +28,10 @@ from solvers.kernel_features import ARRAYS, factor
 from solvers.kernel_functions import Kernel
 from solvers.rows import as_rows
 from storage.chunking import Span
+from storage.derived import derived_key
 from storage.files import FileEntry
 from storage.fingerprint import digest_array
-from storage.kernels import KernelDraft, StoredKernel, find_kernel, kernel_key
+from storage.kernels import KernelDraft, StoredKernel, find_kernel
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ def kernel_of_rows(
         "kernel": kernel.to_dict(),
         "rows": len(rows),
     }
-    key = kernel_key(facts)
+    key = derived_key(facts)
     found = find_kernel(store, key)
     if found is not None:
         logger.info("kernel %s of %s is there already", key, store.url)

@@ -7,8 +7,6 @@ can be deleted at any time.
 
 from __future__ import annotations
 
-import re
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,25 +18,16 @@ from numpy.typing import NDArray
 from storage.array_reader import ArrayReader
 from storage.arrays import ArraySpec, packed_group, packed_metadata, packed_shard, write_row_blocks
 from storage.chunking import ChunkPlan
+from storage.derived import Kind
 from storage.dual_parts import RowBlocks
-from storage.errors import NotFoundError
 from storage.files import FileEntry, FileSet, put_file
-from storage.fingerprint import digest_json, seal, unseal
-from storage.records import now, plain
-from storage.schema import KERNEL_ENCODING, check_encoding, encoding
+from storage.schema import KERNEL_ENCODING, encoding
 from storage.stores import Store
-from storage.urls import join
 
-_KERNELS = "kernels"
 MATRIX = "matrix"
 FACTOR = "factor"
 
-_RECORD = re.compile(r"^([0-9a-f]{16})\.json$")
-
-
-def kernel_key(facts: Mapping[str, Any]) -> str:
-    """Name of the kernel that follows from `facts`, plain values for JSON."""
-    return digest_json(plain(facts))[:16]
+KERNELS = Kind("kernels", KERNEL_ENCODING, "kernel", "train again")
 
 
 @dataclass(frozen=True)
@@ -52,9 +41,8 @@ class KernelDraft:
     @classmethod
     def begin(cls, store: Store, key: str, n: int) -> KernelDraft:
         """Take a new folder for an (n, n) matrix in float64."""
-        folder = join(_KERNELS, f"{key}-{uuid.uuid4().hex[:8]}")
         spec = ArraySpec(ChunkPlan.choose(n, n, 8), (n,), np.dtype(np.float64))
-        return cls(store, folder, spec)
+        return cls(store, KERNELS.new_folder(key), spec)
 
     @property
     def plan(self) -> ChunkPlan:
@@ -75,16 +63,7 @@ class KernelDraft:
         written, _ = write_row_blocks(self.store, self.folder, FACTOR, factor)
         group = [packed_metadata(MATRIX, self.spec), packed_group("", encoding(KERNEL_ENCODING))]
         files = [*entries, *written, *(put_file(self.store, self.folder, file) for file in group)]
-        record = {
-            **encoding(KERNEL_ENCODING),
-            "key": key,
-            "created": now(),
-            "folder": self.folder,
-            "files": [entry.to_json() for entry in files],
-            "facts": plain(facts),
-        }
-        if not self.store.put_if_absent(_record_path(key), seal(record)):
-            self.discard()
+        KERNELS.publish(self.store, key, self.folder, files, facts)
         return load_kernel(self.store, key)
 
     def discard(self) -> None:
@@ -124,29 +103,14 @@ class StoredKernel:
 
 def find_kernel(store: Store, key: str) -> StoredKernel | None:
     """The kernel of this key, or None."""
-    return load_kernel(store, key) if store.exists(_record_path(key)) else None
+    return load_kernel(store, key) if store.exists(KERNELS.path(key)) else None
 
 
 def load_kernel(store: Store, key: str) -> StoredKernel:
     """The kernel of this key; `NotFoundError` if there is none, `IntegrityError` if its record is damaged."""
-    path = _record_path(key)
-    if not store.exists(path):
-        raise NotFoundError(f"{store.url} has no kernel {key}: train again")
-    place = join(store.url, path)
-    record = unseal(store.read_bytes(path), place)
-    check_encoding(record, KERNEL_ENCODING, place)
-    return StoredKernel(store, record)
+    return StoredKernel(store, KERNELS.read(store, key))
 
 
 def kernel_keys(store: Store) -> list[str]:
     """Keys of all published kernels."""
-    return sorted(match.group(1) for name in store.list(_KERNELS) if (match := _RECORD.match(name)))
-
-
-def kernel_folders(store: Store) -> list[str]:
-    """Folders of kernels; one that no record names is being written, or its writer was killed."""
-    return sorted(join(_KERNELS, name) for name in store.list(_KERNELS) if not name.endswith(".json"))
-
-
-def _record_path(key: str) -> str:
-    return join(_KERNELS, f"{key}.json")
+    return KERNELS.keys(store)

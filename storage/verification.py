@@ -16,10 +16,10 @@ from storage.errors import StorageError
 from storage.features import Dataset
 from storage.findings import Finding
 from storage.history import HistoryReader, history_path
-from storage.kernels import kernel_folders, kernel_keys, load_kernel
+from storage.kernels import KERNELS, load_kernel
 from storage.local_store import PARTIAL
 from storage.models import load_model, published_models, unfinished_models
-from storage.predictions import predictions_findings
+from storage.predictions import PREDICTIONS, load_predictions
 from storage.registry import registry_findings
 from storage.runs import read_run, run_names
 from storage.stores import Store
@@ -41,8 +41,8 @@ def verify_store(store: Store, *, deep: bool = True) -> list[Finding]:
     found += _models(store, datasets, deep=deep)
     found += registry_findings(store)
     found += _runs(store, datasets, deep=deep)
-    found += _kernels(store, deep=deep)
-    found += predictions_findings(store, deep=deep)
+    found += KERNELS.findings(store, load_kernel, deep=deep)
+    found += PREDICTIONS.findings(store, load_predictions, deep=deep)
     found += _partials(store)
     return sorted(found, key=lambda finding: (finding.harmless, finding.path, finding.rows or (0, 0)))
 
@@ -120,22 +120,6 @@ def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Fi
         for folder in stray_folders(store, name):
             what, mend = "it was begun and never finished", "the next checkpoint of the run removes it"
             yield Finding("staging", folder, what, mend, harmless=True)
-
-
-def _kernels(store: Store, *, deep: bool) -> Iterator[Finding]:
-    mend = "delete the kernel's record and folder: training makes them again"
-    named = set()
-    for key in kernel_keys(store):
-        try:
-            kernel = load_kernel(store, key)
-        except StorageError as error:
-            yield Finding("kernel", join("kernels", f"{key}.json"), str(error), mend)
-            continue
-        named.add(kernel.folder)
-        yield from check_files(kernel.files, deep=deep, mend=mend)
-    for folder in kernel_folders(store):
-        if folder not in named:
-            yield Finding("staging", folder, "it was begun and never finished", "delete it", harmless=True)
 
 
 def _checkpoint(store: Store, run_id: str, round_number: int, *, deep: bool) -> Iterator[Finding]:
