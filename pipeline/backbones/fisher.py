@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pipeline.backbones.base import Features, Network, refuse_options, resized, whole_numbers
+from pipeline.backbones.descriptors import COLOURS, GRADIENTS, colour_grid, gradient_grid
 from pipeline.backbones.vocabulary import Vocabulary
 from pipeline.errors import ConfigError, InputError
 from pipeline.images import Pixels
 from pipeline.ingest_config import BackboneConfig
 
 LARGEST_SIDE = 512
-# DAISY with two rings of six histograms of eight directions, and the one in the middle.
-_RINGS, _HISTOGRAMS, _ORIENTATIONS = 2, 6, 8
-_DESCRIPTOR = (_RINGS * _HISTOGRAMS + 1) * _ORIENTATIONS
 # So many descriptors of all sampled images together are kept to learn from.
 _LEARNT_FROM = 50_000
 _OF_ONE_IMAGE = 1000
@@ -27,13 +25,14 @@ _OF_ONE_IMAGE = 1000
 
 @dataclass(frozen=True, eq=False)
 class Fisher:
-    """Improved Fisher vectors of dense DAISY descriptors, both by scikit-image.
+    """Improved Fisher vectors of dense descriptors of gradients (DAISY) and colours, by scikit-image.
 
-    The grey image, resized to `size` x `size` pixels whatever its proportions, gives a descriptor of radius
-    `radius` every `step` pixels; so do `scales` - 1 copies of it, each smaller by the square root of 2.  They
-    are projected to `components` principal components and seen through `words` Gaussians, which makes words
-    (2 components + 1) numbers of the whole image and of each of `stripes` horizontal stripes.  Each of these
-    vectors is square-rooted with its signs kept, and divided by its length.
+    An image, resized to `size` x `size` pixels whatever its proportions, gives a descriptor of the pixels up
+    to `radius` away every `step` pixels; so do `scales` - 1 copies of it, each smaller by the square root of
+    2.  With colour = 0 they are of grey values alone.  They are projected to `components` principal
+    components and seen through `words` Gaussians, which makes words (2 components + 1) numbers of the whole
+    image and of each of `stripes` horizontal stripes.  Each of these vectors is square-rooted with its signs
+    kept, and divided by its length.
 
     Components and Gaussians are the vocabulary, learnt from the descriptors of `sample` images, which `seed`
     decides; labels take no part.  It is in the specification, so it goes wherever the features do.
@@ -48,8 +47,9 @@ class Fisher:
     radius: int = 12
     scales: int = 2
     words: int = 16
-    components: int = 32
+    components: int = 48
     stripes: int = 3
+    colour: int = 1
     sample: int = 500
     seed: int = 0
     vocabulary: Vocabulary | None = field(default=None, repr=False)
@@ -67,10 +67,10 @@ class Fisher:
         options: dict[str, Any] = {name: int(spec[name]) for name in _OPTIONS}
         plain = cls(**options)
         words = Vocabulary.from_dict(spec["vocabulary"], plain.components, plain.words, str(spec["sha256"]))
-        if len(words.mean) != _DESCRIPTOR:
+        if len(words.mean) != plain._numbers:
             raise InputError(
                 f"the stored vocabulary is of descriptors of {len(words.mean)} numbers and these have"
-                f" {_DESCRIPTOR}: extract the images again"
+                f" {plain._numbers}: extract the images again"
             )
         return replace(plain, vocabulary=words)
 
@@ -83,8 +83,8 @@ class Fisher:
                 f"fisher has descriptors of radius {self.radius} in images of {sides[-1]} pixels at the least"
                 f" of {self.scales} scales: twice the radius must fit, and size is at most {LARGEST_SIDE}"
             )
-        if not 1 <= self.components <= _DESCRIPTOR:
-            raise ConfigError(f"fisher has 1 to {_DESCRIPTOR} components, not {self.components}")
+        if not 1 <= self.components <= self._numbers:
+            raise ConfigError(f"fisher has 1 to {self._numbers} components, not {self.components}")
         rows = -(-(self.size - 2 * self.radius) // self.step)
         if self.stripes > rows:
             raise ConfigError(
@@ -128,7 +128,7 @@ class Fisher:
         random = np.random.default_rng(self.seed)
         sampled = zip(range(self.sample), pictures, strict=False)
         found = [self._some(random, picture) for _, picture in sampled]
-        descriptors = np.concatenate([np.zeros((0, _DESCRIPTOR), np.float32), *found])
+        descriptors = np.concatenate([np.zeros((0, self._numbers), np.float32), *found])
         if len(descriptors) < max(self.words, 2):
             raise InputError(
                 f"{len(found)} images have {len(descriptors)} descriptors, too few for {self.words} words:"
@@ -137,6 +137,11 @@ class Fisher:
         chosen = random.permutation(len(descriptors))[:_LEARNT_FROM]
         words = Vocabulary.learn(descriptors[chosen], self.components, self.words, self.seed)
         return replace(self, vocabulary=words)
+
+    @property
+    def _numbers(self) -> int:
+        """Numbers of a descriptor."""
+        return GRADIENTS + COLOURS * bool(self.colour)
 
     @property
     def _sides(self) -> list[int]:
@@ -152,21 +157,20 @@ class Fisher:
 
     def _some(self, random: np.random.Generator, picture: Pixels) -> NDArray[np.float32]:
         """Descriptors of a picture, a random choice where there are very many."""
-        found = np.concatenate([grid.reshape(-1, _DESCRIPTOR) for grid in self._grids(picture)])
+        found = np.concatenate([grid.reshape(-1, self._numbers) for grid in self._grids(picture)])
         return found[random.permutation(len(found))[:_OF_ONE_IMAGE]].astype(np.float32)
 
     def _grids(self, image: Pixels) -> list[NDArray[np.float64]]:
-        """Descriptors of each scale, (rows, columns, 104)."""
-        import skimage.feature
-
-        daisy: Any = skimage.feature.daisy
-
+        """Descriptors of each scale, (rows, columns, numbers of one)."""
         grids = []
         for side in self._sides:
             small = min(image.shape[:2]) < side
             filter_ = Image.Resampling.BICUBIC if small else Image.Resampling.BILINEAR
-            grey = np.asarray(resized(image, side, side, filter_).convert("L"), dtype=np.float64) / 255.0
-            grids.append(daisy(grey, self.step, self.radius, _RINGS, _HISTOGRAMS, _ORIENTATIONS))
+            scaled = resized(image, side, side, filter_)
+            grid = gradient_grid(scaled, self.step, self.radius)
+            if self.colour:
+                grid = np.concatenate([grid, colour_grid(scaled, self.step, self.radius)], axis=2)
+            grids.append(grid)
         return grids
 
     def _vector(self, words: Vocabulary, image: Pixels) -> NDArray[np.float32]:

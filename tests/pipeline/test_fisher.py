@@ -13,6 +13,7 @@ from PIL import Image
 from sklearn.decomposition import PCA
 
 from pipeline.backbones import Backbone, backbone_of_spec, make_backbone
+from pipeline.backbones.descriptors import colour_grid, gradient_grid
 from pipeline.backbones.fisher import Fisher
 from pipeline.backbones.vocabulary import Vocabulary
 from pipeline.errors import ConfigError, InputError
@@ -104,14 +105,46 @@ def test_each_region_has_length_one_and_sees_its_own_part() -> None:
     np.testing.assert_allclose(regions[0], whole.open()([image])[0], atol=1e-6)
     image[56:] = 255 - image[56:]
     changed = backbone.open()([image])[0].reshape(3, -1)
-    assert np.abs(changed[2] - regions[2]).max() > 1e-3
-    # Descriptors of the upper half look 5 pixels of 32 below themselves, and smoothing a little farther.
-    np.testing.assert_allclose(changed[1], regions[1], atol=2e-2)
+    assert np.abs(changed[2] * np.abs(changed[2]) - regions[2] * np.abs(regions[2])).max() > 5e-2
+    # Descriptors of the upper half look 5 pixels of 32 below themselves, and smoothing has tails.
+    # Squares, for a root makes much of what is near 0.
+    np.testing.assert_allclose(changed[1] * np.abs(changed[1]), regions[1] * np.abs(regions[1]), atol=5e-3)
 
 
 def test_images_without_any_edge_have_features_too() -> None:
     flat_image = np.full((30, 30, 3), 128, dtype=np.uint8)
     assert np.isfinite(learnt().open()([flat_image])).all()
+
+
+def test_colours_are_statistics_of_the_cells_of_a_patch() -> None:
+    radius, step = 12, 5
+    image = scene(50, 60, 4)
+    grid = colour_grid(Image.fromarray(image), step, radius)
+    assert grid.shape == (-(-(60 - 24) // 5), -(-(50 - 24) // 5), 96)
+    row, column = 2, 3
+    top, left = step * row, step * column
+    patch = image[top : top + 24, left : left + 24] / 255.0
+    found = []
+    for down in range(0, 24, 6):
+        for right in range(0, 24, 6):
+            cell = patch[down : down + 6, right : right + 6].reshape(-1, 3)
+            found += [*cell.mean(axis=0), *cell.std(axis=0)]
+    rooted = np.sqrt(found)
+    np.testing.assert_allclose(grid[row, column], rooted / np.linalg.norm(rooted), atol=1e-7)
+    # Gradients are of the same places, and see no colours.
+    grey = Image.fromarray(image).convert("L").convert("RGB")
+    gradients = gradient_grid(Image.fromarray(image), step, radius)
+    assert gradients.shape == (*grid.shape[:2], 104)
+    np.testing.assert_array_equal(gradient_grid(grey, step, radius), gradients)
+    black = colour_grid(Image.new("RGB", (30, 30)), step, radius)
+    assert not black.any()
+
+
+@pytest.mark.parametrize(("colour", "numbers"), [(0, 104), (1, 200)])
+def test_colours_are_a_choice(colour: int, numbers: int) -> None:
+    words = learnt(f"{OPTIONS},colour={colour}").vocabulary
+    assert words is not None
+    assert words.axes.shape == (numbers, 6)
 
 
 # ---------------------------------------------------------------- the vocabulary
@@ -153,13 +186,13 @@ def test_words_of_other_descriptors_are_refused() -> None:
     rows = np.random.default_rng(0).normal(size=(50, 10))
     words = Vocabulary.learn(rows, dim=6, words=3, seed=0)
     spec = replace(learnt(), vocabulary=words).spec()
-    with pytest.raises(InputError, match="descriptors of 10 numbers and these have 104"):
+    with pytest.raises(InputError, match="descriptors of 10 numbers and these have 200"):
         backbone_of_spec(spec)
 
 
 def test_nothing_is_described_before_anything_is_learnt() -> None:
     plain = make_backbone(BackboneConfig(backbone="fisher"))
-    assert plain.dim == 4 * 16 * 65
+    assert plain.dim == 4 * 16 * 97
     for use in (plain.spec, plain.open):
         with pytest.raises(InputError, match="no vocabulary yet"):
             use()
@@ -170,12 +203,13 @@ def test_nothing_is_described_before_anything_is_learnt() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("colour=1", "fisher has no option 'colour=1'"),
+        ("shape=1", "fisher has no option 'shape=1'"),
         ("words=0", "1 or more for step, radius, scales, words and sample"),
         ("size=20", "twice the radius must fit"),
         ("scales=9", "twice the radius must fit"),
         ("size=1000", "at most 512"),
-        ("components=200", "1 to 104 components"),
+        ("components=201", "1 to 200 components"),
+        ("colour=0,components=105", "1 to 104 components"),
         ("stripes=40", "18 rows of descriptors, too few for 40 stripes"),
     ],
 )
