@@ -13,6 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from solvers.errors import InvalidProblemError
+from solvers.inputs import checked_rows
+from solvers.rows import is_sparse
 from solvers.typing import Float64Array
 
 
@@ -52,7 +54,7 @@ def fit_one_vs_all(
 
     Raises InvalidProblemError for another loss or a single class.
     """
-    y = np.asarray(y)
+    X, y = checked_rows(X), y.toarray() if is_sparse(y) else np.asarray(y)
     several = y.ndim == 2
     classes = np.arange(y.shape[1]) if several else np.unique(y)
     if loss not in ("hinge", "logistic") or len(classes) < 2:

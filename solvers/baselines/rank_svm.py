@@ -19,8 +19,9 @@ import numba as nb
 import numpy as np
 
 from solvers.errors import InvalidProblemError
-from solvers.privileged.checks import budget, positive_number
+from solvers.privileged.checks import budget, finite_rows, positive_number
 from solvers.problem import relative_gap
+from solvers.rows import is_sparse
 from solvers.typing import Float64Array, Int64Array
 
 
@@ -52,10 +53,14 @@ def solve_rank_svm(
     Ends at a relative gap of `tol` or after `max_passes`; the result says which gap it has.  An example with
     no label, or with all of them, has no pairs and counts for nothing.
 
-    Raises InvalidProblemError where no example has a pair, shapes differ, or C or tol is no positive number.
+    Raises InvalidProblemError where X is sparse, no example has a pair, shapes differ, or C or tol is no
+    positive number, and NonFiniteError for NaN or infinity in X.
     """
-    X, has = np.ascontiguousarray(X, dtype=np.float64), np.asarray(labels, dtype=bool)
-    if X.ndim != 2 or has.ndim != 2 or len(has) != len(X):
+    X, has = finite_rows(X), np.asarray(labels, dtype=bool)
+    if is_sparse(X):
+        raise InvalidProblemError("RankSVM takes features as an array; give X.toarray()")
+    X = np.ascontiguousarray(X, dtype=np.float64)
+    if has.ndim != 2 or len(has) != len(X):
         raise InvalidProblemError(
             f"X has the shape {X.shape} and labels {has.shape}; give a row of each for every example"
         )

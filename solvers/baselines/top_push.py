@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from solvers.errors import InvalidProblemError
-from solvers.privileged.checks import budget, positive_number
+from solvers.privileged.checks import budget, finite_rows, positive_number
 from solvers.problem import relative_gap
 from solvers.typing import Float64Array
 
@@ -65,8 +65,9 @@ def solve_top_push(
     The result says which gap it has: it may be more after `max_rounds`.
 
     Raises InvalidProblemError for a mask without positives or without negatives, or a lam or tol that is no
-    positive number.
+    positive number, and NonFiniteError for NaN or infinity in X.
     """
+    X = finite_rows(X)
     mask = np.asarray(positive, dtype=bool)
     mask = mask[:, None] if mask.ndim == 1 else mask
     if mask.ndim != 2 or len(mask) != X.shape[0] or mask.all() or not mask.any():
@@ -148,7 +149,8 @@ def _ascend(problem: _Problem, tol: float, max_rounds: int) -> TopPushResult:
             moved = balance(ahead - step * gradient, problem.positive)
             W_moved = problem.weights(moved)
             change = moved - ahead
-            if problem.bend(change, W_moved - W_ahead) * step <= float(np.vdot(change, change)):
+            # Said this way round so that what overflowed ends the halving, too.
+            if not problem.bend(change, W_moved - W_ahead) * step > float(np.vdot(change, change)):
                 break
             step *= 0.5
         overshot = float(np.vdot(ahead - moved, moved - A)) > 0.0

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 
 from solvers.errors import InvalidProblemError, NonFiniteError
+from solvers.inputs import checked_rows
+from solvers.kernel_features import symmetric
+from solvers.rows import nonfinite_rows
 from solvers.typing import Float64Array
 
 #: Bytes that the matrix of a quadratic program, its copy and its factor may take together.
@@ -47,13 +50,22 @@ def signs(y: Any) -> Float64Array:
 
 
 def gram_matrix(name: str, K: Any, n: int) -> Float64Array:
-    """Give a kernel matrix (n, n) in float64."""
+    """Give a symmetric kernel matrix (n, n) in float64; the caller vouches for its signs."""
     matrix = np.asarray(K, dtype=np.float64)
     if matrix.shape != (n, n):
         raise InvalidProblemError(f"{name} has the shape {matrix.shape}; give the kernel of {n} examples")
     if not np.isfinite(matrix).all():
         raise NonFiniteError(f"{name} holds NaN or infinity; mend or scale the features")
-    return matrix
+    return symmetric(matrix)
+
+
+def finite_rows(X: Any) -> Any:
+    """Give features (n, d), an array or CSR matrix, of which every value is finite."""
+    rows: Any = checked_rows(X)
+    bad = nonfinite_rows(rows)
+    if len(bad):
+        raise NonFiniteError(f"row {bad[0]} of the features holds NaN or infinity; mend or drop such rows")
+    return rows
 
 
 def finite_vector(name: str, values: Any, n: int) -> Float64Array:

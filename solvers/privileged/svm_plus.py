@@ -58,6 +58,8 @@ def solve_svm_plus(
 ) -> SVMPlusResult:
     """Solve (3.1) for kernel matrices K and K~ (n, n) and labels y (n,) of -1 and +1.
 
+    Both are to be positive semi-definite, which is not checked: P - D says nothing where one is not.
+
     Ends at a relative gap of `tol`, or where float64 cannot improve it; the result says which gap it has.
 
     Raises

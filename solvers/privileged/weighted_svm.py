@@ -80,6 +80,8 @@ def solve_weighted_svm(
 ) -> WeightedSVMResult:
     """Solve (3.2) for a kernel matrix K (n, n), labels y (n,) of -1 and +1 and weights c (n,) >= 0.
 
+    K is to be positive semi-definite, which is not checked: P - D says nothing where it is not.
+
     Examples of weight 0 are scored and otherwise ignored.  Ends at a relative gap of `tol`, or where float64
     cannot improve it; the result says which gap it has.
 

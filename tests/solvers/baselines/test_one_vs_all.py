@@ -48,6 +48,8 @@ def test_binary_relevance_is_a_problem_for_each_label() -> None:
     for j in range(2):
         alone = fit_one_vs_all(X, has[:, j] > 0, "logistic", tol=1e-8)
         np.testing.assert_allclose(scores[:, j], alone.scores(X)[:, 1], atol=1e-5)
+    again = fit_one_vs_all(X.tolist(), sparse.csr_matrix(has), "logistic", tol=1e-8).scores(X)
+    np.testing.assert_array_equal(again, scores)
     # A label that tells nobody apart.
     np.testing.assert_array_equal(scores[:, 2:], np.tile([1.0, -1.0], (len(X), 1)))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import sparse
 
-from solvers import InvalidProblemError
+from solvers import InvalidProblemError, NonFiniteError
 from solvers.baselines import solve_rank_svm
 from solvers.baselines.rank_svm import pair_losses, signed_sums, visit_pairs
 from tests.reference.qp import minimise_qp
@@ -91,6 +92,8 @@ def test_a_row_of_zeros_is_no_division() -> None:
     [
         ({"labels": np.ones((4, 2))}, "no example has one label and lacks another"),
         ({"labels": np.ones((3, 2))}, "give a row of each for every example"),
+        ({"X": sparse.csr_matrix(np.eye(4))}, "give X.toarray"),
+        ({"X": np.ones(4)}, "give one row per example"),
         ({"C": 0.0}, "C is 0.0"),
         ({"max_passes": True}, "max_passes is True"),
         ({"tol": np.nan}, "tol is nan"),
@@ -100,3 +103,8 @@ def test_refusals(change, message) -> None:
     arguments = {"X": np.eye(4), "labels": np.eye(4)[:, :2], "C": 1.0, **change}
     with pytest.raises(InvalidProblemError, match=message):
         solve_rank_svm(**arguments)
+
+
+def test_what_is_no_number_is_refused() -> None:
+    with pytest.raises(NonFiniteError, match="row 2 of the features holds NaN or infinity"):
+        solve_rank_svm(np.diag([1.0, 1.0, np.nan, 1.0]), np.eye(4)[:, :2], 1.0)

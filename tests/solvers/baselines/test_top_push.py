@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import InvalidProblemError
+from solvers import InvalidProblemError, NonFiniteError
 from solvers.baselines import one_vs_all_top_push, solve_top_push
 from solvers.baselines.top_push import balance
 from tests.reference.qp import minimise_qp
@@ -111,3 +111,16 @@ def test_refusals(change, message) -> None:
     arguments = {"X": np.eye(4), "positive": np.arange(4) < 2, "lam": 1.0, **change}
     with pytest.raises(InvalidProblemError, match=message):
         solve_top_push(**arguments)
+
+
+@pytest.mark.parametrize("values", [np.full((4, 4), np.nan), np.diag([1.0, np.inf, 1.0, 1.0])])
+def test_what_is_no_number_is_refused(values) -> None:
+    for X in (values, sparse.csr_matrix(values)):
+        with pytest.raises(NonFiniteError, match=r"row \d of the features holds NaN or infinity"):
+            solve_top_push(X, np.arange(4) < 2, 1.0)
+
+
+def test_features_whose_squares_overflow_come_to_an_end() -> None:
+    with np.errstate(all="ignore"):
+        result = solve_top_push(1e200 * np.eye(4), np.arange(4) < 2, 1.0, max_rounds=3)
+    assert not result.relative_gap < 1.0

@@ -134,3 +134,8 @@ def test_refusals(change, message) -> None:
 def test_nan_in_the_kernel_is_refused() -> None:
     with pytest.raises(NonFiniteError, match="NaN or infinity"):
         solve_weighted_svm(np.full((2, 2), np.nan), [1, -1], [1, 1])
+
+
+def test_a_matrix_that_is_no_kernel_is_refused() -> None:
+    with pytest.raises(InvalidProblemError, match="not symmetric"):
+        solve_weighted_svm(np.triu(np.ones((4, 4))), [1, -1, 1, -1], np.ones(4))
