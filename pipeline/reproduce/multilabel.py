@@ -136,9 +136,12 @@ QUICKLY_LEFT_OUT = frozenset(
     {"LR_ML (RBF)", "SVM_ML (RBF)", "SVM_ML_1, scaled, constant", "SVM_ML_1 (RBF), scaled"}
 )
 
+#: Labels from which on grids are coarser, and rows from which on there is no kernel matrix.
+LARGE, HUGE = 20, 3000
+
 
 def grid(setting: Setting, *, large: bool) -> Grid:
-    """Give C and the widths of the RBF kernel, in multiples of 1 / (d var X)."""
+    """Give C and the widths of the RBF kernel, in multiples of 1 / (d var X); fewer for many labels."""
     Cs = tuple(2.0**power for power in setting.of(range(-8, 13, 2), range(-8, 13, 4), range(1)))
     widths = setting.of((0.1, 0.25, 0.5, 1.0, 2.0), (0.1, 0.5), (1.0,))
     tol, passes = setting.of((1e-3, 500), (1e-2, 200), (0.1, 3))
@@ -150,12 +153,13 @@ def grid(setting: Setting, *, large: bool) -> Grid:
 def run(name: str, setting: Setting) -> Reproduction:
     """Cross-validate C, the width and the threshold for every metric by itself, as the thesis does."""
     data = setting.data.load(name, alone=False)
-    large = len(data.y) > 3000
-    tried = grid(setting, large=large)
-    rows = [
-        row for row in ROWS if not (row.rbf and (large or setting.of(False, "_1" not in row.name, False)))
-    ]
-    splits = _splits(setting, data, name)
+    tried = grid(setting, large=data.m > LARGE)
+    huge = len(data.y) > HUGE
+    splits = _splits(setting, data, name)[: setting.of(3, 2, 2) if huge else None]
+    left_out = setting.of(frozenset[str](), QUICKLY_LEFT_OUT, frozenset[str]())
+    rows = [row for row in ROWS if row.name not in left_out and not (row.rbf and huge)]
+    if huge:
+        rows = rows[: setting.of(None, 3, None)]
     jobs = [
         partial(_trial, row, data, train, test, tried, setting.seed) for row in rows for train, test in splits
     ]
@@ -169,11 +173,13 @@ def run(name: str, setting: Setting) -> Reproduction:
             values = [100.0 * trial[metric] for trial in found]
             paper = None if printed is None else printed[place] * (100.0 if small else 1.0)
             figures.append(over_splits(row.name, column, values, paper, note=_note(row, name)))
-    return Reproduction(tuple(figures), _protocol(data, splits, tried, name), _notes(name, large=large))
+    return Reproduction(
+        tuple(figures), _protocol(data, splits, tried, name), _notes(name, tried.passes, huge=huge)
+    )
 
 
 def _note(row: Row, name: str) -> str:
-    return "b" if name == "yeast" and not row.rbf else "a"
+    return "b" if name in {"yeast", "emotions"} and not row.rbf else "a"
 
 
 def _splits(setting: Setting, data: Examples, name: str) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
@@ -183,7 +189,7 @@ def _splits(setting: Setting, data: Examples, name: str) -> list[tuple[NDArray[n
         train = 2 * n // 3
     rows = np.arange(n)
     splits = [(rows[:train], rows[train:])] if data.parts else []
-    for seed in range(setting.of(5, 3, 2) - len(splits)):
+    for seed in range(setting.of(4, 3, 2) - len(splits)):
         mixed = setting.rng(seed).permutation(n)
         splits.append((mixed[:train], mixed[train:]))
     return splits
@@ -261,7 +267,7 @@ def _protocol(data: Examples, splits: Sequence[Any], tried: Grid, name: str) -> 
     }
 
 
-def _notes(name: str, *, large: bool) -> dict[str, str]:
+def _notes(name: str, passes: int, *, huge: bool) -> dict[str, str]:
     notes = {
         "a": "the thesis has Mulan's division, 10-fold cross-validation, finer grids and 71 thresholds;"
         " ours are coarser grids, fewer folds and the best threshold there is. It does not say whether"
@@ -274,7 +280,13 @@ def _notes(name: str, *, large: bool) -> dict[str, str]:
             " the features of yeast lie around 0, and a linear score without one cannot favour the labels"
             " that most rows have (rows 'constant' and 'scaled', where linear comes near RBF)"
         )
-    if large:
+    if name == "emotions":
+        notes["b"] = (
+            "the features of emotions differ in scale by a factor of thousands, so that trainings on them as"
+            " they are end with their budget of passes, and short of the optimum at large C: ours with"
+            f" {passes} passes; the thesis's figures lie between these and those of rows 'scaled'"
+        )
+    if huge:
         notes["c"] = "rows of the RBF kernel are left out here, for their matrices take hours together"
     return notes
 
