@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from solvers.estimator_support import positive, with_constant
 from solvers.kernel_problem import KernelExpansion, KernelResult
 from solvers.losses import LOSSES, MaxHinge, Softmax, make_loss
 from solvers.losses.base import Loss
+from solvers.problem import relative_gap
 from solvers.risks import AverageTopK
 from solvers.state import SolveResult
 from solvers.stopping import Status
@@ -29,6 +30,9 @@ from solvers.typing import Float64Array, IntArray
 
 #: What the losses of two classes are called where there are more.
 _OF_CLASSES: dict[str, Loss] = {"hinge": MaxHinge(), "logistic": Softmax()}
+
+#: By which share of P(0) weights are better than none, at least.
+_ROUNDING = 1e-9
 
 
 class CollapsedWarning(UserWarning):
@@ -77,6 +81,7 @@ class AverageTopAttributes(KernelAttributes):
             rows, labels, loss_of_classes(self.loss), 1.0 / C, kernel=kernel, tol=self.tol,
             max_passes=self.max_iterations, risk=AverageTopK(k), m=m,
         )  # fmt: skip
+        result = with_collapse(result)
         if isinstance(result, KernelResult):
             self._keep_expansion(result.expansion)
         else:
@@ -105,8 +110,8 @@ class AverageTopAttributes(KernelAttributes):
             )
         if collapsed:
             warnings.warn(
-                f"the optimum is w = 0 for k = {k:g}: the k largest losses contradict each other, and every"
-                " prediction is the same; raise k, or clean the labels",
+                f"the optimum is w = 0 for k = {k:g}: the k largest losses contradict each other, or C is too"
+                " small for this tol, and every prediction is the same; raise k or C, or clean the labels",
                 CollapsedWarning,
                 stacklevel=4,
             )
@@ -116,12 +121,39 @@ class AverageTopAttributes(KernelAttributes):
         self.status_ = result.status
 
 
+def with_collapse(result: SolveResult) -> SolveResult:
+    """Give a result whose `collapsed` says that W = 0 is as good as what was found, and then takes W = 0.
+
+    `solve` says that W = 0 is within tol of the optimum.  With a small C so are weights near 0 that tell the
+    classes apart: they are better than W = 0, which nothing is where the losses contradict each other.
+    """
+    at_zero = result.state.loss_at_zero
+    if not result.collapsed or at_zero is None:
+        return result
+    if result.primal < (1.0 - _ROUNDING) * at_zero:
+        return replace(result, collapsed=False)
+    gap = at_zero - result.dual
+    nothing: dict[str, Any] = {}
+    if isinstance(result, KernelResult):
+        none = np.zeros_like(result.expansion.coefficients)
+        nothing = {"expansion": replace(result.expansion, coefficients=none)}
+    return replace(
+        result, W=np.zeros_like(result.W), primal=at_zero, gap=gap, relative_gap=relative_gap(gap, at_zero),
+        status=Status.SOLVED, **nothing,
+    )  # fmt: skip
+
+
 def number_of_losses(k: Any, n: int) -> float:
     """Give the k in [1, n] that the parameter means: a number, a share of n below 1, or None for all."""
     if k is None:
         return float(n)
     if isinstance(k, bool) or not isinstance(k, Real) or not float(k) > 0.0:
         raise InvalidProblemError(f"k is {k!r}; give a number from 1 on, a share between 0 and 1, or None")
+    if float(k) == 1.0 and not isinstance(k, Integral):
+        raise InvalidProblemError(
+            f"k is {k!r}, which is one loss as a number and all of them as a share; give the whole number 1"
+            " for the largest loss alone, or None for all"
+        )
     return max(float(k) * n, 1.0) if float(k) < 1.0 else min(float(k), float(n))
 
 
@@ -139,7 +171,12 @@ def loss_of_classes(loss: Any) -> Any:
         return loss
     if loss in _OF_CLASSES:
         return _OF_CLASSES[loss]
-    if loss in LOSSES and LOSSES[loss][1] is not None:
+    if loss not in LOSSES:
+        raise InvalidProblemError(
+            f"there is no loss named {loss!r}; take hinge or logistic, or a loss of classes such as"
+            " TopKHinge(5)"
+        )
+    if LOSSES[loss][1] is not None:
         raise InvalidProblemError(f"the loss {loss} has parameters; give it as a value, such as TopKHinge(5)")
     return make_loss(loss)
 

@@ -40,7 +40,7 @@ class AverageTopKClassifier(AverageTopAttributes, ClassifierMixin, BaseEstimator
         of `solvers` may be given by name or value, such as ``TopKHinge(5)``.
     k : float, default=0.5
         How many losses are averaged: from 1 on their number, lowered to n where there are fewer examples;
-        below 1 their share of the examples.  None averages all.
+        below 1 their share of the examples.  None averages all; 1.0, which could mean either, is refused.
     C : float, default=100.0
         Weight of the losses against the regulariser.  LinearSVC with C = c and TopKClassifier are this with
         k = None and C = n c; the paper's eq. 3 at C_3 is this at C = C_3 k/n.
@@ -154,7 +154,7 @@ class AverageTopKRegressor(AverageTopAttributes, RegressorMixin, BaseEstimator):
         (z - y)^2 or |z - y|.
     k : float, default=0.5
         How many losses are averaged: from 1 on their number, lowered to n where there are fewer examples;
-        below 1 their share of the examples.  None averages all.
+        below 1 their share of the examples.  None averages all; 1.0, which could mean either, is refused.
     C : float, default=100.0
         Weight of the losses against the regulariser.  Ridge with alpha is this with k = None, the square loss
         and C = n / (2 alpha).

@@ -199,6 +199,22 @@ def test_a_collapse_of_three_classes_is_said() -> None:
     with pytest.warns(CollapsedWarning):
         model = AverageTopKClassifier(k=2).fit(X, np.tile(NAMES_OF_THREE, 8))
     assert model.collapsed_
+    assert not model.coef_.any()
+    assert (model.predict(X) == model.classes_[0]).all()
+    assert model.primal_ == pytest.approx(1.0, rel=1e-12)
+    with pytest.warns(CollapsedWarning):
+        kernel = AverageTopKClassifier(k=2, kernel="rbf").fit(X, np.tile(NAMES_OF_THREE, 8))
+    assert not kernel.decision_function(X).any()
+
+
+def test_weights_that_a_small_C_keeps_near_zero_are_no_collapse() -> None:
+    """P(0) is within tol of the optimum, and yet the weights are better than none."""
+    X = np.repeat(np.eye(3), 8, axis=0) + 0.1 * np.random.default_rng(0).standard_normal((24, 3))
+    y = np.repeat(NAMES_OF_THREE, 8)
+    model = AverageTopKClassifier("logistic", k=None, C=1e-3, tol=1e-2).fit(X, y)
+    assert 1.0 - model.dual_ / np.log(3.0) < model.tol
+    assert not model.collapsed_
+    assert model.score(X, y) == 1.0
 
 
 def test_a_budget_that_ran_out_is_said() -> None:
@@ -229,7 +245,12 @@ def test_a_search_over_k_and_C() -> None:
         ({"k": 0}, InvalidProblemError, "k is 0; give a number from 1 on, a share between 0 and 1, or None"),
         ({"k": "all"}, InvalidProblemError, "k is 'all'"),
         ({"C": -1.0}, InvalidProblemError, "C is -1.0; give a positive number"),
-        ({"loss": "square"}, InvalidProblemError, "there is no loss named 'square'"),
+        (
+            {"k": 1.0},
+            InvalidProblemError,
+            "k is 1.0, which is one loss as a number and all of them as a share",
+        ),
+        ({"loss": "square"}, InvalidProblemError, "there is no loss named 'square'; take hinge or logistic"),
         ({"loss": "topk_hinge"}, InvalidProblemError, "give it as a value, such as TopKHinge"),
         ({"loss": "truncated_topk_entropy"}, InvalidProblemError, "give it as a value"),
         ({"loss": MaxHinge(), "solver": "bundle"}, InvalidProblemError, "take auto"),
