@@ -56,8 +56,9 @@ class DaskExecutor:
     `bounds` or `blocks` cut the rows as in `SerialExecutor`; without `bounds`, `TrainingRows` say where.
     `cache_bytes` of features stay in memory, over all workers; the rest is read again in each pass.
     `worker_wait` is how long to wait while no worker is there at all, `silence` how long a worker may send no
-    heartbeat, or its call show no sign of life, both in seconds.  `dual_bytes` is the memory for dual variables over all workers, None for
-    as much as they take.  `look` is the time between two looks at whether blocks should be elsewhere.
+    heartbeat, or its call show no sign of life, both in seconds.  `dual_bytes` is the memory for dual
+    variables over all workers, None for as much as they take.  `look` is the time between two looks at
+    whether blocks should be elsewhere.
     """
 
     in_process = False
