@@ -34,7 +34,7 @@ CUTS = "W and its cuts"
 # Where they are not known: the W of the dual point (d, m), if it is not the model's.
 DUAL_W = "dual_W"
 # Losses of several points that are in memory at once.
-_LOSS_BYTES = 1 << 28
+_LOSS_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ The atoms of `solvers.atoms` are cutting planes of P: at any W, P(W) >= lam/2 |W
 point of their best mixture minimises this model, and its dual value bounds P from below; but vertices that
 are sought there lie far apart while the model is poor.  They are sought on the way from the best W so far to
 that point, which takes down P at once where the model is right about the way, and else cuts the point off; a
-vertex that does neither sends the next search to the point itself.  Half of the way takes six tenths of the
+vertex that does neither sends the next search to the point itself.  A third of the way takes half of the
 rounds of the whole way where a tenth or more of the losses count, nine tenths where one in a hundred does.
 
 Sources: C. Lemarechal, A. Nemirovskii, Y. Nesterov, "New variants of bundle methods", 1995, for the model;
@@ -44,7 +44,7 @@ class Bundle:
     """
 
     #: Share of the way from the best W to that of the mixture.
-    share: float = 0.5
+    share: float = 0.3
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Evaluate P and the vertex at W; the values are those of the best W so far and of the mixture."""
