@@ -99,7 +99,7 @@ def _draw(rng: np.random.Generator, weights: NDArray[np.float64]) -> NDArray[np.
 def run(setting: Setting) -> Reproduction:
     """Draw training, validation and test points for every seed and compare, in every reading."""
     seeds, tests = setting.of((20, 200_000), (4, 20_000), (2, 500))
-    Cs = [2.0**power for power in range(-18, 19, setting.of(1, 3, 18))]
+    Cs = [2.0**power for power in range(-18, 19, setting.of(1, 3, 36))]
     rows = np.arange(400 + tests)
     splits = [Split.held_out(rows[:200], rows[200:400], rows[400:])] * seeds
     budget = Budget(1e-3, setting.of(1000, 200, 5))
