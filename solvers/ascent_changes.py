@@ -6,7 +6,7 @@ import numba as nb
 import numpy as np
 
 from solvers.projections.columns import column_update_two
-from solvers.projections.kinds import margin_at
+from solvers.projections.kinds import margin_at, own_class_of
 from solvers.projections.workspace import column_workspace
 from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
@@ -106,11 +106,12 @@ def project_rows(
     work, index_work = column_workspace(m)
     q, alpha = np.empty(m), np.empty(m)
     for t in range(len(Z)):
-        place = 1
+        place, own = 1, own_class_of(kind, margins, y[t], 1)
         for j in range(m):
-            margin, own = margin_at(kind, margins, y[t], j, place)
-            place += own
-            q[j] = -Z[t, j] - margin
+            q[j] = -Z[t, j] - margin_at(kind, margins, y[t], j, j == own)
+            if j == own:
+                place += 1
+                own = own_class_of(kind, margins, y[t], place)
         column_update_two(kind, q, y[t], 1.0, 1.0, rho, margins, alpha, work, index_work, -1.0)
         for j in range(m):
             Z[t, j] = alpha[j]

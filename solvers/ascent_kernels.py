@@ -11,6 +11,7 @@ from solvers.projections.kinds import (
     ENTROPY_KIND,
     MULTILABEL_ENTROPY_KIND,
     margin_at,
+    own_class_of,
 )
 from solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -78,9 +79,10 @@ def _change_of_b(
     if kind in (ENTROPY_KIND, BINARY_LOGISTIC_KIND, MULTILABEL_ENTROPY_KIND):
         return minus_conjugate(kind, after, y, margins) - minus_conjugate(kind, before, y, margins)
     total = 0.0
-    place = 1
+    place, own = 1, own_class_of(kind, margins, y, 1)
     for j in range(len(before)):
-        margin, own = margin_at(kind, margins, y, j, place)
-        place += own
-        total -= margin * (after[j] - before[j])
+        total -= margin_at(kind, margins, y, j, j == own) * (after[j] - before[j])
+        if j == own:
+            place += 1
+            own = own_class_of(kind, margins, y, place)
     return total

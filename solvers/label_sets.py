@@ -117,14 +117,13 @@ class LabelSets:
 
     @cached_property
     def table(self) -> Float64Array:
-        """(number of sets, 1 + largest size) float64 for kernels: the size of a set, its labels, zeros."""
-        sizes = self.sizes
-        table = np.zeros((len(self), 1 + int(sizes.max(initial=0))))
-        table[:, 0] = sizes
-        rows = np.repeat(np.arange(len(self)), sizes)
-        table[rows, 1 + np.arange(len(self.indices)) - self.indptr[rows]] = self.indices
+        """The table for kernels, which know it by the place of margins: one row of float64.
+
+        First, for each set and one after the last, where its labels begin in the row; then all labels.
+        """
+        numbers = np.concatenate([len(self.indptr) + self.indptr, self.indices])
         # Not read-only, for which kernels would be compiled once more.
-        return table
+        return numbers.astype(np.float64)[None, :]
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""

@@ -15,7 +15,7 @@ import math
 import numba as nb
 import numpy as np
 
-from solvers.projections.kinds import is_own
+from solvers.projections.kinds import own_class
 from solvers.typing import Float64Array, FloatArray
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -32,18 +32,19 @@ def binary_hinge_column(
     """
     support = 0
     vertex = True
-    place = 1
+    place, own = 1, own_class(sets, y, 1)
     for j in range(q.shape[0]):
-        own = is_own(sets, y, j, place)
-        place += own
-        z = 1.0 if own else -1.0
-        curvature = c_own if own else c
+        z, curvature = -1.0, c
+        if j == own:
+            z, curvature = 1.0, c_own
+            place += 1
+            own = own_class(sets, y, place)
         slack = 1.0 - z * q[j]
         a = 0.0
         if slack > 0.0:
             a = 1.0 if slack >= curvature else slack / curvature
         vertex = vertex and (a in (0.0, 1.0))
-        support += not own and a > 0.0
+        support += z < 0.0 and a > 0.0
         out[j] = z * a
     return -1.0, support, vertex
 
@@ -53,12 +54,14 @@ def binary_logistic_column(
     q: FloatArray, y: int, c: float, c_own: float, sets: Float64Array, out: Float64Array
 ) -> tuple[float, int, bool]:
     """Write the optimal dual row to `out`; with c = 0 it is minus the gradient of the loss."""
-    place = 1
+    place, own = 1, own_class(sets, y, 1)
     for j in range(q.shape[0]):
-        own = is_own(sets, y, j, place)
-        place += own
-        z = 1.0 if own else -1.0
-        out[j] = z * logistic_weight(-z * q[j], c_own if own else c)
+        if j == own:
+            out[j] = logistic_weight(-q[j], c_own)
+            place += 1
+            own = own_class(sets, y, place)
+        else:
+            out[j] = -logistic_weight(q[j], c)
     return -1.0, q.shape[0] - 1, False
 
 

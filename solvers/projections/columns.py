@@ -29,6 +29,7 @@ from solvers.projections.kinds import (
     SUM_KIND,
     TRUNCATED_KIND,
     margin_at,
+    own_class_of,
 )
 from solvers.projections.multilabel import (
     multilabel_entropy,
@@ -205,9 +206,10 @@ def minus_conjugate(kind: int, alpha: Float64Array, y: int, margins: Float64Arra
         for j in range(len(alpha)):
             value += abs(alpha[j])
         return value
-    place = 1
+    place, own = 1, own_class_of(kind, margins, y, 1)
     for j in range(len(alpha)):
-        margin, own = margin_at(kind, margins, y, j, place)
-        place += own
-        value -= margin * alpha[j]
+        value -= margin_at(kind, margins, y, j, j == own) * alpha[j]
+        if j == own:
+            place += 1
+            own = own_class_of(kind, margins, y, place)
     return value

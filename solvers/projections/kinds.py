@@ -21,22 +21,34 @@ TRUNCATED_KIND = 9
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def is_own(sets: Float64Array, y: int, j: int, place: int) -> bool:
-    """Say whether class j is an own class of label set y, or is y itself where `sets` is empty.
+def own_class(sets: Float64Array, y: int, place: int) -> int:
+    """Give own class number `place` of label set y, from 1 and ascending; -1 where there are fewer.
 
-    Classes are asked for in rising order: `place` is 1, and one more after each class that was an own one.
+    Where `sets` is empty the only own class is y itself.
     """
     if sets.shape[0] == 0:
-        return j == y
-    return bool(place <= sets[y, 0] and sets[y, place] == j)
+        return y if place == 1 else -1
+    at = int(sets[0, y]) + place - 1
+    return int(sets[0, at]) if at < sets[0, y + 1] else -1
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def margin_at(kind: int, margins: Float64Array, y: int, j: int, place: int) -> tuple[float, bool]:
-    """Give delta_j of a hinge, and whether j is an own class; `place` is that of `is_own`."""
-    own = is_own(margins, y, j, place) if kind >= BINARY_HINGE_KIND else j == y
+def own_count(sets: Float64Array, y: int) -> int:
+    """Give the size of label set y."""
+    return int(sets[0, y + 1] - sets[0, y])
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def own_class_of(kind: int, margins: Float64Array, y: int, place: int) -> int:
+    """Give the same for any loss; `margins` is the table of label sets of a kind that takes them."""
+    if kind >= BINARY_HINGE_KIND:
+        return own_class(margins, y, place)
+    return y if place == 1 else -1
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def margin_at(kind: int, margins: Float64Array, y: int, j: int, own: bool) -> float:
+    """Give delta_j of a hinge, for an own class or another."""
     if own:
-        return (-1.0 if kind == BINARY_HINGE_KIND else 0.0), True
-    if kind >= BINARY_HINGE_KIND or margins.shape[0] == 0:
-        return 1.0, False
-    return margins[y, j], False
+        return -1.0 if kind == BINARY_HINGE_KIND else 0.0
+    return 1.0 if kind >= BINARY_HINGE_KIND or margins.shape[0] == 0 else margins[y, j]

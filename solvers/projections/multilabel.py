@@ -21,7 +21,7 @@ import numpy as np
 
 from solvers.projections.bipartite import bipartite_from_top
 from solvers.projections.exponential import exp_of_negatives
-from solvers.projections.kinds import is_own
+from solvers.projections.kinds import own_class, own_count
 from solvers.projections.lambert import entropic_weight
 from solvers.typing import Float64Array, FloatArray, Int64Array
 
@@ -67,14 +67,15 @@ def multilabel_hinge_column(
     # No x and no z exceeds the common sum, which is at most 1 and at most top / c.
     reach = min(c, top)
     b, d, x, z = work[0], work[1], work[2], work[3]
-    own, others = index_work[2], index_work[3]
+    owners, others = index_work[2], index_work[3]
     n_x = n_z = 0
-    place = 1
+    place, own = 1, own_class(sets, y, 1)
     for j in range(q.shape[0]):
-        if is_own(sets, y, j, place):
+        if j == own:
             place += 1
+            own = own_class(sets, y, place)
             if low - q[j] > -reach:
-                b[n_x], own[n_x] = (low - q[j]) / c, j
+                b[n_x], owners[n_x] = (low - q[j]) / c, j
                 n_x += 1
         elif q[j] - high > -reach:
             d[n_z], others[n_z] = (q[j] - high) / c, j
@@ -84,7 +85,7 @@ def multilabel_hinge_column(
     )
     mass = 0.0
     for i in range(n_x):
-        out[own[i]] = x[i]
+        out[owners[i]] = x[i]
         mass += x[i]
     support = 0
     for i in range(n_z):
@@ -102,11 +103,12 @@ def _extremes(q: FloatArray, y: int, sets: Float64Array) -> tuple[float, float, 
     low = next_low = np.inf
     high = next_high = -np.inf
     worst = best = 0
-    place = 1
+    place, own = 1, own_class(sets, y, 1)
     for j in range(q.shape[0]):
         value = np.float64(q[j])
-        if is_own(sets, y, j, place):
+        if j == own:
             place += 1
+            own = own_class(sets, y, place)
             if value < low:
                 next_low, low, worst = low, value, j
             elif value < next_low:
@@ -128,7 +130,7 @@ def multilabel_entropy_column(
     number of classes outside Y, False: no row of the domain's relative interior is a vertex).
     """
     m = q.shape[0]
-    size = int(sets[y, 0])
+    size = own_count(sets, y)
     if size == 0:
         out[:] = 0.0
         return 0.0, 0, True
@@ -138,22 +140,24 @@ def multilabel_entropy_column(
     start = q[0]
     for j in range(m):
         start = max(start, q[j])
-    place = 1
+    place, own = 1, own_class(sets, y, 1)
     highest = -np.inf
     for j in range(m):
         b[j] = q[j] - start
-        if is_own(sets, y, j, place):
+        if j == own:
             place += 1
+            own = own_class(sets, y, place)
             b[j] += c * share
         highest = max(highest, b[j])
     for j in range(m):
         b[j] -= highest
     t, total = _common_level(b, c, weights, work[2][:m])
-    place = 1
+    place, own = 1, own_class(sets, y, 1)
     for j in range(m):
         out[j] = -weights[j] / total
-        if is_own(sets, y, j, place):
+        if j == own:
             place += 1
+            own = own_class(sets, y, place)
             out[j] += share
     return t, m - size, False
 
@@ -203,13 +207,14 @@ def _common_level(
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def multilabel_entropy(alpha: Float64Array, y: int, sets: Float64Array) -> float:
     """Give -<p, log p> of p = 1_Y / |Y| - alpha, which is -Phi*(-alpha) of the softmax loss."""
-    size = int(sets[y, 0])
+    size = own_count(sets, y)
     value = 0.0
-    place = 1
+    place, own = 1, own_class(sets, y, 1)
     for j in range(alpha.shape[0] if size > 0 else 0):
         p = -alpha[j]
-        if is_own(sets, y, j, place):
+        if j == own:
             place += 1
+            own = own_class(sets, y, place)
             p += 1.0 / size
         if p > 0.0:
             value -= p * math.log(p)
@@ -222,7 +227,7 @@ def multilabel_softmax_row(
 ) -> tuple[float, float]:
     """Write u = -grad Phi of the softmax loss at s (m,), and give Phi and -Phi*(-u)."""
     m = s.shape[0]
-    size = int(sets[y, 0])
+    size = own_count(sets, y)
     if size == 0:
         u[:] = 0.0
         return 0.0, 0.0
@@ -236,13 +241,14 @@ def multilabel_softmax_row(
     total = u.sum()
     level = math.log(total)
     mean = entropy = 0.0
-    place = 1
+    place, own = 1, own_class(sets, y, 1)
     for j in range(m):
         p = u[j] / total
         entropy += p * (level - x[j])
         u[j] = -p
-        if is_own(sets, y, j, place):
+        if j == own:
             place += 1
+            own = own_class(sets, y, place)
             u[j] += 1.0 / size
             mean += x[j] / size
     return level - mean, entropy

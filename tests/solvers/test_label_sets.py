@@ -10,6 +10,7 @@ from scipy import sparse
 
 from solvers.errors import InvalidProblemError
 from solvers.label_sets import LabelSets
+from solvers.projections.kinds import own_class, own_count
 
 
 def indicator(rng, n=40, m=5):
@@ -46,9 +47,16 @@ def test_lists_are_sets():
     assert codes[0] == codes[2]
 
 
-def test_table_of_kernels_has_size_and_labels():
-    sets, _ = LabelSets.from_lists([[], [1], [0, 2]], 3)
-    np.testing.assert_array_equal(sets.table, [[0, 0, 0], [2, 0, 2], [1, 1, 0]])
+def test_kernels_read_the_same_sets():
+    sets, _ = LabelSets.from_lists([[], [1], [0, 2], [0, 1, 2]], 3)
+    for code in range(len(sets)):
+        count = own_count(sets.table, code)
+        assert [own_class(sets.table, code, place) for place in range(1, count + 1)] == list(
+            sets.labels(code)
+        )
+        assert own_class(sets.table, code, count + 1) == -1
+    # Without a table y is the one own class.
+    assert [own_class(np.empty((0, 0)), 2, place) for place in (1, 2)] == [2, -1]
 
 
 def test_dict_returns_through_json():
