@@ -31,6 +31,9 @@ from solvers.warm_start import state_of_duals
 #: Multiplications a round below which threads cost more than they bring.
 _SMALL_ROUND = 1e8
 
+#: By which share of P(0) weights are better than none, at least; less is rounding.
+_NO_BETTER = 1e-9
+
 
 def solve(
     X: Any,
@@ -223,9 +226,12 @@ def _collected_duals(executor: Executor, state: SolverState) -> FloatArray:
 
 
 def _collapsed(problem: Problem, run: Run, tol: float) -> bool:
-    """Say whether W = 0 is within the tolerance of the optimum, of a risk that can make it the optimum."""
+    """Say whether W = 0 is as good as what was found and within the tolerance of the optimum.
+
+    That is of a risk that can make it the optimum.  Weights that a large lam keeps near 0 are better than 0.
+    """
     at_zero = run.state.loss_at_zero
-    if problem.mean_risk or at_zero is None:
+    if problem.mean_risk or at_zero is None or run.final.primal < (1.0 - _NO_BETTER) * at_zero:
         return False
     return relative_gap(at_zero - run.final.dual, at_zero) <= tol
 

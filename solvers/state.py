@@ -132,8 +132,9 @@ class SolveResult:
     W_dual : (d, m) float64, the W(A) whose dual value D is, where the method's W is another; else None.
     stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex, which is all that such a run says
         about W; else None.
-    collapsed : whether W = 0, which tells no class from another, is within `tol` of the optimum, as it is
-        under the average top-k risk when k is below the number of examples that no W gets right.
+    collapsed : whether W = 0, which tells no class from another, is as good as W and within `tol` of the
+        optimum, as it is under the average top-k risk when k is below the number of examples that no W gets
+        right.
     """
 
     W: Float64Array

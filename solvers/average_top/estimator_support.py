@@ -31,9 +31,6 @@ from solvers.typing import Float64Array, IntArray
 #: What the losses of two classes are called where there are more.
 _OF_CLASSES: dict[str, Loss] = {"hinge": MaxHinge(), "logistic": Softmax()}
 
-#: By which share of P(0) weights are better than none, at least.
-_ROUNDING = 1e-9
-
 
 class CollapsedWarning(UserWarning):
     """The optimum is w = 0: the k worst examples contradict each other, and nothing was learnt."""
@@ -122,16 +119,10 @@ class AverageTopAttributes(KernelAttributes):
 
 
 def with_collapse(result: SolveResult) -> SolveResult:
-    """Give a result whose `collapsed` says that W = 0 is as good as what was found, and then takes W = 0.
-
-    `solve` says that W = 0 is within tol of the optimum.  With a small C so are weights near 0 that tell the
-    classes apart: they are better than W = 0, which nothing is where the losses contradict each other.
-    """
+    """Give a result that has W = 0 where that is as good as what was found: its signs would mean nothing."""
     at_zero = result.state.loss_at_zero
     if not result.collapsed or at_zero is None:
         return result
-    if result.primal < (1.0 - _ROUNDING) * at_zero:
-        return replace(result, collapsed=False)
     gap = at_zero - result.dual
     nothing: dict[str, Any] = {}
     if isinstance(result, KernelResult):

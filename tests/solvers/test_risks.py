@@ -250,6 +250,14 @@ class TestCollapse:
         assert not run(*self.data(), MaxHinge(), 5.0, max_passes=2).collapsed
         assert not solve(*self.data(), MaxHinge(), 1e6, m=M).collapsed
 
+    def test_weights_that_a_large_lam_keeps_near_zero_are_no_collapse(self) -> None:
+        """W = 0 is within tol of the optimum, and yet W is better and tells the classes apart."""
+        X, y = clouds()
+        result = solve(X, y, Softmax(), 1e3, risk=AverageTopK(len(y)), m=M, tol=1e-2)
+        assert np.log(M) - result.dual <= 1e-2 * np.log(M)
+        assert not result.collapsed
+        assert result.primal < np.log(M)
+
 
 def test_atoms_that_became_one_still_bound_the_optimum(monkeypatch) -> None:
     """Where there is room for few atoms two become one, which no single W is the vertex of."""
