@@ -148,6 +148,9 @@ def test_kernels(fit_intercept) -> None:
     kernel = WithConstant(RBFKernel(0.7)) if fit_intercept else RBFKernel(0.7)
     result = minimise_with_kernel(kernel, BINARY_X, SIGNS, "hinge", 25, 5.0, tol=1e-8)
     assert (model.primal_, model.dual_) == (result.primal, result.dual)
+    np.testing.assert_allclose(
+        model.decision_function(BINARY_X), result.expansion.scores(BINARY_X)[:, 0], atol=1e-12
+    )
     scores = model.dual_coef_ @ rbf_kernel(BINARY_X[model.support_], NUMERIC_X, gamma=0.7) + model.intercept_
     np.testing.assert_allclose(model.decision_function(NUMERIC_X), scores[0], atol=1e-12)
     assert not hasattr(model, "coef_")
@@ -164,6 +167,11 @@ def test_kernels(fit_intercept) -> None:
 def test_regression_with_a_kernel() -> None:
     model = AverageTopKRegressor("absolute", k=20, C=50.0, kernel="rbf", gamma=0.5, tol=1e-8)
     model.fit(NUMERIC_X, TARGETS)
+    kernel = WithConstant(RBFKernel(0.5))
+    result = minimise_with_kernel(kernel, NUMERIC_X, TARGETS, "absolute", 20, 50.0, tol=1e-8)
+    np.testing.assert_allclose(
+        model.predict(NUMERIC_X), kernel.matrix(NUMERIC_X, NUMERIC_X) @ result.coefficients
+    )
     expected = rbf_kernel(NUMERIC_X, NUMERIC_X[model.support_], gamma=0.5) @ model.dual_coef_[0]
     np.testing.assert_allclose(model.predict(NUMERIC_X), expected + model.intercept_, atol=1e-12)
     assert isinstance(model.intercept_, float)

@@ -55,6 +55,19 @@ def test_the_certificate_is_what_it_says(name, solver) -> None:
             assert objective(X, y, name, k, C, w) >= bound.b + bound.u @ (X @ w) + w @ w / (2.0 * C)
 
 
+@pytest.mark.parametrize("excess", ["sum", "largest"])
+def test_weights_outside_their_set_are_scaled_into_it(excess) -> None:
+    """A bound made of them would lie above the optimum."""
+    X, y = examples("hinge", seed=5)
+    problem = AverageTopProblem.of(X, y, "hinge", 12.5, 10.0)
+    p = np.full(40, 0.05) if excess == "sum" else np.where(np.arange(40) == 3, 0.5, 0.0)
+    bound = problem.lower_bound(-p * y, p.sum(), p)
+    assert bound.p.sum() <= 1.0 + 1e-12
+    assert bound.p.max() <= (1.0 + 1e-12) / 12.5
+    assert bound.value == pytest.approx(bound.p.sum() - 5.0 * np.sum((X.T @ (bound.p * y)) ** 2))
+    assert bound.b == pytest.approx(bound.p.sum())
+
+
 @pytest.mark.parametrize("solver", ["interior_point", "bundle", "auto"])
 def test_sparse_features_give_the_same(solver) -> None:
     X, y = examples("hinge", seed=2)
@@ -211,11 +224,12 @@ def test_a_budget_that_runs_out_is_said_and_still_certified(solver) -> None:
     assert result.dual <= optimum(X, y, "logistic", 30, 1e3)[0] <= result.primal * (1.0 + REFERENCE)
 
 
-def test_wide_features_go_to_the_bundle(monkeypatch) -> None:
+@pytest.mark.parametrize("limit", ["_MULTIPLICATIONS", "_BYTES"])
+def test_wide_features_go_to_the_bundle(monkeypatch, limit) -> None:
     """Which of the two it was shows in the bound: cuts keep no u."""
     X, y = examples("hinge")
     assert minimise(X, y, "hinge", 30, 10.0).bound is not None
-    monkeypatch.setattr(solving, "_MULTIPLICATIONS", 100.0)
+    monkeypatch.setattr(solving, limit, 100.0)
     assert minimise(X, y, "hinge", 30, 10.0, tol=1e-3).bound is None
 
 

@@ -40,10 +40,12 @@ def equation_4(X, y, name, k, C_3, epochs, step, seed):
 
 @pytest.mark.parametrize("name", EVERY_LOSS)
 @pytest.mark.parametrize("k", [10, 27.5])
-def test_steps_are_those_of_equation_4(name, k) -> None:
+@pytest.mark.parametrize("C", [0.01, 5.0])
+def test_steps_are_those_of_equation_4(name, k, C) -> None:
+    """With the small C the first steps are cut to C_3."""
     X, y = examples(name)
-    problem = AverageTopProblem.of(X, y, name, k, 5.0)
-    mean, last, threshold = equation_4(X, y, name, k, 5.0 * 40 / k, epochs=3, step=0.2, seed=7)
+    problem = AverageTopProblem.of(X, y, name, k, C)
+    mean, last, threshold = equation_4(X, y, name, k, C * 40 / k, epochs=3, step=0.2, seed=7)
     run = stochastic_gradient(problem, epochs=3, step=0.2, seed=7)
     np.testing.assert_allclose(run.w, mean, rtol=1e-9, atol=1e-12)
     assert run.threshold == pytest.approx(threshold, rel=1e-9, abs=1e-12)
