@@ -164,7 +164,7 @@ class MultilabelClassifier(Training, ClassifierMixin, BaseEstimator):  # type: i
     def predict(self, X: Any) -> Any:
         """Give the labels of each row in the form that `fit` was given.
 
-        An indicator matrix (rows, m) of 0 and 1; a list of tuples of labels; or (rows,) single labels.
+        An indicator matrix (rows, m) of 0 and 1; a list of sets of labels; or (rows,) single labels.
         """
         scores = self._scores(X)
         if self._form is TargetForm.SINGLE:

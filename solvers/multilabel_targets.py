@@ -84,9 +84,21 @@ class Targets:
 
 
 def are_sets(y: Any) -> bool:
-    """Say whether y is a sequence of sets of labels."""
+    """Say whether y is a sequence of sets of labels; lists that are no matrix are refused.
+
+    Of lists that are all of one length nobody could tell whether they are sets or rows of an indicator.
+    """
     listed = isinstance(y, Sequence) or (isinstance(y, np.ndarray) and y.dtype == object and y.ndim == 1)
-    return listed and len(y) > 0 and all(isinstance(labels, set | frozenset) for labels in y)
+    if not listed or not len(y):
+        return False
+    if all(isinstance(labels, set | frozenset) for labels in y):
+        return True
+    if all(isinstance(labels, list | tuple) for labels in y) and len({len(labels) for labels in y}) > 1:
+        raise InvalidProblemError(
+            "y is a sequence of lists of different lengths; give a set of labels per row, such as"
+            " [set(labels) for labels in y]"
+        )
+    return False
 
 
 def indicator_of(
@@ -113,10 +125,10 @@ def indicator_of(
 
 
 def in_form(predicted: NDArray[np.bool_], form: TargetForm, classes: np.ndarray[Any, Any]) -> Any:
-    """Give predicted labels (n, m): an indicator of 0 and 1, or a list of tuples of labels, as in the fit."""
+    """Give predicted labels (n, m): an indicator of 0 and 1, or a list of sets of labels, as in the fit."""
     if form is TargetForm.INDICATOR:
         return predicted.astype(np.int64)
-    return [tuple(classes[row]) for row in predicted]
+    return [set(classes[row].tolist()) for row in predicted]
 
 
 def _refuse_one_label(classes: np.ndarray[Any, Any]) -> None:

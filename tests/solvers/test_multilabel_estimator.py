@@ -113,6 +113,7 @@ def test_every_form_of_the_labels_is_the_same_model() -> None:
         named = fitted(sets)
         np.testing.assert_array_equal(named.coef_, model.coef_)
         np.testing.assert_array_equal(named.classes_, NAMES)
+        assert named.score(X, named.predict(X)) == 1.0
         predicted = MultiLabelBinarizer(classes=NAMES).fit_transform(named.predict(X))
         np.testing.assert_array_equal(predicted, model.predict(X))
         assert named.score(X, sets) == model.score(X, Y) == accuracy_score(Y, model.predict(X))
@@ -223,6 +224,8 @@ def test_a_budget_that_runs_out_is_said() -> None:
         ({"cv": 0}, Y, "k of cv is 0; give a whole number of at least 1"),
         ({"k": 9}, Y, "k is 9 but there are 5 classes"),
         ({}, 2 * Y + CLASSES[:, None] % 2, "y is a matrix of the type multiclass-multioutput"),
+        ({}, [sorted(labels) for labels in SETS], "lists of different lengths; give a set of labels per row"),
+        ({}, [tuple(labels) for labels in SETS], "lists of different lengths; give a set of labels per row"),
         ({}, [set()] * 60, "no example has a label; give examples of at least two classes"),
         ({}, [{"a"}] * 60, "every label is a, which is one class"),
         ({"loss": "multilabel_softmax"}, Y, "row 59 has no label"),
