@@ -23,6 +23,7 @@ from solvers import (
     regularisation_path,
     solve,
 )
+from solvers.ascent_sweeps import sweep_dense
 from solvers.compiling import compile_kernels
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
@@ -181,8 +182,13 @@ def test_the_worst_examples_alone() -> None:
     assert all_of_them.primal == pytest.approx(mean.primal, rel=2e-4)
 
 
-def test_kernels_are_compiled_ahead() -> None:
+def test_the_kernels_of_single_labels_serve_label_sets() -> None:
+    """Nothing is compiled once more for the table; what is, is compiled ahead."""
     compile_kernels(MultilabelSoftmax(), 4, M, 0.0, "dual_ascent", several=True)
+    compiled = len(sweep_dense.signatures)
+    solve(X.astype(np.float32), INDICATOR, MultilabelSoftmax(), LAM, max_passes=5)
+    solve(X.astype(np.float32), Y, Softmax(), LAM, max_passes=5)
+    assert len(sweep_dense.signatures) == compiled
 
 
 @pytest.mark.parametrize(
