@@ -10,7 +10,7 @@ import numpy as np
 from solvers.errors import CertificateError, StateLostError
 from solvers.executor import Executor
 from solvers.orders import EvaluateOrder, RebuildOrder
-from solvers.problem import Problem, relative_gap
+from solvers.problem import HasGap, Problem
 from solvers.state import SolverState
 from solvers.typing import Float64Array
 
@@ -21,7 +21,7 @@ _ROUNDING_FLOAT32 = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class FinalValues:
+class FinalValues(HasGap):
     """An iterate and its objective values; gap is the true one, lifted_gap its bound with smoothing.
 
     `W_dual` is the W(A) that D belongs to, where it is not W.  Where the loss is not convex `stationarity` is
@@ -35,16 +35,6 @@ class FinalValues:
     lifted_gap: float
     W_dual: Float64Array | None = None
     stationarity: float | None = None
-
-    @property
-    def gap(self) -> float:
-        """P - D."""
-        return self.primal - self.dual
-
-    @property
-    def relative_gap(self) -> float:
-        """The gap over |P|."""
-        return relative_gap(self.gap, self.primal)
 
     @property
     def finite(self) -> bool:

@@ -170,3 +170,20 @@ def inner(V: Float64Array, W: Float64Array) -> float:
 def relative_gap(gap: float, primal: float) -> float:
     """Give gap / max(|P|, tiny)."""
     return gap / max(abs(primal), float(np.finfo(np.float64).tiny))
+
+
+class HasGap:
+    """A base of results: `primal` and `dual` are P and D, which is nowhere above the minimum of P."""
+
+    primal: float
+    dual: float
+
+    @property
+    def gap(self) -> float:
+        """P - D, how far P is from its minimum at most."""
+        return self.primal - self.dual
+
+    @property
+    def relative_gap(self) -> float:
+        """The gap as a share of |P|."""
+        return relative_gap(self.gap, self.primal)

@@ -23,7 +23,7 @@ from solvers.average_top.aggregates import average_top, checked_k, top_weights
 from solvers.average_top.losses import IndividualLoss, Pieces, individual_loss
 from solvers.errors import InvalidProblemError, NonFiniteError
 from solvers.inputs import checked_rows
-from solvers.problem import relative_gap
+from solvers.problem import HasGap, relative_gap
 from solvers.rows import is_sparse, nonfinite_rows
 from solvers.stopping import Status
 from solvers.typing import Float64Array
@@ -146,21 +146,11 @@ class LowerBound:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(HasGap):
     """P(w), a lower bound of its minimum, and how far they are apart."""
 
     primal: float
     dual: float
-
-    @property
-    def gap(self) -> float:
-        """P(w) - D."""
-        return self.primal - self.dual
-
-    @property
-    def relative_gap(self) -> float:
-        """The gap's share of P(w)."""
-        return relative_gap(self.gap, self.primal)
 
 
 @dataclass(frozen=True, eq=False)

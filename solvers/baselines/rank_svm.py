@@ -20,29 +20,19 @@ import numpy as np
 
 from solvers.errors import InvalidProblemError
 from solvers.privileged.checks import budget, finite_rows, positive_number
-from solvers.problem import relative_gap
+from solvers.problem import HasGap
 from solvers.rows import is_sparse
 from solvers.typing import Float64Array, Int64Array
 
 
 @dataclass(frozen=True, eq=False)
-class RankSVMResult:
+class RankSVMResult(HasGap):
     """What `solve_rank_svm` reached: `W` (d, m) scores rows of X as X @ W; P and D at W = W(a)."""
 
     W: Float64Array
     primal: float
     dual: float
     passes: int
-
-    @property
-    def gap(self) -> float:
-        """P - D."""
-        return self.primal - self.dual
-
-    @property
-    def relative_gap(self) -> float:
-        """The gap as a share of P."""
-        return relative_gap(self.gap, self.primal)
 
 
 def solve_rank_svm(

@@ -24,7 +24,7 @@ import numpy as np
 
 from solvers.errors import InvalidProblemError
 from solvers.privileged.checks import budget, finite_rows, positive_number
-from solvers.problem import relative_gap
+from solvers.problem import HasGap
 from solvers.typing import Float64Array
 
 #: Rounds between two measurements of the gap.
@@ -34,7 +34,7 @@ _LONGER = 1.1
 
 
 @dataclass(frozen=True, eq=False)
-class TopPushResult:
+class TopPushResult(HasGap):
     """What `solve_top_push` reached.
 
     `W` (d, m) scores rows of X as X @ W; `A` (n, m) holds a_i at positives and -b_j at negatives.
@@ -45,16 +45,6 @@ class TopPushResult:
     primal: float
     dual: float
     rounds: int
-
-    @property
-    def gap(self) -> float:
-        """P - D, both in float64 at W = W(A)."""
-        return self.primal - self.dual
-
-    @property
-    def relative_gap(self) -> float:
-        """The gap as a share of P."""
-        return relative_gap(self.gap, self.primal)
 
 
 def solve_top_push(

@@ -13,7 +13,7 @@ from solvers.errors import InvalidProblemError, NonFiniteError
 from solvers.multitask.alternation import Alternation, Shared, alternate
 from solvers.multitask.ascent import TaskDuals, ascend
 from solvers.multitask.shared import SharedProblem
-from solvers.problem import relative_gap
+from solvers.problem import HasGap
 from solvers.stopping import Status, StoppingCriteria
 from solvers.typing import Float64Array
 
@@ -22,7 +22,7 @@ _SECOND = 1_000_003
 
 
 @dataclass(frozen=True, eq=False)
-class MultitaskResult:
+class MultitaskResult(HasGap):
     """T trained tasks.
 
     Attributes
@@ -46,16 +46,6 @@ class MultitaskResult:
     passes: int
     alternations: tuple[Alternation, ...] = ()
     shared: Shared | None = field(default=None, repr=False)
-
-    @property
-    def gap(self) -> float:
-        """P - D; it bounds how far the objective is from the least there is."""
-        return self.primal - self.dual
-
-    @property
-    def relative_gap(self) -> float:
-        """The gap as a share of P."""
-        return relative_gap(self.gap, self.primal)
 
 
 def solve_single(

@@ -26,7 +26,7 @@ from solvers.privileged.checks import (
     signs,
 )
 from solvers.privileged.interior_point import QuadraticProgram
-from solvers.problem import relative_gap
+from solvers.problem import HasGap
 from solvers.typing import Float64Array
 
 #: A gap below minus this share of |P| + |D| is a mistake, not rounding.
@@ -34,7 +34,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DualSVMResult:
+class DualSVMResult(HasGap):
     """A point of the dual and the classifier f(x) = sum_i alpha_i y_i k(x_i, x) + bias that it stands for.
 
     Attributes
@@ -56,16 +56,6 @@ class DualSVMResult:
     primal: float
     dual: float
     rounds: int
-
-    @property
-    def gap(self) -> float:
-        """P - D."""
-        return self.primal - self.dual
-
-    @property
-    def relative_gap(self) -> float:
-        """The gap as a share of P."""
-        return relative_gap(self.gap, self.primal)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
