@@ -73,7 +73,7 @@ def shown(chosen: Table, found: Reproduction) -> list[str]:
     head = ("row", "", "paper", "ours", "difference", "")
     rows = [_row(figure, found.number) for figure in found.figures]
     spread = (
-        "ours +- standard deviation over the splits or seeds; 'within': the difference is at most two of them"
+        "+- standard deviation over splits or seeds; 'within': at most two of them, and the paper's rounding"
     )
     lines = [f"{chosen.title}", f"{chosen.source}", "", *table(head, rows), "", f"  {spread}", ""]
     for name, text in found.protocol.items():
