@@ -119,10 +119,10 @@ def bipartite(setting: Setting) -> Reproduction:
         f" by Numba, sorting by NumPy. What carries over is the growth: {_growth(found, 'variable fixing')}"
         f" for variable fixing and {_growth(found, 'sorting')} for sorting, where the thesis has"
         f" d^{_slope(FIXING):.2f} and d^{_slope(SORTING):.2f}",
-        "b": "the factor depends on how fast one sorts: the row 'sorting' has a merge sort, which"
-        f" takes about the thesis's time, '{QUICKSORT}' NumPy's with vector instructions. Our variable fixing solves the problem"
-        " without the cap first, which is never the answer for these vectors, and then the two knapsacks that"
-        f" are: these alone take {_share(found):.0%} of its time (row '{CAPPED}')",
+        "b": "the factor depends on how fast one sorts: row 'sorting' has a merge sort, which takes about the"
+        f" thesis's time, '{QUICKSORT}' NumPy's with vector instructions. Our variable fixing solves the"
+        " problem without the cap first, which is never the answer for these vectors, and then the two"
+        f" knapsacks that are: these alone take {_share(found):.0%} of its time (row '{CAPPED}')",
     }
     return Reproduction(tuple(figures), _protocol(), notes, ".3g", _charts(found))
 
