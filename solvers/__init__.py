@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from solvers.api import available_cores, solve
@@ -18,6 +19,7 @@ from solvers.errors import (
 )
 from solvers.executor import DualRows, Executor, SerialExecutor, ThreadExecutor, block_bounds
 from solvers.iteration import Callback
+from solvers.kernel_cache import forget_stale_kernels
 from solvers.kernel_features import KernelFeatures
 from solvers.kernel_functions import (
     ChiSquaredKernel,
@@ -159,6 +161,9 @@ _ESTIMATORS = {
     "SVMPlusClassifier": "solvers.privileged",
     "WeightedSVC": "solvers.privileged",
 }
+
+
+forget_stale_kernels(Path(__file__).parent)
 
 
 def __getattr__(name: str) -> Any:

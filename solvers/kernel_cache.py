@@ -1,0 +1,41 @@
+"""Compiled kernels are as old as the sources they came from, all of them.
+
+Numba keeps compiled kernels beside the package and compiles one anew where its own file has changed.  It does
+not look at the files of the kernels that were compiled into it, so after an update an old kernel may go by
+the new layout of another one's arguments, which ends in wrong numbers or none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+_STAMP = "kernels.sha256"
+
+
+def forget_stale_kernels(package: Path) -> bool:
+    """Delete the compiled kernels below `package` if any of its sources changed since they were compiled.
+
+    Gives whether there was something to delete.  A folder that cannot be written holds none: Numba keeps
+    those of such a package elsewhere.
+    """
+    digest = hashlib.sha256()
+    for source in sorted(package.rglob("*.py")):
+        digest.update(f"{source.relative_to(package).as_posix()}\0".encode())
+        digest.update(hashlib.sha256(source.read_bytes()).digest())
+    present = digest.hexdigest()
+    stamp = package / "__pycache__" / _STAMP
+    if stamp.is_file() and stamp.read_text(encoding="ascii") == present:
+        return False
+    if not os.access(package, os.W_OK):
+        return False
+    stale = [*package.rglob("__pycache__/*.nbi"), *package.rglob("__pycache__/*.nbc")]
+    for kernel in stale:
+        kernel.unlink(missing_ok=True)
+    stamp.parent.mkdir(exist_ok=True)
+    # In one step: processes that start together all come here, and none may read half a stamp.
+    written = stamp.with_name(f"{_STAMP}.{os.getpid()}")
+    written.write_text(present, encoding="ascii")
+    written.replace(stamp)
+    return bool(stale)
