@@ -150,7 +150,7 @@ def news20(setting: Setting) -> Reproduction:
         fifth = (n - test) // 5
         fold = (mixed[test + fifth :], mixed[test : test + fifth])
         splits.append(Split((fold,), mixed[:test], mixed[test:]))
-    Cs = [10.0**power for power in setting.of(range(-1, 3), range(1), range(1))]
+    Cs = [10.0**power for power in setting.of(range(-1, 3), range(1, 2), range(1))]
     names = setting.of(NEWS20_ROWS, NEWS20_QUICKLY, NEWS20_QUICKLY)
     trials = compare(setting, data, learners(setting, names), splits, Cs, KS, budget(setting))
     notes = {
