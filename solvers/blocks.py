@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from solvers import ranking
+from solvers.adoption import adopted
 from solvers.ascent import BlockAscent
 from solvers.block_stats import BlockStats
 from solvers.clock import Clock
@@ -30,7 +31,7 @@ from solvers.sdca_pass import BlockSdca
 from solvers.selection import BlockSelection
 from solvers.tiles import Scratch, TileReader
 from solvers.typing import Float64Array, FloatArray, IntArray
-from solvers.vertices import DenseVertices, accumulate_rows, vertices_of
+from solvers.vertices import accumulate_rows, vertices_of
 
 _FLOAT64 = np.dtype(np.float64)
 
@@ -100,7 +101,7 @@ class Block:
                 case RebuildOrder():
                     return self._rebuild(order)
                 case AdoptOrder():
-                    return self._adopt(order)
+                    return adopted(self.problem, self._tiles, self._kept_duals(), order)
                 case LossesOrder():
                     return self._selection.largest(order)
                 case SelectedOrder():
@@ -258,36 +259,6 @@ class Block:
             product=np.ascontiguousarray(product.T),
             b_u=b,
             alpha_sq=alpha_sq,
-            seconds_products=clock.products,
-            seconds_kernels=clock.kernels,
-        )
-
-    def _adopt(self, order: AdoptOrder) -> BlockStats:
-        """Make minus the gradients at W the dual rows."""
-        clock = Clock()
-        duals = self._kept_duals()
-        scratch = Scratch(self._tiles.rows, self.problem.m, _FLOAT64)
-        gradients = DenseVertices(self.problem, smoothed=True)
-        product = np.zeros((self.problem.m, self.problem.d))
-        sums = np.zeros(ranking.N_SUMS)
-        b = alpha_sq = 0.0
-        for tile in self._tiles.read(_FLOAT64):
-            U = scratch.scores_of(tile.X, order.W)
-            clock.product()
-            gradients.find(U, tile.y, tile.weights, sums)
-            duals.load(tile.start, U)
-            b += duals.conjugates(U, tile.rows)
-            alpha_sq += duals.squares(U, tile.rows)
-            clock.kernel()
-            gradients.accumulate(tile.X, product)
-            clock.product()
-        return BlockStats(
-            rows=self.stop - self.start,
-            product=np.ascontiguousarray(product.T),
-            b_u=b,
-            alpha_sq=alpha_sq,
-            loss=float(sums[ranking.LOSS]),
-            active=int(sums[ranking.ACTIVE]),
             seconds_products=clock.products,
             seconds_kernels=clock.kernels,
         )

@@ -15,16 +15,12 @@ _STAMP = "kernels.sha256"
 
 
 def forget_stale_kernels(package: Path) -> bool:
-    """Delete the compiled kernels below `package` if any of its sources changed since they were compiled.
+    """Delete the compiled kernels below `package` if the source of any changed since they were compiled.
 
     Gives whether there was something to delete.  A folder that cannot be written holds none: Numba keeps
     those of such a package elsewhere.
     """
-    digest = hashlib.sha256()
-    for source in sorted(package.rglob("*.py")):
-        digest.update(f"{source.relative_to(package).as_posix()}\0".encode())
-        digest.update(hashlib.sha256(source.read_bytes()).digest())
-    present = digest.hexdigest()
+    present = _digest_of_kernels(package)
     stamp = package / "__pycache__" / _STAMP
     if stamp.is_file() and stamp.read_text(encoding="ascii") == present:
         return False
@@ -39,3 +35,13 @@ def forget_stale_kernels(package: Path) -> bool:
     written.write_text(present, encoding="ascii")
     written.replace(stamp)
     return bool(stale)
+
+
+def _digest_of_kernels(package: Path) -> str:
+    digest = hashlib.sha256()
+    for source in sorted(package.rglob("*.py")):
+        text = source.read_bytes()
+        if b"njit" in text:
+            digest.update(f"{source.relative_to(package).as_posix()}\0".encode())
+            digest.update(hashlib.sha256(text).digest())
+    return digest.hexdigest()

@@ -54,7 +54,7 @@ def test_a_kernel_goes_with_those_that_were_compiled_into_it(tmp_path: Path) -> 
 
 
 def test_what_is_up_to_date_stays(tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text("x = 1\n")
+    (tmp_path / "one.py").write_text("# njit\n")
     (tmp_path / "__pycache__").mkdir()
     kernel = tmp_path / "__pycache__" / "one.f-1.py311.nbi"
     kernel.touch()
@@ -63,5 +63,7 @@ def test_what_is_up_to_date_stays(tmp_path: Path) -> None:
     assert not forget_stale_kernels(tmp_path)
     assert kernel.exists()
     (tmp_path / "two.py").write_text("y = 1\n")
+    assert not forget_stale_kernels(tmp_path), "it has no kernels"
+    (tmp_path / "two.py").write_text("# njit\n")
     assert forget_stale_kernels(tmp_path)
     assert not kernel.exists()
