@@ -17,17 +17,16 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.average_top import top_count
-from pipeline.certificate_dense import certified_loss
 from pipeline.certificate_kernels import TILE_ROWS as KERNEL_TILE_ROWS
 from pipeline.certificate_kernels import KernelRows
-from pipeline.certificate_math import CertifiedLoss, envelope, penalties
+from pipeline.certificate_sums import FEASIBLE, CertificateSums
 from pipeline.certificate_top import (
     CUTS,
     DUAL_W,
@@ -45,8 +44,6 @@ from storage.models import ModelRecord, update_record
 
 # Rows that are multiplied in float64 at once.
 TILE_ROWS = 4096
-# Dual rows are convex combinations of vertices, kept up in the precision of their array.
-FEASIBLE = {8: 1e-9, 4: 2e-5}
 # Products were float32 while training ran, so W(A) and P may differ from what was recorded in the 7th digit.
 AGREEMENT = 1e-6
 
@@ -104,7 +101,7 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
     rows = stored.rows("train")
     kernel = None if stored.model.record.kernel is None else KernelRows.of(stored.model, rows)
     W = stored.W if kernel is None else kernel.C
-    sums = _Sums.zero(stored, W.shape)
+    sums = CertificateSums.zero(stored, W.shape)
     k = top_count(stored.model.record.config, len(rows))
     if k is not None:
         _add_top(sums, stored, k, rows, progress)
@@ -118,94 +115,13 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
     return certificate
 
 
-@dataclass
-class _Sums:
-    """What one pass adds up; means are taken at the end."""
-
-    loss: CertifiedLoss
-    gamma: float
-    gamma_own: float
-    class_weights: NDArray[np.float64]
-    rows: int = 0
-    loss_sum: float = 0.0
-    lifted_sum: float = 0.0
-    conjugate: float = 0.0
-    penalty: float = 0.0
-    infeasibility: float = 0.0
-    outside: float = 0.0
-    mass: float = 0.0
-    tolerance: float = 0.0
-    product: NDArray[np.float64] | None = field(default=None)
-
-    @classmethod
-    def zero(cls, stored: StoredModel, shape: tuple[int, ...]) -> _Sums:
-        record = stored.model.record
-        sets = stored.dataset().label_sets()
-        loss = certified_loss(record.loss, record.m, sets)
-        own = 0.0 if record.smoothing_kind == "others" else record.smoothing
-        weights = np.ones(record.m if sets is None else len(sets))
-        if record.class_weights is not None:
-            weights = np.asarray(record.class_weights)
-        # Without b the pass itself finds an A.
-        product = None if _has_dual_sums(stored) else np.zeros(shape)
-        return cls(loss, record.smoothing, own, weights, product=product)
-
-    def add(self, X: Any, y: NDArray[Any], A: NDArray[Any] | None, W: NDArray[np.float64]) -> None:
-        """Add rows X (r, d) with labels y (r,) and, where they are kept, dual variables A (r, m)."""
-        scores, weights = np.asarray(X @ W), self.class_weights[y]
-        self.rows += len(y)
-        losses = envelope(self.loss, scores, y, self.gamma, self.gamma_own)
-        self.loss_sum += float(weights @ losses)
-        if self.product is None:
-            return
-        if A is None:
-            beta = self.loss.gradient(scores, y, self.gamma, self.gamma_own)
-            alpha = beta * weights[:, None]
-        else:
-            alpha = A.astype(np.float64)
-            beta = alpha / np.where(weights > 0.0, weights, np.inf)[:, None]
-            self._check(alpha, beta, y, weights, FEASIBLE[A.dtype.itemsize])
-        self.product += np.asarray(X.T @ alpha)
-        self.conjugate += float(weights @ self.loss.conjugate(beta, y))
-        self.penalty += float(weights @ penalties(beta, y, self.gamma, self.gamma_own))
-        if self.gamma > 0:
-            lift = self.gamma * beta
-            if self.gamma_own != self.gamma:
-                lift[np.arange(len(y)), y] *= self.gamma_own / self.gamma
-            self.lifted_sum += float(weights @ self.loss.values(scores + lift, y))
-
-    def _check(
-        self,
-        alpha: NDArray[np.float64],
-        beta: NDArray[np.float64],
-        y: NDArray[Any],
-        weights: NDArray[np.float64],
-        tolerance: float,
-    ) -> None:
-        """Note by how much rows leave their domains; an example without weight has alpha_i = 0."""
-        amounts = self.loss.violations(beta, y)
-        amounts[weights == 0.0] = np.abs(alpha[weights == 0.0]).sum(axis=1)
-        self.tolerance = max(self.tolerance, tolerance)
-        self.outside += float(np.where(weights > 0.0, weights, 1.0) @ amounts)
-        self.mass += 0.5 * float(np.abs(alpha).sum()) / self.loss.radius
-        self.infeasibility = max(self.infeasibility, float(amounts.max(initial=0.0)))
-
-    @property
-    def largest_infeasibility(self) -> float:
-        """The largest one of a row, or the share of all rows' mass outside.
-
-        Where C is large all rows are tiny, and what is little beside the domain is much for them.
-        """
-        return max(self.infeasibility, self.outside / self.mass if self.mass > 0.0 else 0.0)
-
-
 def _begin(progress: Progress | None, rows: int) -> None:
     if progress is not None:
         progress.begin("certify", rows, "rows")
 
 
 def _add_top(
-    sums: _Sums, stored: StoredModel, k: float, rows: TrainingRows, progress: Progress | None
+    sums: CertificateSums, stored: StoredModel, k: float, rows: TrainingRows, progress: Progress | None
 ) -> None:
     """Add the average top-k risk at W, and a dual point where b does not stand for it.
 
@@ -228,11 +144,6 @@ def _add_top(
         sums.tolerance = FEASIBLE[8]
 
 
-def _has_dual_sums(stored: StoredModel) -> bool:
-    """Whether b and aa stand for A, which was not stored; W is W(A) then."""
-    return not stored.model.has_duals and "dual_sums" in stored.model.arrays
-
-
 def _tiles(
     stored: StoredModel, rows: TrainingRows, kernel: KernelRows | None, progress: Progress | None
 ) -> Iterator[tuple[Any, NDArray[Any], NDArray[Any] | None]]:
@@ -251,7 +162,9 @@ def _tiles(
             progress.advance(last - first)
 
 
-def _conclude(stored: StoredModel, W: NDArray[np.float64], sums: _Sums, started: float) -> Certificate:
+def _conclude(
+    stored: StoredModel, W: NDArray[np.float64], sums: CertificateSums, started: float
+) -> Certificate:
     record = stored.model.record
     if sums.rows != record.n:
         raise CertificateMismatchError(

@@ -1,0 +1,103 @@
+"""What the certificate of a model is made of, added up over the training rows in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.certificate_dense import certified_loss
+from pipeline.certificate_math import CertifiedLoss, envelope, penalties
+from pipeline.stored_model import StoredModel
+
+# Dual rows are convex combinations of vertices, kept up in the precision of their array.
+FEASIBLE = {8: 1e-9, 4: 2e-5}
+
+
+@dataclass
+class CertificateSums:
+    """What one pass adds up; means are taken at the end."""
+
+    loss: CertifiedLoss
+    gamma: float
+    gamma_own: float
+    class_weights: NDArray[np.float64]
+    rows: int = 0
+    loss_sum: float = 0.0
+    lifted_sum: float = 0.0
+    conjugate: float = 0.0
+    penalty: float = 0.0
+    infeasibility: float = 0.0
+    outside: float = 0.0
+    mass: float = 0.0
+    tolerance: float = 0.0
+    product: NDArray[np.float64] | None = field(default=None)
+
+    @classmethod
+    def zero(cls, stored: StoredModel, shape: tuple[int, ...]) -> CertificateSums:
+        """Give the sums over no rows, of a model with weights of this shape."""
+        record = stored.model.record
+        sets = stored.dataset().label_sets()
+        loss = certified_loss(record.loss, record.m, sets)
+        own = 0.0 if record.smoothing_kind == "others" else record.smoothing
+        weights = np.ones(record.m if sets is None else len(sets))
+        if record.class_weights is not None:
+            weights = np.asarray(record.class_weights)
+        # Without b the pass itself finds an A.
+        product = None if has_dual_sums(stored) else np.zeros(shape)
+        return cls(loss, record.smoothing, own, weights, product=product)
+
+    def add(self, X: Any, y: NDArray[Any], A: NDArray[Any] | None, W: NDArray[np.float64]) -> None:
+        """Add rows X (r, d) with labels y (r,) and, where they are kept, dual variables A (r, m)."""
+        scores, weights = np.asarray(X @ W), self.class_weights[y]
+        self.rows += len(y)
+        losses = envelope(self.loss, scores, y, self.gamma, self.gamma_own)
+        self.loss_sum += float(weights @ losses)
+        if self.product is None:
+            return
+        if A is None:
+            beta = self.loss.gradient(scores, y, self.gamma, self.gamma_own)
+            alpha = beta * weights[:, None]
+        else:
+            alpha = A.astype(np.float64)
+            beta = alpha / np.where(weights > 0.0, weights, np.inf)[:, None]
+            self._check(alpha, beta, y, weights, FEASIBLE[A.dtype.itemsize])
+        self.product += np.asarray(X.T @ alpha)
+        self.conjugate += float(weights @ self.loss.conjugate(beta, y))
+        self.penalty += float(weights @ penalties(beta, y, self.gamma, self.gamma_own))
+        if self.gamma > 0:
+            lift = self.gamma * beta
+            if self.gamma_own != self.gamma:
+                lift[np.arange(len(y)), y] *= self.gamma_own / self.gamma
+            self.lifted_sum += float(weights @ self.loss.values(scores + lift, y))
+
+    def _check(
+        self,
+        alpha: NDArray[np.float64],
+        beta: NDArray[np.float64],
+        y: NDArray[Any],
+        weights: NDArray[np.float64],
+        tolerance: float,
+    ) -> None:
+        """Note by how much rows leave their domains; an example without weight has alpha_i = 0."""
+        amounts = self.loss.violations(beta, y)
+        amounts[weights == 0.0] = np.abs(alpha[weights == 0.0]).sum(axis=1)
+        self.tolerance = max(self.tolerance, tolerance)
+        self.outside += float(np.where(weights > 0.0, weights, 1.0) @ amounts)
+        self.mass += 0.5 * float(np.abs(alpha).sum()) / self.loss.radius
+        self.infeasibility = max(self.infeasibility, float(amounts.max(initial=0.0)))
+
+    @property
+    def largest_infeasibility(self) -> float:
+        """The largest one of a row, or the share of all rows' mass outside.
+
+        Where C is large all rows are tiny, and what is little beside the domain is much for them.
+        """
+        return max(self.infeasibility, self.outside / self.mass if self.mass > 0.0 else 0.0)
+
+
+def has_dual_sums(stored: StoredModel) -> bool:
+    """Whether b and aa stand for A, which was not stored; W is W(A) then."""
+    return not stored.model.has_duals and "dual_sums" in stored.model.arrays
