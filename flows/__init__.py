@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import os
 
-from flows import environment
+from topline.flows import environment
 
 environment.prepare(os.environ)

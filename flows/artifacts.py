@@ -21,8 +21,8 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 
-from flows.board import Board, Entry, Forwarder
-from storage.urls import masked
+from topline.flows.publisher import Board, Entry, Forwarder
+from topline.storage.stores.urls import masked
 
 POST_SECONDS = 2.0
 REQUEST_SECONDS = 5.0

@@ -20,8 +20,8 @@ from typing import Any
 import httpx
 import psutil
 
-from flows import environment
-from pipeline.doctor import CheckFailedError, Probe
+from topline.flows import environment
+from topline.pipeline.doctor.probes import CheckFailedError, Probe
 
 MEND = 'python -m pip install "prefect>=3.8.8,<3.9" "fastapi<0.151" "sqlalchemy[asyncio]<2.1"'
 
@@ -33,10 +33,10 @@ INTERVAL_SECONDS = 5
 def prefect_checks() -> list[Probe]:
     """Give the checks that `topline doctor` finds through the entry points "topline.checks"."""
     return [
-        Probe("prefect", "flows.checks:server_application", 120.0),
+        Probe("prefect", "topline.flows.checks:server_application", 120.0),
         Probe(
             "prefect schedule",
-            "flows.checks:schedule_fires",
+            "topline.flows.checks:schedule_fires",
             START_SECONDS + FIRE_SECONDS + 60.0,
             on_schedule=True,
         ),
@@ -80,7 +80,7 @@ def schedule_fires() -> str:
         process = stack.enter_context(_running(server, environ, log))
         _wait_until_healthy(environ["PREFECT_API_URL"], process, log)
         started = time.monotonic() - begun
-        served = [sys.executable, "-m", "flows.heartbeat", str(INTERVAL_SECONDS)]
+        served = [sys.executable, "-m", "topline.flows.heartbeat", str(INTERVAL_SECONDS)]
         stack.enter_context(_running(served, environ, Path(home, "serve.log")))
         begun = time.monotonic()
         runs = _wait_until_completed(environ["PREFECT_API_URL"], log, Path(home, "serve.log"))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from flows.errors import FlowServerError
+from topline.flows.errors import FlowServerError
 
 # Everywhere: no telemetry; a first start of the embedded server on a fresh database takes longer than the
 # 20 s that Prefect allows; a heartbeat often enough for an automation to notice a dead run.

@@ -6,11 +6,11 @@ from typing import Literal
 
 from prefect import flow
 
-from flows.reporting import watched
-from flows.summaries import evaluation_summary
-from flows.tasks import evaluate_model
-from pipeline.evaluation import Evaluation
-from pipeline.multilabel_evaluation import MultilabelEvaluation
+from topline.flows.reporting import watched
+from topline.flows.summaries import evaluation_summary
+from topline.flows.tasks import evaluate_model
+from topline.pipeline.evaluation.accuracy import Evaluation
+from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
 
 
 @flow(name="evaluate", flow_run_name="evaluate {model_url}", persist_result=False, result_serializer="json")

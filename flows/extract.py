@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.reporting import watched
-from flows.summaries import extraction_summary
-from flows.tasks import extract_images
-from pipeline.config import ClusterConfig, ExtractConfig
-from pipeline.extraction import ExtractResult
+from topline.flows.reporting import watched
+from topline.flows.summaries import extraction_summary
+from topline.flows.tasks import extract_images
+from topline.pipeline.ingest.extraction import ExtractResult
+from topline.pipeline.options.config import ClusterConfig, ExtractConfig
 
 
 @flow(name="extract", flow_run_name="extract {config.images}", persist_result=False, result_serializer="json")

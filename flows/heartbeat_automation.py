@@ -12,7 +12,7 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 
 NAME = "topline: runs without a heartbeat have crashed"
 
-# Beats come every 30 s (flows.environment): two may be late, and two minutes are not over.
+# Beats come every 30 s (topline.flows.environment): two may be late, and two minutes are not over.
 SILENCE = timedelta(seconds=80)
 
 _BEAT = "prefect.flow-run.heartbeat"

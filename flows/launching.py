@@ -17,16 +17,16 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-from flows.errors import FlowServerError
-from flows.evaluate import evaluate
-from flows.extract import extract
-from flows.parameters import refuse_credentials
-from flows.reporting import Caller, called_by
-from flows.retrain import retrain
-from flows.run import run
-from flows.sweep import sweep
-from flows.train import train
-from pipeline.progress import Progress
+from topline.flows.errors import FlowServerError
+from topline.flows.evaluate import evaluate
+from topline.flows.extract import extract
+from topline.flows.parameters import refuse_credentials
+from topline.flows.reporting import Caller, called_by
+from topline.flows.retrain import retrain
+from topline.flows.run import run
+from topline.flows.sweep import sweep
+from topline.flows.train import train
+from topline.pipeline.progress import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ SERVER_ERRORS = (httpx.HTTPError, PrefectException, RuntimeError)
 
 
 def launch(name: str, parameters: Mapping[str, Any], progress: Progress | None) -> Any:
-    """Run the flow `name` and give its result; see `flows.runners.run_flow`."""
+    """Run the flow `name` and give its result; see `topline.flows.runners.run_flow`."""
     refuse_credentials(parameters)
     server = PREFECT_API_URL.value()
     if progress is not None:

@@ -23,7 +23,7 @@ from tempfile import NamedTemporaryFile
 
 import httpx
 
-from flows.errors import FlowServerError
+from topline.flows.errors import FlowServerError
 
 PORT = 4200
 START_SECONDS = 180.0

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pipeline.errors import ConfigError
-from storage.urls import masked
+from topline.pipeline.errors import ConfigError
+from topline.storage.stores.urls import masked
 
 
 def refuse_credentials(parameters: Mapping[str, Any]) -> None:

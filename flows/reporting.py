@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flows.artifacts import dashboard_entry, posted_artifacts
-from flows.board import Board, Entry
-from pipeline.forecast import time_text
-from pipeline.progress import Progress
+from topline.flows.artifacts import dashboard_entry, posted_artifacts
+from topline.flows.publisher import Board, Entry
+from topline.pipeline.progress import Progress
+from topline.pipeline.telemetry.forecast import time_text
 
 GAPS_SHOWN = 20
 GAP_COLUMNS = ("round", "seconds", "primal", "dual", "gap", "relative_gap", "step")

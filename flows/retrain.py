@@ -9,13 +9,13 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
-from flows.catching_up import stand_in_for_missed_runs
-from flows.reporting import watched
-from flows.summaries import retraining_summary
-from flows.tasks import retrain_store
-from pipeline.config import ClusterConfig, RetrainConfig
-from pipeline.retraining import RetrainResult
-from storage.lease import LeaseHeldError
+from topline.flows.missed_runs import stand_in_for_missed_runs
+from topline.flows.reporting import watched
+from topline.flows.summaries import retraining_summary
+from topline.flows.tasks import retrain_store
+from topline.pipeline.jobs.retraining import RetrainResult
+from topline.pipeline.options.config import ClusterConfig, RetrainConfig
+from topline.storage.stores.lease import LeaseHeldError
 
 
 @flow(name="retrain", flow_run_name="retrain {config.store}", persist_result=False, result_serializer="json")

@@ -6,8 +6,8 @@ from typing import Any
 
 from prefect.client.schemas.objects import State, TaskRun
 
-from pipeline.errors import ClusterError
-from storage.errors import AccessError
+from topline.pipeline.errors import ClusterError
+from topline.storage.errors import AccessError
 
 # A store or a cluster that does not answer may answer in a minute.  Bad images, labels, options or bytes
 # stay bad, and an interrupted run has to be resumed by the command that its message names.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.reporting import watched
-from flows.summaries import job_summary
-from flows.tasks import run_job
-from pipeline.config import ClusterConfig, RunConfig
-from pipeline.job import JobResult
+from topline.flows.reporting import watched
+from topline.flows.summaries import job_summary
+from topline.flows.tasks import run_job
+from topline.pipeline.jobs.run import JobResult
+from topline.pipeline.options.config import ClusterConfig, RunConfig
 
 
 @flow(name="run", flow_run_name="run into {config.store}", persist_result=False, result_serializer="json")

@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from flows import environment
+from topline.flows import environment
 
 if TYPE_CHECKING:
-    from pipeline.progress import Progress
+    from topline.pipeline.progress import Progress
 
 
 def run_flow(name: str, parameters: Mapping[str, Any], progress: Progress | None = None) -> Any:
-    """Run the flow `name`, one of `flows.launching.FLOWS`, and give the plain function's result.
+    """Run the flow `name`, one of `topline.flows.launching.FLOWS`, and give the plain function's result.
 
     `parameters` are the plain function's keyword arguments without `progress` and `client`, for instance
     `{"config": TrainConfig(...), "cluster": ClusterConfig(...)}`.  What the pipeline raises is raised again
@@ -22,11 +22,11 @@ def run_flow(name: str, parameters: Mapping[str, Any], progress: Progress | None
     environment.require_home(os.environ)
     if name == "serve":
         environment.prepare(os.environ, environment.SERVED)
-        from flows.serving import serve_retraining
+        from topline.flows.serving import serve_retraining
 
         return serve_retraining(**parameters, progress=progress)
     environment.prepare(os.environ, environment.COMMAND_LINE)
     # Only now: importing Prefect reads the environment.
-    from flows.launching import launch
+    from topline.flows.launching import launch
 
     return launch(name, parameters, progress)

@@ -6,8 +6,8 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.schedules import Cron, Interval, Schedule
 from pydantic import ValidationError
 
-from pipeline.errors import ConfigError
-from pipeline.schedule_times import ANCHOR, interval_of
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.telemetry.schedule_times import ANCHOR, interval_of
 
 LEAST_SECONDS = 10
 

@@ -25,17 +25,17 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from prefect.states import Crashed
 from prefect.types.entrypoint import EntrypointType
 
-from flows.local_server import local_server
-from flows.parameters import refuse_credentials
-from flows.retrain import retrain
-from flows.schedules import schedule_of
-from flows.zombies import crash_silent_runs
-from pipeline.config import ClusterConfig, RetrainConfig
-from pipeline.progress import Progress
-from pipeline.retraining import LEASE
-from storage.lease import LeaseHeldError, held_lease
-from storage.served_schedule import note_schedule
-from storage.stores import open_store
+from topline.flows.heartbeat_automation import crash_silent_runs
+from topline.flows.local_server import local_server
+from topline.flows.parameters import refuse_credentials
+from topline.flows.retrain import retrain
+from topline.flows.schedules import schedule_of
+from topline.pipeline.jobs.retraining import LEASE
+from topline.pipeline.options.config import ClusterConfig, RetrainConfig
+from topline.pipeline.progress import Progress
+from topline.storage.served_schedule import note_schedule
+from topline.storage.stores.lease import LeaseHeldError, held_lease
+from topline.storage.stores.opening import open_store
 
 logger = logging.getLogger(__name__)
 

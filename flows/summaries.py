@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pipeline.evaluation import Evaluation
-from pipeline.extraction import ExtractResult
-from pipeline.job import JobResult
-from pipeline.multilabel_evaluation import MultilabelEvaluation
-from pipeline.retraining import RetrainResult
-from pipeline.sweep_result import SweepResult
-from pipeline.training import TrainResult
+from topline.pipeline.evaluation.accuracy import Evaluation
+from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
+from topline.pipeline.ingest.extraction import ExtractResult
+from topline.pipeline.jobs.retraining import RetrainResult
+from topline.pipeline.jobs.run import JobResult
+from topline.pipeline.sweep.result import SweepResult
+from topline.pipeline.training.session import TrainResult
 
 
 def extraction_summary(result: ExtractResult) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.reporting import watched
-from flows.summaries import sweep_summary
-from flows.tasks import sweep_grid
-from pipeline.config import ClusterConfig, SweepConfig
-from pipeline.sweep_result import SweepResult
+from topline.flows.reporting import watched
+from topline.flows.summaries import sweep_summary
+from topline.flows.tasks import sweep_grid
+from topline.pipeline.options.config import ClusterConfig, SweepConfig
+from topline.pipeline.sweep.result import SweepResult
 
 
 @flow(name="sweep", flow_run_name="sweep on {config.store}", persist_result=False, result_serializer="json")

@@ -10,13 +10,13 @@ from __future__ import annotations
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from flows.retrying import retry_if_transient
-from pipeline.evaluation import evaluate_model as evaluate
-from pipeline.extraction import extract
-from pipeline.job import run
-from pipeline.retraining import retrain
-from pipeline.sweep import sweep
-from pipeline.training import train
+from topline.flows.retrying import retry_if_transient
+from topline.pipeline.evaluation.accuracy import evaluate_model as evaluate
+from topline.pipeline.ingest.extraction import extract
+from topline.pipeline.jobs.retraining import retrain
+from topline.pipeline.jobs.run import run
+from topline.pipeline.sweep.search import sweep
+from topline.pipeline.training.session import train
 
 RETRY_DELAYS = [10.0, 60.0]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.reporting import watched
-from flows.summaries import training_summary
-from flows.tasks import train_model
-from pipeline.config import ClusterConfig, TrainConfig
-from pipeline.training import TrainResult
+from topline.flows.reporting import watched
+from topline.flows.summaries import training_summary
+from topline.flows.tasks import train_model
+from topline.pipeline.options.config import ClusterConfig, TrainConfig
+from topline.pipeline.training.session import TrainResult
 
 
 @flow(

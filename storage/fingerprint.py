@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.errors import FormatError, IntegrityError
+from topline.storage.errors import FormatError, IntegrityError
 
 
 def digest_bytes(data: bytes | memoryview) -> str:

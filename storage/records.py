@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from storage.errors import FormatError
+from topline.storage.errors import FormatError
 
 T = TypeVar("T")
 

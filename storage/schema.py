@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from storage.errors import FormatError
+from topline.storage.errors import FormatError
 
 DATASET_ENCODING: Final = "topline-dataset"
 MODEL_ENCODING: Final = "topline-model"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from storage.errors import NotFoundError
-from storage.fingerprint import seal, unseal
-from storage.records import from_fields, now
-from storage.schema import check_encoding, encoding
-from storage.stores import Store
-from storage.urls import join
+from topline.storage.errors import NotFoundError
+from topline.storage.fingerprint import seal, unseal
+from topline.storage.records import from_fields, now
+from topline.storage.schema import check_encoding, encoding
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 SCHEDULE_ENCODING: Final = "topline-schedule"
 

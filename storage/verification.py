@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from storage.checkpoints import (
+from topline.storage.datasets.checks import check_files
+from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.info import dataset_log, info_of_commit
+from topline.storage.datasets.kernels import KERNELS, load_kernel
+from topline.storage.datasets.predictions import PREDICTIONS, load_predictions
+from topline.storage.errors import StorageError
+from topline.storage.findings import Finding
+from topline.storage.models.records import load_model, published_models, unfinished_models
+from topline.storage.models.registry import registry_findings
+from topline.storage.runs.checkpoints import (
     checkpoint_folder,
     checkpoint_rounds,
     read_checkpoint_record,
     stray_folders,
 )
-from storage.dataset_checks import check_files
-from storage.dataset_info import dataset_log, info_of_commit
-from storage.errors import StorageError
-from storage.features import Dataset
-from storage.findings import Finding
-from storage.history import HistoryReader, history_path
-from storage.kernels import KERNELS, load_kernel
-from storage.local_store import PARTIAL
-from storage.models import load_model, published_models, unfinished_models
-from storage.predictions import PREDICTIONS, load_predictions
-from storage.registry import registry_findings
-from storage.runs import read_run, run_names
-from storage.stores import Store
-from storage.urls import join
+from topline.storage.runs.folders import read_run, run_names
+from topline.storage.runs.history import HistoryReader, history_path
+from topline.storage.stores.local import PARTIAL
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 _RESTORE = "restore the file from a copy"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.backbones.base import Backbone, Features, Learner, Network
-from pipeline.backbones.fisher import Fisher
-from pipeline.backbones.hog import Hog
-from pipeline.backbones.onnx import OnnxNetwork
-from pipeline.backbones.timm import TimmModel
-from pipeline.errors import ConfigError, InputError
-from pipeline.ingest_config import BackboneConfig
+from topline.pipeline.backbones.base import Backbone, Features, Learner, Network
+from topline.pipeline.backbones.fisher import Fisher
+from topline.pipeline.backbones.hog import Hog
+from topline.pipeline.backbones.onnx import OnnxNetwork
+from topline.pipeline.backbones.timm import TimmModel
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.options.ingest import BackboneConfig
 
 __all__ = ["BACKBONES", "Backbone", "Features", "Learner", "Network", "backbone_of_spec", "make_backbone"]
 

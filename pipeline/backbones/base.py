@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pipeline.errors import ConfigError
-from pipeline.images import Pixels
-from pipeline.ingest_config import BackboneConfig
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.images.decoding import Pixels
+from topline.pipeline.options.ingest import BackboneConfig
 
 Features = NDArray[np.float32]
 

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pipeline.backbones.base import Features, Network, refuse_options, resized, whole_numbers
-from pipeline.backbones.descriptors import COLOURS, GRADIENTS, colour_grid, gradient_grid
-from pipeline.backbones.vocabulary import Vocabulary
-from pipeline.errors import ConfigError, InputError
-from pipeline.images import Pixels
-from pipeline.ingest_config import BackboneConfig
+from topline.pipeline.backbones.base import Features, Network, refuse_options, resized, whole_numbers
+from topline.pipeline.backbones.descriptors import COLOURS, GRADIENTS, colour_grid, gradient_grid
+from topline.pipeline.backbones.vocabulary import Vocabulary
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.images.decoding import Pixels
+from topline.pipeline.options.ingest import BackboneConfig
 
 LARGEST_SIDE = 512
 # So many descriptors of all sampled images together are kept to learn from.

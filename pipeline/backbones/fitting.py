@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from pipeline.backbones import Backbone, Learner
-from pipeline.errors import ImageRejectedError
-from pipeline.images import Pixels, read_picture
-from pipeline.ingest_config import ImageLimits
-from pipeline.progress import Progress
-from pipeline.sources import ImageListing
-from storage.features import list_datasets
-from storage.stores import Store
+from topline.pipeline.backbones import Backbone, Learner
+from topline.pipeline.errors import ImageRejectedError
+from topline.pipeline.images.decoding import Pixels, read_picture
+from topline.pipeline.images.sources import ImageListing
+from topline.pipeline.options.ingest import ImageLimits
+from topline.pipeline.progress import Progress
+from topline.storage.datasets.features import list_datasets
+from topline.storage.stores.opening import Store
 
 
 def learnt(

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from PIL import Image
 
-from pipeline.backbones.base import Features, Network, refuse_options, resized, whole_numbers
-from pipeline.errors import ConfigError
-from pipeline.images import Pixels
-from pipeline.ingest_config import BackboneConfig
+from topline.pipeline.backbones.base import Features, Network, refuse_options, resized, whole_numbers
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.images.decoding import Pixels
+from topline.pipeline.options.ingest import BackboneConfig
 
 LARGEST_SIDE = 1024
 

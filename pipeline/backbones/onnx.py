@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.backbones.base import Features, Network, refuse_options
-from pipeline.backbones.preprocessing import Preprocessing, read_sidecar
-from pipeline.errors import ConfigError, InputError
-from pipeline.images import Pixels
-from pipeline.ingest_config import BackboneConfig
+from topline.pipeline.backbones.base import Features, Network, refuse_options
+from topline.pipeline.backbones.preprocessing import Preprocessing, read_sidecar
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.images.decoding import Pixels
+from topline.pipeline.options.ingest import BackboneConfig
 
 OPTIONS = frozenset(
     {"resize", "crop", "mean", "std", "layout", "channels", "interpolation", "input_name", "output_name"}

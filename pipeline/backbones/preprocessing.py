@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pipeline.errors import ConfigError, InputError
-from pipeline.images import Pixels
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.images.decoding import Pixels
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from pipeline.backbones.base import Features, Network, refuse_options
-from pipeline.backbones.preprocessing import Preprocessing
-from pipeline.errors import ConfigError, InputError, MissingExtraError
-from pipeline.images import Pixels
-from pipeline.ingest_config import BackboneConfig
+from topline.pipeline.backbones.base import Features, Network, refuse_options
+from topline.pipeline.backbones.preprocessing import Preprocessing
+from topline.pipeline.errors import ConfigError, InputError, MissingExtraError
+from topline.pipeline.images.decoding import Pixels
+from topline.pipeline.options.ingest import BackboneConfig
 
 OPTIONS = frozenset({"resize", "crop", "mean", "std", "interpolation", "checkpoint"})
 

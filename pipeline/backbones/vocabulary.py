@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from pipeline.errors import InputError
+from topline.pipeline.errors import InputError
 
 Float32Array = NDArray[np.float32]
 

@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.certificate_math import CertifiedLoss, RankedLoss, envelope, penalties
-from pipeline.stored_model import StoredModel
+from topline.pipeline.certification.formulas import CertifiedLoss, RankedLoss, envelope, penalties
+from topline.pipeline.rows.stored_model import StoredModel
 
 Array: TypeAlias = NDArray[np.float64]
 #: A pass over the training rows: features (r, d), labels (r,) and what is not looked at.

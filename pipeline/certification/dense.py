@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import entr, expit
 
-from pipeline.certificate_math import (
+from topline.pipeline.certification.formulas import (
     HINGE_PER_RANK,
     Array,
     CertifiedLoss,
@@ -27,9 +27,9 @@ from pipeline.certificate_math import (
     dual_rows,
     others_of,
 )
-from pipeline.certificate_multilabel import MultilabelHinge, MultilabelSoftmax, OwnClasses
-from pipeline.errors import InputError
-from storage.label_sets import LabelSetTable
+from topline.pipeline.certification.multilabel import MultilabelHinge, MultilabelSoftmax, OwnClasses
+from topline.pipeline.errors import InputError
+from topline.storage.datasets.label_sets import LabelSetTable
 
 
 def certified_loss(

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse, vstack
 from sklearn.metrics.pairwise import chi2_kernel, linear_kernel, polynomial_kernel, rbf_kernel
 
-from pipeline.errors import InputError
-from pipeline.partition import TrainingRows
-from storage.models import Model
+from topline.pipeline.errors import InputError
+from topline.pipeline.rows.partition import TrainingRows
+from topline.storage.models.records import Model
 
 Array = NDArray[np.float64]
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.special import entr, logsumexp, softmax
 
-from pipeline.certificate_math import Array, Labels
-from storage.label_sets import LabelSetTable
+from topline.pipeline.certification.formulas import Array, Labels
+from topline.storage.datasets.label_sets import LabelSetTable
 
 # Halvings of an interval of 0 to 1: as many as float64 tells apart, and some.
 BISECTIONS = 60

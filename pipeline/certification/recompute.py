@@ -1,8 +1,9 @@
 """The certificate of a model, recomputed in float64 from what is stored.
 
 One pass over the stored features gives everything: the scores for the primal, and X^T A for the dual.
-Nothing is taken from the solver's loop and no code is shared with it (`pipeline.certificate_math`).  With
-X (n x d, one example a row), W (d x m), A (n x m) and the weights w_i of the examples,
+Nothing is taken from the solver's loop and no code is shared with it
+(`topline.pipeline.certification.formulas`).  With X (n x d, one example a row), W (d x m), A (n x m) and the
+weights w_i of the examples,
 
     P(W) = lam/2 |W|^2 + (1/n) sum_i w_i Phi_gamma(W^T x_i)             W(A) = X^T A / (lam n)
     D(A) = -lam/2 |W(A)|^2 + (1/n) sum_i w_i (-Phi*(-beta_i) - gamma/2 |beta_i|^2),   alpha_i = w_i beta_i
@@ -23,11 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.average_top import top_count
-from pipeline.certificate_kernels import TILE_ROWS as KERNEL_TILE_ROWS
-from pipeline.certificate_kernels import KernelRows
-from pipeline.certificate_sums import FEASIBLE, CertificateSums
-from pipeline.certificate_top import (
+from topline.pipeline.certification.average_top_k import (
     CUTS,
     DUAL_W,
     SmoothedLoss,
@@ -36,11 +33,15 @@ from pipeline.certificate_top import (
     stored_cuts,
     top_sums,
 )
-from pipeline.errors import CertificateMismatchError
-from pipeline.partition import TrainingRows
-from pipeline.progress import Progress
-from pipeline.stored_model import StoredModel
-from storage.models import ModelRecord, update_record
+from topline.pipeline.certification.kernels import TILE_ROWS as KERNEL_TILE_ROWS
+from topline.pipeline.certification.kernels import KernelRows
+from topline.pipeline.certification.sums import FEASIBLE, CertificateSums
+from topline.pipeline.errors import CertificateMismatchError
+from topline.pipeline.options.average_top_k import top_count
+from topline.pipeline.progress import Progress
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.storage.models.records import ModelRecord, update_record
 
 # Rows that are multiplied in float64 at once.
 TILE_ROWS = 4096

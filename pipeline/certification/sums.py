@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.certificate_dense import certified_loss
-from pipeline.certificate_math import CertifiedLoss, envelope, penalties
-from pipeline.stored_model import StoredModel
+from topline.pipeline.certification.dense import certified_loss
+from topline.pipeline.certification.formulas import CertifiedLoss, envelope, penalties
+from topline.pipeline.rows.stored_model import StoredModel
 
 # Dual rows are convex combinations of vertices, kept up in the precision of their array.
 FEASIBLE = {8: 1e-9, 4: 2e-5}

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pipeline.cli.entry import main
+from topline.pipeline.cli.entry import main
 
 __all__ = ["main"]

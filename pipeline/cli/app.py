@@ -7,21 +7,20 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import (
+from topline.pipeline.cli import (
     checks,
     dashboard,
     data,
     decisions,
     evaluating,
     models,
-    reproducing,
     retraining,
     run,
     sharing,
     sweeping,
     training,
 )
-from pipeline.cli.command import add_command
+from topline.pipeline.cli.command import add_command
 
 app = typer.Typer(
     name="topline",
@@ -125,7 +124,6 @@ add_command(
     name="export",
     example="topline export topline-run/models/m0001 --format onnx --output model.onnx",
 )
-add_command(app, reproducing.reproduce, name="reproduce", example="topline reproduce circle --quick")
 add_command(models_app, models.list_, name="list", example="topline models list --store topline-run")
 add_command(models_app, models.show, name="show", example="topline models show topline-run/models/m0001")
 add_command(

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.command import Call, Outcome
-from pipeline.cli.exits import FAILURE, SUCCESS
-from pipeline.cli.table import facts
+from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.exits import FAILURE, SUCCESS
+from topline.pipeline.cli.table import facts
 
 
 def fsck(
@@ -18,9 +18,9 @@ def fsck(
     quick: Annotated[bool, typer.Option("--quick", help="Sizes only, without reading every byte")] = False,
 ) -> Outcome:
     """Verify a store: files, checksums, shapes, labels, runs and models whose data is gone."""
-    from storage.errors import NotFoundError
-    from storage.stores import open_store
-    from storage.verification import verify_store
+    from topline.storage.errors import NotFoundError
+    from topline.storage.stores.opening import open_store
+    from topline.storage.verification import verify_store
 
     opened = open_store(store)
     if not opened.list():
@@ -45,7 +45,7 @@ def doctor(
     ] = False,
 ) -> Outcome:
     """Prove the installation: versions, threads, a model trained, a store written and read, a cluster."""
-    from pipeline.doctor import run_checks
+    from topline.pipeline.doctor.probes import run_checks
 
     checks = run_checks(schedule=schedule)
     width = max((len(check.name) for check in checks), default=0)
@@ -71,7 +71,7 @@ def certs(
     days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Days until they expire")] = 365,
 ) -> Outcome:
     """Make the certificates and keys for a Dask cluster over TLS, and Dask's configuration of them."""
-    from pipeline.certificates import make_certificates
+    from topline.pipeline.cluster.tls import make_certificates
 
     made = make_certificates(out, host or [], days)
     until = made.expires.date().isoformat()

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 from pydantic import BaseModel
 
-from pipeline.cli.exits import SUCCESS
-from pipeline.cli.options import CONFIG, FLOW, JSON, flags, given, own_parameters, with_signature
-from pipeline.config import SECTIONS, build, load_sections
-from pipeline.errors import MissingExtraError
+from topline.pipeline.cli.exits import SUCCESS
+from topline.pipeline.cli.options import CONFIG, FLOW, JSON, flags, given, own_parameters, with_signature
+from topline.pipeline.errors import MissingExtraError
+from topline.pipeline.options.config import SECTIONS, build, load_sections
 
 if TYPE_CHECKING:
-    from pipeline.progress import Progress
+    from topline.pipeline.progress import Progress
 
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -156,6 +156,6 @@ def _server_is_configured() -> bool:
 
 
 def _display() -> contextlib.AbstractContextManager[Progress]:
-    from pipeline.cli.display import show_progress
+    from topline.pipeline.cli.display import show_progress
 
     return show_progress()

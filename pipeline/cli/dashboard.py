@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.command import Call, Outcome
-from pipeline.cli.models import StoreOption
-from pipeline.cli.table import facts
+from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.models import StoreOption
+from topline.pipeline.cli.table import facts
 
 RunArgument = Annotated[
     str | None,
@@ -33,7 +33,7 @@ def dashboard(
 ) -> Outcome:
     """Show runs while they live and afterwards, and the models they made; reads a store and never writes."""
     if run is not None and "/" in run:
-        from storage.stores import split_url
+        from topline.storage.stores.opening import split_url
 
         store, run = split_url(run, "runs")
     if out is not None:
@@ -42,17 +42,17 @@ def dashboard(
 
 
 def _write(store: str, run: str | None, out: Path) -> Outcome:
-    from pipeline.dashboard.files import write_page
+    from topline.pipeline.dashboard.files import write_page
 
     place = write_page(store, run, out)
     return Outcome({"store": store, "run": run, "page": place}, facts({"page": place}))
 
 
 def _serve(store: str, run: str | None, host: str, port: int, *, allow_remote: bool) -> Outcome:
-    from pipeline.dashboard.server import serving
-    from pipeline.interrupts import stop_on_signals
-    from storage.runs import read_run
-    from storage.stores import open_store
+    from topline.pipeline.dashboard.server import serving
+    from topline.pipeline.interrupts import stop_on_signals
+    from topline.storage.runs.folders import read_run
+    from topline.storage.stores.opening import open_store
 
     opened = open_store(store)
     if run is not None:

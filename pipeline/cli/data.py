@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.cli.command import Call, Outcome
-from pipeline.cli.table import counted, facts
-from pipeline.config import ClusterConfig, ExtractConfig, ImportConfig
+from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.table import counted, facts
+from topline.pipeline.options.config import ClusterConfig, ExtractConfig, ImportConfig
 
 if TYPE_CHECKING:
-    from pipeline.extraction import ExtractResult
-    from pipeline.importing import ImportResult
+    from topline.pipeline.ingest.extraction import ExtractResult
+    from topline.pipeline.ingest.importing import ImportResult
 
 REJECTED_SHOWN = 10
 
 
 def extract(call: Call) -> Outcome:
     """Turn images into a dataset of features; an interrupted extraction goes on when it is called again."""
-    from pipeline.extraction import extract as run_extraction
+    from topline.pipeline.ingest.extraction import extract as run_extraction
 
     result: ExtractResult = call.run(
         "extract", run_extraction, config=call.config(ExtractConfig), cluster=call.config(ClusterConfig)
@@ -40,7 +40,7 @@ def extract(call: Call) -> Outcome:
 
 def import_(call: Call) -> Outcome:
     """Store features that exist already: npy, npz, Parquet, HDF5, ARFF or LIBSVM text, with their labels."""
-    from pipeline.importing import import_features
+    from topline.pipeline.ingest.importing import import_features
 
     result: ImportResult = import_features(call.config(ImportConfig), call.progress)
     again, several = " (stored already)" if result.reused else "", result.label_sets

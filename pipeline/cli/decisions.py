@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.command import Call, Outcome
-from pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
-from pipeline.cli.models import ModelArgument, StoreOption, find_model
-from pipeline.cli.table import facts, table
-from pipeline.config import EvaluateConfig, PromotionRule
-from pipeline.errors import ConfigError
+from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
+from topline.pipeline.cli.models import ModelArgument, StoreOption, find_model
+from topline.pipeline.cli.table import facts, table
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.options.config import EvaluateConfig, PromotionRule
 
 if TYPE_CHECKING:
-    from pipeline.promotion import Evidence
-    from pipeline.registry import Weighing
-    from storage.registry import Standing
+    from topline.pipeline.registry.operations import Weighing
+    from topline.pipeline.registry.promotion import Evidence
+    from topline.storage.models.registry import Standing
 
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the registry's log")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Override the guards; needs a --reason")]
@@ -30,7 +30,7 @@ def compare(
     ] = None,
 ) -> Outcome:
     """Compare two models on the same held-out rows: accuracies with intervals, drift, what differs."""
-    from pipeline.comparison import compare as side_by_side
+    from topline.pipeline.registry.comparison import compare as side_by_side
 
     first = find_model(model)
     second = find_model(other or f"{first.rpartition('/')[0]}/champion")
@@ -54,8 +54,8 @@ def promote(
     force: ForceOption = False,
 ) -> Outcome:
     """Make a model the champion: by hand, or only where it beats the champion by the written rule."""
-    from pipeline.registry import promote as crown
-    from pipeline.registry import promote_by_rule
+    from topline.pipeline.registry.operations import promote as crown
+    from topline.pipeline.registry.operations import promote_by_rule
 
     url = find_model(model)
     by_rule = by_rule or call.chose("promote", *PromotionRule.model_fields)
@@ -79,14 +79,14 @@ def rollback(
     reason: ReasonOption = "",
 ) -> Outcome:
     """Make the champion before the champion again."""
-    from pipeline.registry import rollback as back
+    from topline.pipeline.registry.operations import rollback as back
 
     return _decided(back(store, reason=reason))
 
 
 def archive(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
     """Lay a model aside; it can still be promoted."""
-    from pipeline.registry import archive as lay_aside
+    from topline.pipeline.registry.operations import archive as lay_aside
 
     return _decided(lay_aside(find_model(model), reason=reason))
 
@@ -98,7 +98,7 @@ def delete(
     force: ForceOption = False,
 ) -> Outcome:
     """Delete a model for good, except the champion and what a rollback would need."""
-    from pipeline.registry import delete as remove
+    from topline.pipeline.registry.operations import delete as remove
 
     if not model.rstrip("/").rpartition("/")[0].endswith("models"):
         raise ConfigError(

@@ -19,8 +19,8 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
-from pipeline.forecast import time_text
-from pipeline.progress import Progress
+from topline.pipeline.progress import Progress
+from topline.pipeline.telemetry.forecast import time_text
 
 # A line a stage is enough for a log; a stage that takes longer than this says how far it is.
 LOG_SECONDS = 30.0

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 from typer.exceptions import TyperException
 
-from pipeline.cli.app import app
-from pipeline.cli.exits import BAD_INPUT, FAILURE, INTERRUPTED, exit_code, is_expected, sentence
+from topline.pipeline.cli.app import app
+from topline.pipeline.cli.exits import BAD_INPUT, FAILURE, INTERRUPTED, exit_code, is_expected, sentence
 
 DEBUG = "TOPLINE_DEBUG"
 

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pipeline.cli.command import Call, Outcome
-from pipeline.cli.models import ModelArgument, find_model
-from pipeline.cli.table import accuracies, facts, table
-from pipeline.config import EvaluateConfig
+from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.models import ModelArgument, find_model
+from topline.pipeline.cli.table import accuracies, facts, table
+from topline.pipeline.options.config import EvaluateConfig
 
 if TYPE_CHECKING:
-    from pipeline.evaluation import Evaluation
-    from pipeline.multilabel_evaluation import MultilabelEvaluation
+    from topline.pipeline.evaluation.accuracy import Evaluation
+    from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
 
-# `solvers.multilabel_metrics.THRESHOLD_RULES`; reading it would load the solvers for every --help.
+# `topline.solvers.estimators.multilabel_metrics.THRESHOLD_RULES`; reading it would load the solvers for every
+# --help.
 ThresholdRule = Literal[
     "f1_micro", "f1_macro", "f1_instance", "accuracy", "subset_accuracy", "hamming_loss", "cardinality"
 ]
@@ -39,7 +40,7 @@ def evaluate(
     Labels are predicted above a threshold, which is chosen on the validation rows, or where there are none
     on the training rows, and recorded with the model.
     """
-    from pipeline.evaluation import Evaluation, evaluate_model
+    from topline.pipeline.evaluation.accuracy import Evaluation, evaluate_model
 
     config = call.config(EvaluateConfig)
     found: Evaluation | MultilabelEvaluation = call.run(
@@ -75,7 +76,7 @@ def _multilabel_lines(found: MultilabelEvaluation, worst: int) -> list[str]:
 
 
 def _worst(found: Evaluation, most: int) -> list[str]:
-    from pipeline.mistakes import ranked_worst
+    from topline.pipeline.evaluation.confusions import ranked_worst
 
     parts = ranked_worst(found.per_class)[:most]
     if not parts:

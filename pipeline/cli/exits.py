@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from pipeline.errors import InterruptedRunError, PipelineError
+from topline.pipeline.errors import InterruptedRunError, PipelineError
 
 SUCCESS = 0
 FAILURE = 1
@@ -17,8 +17,8 @@ INTERRUPTED = 130
 
 def _ours() -> tuple[type[Exception], ...]:
     """Give what is raised on purpose; imported late, for the solvers bring Numba with them."""
-    from solvers.errors import SolverError
-    from storage.errors import StorageError
+    from topline.solvers.errors import SolverError
+    from topline.storage.errors import StorageError
 
     return PipelineError, StorageError, SolverError
 
@@ -38,7 +38,7 @@ def exit_code(error: BaseException) -> int:
 
 def _is_held(error: BaseException) -> bool:
     """Whether somebody else works on the store: the same command will succeed later."""
-    from storage.lease import LeaseHeldError
+    from topline.storage.stores.lease import LeaseHeldError
 
     return isinstance(error, LeaseHeldError)
 

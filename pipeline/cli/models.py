@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.command import Call, Outcome
-from pipeline.cli.table import table
-from pipeline.errors import InputError
+from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.table import table
+from topline.pipeline.errors import InputError
 
 if TYPE_CHECKING:
-    from storage.registry import Standing
+    from topline.storage.models.registry import Standing
 
 ModelArgument = Annotated[
     str,
@@ -30,9 +30,9 @@ HEAD = ("model", "dataset", "loss", "C", "method", "gap", "certified", "top-1", 
 
 def find_model(text: str) -> str:
     """Give the URL of a model; it may be called "champion", and a store stands for its newest."""
-    from storage.models import list_models
-    from storage.stores import open_store
-    from storage.urls import join
+    from topline.storage.models.records import list_models
+    from topline.storage.stores.opening import open_store
+    from topline.storage.stores.urls import join
 
     place, _, name = text.rstrip("/").rpartition("/")
     if place.endswith("models"):
@@ -45,7 +45,7 @@ def find_model(text: str) -> str:
 
 
 def _champion(models: str) -> str:
-    from pipeline.registry import champion_url
+    from topline.pipeline.registry.operations import champion_url
 
     found = champion_url(models.removesuffix("models"))
     if found is None:
@@ -55,8 +55,8 @@ def _champion(models: str) -> str:
 
 def list_(call: Call, store: StoreOption = "topline-run") -> Outcome:  # noqa: ARG001 - one shape for all
     """List the models of a store with their gaps, accuracies and stages, and who is champion since when."""
-    from pipeline.model_summary import summary
-    from pipeline.registry import registered
+    from topline.pipeline.registry.operations import registered
+    from topline.pipeline.registry.summary import summary
 
     standing, records = registered(store)
     models = [{**summary(record), "stage": standing.stage(record.id)} for record in records]
@@ -75,9 +75,9 @@ def list_(call: Call, store: StoreOption = "topline-run") -> Outcome:  # noqa: A
 
 def show(call: Call, model: ModelArgument) -> Outcome:  # noqa: ARG001 - one shape for all
     """Show everything that is recorded of a model: lineage, problem, certificate, accuracies, decisions."""
-    from pipeline.report import flat
-    from storage.models import load_model
-    from storage.registry import read_registry
+    from topline.pipeline.report.document import flat
+    from topline.storage.models.records import load_model
+    from topline.storage.models.registry import read_registry
 
     opened = load_model(find_model(model))
     standing, record = read_registry(opened.store), opened.record.to_json()

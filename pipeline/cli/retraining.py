@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.command import Call, Outcome, flow_runner
-from pipeline.cli.exits import SUCCESS
-from pipeline.cli.table import accuracies, facts
-from pipeline.config import (
+from topline.pipeline.cli.command import Call, Outcome, flow_runner
+from topline.pipeline.cli.exits import SUCCESS
+from topline.pipeline.cli.table import accuracies, facts
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.options.config import (
     ClusterConfig,
     EvaluateConfig,
     ExtractConfig,
@@ -18,11 +19,10 @@ from pipeline.config import (
     RetrainOptions,
     TrainConfig,
 )
-from pipeline.errors import ConfigError
-from pipeline.retrain_config import refuse_label_sets
+from topline.pipeline.options.retrain import refuse_label_sets
 
 if TYPE_CHECKING:
-    from pipeline.retraining import RetrainResult
+    from topline.pipeline.jobs.retraining import RetrainResult
 
 SECTIONS = ("retrain", "extract", "train", "cluster", "promote", "evaluate")
 HIDDEN = frozenset({"dataset", "resume", "certify", "start_from", "confused"})
@@ -30,7 +30,7 @@ HIDDEN = frozenset({"dataset", "resume", "certify", "start_from", "confused"})
 
 def retrain(call: Call) -> Outcome:
     """Take in new and changed images, train on from the last model, and promote the result by the rule."""
-    from pipeline.retraining import retrain as bring_up_to_date
+    from topline.pipeline.jobs.retraining import retrain as bring_up_to_date
 
     config = config_of(call)
     result: RetrainResult = call.run(

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.cli.command import Call, Outcome
-from pipeline.cli.table import accuracies, counted, facts
-from pipeline.cli.training import judge, training_facts
-from pipeline.config import ClusterConfig, EvaluateConfig, ExtractConfig, JobOptions, RunConfig, TrainConfig
+from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.table import accuracies, counted, facts
+from topline.pipeline.cli.training import judge, training_facts
+from topline.pipeline.options.config import (
+    ClusterConfig,
+    EvaluateConfig,
+    ExtractConfig,
+    JobOptions,
+    RunConfig,
+    TrainConfig,
+)
 
 if TYPE_CHECKING:
-    from pipeline.job import JobResult
+    from topline.pipeline.jobs.run import JobResult
 
 
 def run(call: Call) -> Outcome:
     """Do the whole job, from images (or digits) to a certified and evaluated model and its report."""
-    from pipeline.job import run as run_job
+    from topline.pipeline.jobs.run import run as run_job
 
     options, images, training = call.config(JobOptions), call.config(ExtractConfig), call.config(TrainConfig)
     store = options.store
@@ -37,7 +44,7 @@ def run(call: Call) -> Outcome:
 
 def summary(result: JobResult) -> list[str]:
     """Give what a person wants to see at the end."""
-    from pipeline.multilabel_evaluation import MultilabelEvaluation
+    from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
 
     used = {split: count for split, count in result.counts.items() if split != "rejected"}
     left_out = {status: count for status, count in result.statuses.items() if status != "ok"}

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipeline.cli.command import Call, Outcome
-from pipeline.cli.models import ModelArgument, find_model
-from pipeline.cli.table import facts, table
-from pipeline.config import ClusterConfig, PredictConfig
-from pipeline.errors import ConfigError
+from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.models import ModelArgument, find_model
+from topline.pipeline.cli.table import facts, table
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.options.config import ClusterConfig, PredictConfig
 
 if TYPE_CHECKING:
-    from pipeline.prediction import PredictResult
-    from pipeline.publishing import ExportReport
+    from topline.pipeline.export.publishing import ExportReport
+    from topline.pipeline.prediction.of_images import PredictResult
 
 ExportFormat = Literal["npz", "onnx", "safetensors", "sklearn"]
 SUFFIXES = {"npz": ".npz", "onnx": ".onnx", "safetensors": ".safetensors", "sklearn": ".sklearn"}
@@ -26,7 +26,7 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
 
     A model of several labels a row predicts those that score above its threshold.
     """
-    from pipeline.prediction import predict as classify
+    from topline.pipeline.prediction.of_images import predict as classify
 
     config = call.config(PredictConfig)
     if config.dataset is not None:
@@ -50,8 +50,8 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
 
 
 def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
-    from pipeline.batch_prediction import predict_dataset
-    from pipeline.choosing import Choice
+    from topline.pipeline.prediction.decision_rule import Choice
+    from topline.pipeline.prediction.of_datasets import predict_dataset
 
     if config.images is not None:
         raise ConfigError("--images and --dataset are two things to classify: give one of them")
@@ -81,7 +81,7 @@ def export(
     ] = None,
 ) -> Outcome:
     """Write a model for other programs, and keep it if it predicts what we do."""
-    from pipeline.publishing import export as write
+    from topline.pipeline.export.publishing import export as write
 
     url = find_model(model)
     path = output or Path(url.rpartition("/")[2] + SUFFIXES[format])

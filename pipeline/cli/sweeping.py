@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.cli.command import Call, Outcome
-from pipeline.cli.table import facts, table
-from pipeline.cli.training import training_facts
-from pipeline.config import ClusterConfig, SweepConfig
+from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.table import facts, table
+from topline.pipeline.cli.training import training_facts
+from topline.pipeline.options.config import ClusterConfig, SweepConfig
 
 if TYPE_CHECKING:
-    from pipeline.sweep_result import SweepCell, SweepResult
+    from topline.pipeline.sweep.result import SweepCell, SweepResult
 
 HEAD = ("loss", "C", "accuracy", "error", "bounds", "gap", "passes", "ended", "why")
 
 
 def sweep(call: Call) -> Outcome:
     """Compare C, k, losses and smoothings by cross-validation; a sweep that was stopped can be resumed."""
-    from pipeline.sweep import sweep as run_sweep
+    from topline.pipeline.sweep.search import sweep as run_sweep
 
     result: SweepResult = call.run(
         "sweep", run_sweep, config=call.config(SweepConfig), cluster=call.config(ClusterConfig)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.cli.command import Call, Outcome
-from pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
-from pipeline.cli.models import ModelArgument, find_model
-from pipeline.cli.table import facts
-from pipeline.config import ClusterConfig, TrainConfig
+from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
+from topline.pipeline.cli.models import ModelArgument, find_model
+from topline.pipeline.cli.table import facts
+from topline.pipeline.options.config import ClusterConfig, TrainConfig
 
 if TYPE_CHECKING:
-    from pipeline.certification import Certificate
-    from pipeline.training import TrainResult
+    from topline.pipeline.certification.recompute import Certificate
+    from topline.pipeline.training.session import TrainResult
 
 
 #: What is said of a model whose optimum is no model.
@@ -24,7 +24,7 @@ COLLAPSED = (
 
 def train(call: Call) -> Outcome:
     """Train a classifier on a stored dataset, publish and certify it; an interrupted run can be resumed."""
-    from pipeline.training import train as run_training
+    from topline.pipeline.training.session import train as run_training
 
     config = call.config(TrainConfig)
     result: TrainResult = call.run("train", run_training, config=config, cluster=call.config(ClusterConfig))
@@ -95,7 +95,7 @@ def certificate_text(certificate: Certificate) -> str:
 
 def certify(call: Call, model: ModelArgument) -> Outcome:
     """Recompute primal, dual and gap of a model in float64 from what is stored, and record them."""
-    from pipeline.certification import certify as recompute
+    from topline.pipeline.certification.recompute import certify as recompute
 
     found = recompute(find_model(model), call.progress)
     lines = facts(

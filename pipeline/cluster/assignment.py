@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from pipeline.placements import Span
+from topline.pipeline.cluster.messages import Span
 
 #: Consecutive blocks of each worker, in the order of the blocks.
 Deal: TypeAlias = dict[str, tuple[Span, ...]]

@@ -17,11 +17,11 @@ from distributed.comm.core import CommClosedError
 from distributed.protocol.pickle import dumps
 from distributed.scheduler import KilledWorker
 
-from pipeline.placements import ShippedRows
-from pipeline.stuck_tasks import StuckTasks
-from pipeline.worker_signs import KEY_PREFIX
-from pipeline.worker_watch import POLL_SECONDS, WorkerWatch
-from solvers.errors import StateLostError
+from topline.pipeline.cluster.liveness import KEY_PREFIX
+from topline.pipeline.cluster.messages import ShippedRows
+from topline.pipeline.cluster.watchdog import StuckTasks
+from topline.pipeline.cluster.worker_watch import POLL_SECONDS, WorkerWatch
+from topline.solvers.errors import StateLostError
 
 logger = logging.getLogger(__name__)
 

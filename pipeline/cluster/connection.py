@@ -22,9 +22,9 @@ from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster, WorkerPlugin
 from distributed.comm.core import FatalCommClosedError
 
-from pipeline.errors import ClusterError
-from pipeline.memory_plan import memory_limit, worker_share
-from pipeline.train_config import ClusterConfig
+from topline.pipeline.cluster.memory_plan import memory_limit, worker_share
+from topline.pipeline.errors import ClusterError
+from topline.pipeline.options.train import ClusterConfig
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ MEMORY_SETTINGS = {
 
 DASHBOARD_PORT = 8787
 # The module that adds the page of a run to Dask's dashboard.
-PAGE = "pipeline.dask_page"
+PAGE = "topline.pipeline.dashboard.dask_page"
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 

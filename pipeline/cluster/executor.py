@@ -1,14 +1,15 @@
-"""Blocks on Dask workers, by plain pinned tasks over a registry of our own (`pipeline.worker_blocks`).
+"""Blocks on Dask workers, by plain pinned tasks over a registry of our own (`worker_blocks`).
 
 A round is one task for each worker.  It is pinned to the worker that owns the blocks, runs them all and sends
 back their sums, merged along the solvers' tree, so the total is bitwise the same for any number of workers;
-many of them merge their sums among each other first (`pipeline.tree_sums`).  Dask is asked for nothing else:
-lost tasks are not run elsewhere, nothing is scattered to stay.  The coordinator watches its futures and the
-workers (`pipeline.worker_watch`); when an owner is gone, silent or hangs, a new epoch begins and its blocks
-go to others (`pipeline.block_places`).  Without dual variables the round is repeated and nothing is lost.
-With them the rows that went with the worker come from the last checkpoint, or are 0; those of all others
-stay, and `DualsReplacedError` says that W has to be rebuilt.  Now and then, between rounds, blocks also go to
-workers that have joined, and from slow ones to fast ones: that loses nothing.
+many of them merge their sums among each other first (`topline.pipeline.cluster.tree_sums`).  Dask is asked
+for nothing else: lost tasks are not run elsewhere, nothing is scattered to stay.  The coordinator watches its
+futures and the workers (`topline.pipeline.cluster.worker_watch`); when an owner is gone, silent or hangs, a
+new epoch begins and its blocks go to others (`topline.pipeline.cluster.placement`).  Without dual variables
+the round is repeated and nothing is lost.  With them the rows that went with the worker come from the last
+checkpoint, or are 0; those of all others stay, and `DualsReplacedError` says that W has to be rebuilt.  Now
+and then, between rounds, blocks also go to workers that have joined, and from slow ones to fast ones: that
+loses nothing.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from typing import Any, Self
 import numpy as np
 from distributed import Client
 
-from pipeline import worker_blocks, worker_checkpoints
-from pipeline.block_places import BlockPlaces, Bound
-from pipeline.dask_calls import Call, WorkerCalls, WorkersLost
-from pipeline.dealing import Deal
-from pipeline.errors import ClusterError
-from pipeline.lease_renewal import LeaseRenewal
-from pipeline.partition import TrainingRows
-from pipeline.placements import Span, Sums
-from pipeline.placer import Keeper, Placer, replaced
-from pipeline.tree_sums import joined, with_merges
-from solvers.block_stats import BlockStats, tree_total
-from solvers.dual_rows import row_runs
-from solvers.dual_visits import StoredDuals, T
-from solvers.errors import StateLostError
-from solvers.executor import DualRows, block_bounds
-from solvers.orders import Commit, Order
-from solvers.problem import Problem
-from solvers.rows import RowSource
-from solvers.traffic import Traffic, resident_bytes
-from solvers.typing import Float64Array, IntArray
+from topline.pipeline.cluster import worker_blocks, worker_checkpoints
+from topline.pipeline.cluster.assignment import Deal
+from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
+from topline.pipeline.cluster.lease_renewal import LeaseRenewal
+from topline.pipeline.cluster.messages import Span, Sums
+from topline.pipeline.cluster.placement import BlockPlaces, Bound
+from topline.pipeline.cluster.scheduling import Keeper, Placer, replaced
+from topline.pipeline.cluster.tree_sums import joined, with_merges
+from topline.pipeline.errors import ClusterError
+from topline.pipeline.rows.partition import TrainingRows
+from topline.solvers.core.block_stats import BlockStats, tree_total
+from topline.solvers.core.dual_rows import row_runs
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import Commit, Order
+from topline.solvers.core.rows import RowSource
+from topline.solvers.core.traffic import Traffic, resident_bytes
+from topline.solvers.errors import StateLostError
+from topline.solvers.executors.local import DualRows, block_bounds
+from topline.solvers.executors.map_duals import StoredDuals, T
+from topline.solvers.typing import Float64Array, IntArray
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import logging
 import threading
 import weakref
 
-from pipeline import worker_blocks
-from pipeline.block_places import BlockPlaces
-from pipeline.dask_calls import Call, WorkerCalls
+from topline.pipeline.cluster import worker_blocks
+from topline.pipeline.cluster.calls import Call, WorkerCalls
+from topline.pipeline.cluster.placement import BlockPlaces
 
 logger = logging.getLogger(__name__)
 

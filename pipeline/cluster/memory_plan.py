@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from dask.utils import parse_bytes
 from distributed.system import MEMORY_LIMIT
 
-from pipeline.errors import ConfigError
-from pipeline.tree_sums import MOST_SUMS
+from topline.pipeline.cluster.tree_sums import MOST_SUMS
+from topline.pipeline.errors import ConfigError
 
 MIB = 1 << 20
 

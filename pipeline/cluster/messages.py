@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.block_stats import BlockStats, Node
-from solvers.orders import Commit
-from solvers.problem import Problem
-from solvers.rows import RowSource, held_in_memory, is_sparse
+from topline.solvers.core.block_stats import BlockStats, Node
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import Commit
+from topline.solvers.core.rows import RowSource, held_in_memory, is_sparse
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Placement:
     `labels` and `weights` (None: every example counts once) are those of rows spans[0].start ..
     spans[-1].stop-1.  Dual variables of the blocks `keeps` are kept from the epoch before, with `commit`
     applied where it waits; those of other blocks are 0.  A run that no call has touched for `lease` seconds
-    is dropped, since its coordinator must have died.  `dual_bytes` is as for `solvers.blocks.Block`, for all
-    blocks together.
+    is dropped, since its coordinator must have died.  `dual_bytes` is as for
+    `topline.solvers.blocks.block.Block`, for all blocks together.
     """
 
     run: str

@@ -14,17 +14,17 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline import worker_blocks
-from pipeline.dask_calls import AnswerOf, Call, WorkerCalls
-from pipeline.dealing import Deal
-from pipeline.partition import TrainingRows
-from pipeline.placements import Placement, ShippedRows, Span
-from solvers.dual_rows import row_runs
-from solvers.dual_visits import StoredDuals
-from solvers.orders import Commit
-from solvers.problem import Problem
-from solvers.rows import RowSource
-from solvers.typing import Float64Array, IntArray
+from topline.pipeline.cluster import worker_blocks
+from topline.pipeline.cluster.assignment import Deal
+from topline.pipeline.cluster.calls import AnswerOf, Call, WorkerCalls
+from topline.pipeline.cluster.messages import Placement, ShippedRows, Span
+from topline.pipeline.rows.partition import TrainingRows
+from topline.solvers.core.dual_rows import row_runs
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import Commit
+from topline.solvers.core.rows import RowSource
+from topline.solvers.executors.map_duals import StoredDuals
+from topline.solvers.typing import Float64Array, IntArray
 
 logger = logging.getLogger(__name__)
 

@@ -7,16 +7,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from pipeline import worker_blocks
-from pipeline.block_places import BlockPlaces, Bound, Moved
-from pipeline.dask_calls import WorkerCalls, WorkersLost
-from pipeline.dealing import better_deal, deal, deal_after_loss
-from pipeline.errors import ClusterError
-from pipeline.placements import Answer, Span
-from pipeline.worker_log import WorkerLog
-from solvers.dual_visits import StoredDuals
-from solvers.errors import DualsReplacedError
-from solvers.orders import Commit
+from topline.pipeline.cluster import worker_blocks
+from topline.pipeline.cluster.assignment import better_deal, deal, deal_after_loss
+from topline.pipeline.cluster.calls import WorkerCalls, WorkersLost
+from topline.pipeline.cluster.messages import Answer, Span
+from topline.pipeline.cluster.placement import BlockPlaces, Bound, Moved
+from topline.pipeline.cluster.worker_log import WorkerLog
+from topline.pipeline.errors import ClusterError
+from topline.solvers.core.requests import Commit
+from topline.solvers.errors import DualsReplacedError
+from topline.solvers.executors.map_duals import StoredDuals
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from pipeline.errors import ConfigError
+from topline.pipeline.errors import ConfigError
 
 # A scheduler and a worker are called and call; a client only calls, so its certificate makes nobody a server.
 ROLES = {

@@ -1,8 +1,8 @@
 """The sums of a round merged between the workers, where these are many.
 
-Merging goes along the tree of `solvers.block_stats`, whose nodes say what is added to what: the total is
-bitwise the one that the coordinator would make of everything.  A worker adds two sums, or a few, and passes
-one on; the coordinator gets no more than `MOST_SUMS` of them, whatever the number of workers.
+Merging goes along the tree of `topline.solvers.core.block_stats`, whose nodes say what is added to what: the
+total is bitwise the one that the coordinator would make of everything.  A worker adds two sums, or a few, and
+passes one on; the coordinator gets no more than `MOST_SUMS` of them, whatever the number of workers.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.dask_calls import AnswerOf, Call
-from pipeline.dealing import Deal
-from pipeline.placements import Answer, Sums
-from solvers.block_stats import BlockStats, Node, TreeMerger
+from topline.pipeline.cluster.assignment import Deal
+from topline.pipeline.cluster.calls import AnswerOf, Call
+from topline.pipeline.cluster.messages import Answer, Sums
+from topline.solvers.core.block_stats import BlockStats, Node, TreeMerger
 
 #: Up to so many workers send their sums to the coordinator themselves.
 MOST_SUMS = 16

@@ -19,8 +19,8 @@ from dask.utils import format_bytes
 from distributed import Client
 from distributed.protocol.pickle import dumps
 
-from pipeline.errors import ClusterError
-from pipeline.worker_signs import Signs, signs_of
+from topline.pipeline.cluster.liveness import Signs, signs_of
+from topline.pipeline.errors import ClusterError
 
 LOOK_SECONDS = 5.0
 STUCK_SECONDS = 20.0

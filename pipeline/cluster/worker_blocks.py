@@ -20,16 +20,16 @@ import numpy as np
 from distributed import get_worker
 from numpy.typing import NDArray
 
-from pipeline.blas_threads import BlasThreads
-from pipeline.partition import CachedRows, TrainingRows
-from pipeline.placements import Answer, Placement
-from solvers.block_stats import BlockStats, TreeMerger, leaf
-from solvers.blocks import Block
-from solvers.dual_visits import StoredDuals
-from solvers.errors import StateLostError
-from solvers.orders import Commit, Order
-from solvers.rows import RowRange, RowSource
-from solvers.traffic import resident_bytes
+from topline.pipeline.blas_threads import BlasThreads
+from topline.pipeline.cluster.messages import Answer, Placement
+from topline.pipeline.rows.partition import CachedRows, TrainingRows
+from topline.solvers.blocks.block import Block
+from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
+from topline.solvers.core.requests import Commit, Order
+from topline.solvers.core.rows import RowRange, RowSource
+from topline.solvers.core.traffic import resident_bytes
+from topline.solvers.errors import StateLostError
+from topline.solvers.executors.map_duals import StoredDuals
 
 logger = logging.getLogger(__name__)
 

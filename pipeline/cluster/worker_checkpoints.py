@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from distributed import get_worker
 
-from pipeline.worker_blocks import using
-from solvers.dual_visits import StoredDuals, T, visit_on_threads
-from solvers.executor import DualRows
-from solvers.orders import Commit
+from topline.pipeline.cluster.worker_blocks import using
+from topline.solvers.core.requests import Commit
+from topline.solvers.executors.local import DualRows
+from topline.solvers.executors.map_duals import StoredDuals, T, visit_on_threads
 
 
 def visit_duals(

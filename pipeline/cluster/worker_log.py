@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pipeline.dealing import Deal
-from pipeline.placements import Answer
-from solvers.traffic import WorkerActivity
+from topline.pipeline.cluster.assignment import Deal
+from topline.pipeline.cluster.messages import Answer
+from topline.solvers.core.traffic import WorkerActivity
 
 #: Less work than this says nothing about how fast a worker is.
 _MEASURED_SECONDS = 2.0

@@ -8,8 +8,8 @@ from typing import Any
 
 from distributed import Client
 
-from pipeline.errors import ClusterError
-from pipeline.stuck_tasks import why_paused
+from topline.pipeline.cluster.watchdog import why_paused
+from topline.pipeline.errors import ClusterError
 
 POLL_SECONDS = 0.25
 # A worker that was killed is back from its nanny after about 3 s.

@@ -4,7 +4,7 @@ It reads the run's history in the store and nothing else, so it shows a run that
 scheduler lives; `topline dashboard` shows it afterwards.  The clusters that topline starts have it.  A
 scheduler of one's own gets it by
 
-    dask scheduler --preload pipeline.dask_page
+    dask scheduler --preload topline.pipeline.dashboard.dask_page
 
 and must reach the store by the same URL as the job.
 """
@@ -19,19 +19,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from distributed import Client
 from numpy.typing import NDArray
 
-from pipeline.dashboard.feed import Feed
-from pipeline.dashboard.views import Tile, happened, problem_words, remark, tiles, verdict
-from pipeline.run_view import RunView
-from storage.errors import StorageError
-from storage.runs import RunRecord
-from storage.stores import open_store
+from topline.pipeline.cluster.run_events import TOPIC
+from topline.pipeline.dashboard.feed import Feed
+from topline.pipeline.dashboard.views import Tile, happened, problem_words, remark, tiles, verdict
+from topline.pipeline.telemetry.run_view import RunView
+from topline.storage.errors import StorageError
+from topline.storage.runs.folders import RunRecord
+from topline.storage.stores.opening import open_store
 
 logger = logging.getLogger(__name__)
 
-TOPIC = "topline-runs"
 PATHS = ("/topline", "/individual-topline")
 UPDATE_MILLISECONDS = 2000
 EVENTS_SHOWN = 6
@@ -44,14 +43,6 @@ FIGURES = (
     ("Share of active examples", "linear", (("active", "#8a4fc4"),)),
 )
 LINES = ("round", "seconds", "relative_gap", "best_gap", "primal", "dual", "step", "active")
-
-
-def announce(client: Client, store_url: str, run_id: str) -> None:
-    """Tell the scheduler which run begins, for its page; where that fails, nothing is lost."""
-    try:
-        client.log_event(TOPIC, {"store": store_url, "run": run_id})
-    except (OSError, ValueError, RuntimeError) as error:
-        logger.debug("the scheduler's page will not show run %s: %s", run_id, error)
 
 
 def install() -> bool:

@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from pipeline.dashboard.overview import (
+from topline.pipeline.dashboard.overview import (
     Overview,
     RunLine,
     damaged_line,
@@ -15,14 +15,14 @@ from pipeline.dashboard.overview import (
     outcome_line,
     overview,
 )
-from pipeline.run_view import RunFollower, RunView
-from storage.errors import FormatError, IntegrityError
-from storage.lease import holder
-from storage.models import list_models
-from storage.registry import read_registry
-from storage.runs import RunRecord, read_run, run_names
-from storage.served_schedule import read_schedule
-from storage.stores import Store
+from topline.pipeline.telemetry.run_view import RunFollower, RunView
+from topline.storage.errors import FormatError, IntegrityError
+from topline.storage.models.records import list_models
+from topline.storage.models.registry import read_registry
+from topline.storage.runs.folders import RunRecord, read_run, run_names
+from topline.storage.served_schedule import read_schedule
+from topline.storage.stores.lease import holder
+from topline.storage.stores.opening import Store
 
 # Runs that are followed at once; the one that nobody looked at for longest is let go.
 MOST_FOLLOWED = 16
@@ -31,7 +31,7 @@ NEWEST = 8
 RUNS_SHOWN = 50
 # What was read is good for the next looker too for so long.
 FRESH_SECONDS = 0.5
-# The lease of whoever retrains the store: pipeline.retraining.LEASE, which brings much with it.
+# The lease of whoever retrains the store: topline.pipeline.jobs.retraining.LEASE, which brings much with it.
 RETRAINING = "retrain"
 OVERVIEW_SECONDS = 3.0
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from markupsafe import Markup
 
-from pipeline.charts import Scale
-from pipeline.dashboard.views import clock
-from pipeline.report_numbers import count, percent
-from pipeline.run_view import RunEvent, RunView
-from pipeline.worker_lanes import WorkerLane
+from topline.pipeline.dashboard.views import clock
+from topline.pipeline.pages.charts import Scale
+from topline.pipeline.pages.numbers import count, percent
+from topline.pipeline.telemetry.run_view import RunEvent, RunView
+from topline.pipeline.telemetry.timeline import WorkerLane
 
 # Lanes that fit a page; of more workers the busiest ones are drawn.
 MOST_LANES = 24

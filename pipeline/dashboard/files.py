@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from pipeline.dashboard.feed import Feed
-from pipeline.dashboard.overview_page import overview_page
-from pipeline.dashboard.run_page import run_page
-from storage.stores import open_store
+from topline.pipeline.dashboard.feed import Feed
+from topline.pipeline.dashboard.overview_page import overview_page
+from topline.pipeline.dashboard.run_page import run_page
+from topline.storage.stores.opening import open_store
 
 
 def write_page(store_url: str, run_id: str | None, path: Path) -> str:

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pipeline.dashboard.pages import when
-from pipeline.dashboard.views import Tile, bound, problem_words, verdict
-from pipeline.model_summary import summary
-from pipeline.promotion_rule import PromotionRule
-from pipeline.report_numbers import count, duration, percent
-from pipeline.run_view import RunView
-from pipeline.schedule_times import next_time
-from storage.models import ModelRecord
-from storage.registry import RegistryEntry, Reign, Standing
-from storage.runs import RunRecord
-from storage.served_schedule import ServedSchedule
+from topline.pipeline.dashboard.pages import when
+from topline.pipeline.dashboard.views import Tile, bound, problem_words, verdict
+from topline.pipeline.options.promotion import PromotionRule
+from topline.pipeline.pages.numbers import count, duration, percent
+from topline.pipeline.registry.summary import summary
+from topline.pipeline.telemetry.run_view import RunView
+from topline.pipeline.telemetry.schedule_times import next_time
+from topline.storage.models.records import ModelRecord
+from topline.storage.models.registry import RegistryEntry, Reign, Standing
+from topline.storage.runs.folders import RunRecord
+from topline.storage.served_schedule import ServedSchedule
 
 MODELS_SHOWN = 100
 DECISIONS_SHOWN = 100

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from pipeline.dashboard.overview import Overview
-from pipeline.dashboard.pages import Live, Page, macros, make_page
-from pipeline.dashboard.version_figures import reigns_figure, versions_figure
-from pipeline.dashboard.views import clock
+from topline.pipeline.dashboard.overview import Overview
+from topline.pipeline.dashboard.pages import Live, Page, macros, make_page
+from topline.pipeline.dashboard.version_figures import reigns_figure, versions_figure
+from topline.pipeline.dashboard.views import clock
 
 
 def overview_parts(seen: Overview, now: float, root: str | None) -> dict[str, Markup]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, Template
 
-from pipeline.templating import page_environment
+from topline.pipeline.pages.templating import page_environment
 
 # Seconds between two looks of a live page, by how soon something may change.
 SOON, LATER = 2, 10
@@ -68,7 +68,7 @@ def gap_text(gap: float | None) -> str:
 
 @functools.cache
 def _asset(name: str) -> str:
-    return (files("pipeline") / "templates" / name).read_text(encoding="utf-8")
+    return (files("topline.pipeline.pages") / "templates" / name).read_text(encoding="utf-8")
 
 
 @functools.cache

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from pipeline.dashboard.figures import lanes_figure
-from pipeline.dashboard.pages import Live, Page, macros, make_page
-from pipeline.dashboard.views import (
+from topline.pipeline.dashboard.figures import lanes_figure
+from topline.pipeline.dashboard.pages import Live, Page, macros, make_page
+from topline.pipeline.dashboard.views import (
     clock,
     happened,
     last_rounds,
@@ -15,11 +15,11 @@ from pipeline.dashboard.views import (
     tiles,
     verdict,
 )
-from pipeline.report import flat
-from pipeline.report_charts import charts, work_charts
-from pipeline.report_run import work_facts
-from pipeline.run_view import RunView
-from storage.runs import RunRecord
+from topline.pipeline.report.charts import charts, work_charts
+from topline.pipeline.report.document import flat
+from topline.pipeline.report.run import work_facts
+from topline.pipeline.telemetry.run_view import RunView
+from topline.storage.runs.folders import RunRecord
 
 
 def run_parts(run: RunView, now: float) -> dict[str, Markup]:

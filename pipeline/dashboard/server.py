@@ -26,15 +26,15 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from pipeline.dashboard.feed import Feed
-from pipeline.dashboard.overview_page import overview_page, overview_parts
-from pipeline.dashboard.pages import LATER, SOON, Live, Page, message_page
-from pipeline.dashboard.run_page import run_page, run_parts
-from pipeline.dashboard.views import numbers
-from pipeline.errors import ConfigError
-from pipeline.run_view import RunView
-from storage.errors import NotFoundError, StorageError
-from storage.stores import Store
+from topline.pipeline.dashboard.feed import Feed
+from topline.pipeline.dashboard.overview_page import overview_page, overview_parts
+from topline.pipeline.dashboard.pages import LATER, SOON, Live, Page, message_page
+from topline.pipeline.dashboard.run_page import run_page, run_parts
+from topline.pipeline.dashboard.views import numbers
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.telemetry.run_view import RunView
+from topline.storage.errors import NotFoundError, StorageError
+from topline.storage.stores.opening import Store
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from pipeline.charts import Scale, Series, legend
-from pipeline.dashboard.overview import ModelLine
-from pipeline.dashboard.pages import when
-from pipeline.report_numbers import percent
-from storage.registry import Reign
+from topline.pipeline.dashboard.overview import ModelLine
+from topline.pipeline.dashboard.pages import when
+from topline.pipeline.pages.charts import Scale, Series, legend
+from topline.pipeline.pages.numbers import percent
+from topline.storage.models.registry import Reign
 
 # Versions that a chart has room for.
 MOST_VERSIONS = 60

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.forecast import TimeLeft, rough_time
-from pipeline.report_numbers import amount, count, duration, number
-from pipeline.report_run import KINDS
-from pipeline.run_view import RunEvent, RunView
-from storage.records import plain
+from topline.pipeline.pages.numbers import amount, count, duration, number
+from topline.pipeline.report.run import KINDS
+from topline.pipeline.telemetry.forecast import TimeLeft, rough_time
+from topline.pipeline.telemetry.run_view import RunEvent, RunView
+from topline.storage.records import plain
 
 # A run that wrote nothing for longer than this, and than so many of its rounds take, is called silent.
 SILENT_SECONDS = 60.0

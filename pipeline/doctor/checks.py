@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from pipeline.doctor import CheckFailedError
+from topline.pipeline.doctor.probes import CheckFailedError
 
 GIB = 1 << 30
 LEAST_DISK = GIB
@@ -106,7 +106,8 @@ def solver() -> str:
     """Compile the kernels and train a small top-2 classifier to a relative gap of 1e-3."""
     import numpy as np
 
-    from solvers import TopKHinge, solve
+    from topline.solvers.losses import TopKHinge
+    from topline.solvers.run.api import solve
 
     rng = np.random.default_rng(0)
     y = rng.integers(0, 5, size=200)
@@ -129,10 +130,10 @@ def store() -> str:
     import numpy as np
     import pyarrow as pa
 
-    from storage.chunking import ChunkPlan
-    from storage.errors import IntegrityError
-    from storage.features import Dataset, DatasetWriter
-    from storage.stores import open_store
+    from topline.storage.arrays.chunking import ChunkPlan
+    from topline.storage.datasets.features import Dataset, DatasetWriter
+    from topline.storage.errors import IntegrityError
+    from topline.storage.stores.opening import open_store
 
     X = np.random.default_rng(0).standard_normal((96, 16)).astype(np.float32)
     labels = np.arange(96, dtype=np.int32) % 3
@@ -157,8 +158,8 @@ def store() -> str:
 
 def cluster() -> str:
     """Start two worker processes on the loopback interface and run a task on each."""
-    from pipeline.cluster import open_cluster
-    from pipeline.config import ClusterConfig
+    from topline.pipeline.cluster.connection import open_cluster
+    from topline.pipeline.options.config import ClusterConfig
 
     begun = time.monotonic()
     with open_cluster(ClusterConfig(workers=2, dashboard=False), data_bytes=64 * GIB) as client:

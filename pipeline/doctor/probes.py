@@ -1,8 +1,8 @@
 """Proof that an installation works: every check runs in a process of its own, with a deadline.
 
 A process of its own, because what is to be found out may hang, run out of memory or die in native code; the
-report has a line for each of these, and the other checks run all the same.  `python -m pipeline.doctor
-MODULE:FUNCTION` is that process.
+report has a line for each of these, and the other checks run all the same.  `python -m
+topline.pipeline.doctor.probes MODULE:FUNCTION` is that process.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class Probe:
 
 
 PROBES: tuple[Probe, ...] = (
-    Probe("versions", "pipeline.checks:versions", 30.0),
-    Probe("threads", "pipeline.checks:threads", 60.0),
-    Probe("solver", "pipeline.checks:solver", 180.0),
-    Probe("store", "pipeline.checks:store", 60.0),
-    Probe("cluster", "pipeline.checks:cluster", 120.0),
-    Probe("space", "pipeline.checks:space", 30.0),
-    Probe("extras", "pipeline.checks:extras", 60.0),
+    Probe("versions", "topline.pipeline.doctor.checks:versions", 30.0),
+    Probe("threads", "topline.pipeline.doctor.checks:threads", 60.0),
+    Probe("solver", "topline.pipeline.doctor.checks:solver", 180.0),
+    Probe("store", "topline.pipeline.doctor.checks:store", 60.0),
+    Probe("cluster", "topline.pipeline.doctor.checks:cluster", 120.0),
+    Probe("space", "topline.pipeline.doctor.checks:space", 30.0),
+    Probe("extras", "topline.pipeline.doctor.checks:extras", 60.0),
 )
 
 
@@ -125,7 +125,7 @@ def _run_probe(probe: Probe) -> Check:
     begun = time.monotonic()
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as noise:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.doctor", probe.target],
+            [sys.executable, "-m", "topline.pipeline.doctor.probes", probe.target],
             stdin=subprocess.DEVNULL,
             stdout=answer,
             stderr=noise,
@@ -139,7 +139,7 @@ def _run_probe(probe: Probe) -> Check:
                 "ok": False,
                 "detail": f"no answer within {probe.timeout:g} s",
                 "mend": "Try again while the machine is less busy; if it stays so, "
-                f"`python -m pipeline.doctor {probe.target}` shows where it hangs.",
+                f"`python -m topline.pipeline.doctor.probes {probe.target}` shows where it hangs.",
             }
         else:
             answer.seek(0)
@@ -178,7 +178,7 @@ def _read_answer(probe: Probe, returncode: int, answer: bytes, noise: bytes) -> 
     return {
         "ok": False,
         "detail": f"the check ended with {how}: {last[0]}",
-        "mend": f"Run `python -m pipeline.doctor {probe.target}` to see the whole error.",
+        "mend": f"Run `python -m topline.pipeline.doctor.probes {probe.target}` to see the whole error.",
     }
 
 
@@ -194,7 +194,7 @@ def examine(target: str) -> dict[str, Any]:
         return {
             "ok": False,
             "detail": f"{type(error).__name__}: {error}",
-            "mend": f"Run `python -m pipeline.doctor {target}` to see where it failed.",
+            "mend": f"Run `python -m topline.pipeline.doctor.probes {target}` to see where it failed.",
         }
     return {"ok": True, "detail": str(detail), "mend": ""}
 
@@ -210,4 +210,4 @@ def main(target: str) -> None:
 
 if __name__ == "__main__":
     # By its name, so that the classes are those that the checks import.
-    importlib.import_module("pipeline.doctor").main(sys.argv[1])
+    importlib.import_module("topline.pipeline.doctor.probes").main(sys.argv[1])

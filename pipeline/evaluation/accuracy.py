@@ -1,6 +1,6 @@
 """Top-k accuracy of a stored model on held-out rows, ties counted against it.
 
-Models of several labels a row have metrics of their own (`pipeline.multilabel_evaluation`).
+Models of several labels a row have metrics of their own (`topline.pipeline.evaluation.multilabel`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import ConfigError, InputError
-from pipeline.multilabel_evaluation import DEFAULT_RULE, MultilabelEvaluation, evaluate_multilabel
-from pipeline.partition import TrainingRows
-from pipeline.progress import Progress
-from pipeline.stored_model import StoredModel
-from solvers.multilabel_metrics import THRESHOLD_RULES
-from storage.models import update_record
-from storage.schema import SPLITS
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.evaluation.multilabel import DEFAULT_RULE, MultilabelEvaluation, evaluate_multilabel
+from topline.pipeline.progress import Progress
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.solvers.estimators.multilabel_metrics import THRESHOLD_RULES
+from topline.storage.models.records import update_record
+from topline.storage.schema import SPLITS
 
 REPORTED_K = (1, 2, 3, 5, 10)
 

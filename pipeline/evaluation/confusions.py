@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import PipelineError
-from pipeline.evaluation import ClassAccuracy, Evaluation, ranks_against_ties
-from pipeline.stored_model import StoredModel
-from pipeline.thumbnails import thumbnail
-from storage.features import Dataset
+from topline.pipeline.errors import PipelineError
+from topline.pipeline.evaluation.accuracy import ClassAccuracy, Evaluation, ranks_against_ties
+from topline.pipeline.images.thumbnails import thumbnail
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.storage.datasets.features import Dataset
 
 WORST_CLASSES = 6
 MISTAKES_PER_CLASS = 8

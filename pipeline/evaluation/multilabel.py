@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import InputError
-from pipeline.partition import TrainingRows
-from pipeline.progress import Progress
-from pipeline.stored_model import StoredModel
-from solvers.multilabel_metrics import (
+from topline.pipeline.errors import InputError
+from topline.pipeline.progress import Progress
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.solvers.estimators.multilabel_metrics import (
     PARTITION_METRICS,
     average_precisions,
     partition_metrics,
     ranking_metrics,
     tuned_thresholds,
 )
-from storage.models import update_record
+from topline.storage.models.records import update_record
 
 REPORTED_K = (1, 3, 5)
 DEFAULT_RULE = "f1_micro"
@@ -82,7 +82,7 @@ class LabelQuality:
 
 @dataclass(frozen=True)
 class MultilabelEvaluation:
-    """Metrics of a model on one split; `metrics` are those of `solvers.multilabel_metrics`.
+    """Metrics of a model on one split; `metrics` are those of `solvers.estimators.multilabel_metrics`.
 
     `labels_per_row` are those that rows have and `predicted_per_row` those that are predicted, on average.
     `metrics` hold at the model's `threshold`, `tuned` at thresholds of their own.  `per_label` has the labels

@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from pipeline.errors import ConfigError, InputError
-from pipeline.stored_model import StoredModel
-from pipeline.transforms import Transforms
-from solvers.estimators import TopKClassifier
-from solvers.losses import loss_from_dict
-from solvers.stopping import Status
-from storage.errors import StorageError
-from storage.fingerprint import digest_bytes, seal, unseal
-from storage.schema import ESTIMATOR_ENCODING, check_encoding, encoding
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows.transforms import Transforms
+from topline.solvers.core.stopping import Status
+from topline.solvers.estimators.topk import TopKClassifier
+from topline.solvers.losses import loss_from_dict
+from topline.storage.errors import StorageError
+from topline.storage.fingerprint import digest_bytes, seal, unseal
+from topline.storage.schema import ESTIMATOR_ENCODING, check_encoding, encoding
 
 RECORD = "estimator.json"
 ARRAYS = "arrays.npz"

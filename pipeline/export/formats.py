@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.estimator_export import estimator_scores, write_estimator
-from pipeline.onnx_export import build_onnx, run_onnx
-from pipeline.stored_model import StoredModel
-from pipeline.transforms import Transforms
+from topline.pipeline.export.estimator import estimator_scores, write_estimator
+from topline.pipeline.export.onnx import build_onnx, run_onnx
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows.transforms import Transforms
 
 _SAFETENSORS_TYPES = {"float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32"}
 

@@ -14,10 +14,10 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.errors import InputError
-from pipeline.feature_maps import ChiSquared, Hellinger, Power
-from pipeline.kernel_transforms import Fourier
-from pipeline.transforms import PCA, Bias, L2Normalize, Standardize, Transforms
+from topline.pipeline.errors import InputError
+from topline.pipeline.rows.feature_maps import ChiSquared, Hellinger, Power
+from topline.pipeline.rows.kernel_transforms import Fourier
+from topline.pipeline.rows.transforms import PCA, Bias, L2Normalize, Standardize, Transforms
 
 # Old enough for every runtime in use, new enough for ReduceL2 with axes as an input.
 OPSET = 18

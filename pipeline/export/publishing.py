@@ -12,12 +12,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import ConfigError, InputError, PipelineError
-from pipeline.estimator_export import RECORD
-from pipeline.export_formats import FORMATS
-from pipeline.partition import TrainingRows
-from pipeline.stored_model import StoredModel
-from storage.errors import IntegrityError
+from topline.pipeline.errors import ConfigError, InputError, PipelineError
+from topline.pipeline.export.estimator import RECORD
+from topline.pipeline.export.formats import FORMATS
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.storage.errors import IntegrityError
 
 ExportFormat = Literal["npz", "onnx", "safetensors", "sklearn"]
 
@@ -66,7 +66,7 @@ def export(
 
     npz and safetensors hold W (features after transforms, m), the transforms' arrays and a JSON record
     with the class names; onnx is a graph from features to scores and to the `top_k` best classes (5, or m
-    if smaller); sklearn is a folder for `pipeline.estimator_export.load_estimator`.
+    if smaller); sklearn is a folder for `topline.pipeline.export.estimator.load_estimator`.
     Raises `ConfigError` for a format that is not offered and for a model with a kernel, `PipelineError` if
     scores or best classes do not agree, in which case nothing is kept.
     """

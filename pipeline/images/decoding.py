@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from pipeline.errors import ImageRejectedError
-from pipeline.ingest_config import ImageLimits
+from topline.pipeline.errors import ImageRejectedError
+from topline.pipeline.options.ingest import ImageLimits
 
 Pixels = NDArray[np.uint8]
 

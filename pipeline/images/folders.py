@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from pipeline.errors import InputError
-from pipeline.image_items import (
+from topline.pipeline.errors import InputError
+from topline.pipeline.images.items import (
     SPLIT_NAMES,
     ImageItem,
     ImageListing,

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline.errors import ImageRejectedError, InputError
-from storage.fingerprint import canonical_json
+from topline.pipeline.errors import ImageRejectedError, InputError
+from topline.storage.fingerprint import canonical_json
 
 _IMAGES = (
     ".jpg .jpeg .jpe .jfif .png .gif .bmp .dib .tif .tiff .webp .ppm .pgm .pbm .pnm .jp2 .j2k .tga .ico .pcx"

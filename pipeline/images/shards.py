@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from pipeline.errors import ImageRejectedError, InputError
-from pipeline.image_folders import has_split_folders
-from pipeline.image_items import (
+from topline.pipeline.errors import ImageRejectedError, InputError
+from topline.pipeline.images.folders import has_split_folders
+from topline.pipeline.images.items import (
     IMAGE_SUFFIXES,
     SPLIT_NAMES,
     ImageItem,

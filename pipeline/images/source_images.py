@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import InputError
-from pipeline.images import decode
-from pipeline.ingest_config import ImageLimits
-from pipeline.sources import ImageItem, list_images
+from topline.pipeline.errors import InputError
+from topline.pipeline.images.decoding import decode
+from topline.pipeline.images.sources import ImageItem, list_images
+from topline.pipeline.options.ingest import ImageLimits
 
 
 class Originals:

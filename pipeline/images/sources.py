@@ -5,11 +5,11 @@ from __future__ import annotations
 import glob
 from pathlib import Path
 
-from pipeline.errors import InputError
-from pipeline.image_folders import list_folder
-from pipeline.image_items import IMAGE_SUFFIXES, ImageItem, ImageListing, display, located
-from pipeline.image_shards import list_shards
-from pipeline.image_tables import TABLE_SUFFIXES, list_table
+from topline.pipeline.errors import InputError
+from topline.pipeline.images.folders import list_folder
+from topline.pipeline.images.items import IMAGE_SUFFIXES, ImageItem, ImageListing, display, located
+from topline.pipeline.images.shards import list_shards
+from topline.pipeline.images.tables import TABLE_SUFFIXES, list_table
 
 __all__ = ["ImageItem", "ImageListing", "list_images"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import InputError
-from pipeline.image_items import ImageItem, ImageListing, located, split_name, with_own_ids
+from topline.pipeline.errors import InputError
+from topline.pipeline.images.items import ImageItem, ImageListing, located, split_name, with_own_ids
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.assignment import Assignment, assign, assign_sets, repeated_content
-from pipeline.image_items import ImageItem
-from pipeline.ingest_config import ExtractConfig
-from pipeline.label_lists import LabelLists, separated
-from storage.features import Dataset, list_datasets
-from storage.stores import Store
+from topline.pipeline.images.items import ImageItem
+from topline.pipeline.ingest.splits import Assignment, assign, assign_sets, repeated_content
+from topline.pipeline.options.ingest import ExtractConfig
+from topline.pipeline.readers.label_sets import LabelLists, separated
+from topline.storage.datasets.features import Dataset, list_datasets
+from topline.storage.stores.opening import Store
 
 CONTENT_RULE = "content"
 """Where an image's content decides whether it is held out: `split_rule` of a dataset's features."""

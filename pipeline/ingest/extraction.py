@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.assignment import Assignment
-from pipeline.backbone_learning import learnt
-from pipeline.backbones import Backbone, make_backbone
-from pipeline.cluster import open_cluster
-from pipeline.errors import ClusterError, ConfigError, InterruptedRunError, RejectedShareError
-from pipeline.extraction_rows import CONTENT_RULE, assigned, recorded_splits
-from pipeline.extraction_runs import StoppedError, Units
-from pipeline.extraction_unit import Describer, Extractor, UnitReport
-from pipeline.ingest_config import ExtractConfig
-from pipeline.interrupts import StopFlag, stop_on_signals
-from pipeline.known_images import KnownImages, known_images
-from pipeline.progress import Progress
-from pipeline.sources import ImageListing, list_images
-from pipeline.train_config import ClusterConfig
-from storage.chunking import ChunkPlan
-from storage.dataset_info import DatasetInfo
-from storage.features import Dataset
-from storage.fingerprint import digest_json
-from storage.manifest import with_assignments
-from storage.parts import read_part
-from storage.stores import open_store
-from storage.writers import DatasetWriter
+from topline.pipeline.backbones import Backbone, make_backbone
+from topline.pipeline.backbones.fitting import learnt
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.errors import ClusterError, ConfigError, InterruptedRunError, RejectedShareError
+from topline.pipeline.images.sources import ImageListing, list_images
+from topline.pipeline.ingest.dataset_rows import CONTENT_RULE, assigned, recorded_splits
+from topline.pipeline.ingest.known_images import KnownImages, known_images
+from topline.pipeline.ingest.splits import Assignment
+from topline.pipeline.ingest.unit import Describer, Extractor, UnitReport
+from topline.pipeline.ingest.unit_runs import StoppedError, Units
+from topline.pipeline.interrupts import StopFlag, stop_on_signals
+from topline.pipeline.options.ingest import ExtractConfig
+from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.progress import Progress
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.info import DatasetInfo
+from topline.storage.datasets.manifest import with_assignments
+from topline.storage.datasets.parts import read_part
+from topline.storage.datasets.writers import DatasetWriter
+from topline.storage.fingerprint import digest_json
+from topline.storage.stores.opening import open_store
 
 if TYPE_CHECKING:
     from distributed import Client

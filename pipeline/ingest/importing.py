@@ -12,22 +12,28 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from pipeline.arff_header import read_label_names
-from pipeline.assignment import Assignment, assign, assign_sets
-from pipeline.errors import ConfigError, InputError, InterruptedRunError
-from pipeline.feature_files import FeatureFile, Rows, open_features
-from pipeline.ingest_config import ImportConfig
-from pipeline.interrupts import stop_on_signals
-from pipeline.joined_features import JoinedFeatures
-from pipeline.label_files import label_words, read_class_names, read_column, read_labels, split_words
-from pipeline.label_lists import label_lists
-from pipeline.progress import Progress
-from storage.chunking import ChunkPlan
-from storage.dataset_info import DatasetInfo
-from storage.features import CsrDatasetWriter, DatasetWriter
-from storage.fingerprint import digest_json
-from storage.manifest import empty_manifest
-from storage.stores import open_store
+from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
+from topline.pipeline.ingest.splits import Assignment, assign, assign_sets
+from topline.pipeline.interrupts import stop_on_signals
+from topline.pipeline.options.ingest import ImportConfig
+from topline.pipeline.progress import Progress
+from topline.pipeline.readers.arff_header import read_label_names
+from topline.pipeline.readers.concatenated_features import JoinedFeatures
+from topline.pipeline.readers.features import FeatureFile, Rows, open_features
+from topline.pipeline.readers.label_sets import label_lists
+from topline.pipeline.readers.labels import (
+    label_words,
+    read_class_names,
+    read_column,
+    read_labels,
+    split_words,
+)
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.datasets.features import CsrDatasetWriter, DatasetWriter
+from topline.storage.datasets.info import DatasetInfo
+from topline.storage.datasets.manifest import empty_manifest
+from topline.storage.fingerprint import digest_json
+from topline.storage.stores.opening import open_store
 
 # A CSR entry takes twice the room of a dense one and its products are slower: above this, dense wins.
 DENSE_SHARE = 0.25

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from storage.errors import IntegrityError, NotFoundError
-from storage.features import Dataset, list_datasets
-from storage.stores import Store, open_store
+from topline.storage.datasets.features import Dataset, list_datasets
+from topline.storage.errors import IntegrityError, NotFoundError
+from topline.storage.stores.opening import Store, open_store
 
 logger = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import InputError
-from pipeline.image_items import sorted_names
-from pipeline.label_lists import LabelLists, numbered
-from storage.label_sets import LabelSetTable
-from storage.schema import NO_LABEL, SPLITS
+from topline.pipeline.errors import InputError
+from topline.pipeline.images.items import sorted_names
+from topline.pipeline.readers.label_sets import LabelLists, numbered
+from topline.storage.datasets.label_sets import LabelSetTable
+from topline.storage.schema import NO_LABEL, SPLITS
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.backbones import Backbone, Network
-from pipeline.errors import ImageRejectedError
-from pipeline.image_items import ImageItem
-from pipeline.images import Pixels, read_picture
-from pipeline.ingest_config import ImageLimits
-from pipeline.known_images import KnownImages
-from storage.errors import IntegrityError
-from storage.fingerprint import digest_json
-from storage.writers import DatasetWriter
+from topline.pipeline.backbones import Backbone, Network
+from topline.pipeline.errors import ImageRejectedError
+from topline.pipeline.images.decoding import Pixels, read_picture
+from topline.pipeline.images.items import ImageItem
+from topline.pipeline.ingest.known_images import KnownImages
+from topline.pipeline.options.ingest import ImageLimits
+from topline.storage.datasets.writers import DatasetWriter
+from topline.storage.errors import IntegrityError
+from topline.storage.fingerprint import digest_json
 
 logger = logging.getLogger(__name__)
 

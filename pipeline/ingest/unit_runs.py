@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import ClusterError
-from pipeline.extraction_unit import Extractor, UnitReport, extract_unit
-from pipeline.image_items import ImageItem
-from pipeline.interrupts import StopFlag
+from topline.pipeline.errors import ClusterError
+from topline.pipeline.images.items import ImageItem
+from topline.pipeline.ingest.unit import Extractor, UnitReport, extract_unit
+from topline.pipeline.interrupts import StopFlag
 
 if TYPE_CHECKING:
     from distributed import Client, Future

@@ -11,24 +11,24 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.certification import certify
-from pipeline.dataset_changes import Changes, changes_between
-from pipeline.evaluation import evaluate
-from pipeline.extraction import extract
-from pipeline.progress import Progress
-from pipeline.registry import Weighing, promote_by_rule
-from pipeline.retrain_config import RetrainConfig, refuse_label_sets
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
-from pipeline.training_plan import fingerprint, settled
-from storage.errors import StorageError
-from storage.features import Dataset, list_datasets
-from storage.lease import Lease, held_lease
-from storage.models import ModelRecord, list_models, load_model
-from storage.registry import read_registry
-from storage.runs import RunRecord, list_runs
-from storage.stores import Store, open_store
-from storage.urls import join
+from topline.pipeline.certification.recompute import certify
+from topline.pipeline.evaluation.accuracy import evaluate
+from topline.pipeline.ingest.changes import Changes, changes_between
+from topline.pipeline.ingest.extraction import extract
+from topline.pipeline.options.retrain import RetrainConfig, refuse_label_sets
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.progress import Progress
+from topline.pipeline.registry.operations import Weighing, promote_by_rule
+from topline.pipeline.training.plan import fingerprint, settled
+from topline.pipeline.training.session import train
+from topline.storage.datasets.features import Dataset, list_datasets
+from topline.storage.errors import StorageError
+from topline.storage.models.records import ModelRecord, list_models, load_model
+from topline.storage.models.registry import read_registry
+from topline.storage.runs.folders import RunRecord, list_runs
+from topline.storage.stores.lease import Lease, held_lease
+from topline.storage.stores.opening import Store, open_store
+from topline.storage.stores.urls import join
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.demo import write_digits
-from pipeline.evaluation import Evaluation, evaluate_model
-from pipeline.extraction import extract
-from pipeline.multilabel_evaluation import MultilabelEvaluation
-from pipeline.report import write_report
-from pipeline.run_config import RunConfig
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import TrainResult, train
-from pipeline.training_plan import fingerprint, settled
-from storage.features import Dataset
-from storage.models import list_models
-from storage.runs import read_run
-from storage.schema import SPLITS
-from storage.stores import Store, open_store
-from storage.urls import join
+from topline.pipeline.evaluation.accuracy import Evaluation, evaluate_model
+from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
+from topline.pipeline.images.demo import write_digits
+from topline.pipeline.ingest.extraction import extract
+from topline.pipeline.options.run import RunConfig
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.report.document import write_report
+from topline.pipeline.training.plan import fingerprint, settled
+from topline.pipeline.training.session import TrainResult, train
+from topline.storage.datasets.features import Dataset
+from topline.storage.models.records import list_models
+from topline.storage.runs.folders import read_run
+from topline.storage.schema import SPLITS
+from topline.storage.stores.opening import Store, open_store
+from topline.storage.stores.urls import join
 
 if TYPE_CHECKING:
     from distributed import Client
 
-    from pipeline.progress import Progress
+    from topline.pipeline.progress import Progress
 
 logger = logging.getLogger(__name__)
 

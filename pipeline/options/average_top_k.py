@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import ConfigError
-from solvers.risks import MEAN_RISK, AverageTopK, Risk
+from topline.pipeline.errors import ConfigError
+from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
 
 if TYPE_CHECKING:
-    from pipeline.train_config import TrainConfig
+    from topline.pipeline.options.train import TrainConfig
 
 
 def top_count(config: Mapping[str, Any], n: int) -> float | None:

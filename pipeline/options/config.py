@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from pipeline.errors import ConfigError
-from pipeline.ingest_config import ExtractConfig, ImportConfig, PredictConfig
-from pipeline.promotion_rule import PromotionRule
-from pipeline.retrain_config import RetrainConfig, RetrainOptions
-from pipeline.run_config import JobOptions, RunConfig
-from pipeline.sweep_config import SweepConfig
-from pipeline.train_config import ClusterConfig, EvaluateConfig, TrainConfig
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.options.ingest import ExtractConfig, ImportConfig, PredictConfig
+from topline.pipeline.options.promotion import PromotionRule
+from topline.pipeline.options.retrain import RetrainConfig, RetrainOptions
+from topline.pipeline.options.run import JobOptions, RunConfig
+from topline.pipeline.options.sweep import SweepConfig
+from topline.pipeline.options.train import ClusterConfig, EvaluateConfig, TrainConfig
 
 __all__ = [
     "SECTIONS",

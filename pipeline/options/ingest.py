@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from pipeline.train_config import NonEmpty
+from topline.pipeline.options.train import NonEmpty
 
 
 class SplitConfig(BaseModel):

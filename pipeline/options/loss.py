@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import InputError
-from pipeline.train_config import K_BELOW_M, LOSSES_WITH_K, TrainConfig
-from solvers.losses import Loss, make_loss
+from topline.pipeline.errors import InputError
+from topline.pipeline.options.train import K_BELOW_M, LOSSES_WITH_K, TrainConfig
+from topline.solvers.losses import Loss, make_loss
 
 DEFAULT_K = 5
 

@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipeline.errors import ConfigError
-from pipeline.ingest_config import ExtractConfig
-from pipeline.promotion_rule import PromotionRule
-from pipeline.train_config import NonEmpty, TrainConfig
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.options.ingest import ExtractConfig
+from topline.pipeline.options.promotion import PromotionRule
+from topline.pipeline.options.train import NonEmpty, TrainConfig
 
 
 class RetrainOptions(BaseModel):

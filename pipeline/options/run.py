@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipeline.ingest_config import ExtractConfig
-from pipeline.train_config import EvaluateConfig, NonEmpty, TrainConfig
+from topline.pipeline.options.ingest import ExtractConfig
+from topline.pipeline.options.train import EvaluateConfig, NonEmpty, TrainConfig
 
 
 class JobOptions(BaseModel):

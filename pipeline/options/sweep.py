@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from pipeline.train_config import LOSSES_WITH_K, NonEmpty, TrainConfig, Weights
+from topline.pipeline.options.train import LOSSES_WITH_K, NonEmpty, TrainConfig, Weights
 
 Rule = Literal["race", "certificate", "none"]
 

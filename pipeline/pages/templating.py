@@ -6,13 +6,13 @@ import functools
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from pipeline.report_numbers import count, duration, number, percent
+from topline.pipeline.pages.numbers import count, duration, number, percent
 
 
 def page_environment() -> Environment:
     """Give what makes templates, with the filters by which all pages write their numbers."""
     environment = Environment(
-        loader=PackageLoader("pipeline", "templates"),
+        loader=PackageLoader("topline.pipeline.pages", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import ConfigError
-from pipeline.ingest_config import PredictConfig
-from storage.models import ModelRecord
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.options.ingest import PredictConfig
+from topline.storage.models.records import ModelRecord
 
 
 @dataclass(frozen=True)

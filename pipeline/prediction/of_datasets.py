@@ -16,23 +16,23 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from pipeline.choosing import Choice
-from pipeline.cluster import open_cluster
-from pipeline.dask_calls import Call, WorkerCalls, WorkersLost
-from pipeline.errors import ClusterError, InputError
-from pipeline.ingest_config import PredictConfig
-from pipeline.prediction_table import write_table
-from pipeline.progress import Progress
-from pipeline.stored_model import StoredModel
-from pipeline.train_config import ClusterConfig
-from storage.derived import derived_key
-from storage.features import Dataset
-from storage.files import FileEntry
-from storage.predictions import (
+from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.errors import ClusterError, InputError
+from topline.pipeline.options.ingest import PredictConfig
+from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.prediction.decision_rule import Choice
+from topline.pipeline.prediction.table import write_table
+from topline.pipeline.progress import Progress
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.storage.datasets.derived import derived_key
+from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.predictions import (
     PredictionsDraft,
     find_predictions,
 )
-from storage.stores import open_store
+from topline.storage.stores.files import FileEntry
+from topline.storage.stores.opening import open_store
 
 logger = logging.getLogger(__name__)
 

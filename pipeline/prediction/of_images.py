@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.backbones import Backbone, Network, backbone_of_spec
-from pipeline.choosing import Choice
-from pipeline.errors import ConfigError, InputError
-from pipeline.extraction_unit import Describer, ImageRow, opened
-from pipeline.ingest_config import PredictConfig
-from pipeline.progress import Progress
-from pipeline.sources import list_images
-from pipeline.stored_model import StoredModel
+from topline.pipeline.backbones import Backbone, Network, backbone_of_spec
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.images.sources import list_images
+from topline.pipeline.ingest.unit import Describer, ImageRow, opened
+from topline.pipeline.options.ingest import PredictConfig
+from topline.pipeline.prediction.decision_rule import Choice
+from topline.pipeline.progress import Progress
+from topline.pipeline.rows.stored_model import StoredModel
 
 
 @dataclass(frozen=True)

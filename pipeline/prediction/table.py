@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from storage.errors import DiskFullError
-from storage.features import Dataset
-from storage.predictions import StoredPredictions
+from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.predictions import StoredPredictions
+from topline.storage.errors import DiskFullError
 
 
 def write_table(found: StoredPredictions, dataset: Dataset, path: Path) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from pipeline.arff_header import (
+from topline.pipeline.errors import InputError
+from topline.pipeline.readers.arff_header import (
     Attribute,
     read_header,
     set_attributes,
@@ -19,8 +20,7 @@ from pipeline.arff_header import (
     split_values,
     unquoted,
 )
-from pipeline.errors import InputError
-from pipeline.text_rows import TextRows, line_blocks
+from topline.pipeline.readers.text_rows import TextRows, line_blocks
 
 FEATURE, MEMBER, SINGLE = range(3)
 

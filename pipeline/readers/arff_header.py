@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import InputError
-from pipeline.feature_files import LABEL_NAMES
-from pipeline.text_rows import line_blocks
+from topline.pipeline.errors import InputError
+from topline.pipeline.readers.features import LABEL_NAMES
+from topline.pipeline.readers.text_rows import line_blocks
 
 NUMBERS = ("numeric", "real", "integer")
 

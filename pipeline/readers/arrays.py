@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from pipeline.errors import InputError
-from pipeline.feature_files import FEATURE_NAMES, LABEL_NAMES, FeatureFile, check_matrix, pick
+from topline.pipeline.errors import InputError
+from topline.pipeline.readers.features import FEATURE_NAMES, LABEL_NAMES, FeatureFile, check_matrix, pick
 
 SKIP_BYTES = 1 << 20
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, vstack
 
-from pipeline.errors import InputError
-from pipeline.feature_files import SEVERAL, FeatureFile, Rows
-from pipeline.libsvm import LibsvmFeatures
+from topline.pipeline.errors import InputError
+from topline.pipeline.readers.features import SEVERAL, FeatureFile, Rows
+from topline.pipeline.readers.libsvm import LibsvmFeatures
 
 
 class JoinedFeatures(FeatureFile):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from pipeline.errors import InputError
+from topline.pipeline.errors import InputError
 
 FEATURE_NAMES = ("features", "X", "x", "embeddings", "embedding", "data", "arr_0")
 LABEL_NAMES = ("labels", "label", "y", "Y", "targets", "target", "class")
@@ -81,10 +81,10 @@ def open_features(
     else as LIBSVM text (also .gz); a folder in the layout of clip-retrieval (img_emb/*.npy,
     metadata/*.parquet).  `label_attributes` are those of an ARFF file that are labels.
     """
-    from pipeline.arff import ArffFeatures
-    from pipeline.feature_arrays import HdfFeatures, NpyFeatures, open_npz
-    from pipeline.feature_tables import ClipFolder, ParquetFeatures
-    from pipeline.libsvm import LibsvmFeatures
+    from topline.pipeline.readers.arff import ArffFeatures
+    from topline.pipeline.readers.arrays import HdfFeatures, NpyFeatures, open_npz
+    from topline.pipeline.readers.libsvm import LibsvmFeatures
+    from topline.pipeline.readers.tables import ClipFolder, ParquetFeatures
 
     if not path.exists():
         raise InputError(f"there are no features at {path}: check --features")

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import InputError
-from pipeline.feature_files import SEVERAL
-from pipeline.label_files import word
-from solvers.label_sets import LabelSets
-from storage.dataset_info import DatasetInfo
-from storage.label_sets import LabelSetTable
+from topline.pipeline.errors import InputError
+from topline.pipeline.readers.features import SEVERAL
+from topline.pipeline.readers.labels import word
+from topline.solvers.losses.label_sets import LabelSets
+from topline.storage.datasets.info import DatasetInfo
+from topline.storage.datasets.label_sets import LabelSetTable
 
 NAMED_ROWS = 3
 

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import load_npz
 
-from pipeline.errors import InputError
-from pipeline.feature_files import LABEL_NAMES
-from pipeline.image_items import split_name
-from storage.schema import SPLITS
+from topline.pipeline.errors import InputError
+from topline.pipeline.images.items import split_name
+from topline.pipeline.readers.features import LABEL_NAMES
+from topline.storage.schema import SPLITS
 
 NAMED_ROWS = 3
 

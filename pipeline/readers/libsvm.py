@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from pipeline.errors import InputError
-from pipeline.text_rows import TextRows, line_blocks
+from topline.pipeline.errors import InputError
+from topline.pipeline.readers.text_rows import TextRows, line_blocks
 
 FORM = "a line is LABEL INDEX:VALUE INDEX:VALUE ... with rising indices"
 

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.errors import InputError
-from pipeline.feature_arrays import NpyFeatures
-from pipeline.feature_files import FEATURE_NAMES, LABEL_NAMES, FeatureFile, pick
+from topline.pipeline.errors import InputError
+from topline.pipeline.readers.arrays import NpyFeatures
+from topline.pipeline.readers.features import FEATURE_NAMES, LABEL_NAMES, FeatureFile, pick
 
 BATCH_ROWS = 4096
 ID_NAMES = ("sample_id", "image_path", "key")

@@ -12,8 +12,8 @@ from typing import IO
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from pipeline.errors import InputError
-from pipeline.feature_files import FeatureFile
+from topline.pipeline.errors import InputError
+from topline.pipeline.readers.features import FeatureFile
 
 BLOCK_LINES = 4096
 

@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.drift import Drift, drift_between
-from pipeline.errors import InputError
-from pipeline.evaluation import REPORTED_K, ranks_against_ties
-from pipeline.label_lists import single_labels_only
-from pipeline.model_summary import settings, summary
-from pipeline.paired import paired_accuracy
-from pipeline.partition import TrainingRows
-from pipeline.progress import Progress
-from pipeline.promotion import Evidence
-from pipeline.stored_model import StoredModel
-from storage.errors import IntegrityError
-from storage.features import Dataset
-from storage.models import ModelRecord, load_model
-from storage.registry import read_registry
-from storage.schema import SPLITS
-from storage.stores import open_store, split_url
+from topline.pipeline.errors import InputError
+from topline.pipeline.evaluation.accuracy import REPORTED_K, ranks_against_ties
+from topline.pipeline.progress import Progress
+from topline.pipeline.readers.label_sets import single_labels_only
+from topline.pipeline.registry.drift import Drift, drift_between
+from topline.pipeline.registry.mcnemar import paired_accuracy
+from topline.pipeline.registry.promotion import Evidence
+from topline.pipeline.registry.summary import settings, summary
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.storage.datasets.features import Dataset
+from topline.storage.errors import IntegrityError
+from topline.storage.models.records import ModelRecord, load_model
+from topline.storage.models.registry import read_registry
+from topline.storage.schema import SPLITS
+from topline.storage.stores.opening import open_store, split_url
 
 
 @dataclass(frozen=True)

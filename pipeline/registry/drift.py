@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from pipeline.errors import InputError
-from pipeline.partition import TrainingRows
+from topline.pipeline.errors import InputError
+from topline.pipeline.rows.partition import TrainingRows
 
 # A feature counts so much at most: one that was constant and now is not would drown all others.
 PSI_AT_MOST = 2.5

@@ -1,7 +1,8 @@
 """The model registry: who is champion, and the guarded ways in which that changes.
 
-Every change is a decision in the store's log (`storage.registry`), made in view of the standing that its
-guards were checked against: who decides at the same moment as somebody else gets a `ConflictError`.
+Every change is a decision in the store's log (`topline.storage.models.registry`), made in view of the
+standing that its guards were checked against: who decides at the same moment as somebody else gets a
+`ConflictError`.
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.comparison import feature_misfit, measure
-from pipeline.errors import GuardError, InputError
-from pipeline.evaluation import REPORTED_K
-from pipeline.progress import Progress
-from pipeline.promotion import Decision, Evidence, PromotionRule, decide
-from pipeline.stored_model import StoredModel
-from storage.dataset_checks import check_files
-from storage.errors import StorageError
-from storage.models import ModelRecord, delete_model, list_models, load_model
-from storage.registry import RegistryEntry, Standing, read_registry, record_decision
-from storage.stores import Store, open_store, split_url
-from storage.urls import join
+from topline.pipeline.errors import GuardError, InputError
+from topline.pipeline.evaluation.accuracy import REPORTED_K
+from topline.pipeline.progress import Progress
+from topline.pipeline.registry.comparison import feature_misfit, measure
+from topline.pipeline.registry.promotion import Decision, Evidence, PromotionRule, decide
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.storage.datasets.checks import check_files
+from topline.storage.errors import StorageError
+from topline.storage.models.records import ModelRecord, delete_model, list_models, load_model
+from topline.storage.models.registry import RegistryEntry, Standing, read_registry, record_decision
+from topline.storage.stores.opening import Store, open_store, split_url
+from topline.storage.stores.urls import join
 
 COMMAND_LINE = "command line"
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.drift import Drift
-from pipeline.paired import PairedAccuracy
-from pipeline.promotion_rule import PromotionRule
-from storage.models import ModelRecord
+from topline.pipeline.options.promotion import PromotionRule
+from topline.pipeline.registry.drift import Drift
+from topline.pipeline.registry.mcnemar import PairedAccuracy
+from topline.storage.models.records import ModelRecord
 
 __all__ = ["Decision", "Evidence", "PromotionRule", "decide"]
 

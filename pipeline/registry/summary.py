@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from storage.models import ModelRecord
+from topline.storage.models.records import ModelRecord
 
 
 def summary(record: ModelRecord) -> dict[str, Any]:

@@ -8,9 +8,9 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from pipeline.charts import Series, line_chart
-from pipeline.report_numbers import number
-from pipeline.run_view import RunView
+from topline.pipeline.pages.charts import Series, line_chart
+from topline.pipeline.pages.numbers import number
+from topline.pipeline.telemetry.run_view import RunView
 
 #: A chart with its title and what it is drawn over.
 Titled = tuple[str, str, Markup]

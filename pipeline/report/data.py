@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
 
-from pipeline.mistakes import ReadImage, WorstClass, worst_classes
-from pipeline.run_view import RunView, view_run
-from pipeline.stored_model import StoredModel
-from storage.errors import NotFoundError
-from storage.models import ModelRecord
+from topline.pipeline.evaluation.confusions import ReadImage, WorstClass, worst_classes
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.telemetry.run_view import RunView, view_run
+from topline.storage.errors import NotFoundError
+from topline.storage.models.records import ModelRecord
 
 REJECTED_SHOWN = 200
 

@@ -10,17 +10,17 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pipeline.charts import bar_chart
-from pipeline.evaluation import Evaluation
-from pipeline.multilabel_evaluation import MultilabelEvaluation
-from pipeline.originals import Originals
-from pipeline.report_charts import charts, work_charts
-from pipeline.report_data import ReportData, gather
-from pipeline.report_run import happenings, work_facts
-from pipeline.stored_model import StoredModel
-from pipeline.templating import template
-from storage.stores import open_store
-from storage.urls import join
+from topline.pipeline.evaluation.accuracy import Evaluation
+from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
+from topline.pipeline.images.source_images import Originals
+from topline.pipeline.pages.charts import bar_chart
+from topline.pipeline.pages.templating import template
+from topline.pipeline.report.charts import charts, work_charts
+from topline.pipeline.report.data import ReportData, gather
+from topline.pipeline.report.run import happenings, work_facts
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.storage.stores.opening import open_store
+from topline.storage.stores.urls import join
 
 TEMPLATE = "report.html.j2"
 

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from pipeline.report_numbers import amount, count, duration, percent
-from pipeline.run_view import RunView
+from topline.pipeline.pages.numbers import amount, count, duration, percent
+from topline.pipeline.telemetry.run_view import RunView
 
 MOST_HAPPENINGS = 50
 

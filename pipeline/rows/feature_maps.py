@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from pipeline.errors import ConfigError
+from topline.pipeline.errors import ConfigError
 
 Float32Array = NDArray[np.float32]
 Map = Callable[[Float32Array], Float32Array]

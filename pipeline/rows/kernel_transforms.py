@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import ConfigError
-from solvers.kernel_functions import RBFKernel
+from topline.pipeline.errors import ConfigError
+from topline.solvers.kernels.functions import RBFKernel
 
 Float32Array = NDArray[np.float32]
 

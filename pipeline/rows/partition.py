@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from pipeline.label_lists import solver_sets
-from pipeline.row_units import Rows, nbytes, no_rows, row_bytes, unit_rows, units_within
-from pipeline.train_config import BLOCKS_AT_MOST
-from solvers.label_sets import LabelSets
-from solvers.rows import as_rows, stacked
-from storage.features import Dataset
-from storage.schema import SPLITS
+from topline.pipeline.options.train import BLOCKS_AT_MOST
+from topline.pipeline.readers.label_sets import solver_sets
+from topline.pipeline.rows.read_batches import Rows, nbytes, no_rows, row_bytes, unit_rows, units_within
+from topline.solvers.core.rows import as_rows, stacked
+from topline.solvers.losses.label_sets import LabelSets
+from topline.storage.datasets.features import Dataset
+from topline.storage.schema import SPLITS
 
 # Rows of so many bytes are transformed at once.
 RUN_BYTES = 1 << 20

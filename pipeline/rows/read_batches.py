@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy.sparse import csr_matrix
 
-from storage.dataset_info import DatasetInfo
-from storage.features import Dataset
+from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.info import DatasetInfo
 
 #: Rows of features: an array (r, d), or a CSR matrix where the dataset is sparse.
 Rows: TypeAlias = Any

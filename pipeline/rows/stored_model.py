@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse, vstack
 
-from pipeline.errors import InputError
-from pipeline.partition import TrainingRows
-from pipeline.transforms import Transforms
-from solvers.kernel_functions import Kernel
-from solvers.kernel_problem import KernelExpansion
-from solvers.kernel_registry import kernel_from_dict
-from storage.errors import NotFoundError
-from storage.features import Dataset
-from storage.models import Model, load_model
+from topline.pipeline.errors import InputError
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows.transforms import Transforms
+from topline.solvers.kernels.functions import Kernel
+from topline.solvers.kernels.problem import KernelExpansion
+from topline.solvers.kernels.registry import kernel_from_dict
+from topline.storage.datasets.features import Dataset
+from topline.storage.errors import NotFoundError
+from topline.storage.models.records import Model, load_model
 
 
 @dataclass(frozen=True, eq=False)

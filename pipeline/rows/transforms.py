@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from pipeline.errors import ConfigError
-from pipeline.feature_maps import ChiSquared, Hellinger, Power
-from pipeline.kernel_transforms import Fourier, Nystroem
-from pipeline.row_kernels import squared_norms
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.rows.feature_maps import ChiSquared, Hellinger, Power
+from topline.pipeline.rows.jit import squared_norms
+from topline.pipeline.rows.kernel_transforms import Fourier, Nystroem
 
 Float32Array = NDArray[np.float32]
 Tiles = Callable[[], Iterable[Any]]

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, vstack
 
-from pipeline.partition import TrainingRows
-from pipeline.transforms import Transforms
-from storage.features import Dataset
-from storage.stores import open_store
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows.transforms import Transforms
+from topline.storage.datasets.features import Dataset
+from topline.storage.stores.opening import open_store
 
 Labels = NDArray[np.int32]
 

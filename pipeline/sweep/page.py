@@ -6,14 +6,14 @@ import math
 
 from markupsafe import Markup
 
-from pipeline.charts import Series, line_chart
-from pipeline.sweep_config import Variant
-from pipeline.sweep_result import SweepCell, SweepResult
-from pipeline.templating import template
-from storage.records import now
-from storage.stores import Store
-from storage.sweeps import sweep_folder
-from storage.urls import join
+from topline.pipeline.options.sweep import Variant
+from topline.pipeline.pages.charts import Series, line_chart
+from topline.pipeline.pages.templating import template
+from topline.pipeline.sweep.result import SweepCell, SweepResult
+from topline.storage.records import now
+from topline.storage.runs.sweeps import sweep_folder
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 TEMPLATE = "sweep.html.j2"
 

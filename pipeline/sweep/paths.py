@@ -1,12 +1,12 @@
 """One path of C on one fold, taken further a round at a time: the unit of work of a sweep.
 
 A round asks for some cells of the path with a relative gap each.  In the first one each cell starts from the
-dual variables of the next smaller C, which are feasible whatever C is (`solvers.warm_start`).  Later it goes
-on from where the last round left it, or again from the smaller C, which is more exact by now: that is the
-better start where the duals hardly depend on C, though their gap may be a little larger, because what a
-coarse solution lacks comes slowest.  What a path has reached stays in the process that took it there; a task
-names every round so far, so that any other process comes to the same numbers by taking them again, and one
-that has taken the last round already gives its answer again.
+dual variables of the next smaller C, which are feasible whatever C is (`topline.solvers.run.warm_start`).
+Later it goes on from where the last round left it, or again from the smaller C, which is more exact by now:
+that is the better start where the duals hardly depend on C, though their gap may be a little larger, because
+what a coarse solution lacks comes slowest.  What a path has reached stays in the process that took it there;
+a task names every round so far, so that any other process comes to the same numbers by taking them again, and
+one that has taken the last round already gives its answer again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from pipeline.blas_threads import BlasThreads
-from pipeline.errors import InterruptedRunError
-from pipeline.loss_choice import chosen_loss
-from pipeline.sweep_bounds import ball_radius, count_hits
-from pipeline.sweep_folds import FoldData, FoldSource, fold_data
-from pipeline.train_config import TrainConfig
-from solvers.api import solve
-from solvers.executor import SerialExecutor
-from solvers.iteration import Callback
-from solvers.problem import squared_norm
-from solvers.state import IterationRecord, SolveResult, SolverState
+from topline.pipeline.blas_threads import BlasThreads
+from topline.pipeline.errors import InterruptedRunError
+from topline.pipeline.options.loss import chosen_loss
+from topline.pipeline.options.train import TrainConfig
+from topline.pipeline.sweep.bounds import ball_radius, count_hits
+from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data
+from topline.solvers.core.problem import squared_norm
+from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
+from topline.solvers.executors.local import SerialExecutor
+from topline.solvers.run.api import solve
+from topline.solvers.run.loop import Callback
 
 #: How many times the gap that is asked for a cell is looked at on its way.
 EARLIER = 3.0

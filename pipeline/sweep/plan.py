@@ -10,20 +10,20 @@ import numpy as np
 import psutil
 from pydantic import ValidationError
 
-from pipeline.errors import ConfigError, InputError
-from pipeline.label_lists import single_labels_only
-from pipeline.loss_choice import chosen_loss
-from pipeline.partition import TrainingRows
-from pipeline.sweep_config import Cell, SweepConfig, Variant
-from pipeline.sweep_folds import FoldSource
-from pipeline.train_config import TrainConfig
-from pipeline.training_plan import settled
-from solvers.method_registry import method_named
-from solvers.problem import Problem
-from storage.errors import MismatchError
-from storage.features import Dataset
-from storage.stores import Store, open_store
-from storage.sweeps import create_sweep, read_sweep
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.options.loss import chosen_loss
+from topline.pipeline.options.sweep import Cell, SweepConfig, Variant
+from topline.pipeline.options.train import TrainConfig
+from topline.pipeline.readers.label_sets import single_labels_only
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.sweep.folds import FoldSource
+from topline.pipeline.training.plan import settled
+from topline.solvers.core.problem import Problem
+from topline.solvers.methods.registry import method_named
+from topline.storage.datasets.features import Dataset
+from topline.storage.errors import MismatchError
+from topline.storage.runs.sweeps import create_sweep, read_sweep
+from topline.storage.stores.opening import Store, open_store
 
 logger = logging.getLogger(__name__)
 

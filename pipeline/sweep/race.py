@@ -2,10 +2,11 @@
 
 Two kinds of reasons end a cell before its tolerance.
 
-*Certificate.*  `pipeline.sweep_bounds` gives hits that the exact solution of every fold has at least and at
-most; summed over the folds they bound the cross-validated accuracy.  A cell whose upper bound lies below
-another's lower bound is out, and one whose bounds lie within half a standard error of each other is finished.
-Nothing is assumed.  As the radius is a share sqrt(gap) of |W|, this takes relative gaps of 1e-5 and less.
+*Certificate.*  `topline.pipeline.sweep.bounds` gives hits that the exact solution of every fold has at least
+and at most; summed over the folds they bound the cross-validated accuracy.  A cell whose upper bound lies
+below another's lower bound is out, and one whose bounds lie within half a standard error of each other is
+finished.  Nothing is assumed.  As the radius is a share sqrt(gap) of |W|, this takes relative gaps of 1e-5
+and less.
 
 *Race.*  Long before, the accuracies themselves hardly move.  A cell is finished when a gap at least
 `FACTOR` times smaller has moved its accuracy by half a standard error at most, and out when some cell
@@ -31,10 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from pipeline.sweep_bounds import HitCount
-from pipeline.sweep_config import Cell, Rule
-from pipeline.sweep_paths import Measurement
-from solvers.stopping import Status
+from topline.pipeline.options.sweep import Cell, Rule
+from topline.pipeline.sweep.bounds import HitCount
+from topline.pipeline.sweep.paths import Measurement
+from topline.solvers.core.stopping import Status
 
 #: The relative gap of the first round, and by how much each further round makes a cell's own smaller.
 FIRST_GAP = 0.1

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from pipeline.sweep_config import Variant
-from pipeline.sweep_plan import SweepPlan
-from pipeline.sweep_race import Standing, best_cell, simplest_cell
-from pipeline.training import TrainResult
+from topline.pipeline.options.sweep import Variant
+from topline.pipeline.sweep.plan import SweepPlan
+from topline.pipeline.sweep.race import Standing, best_cell, simplest_cell
+from topline.pipeline.training.session import TrainResult
 
 
 @dataclass(frozen=True)

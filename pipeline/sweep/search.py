@@ -1,9 +1,9 @@
 """A sweep: C, k, losses and smoothings compared by cross-validation, each no further than it takes to tell.
 
 All cells advance in rounds.  A round takes every running cell to a smaller relative gap on every fold, each
-path of C a task of its own (`pipeline.sweep_paths`); then `pipeline.sweep_race` says which cells are finished
-and which can no longer win.  Every answer is in the store before it counts, so that a sweep that was stopped
-goes on from its last answer, and comes to the same decisions on the way.
+path of C a task of its own (`topline.pipeline.sweep.paths`); then `topline.pipeline.sweep.race` says which
+cells are finished and which can no longer win.  Every answer is in the store before it counts, so that a
+sweep that was stopped goes on from its last answer, and comes to the same decisions on the way.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from typing import Any
 from dask.system import CPU_COUNT
 from distributed import Client
 
-from pipeline.cluster import open_cluster
-from pipeline.errors import ClusterError, InputError, InterruptedRunError
-from pipeline.loss_choice import chosen_loss
-from pipeline.progress import Progress
-from pipeline.sweep_config import Cell, SweepConfig
-from pipeline.sweep_page import write_page
-from pipeline.sweep_paths import Measurement, PathTask, Round
-from pipeline.sweep_plan import SweepPlan, plan_sweep, variant_of
-from pipeline.sweep_race import Standing, best_cell, judged, next_gap
-from pipeline.sweep_result import SweepResult, concluded
-from pipeline.sweep_workers import DaskRunner, HereRunner, Runner
-from pipeline.train_config import ClusterConfig
-from pipeline.training import train
-from solvers.compiling import compile_kernels
-from storage.sweeps import add_answer, finish_sweep, read_answers
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
+from topline.pipeline.options.loss import chosen_loss
+from topline.pipeline.options.sweep import Cell, SweepConfig
+from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.progress import Progress
+from topline.pipeline.sweep.page import write_page
+from topline.pipeline.sweep.paths import Measurement, PathTask, Round
+from topline.pipeline.sweep.plan import SweepPlan, plan_sweep, variant_of
+from topline.pipeline.sweep.race import Standing, best_cell, judged, next_gap
+from topline.pipeline.sweep.result import SweepResult, concluded
+from topline.pipeline.sweep.workers import DaskRunner, HereRunner, Runner
+from topline.pipeline.training.session import train
+from topline.solvers.run.compiling import compile_kernels
+from topline.storage.runs.sweeps import add_answer, finish_sweep, read_answers
 
 # Path and fold of an answer.
 Place = tuple[int, int]

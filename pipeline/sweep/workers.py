@@ -9,9 +9,9 @@ from typing import Protocol
 
 from distributed import Client
 
-from pipeline.dask_calls import Call, WorkerCalls, WorkersLost
-from pipeline.sweep_folds import forget_folds
-from pipeline.sweep_paths import Measurement, PathTask, advance_paths, forget_paths
+from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
+from topline.pipeline.sweep.folds import forget_folds
+from topline.pipeline.sweep.paths import Measurement, PathTask, advance_paths, forget_paths
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers.kept_rounds import KeptRounds
+from topline.solvers.core.history_thinning import KeptRounds
 
 # Fewer rounds than this show no law.
 LEAST_ROUNDS = 6

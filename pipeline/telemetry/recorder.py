@@ -6,17 +6,17 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from solvers.state import IterationRecord
-from storage.history import HistoryWriter
-from storage.schema import HISTORY_ENCODING, encoding
-from storage.stores import Store
+from topline.solvers.core.state import IterationRecord
+from topline.storage.runs.history import HistoryWriter
+from topline.storage.schema import HISTORY_ENCODING, encoding
+from topline.storage.stores.opening import Store
 
 # Rounds that are shorter are written together.
 WRITE_SECONDS = 0.5
 
 
 class RunHistory:
-    """Appends to a run's history: `storage.history` says what.
+    """Appends to a run's history: `topline.storage.runs.history` says what.
 
     `remote` is whether workers are processes elsewhere, which come and go.
     """

@@ -12,13 +12,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.forecast import TimeLeft, time_left
-from pipeline.run_table import RunTable
-from pipeline.worker_lanes import WorkerLane, WorkerLanes
-from storage.errors import IntegrityError
-from storage.history import HistoryReader
-from storage.runs import read_run
-from storage.stores import Store
+from topline.pipeline.telemetry.forecast import TimeLeft, time_left
+from topline.pipeline.telemetry.run_table import RunTable
+from topline.pipeline.telemetry.timeline import WorkerLane, WorkerLanes
+from topline.storage.errors import IntegrityError
+from topline.storage.runs.folders import read_run
+from topline.storage.runs.history import HistoryReader
+from topline.storage.stores.opening import Store
 
 #: "running" and "publishing" also where the process was killed: then `heard` stays where it is.
 Stage: TypeAlias = Literal["waiting", "running", "publishing", "stopped", "finished"]
@@ -30,7 +30,7 @@ _BATCH = 4096
 
 @dataclass(frozen=True)
 class RunEvent:
-    """What happened between two rounds: `kind` and `facts` as in `storage.history`, `after` which round."""
+    """What happened between two rounds: `kind` and `facts` as in `storage.runs.history`, after round `after`."""
 
     kind: str
     at: float
@@ -51,7 +51,8 @@ class RunView:
     begun, heard : when its first and its last record were written, seconds since 1970; None before that.
     rounds : rounds done so far.
     repeated : rounds that were done again after a loss or a crash, over all of the run.
-    columns : `pipeline.run_table.COLUMNS`, each (rows,), rounds ascending; many rounds are thinned so that
+    columns : `topline.pipeline.telemetry.run_table.COLUMNS`, each (rows,), rounds ascending; many rounds are
+    thinned so that
         all peaks stay, and a row then has the seconds and bytes of those before it that are left out.
     workers : who worked, and when.
     events : the latest ones, oldest first.

@@ -12,19 +12,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.forecast import Forecast, TimeLeft
-from pipeline.interrupts import StopFlag
-from pipeline.progress import Progress
-from pipeline.run_history import RunHistory
-from solvers.executor import Executor, SerialExecutor
-from solvers.orders import Commit
-from solvers.state import IterationRecord, SolverState
-from storage.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
-from storage.dual_parts import DualSource, DualWriter, StoredDuals
-from storage.errors import StorageError
-from storage.files import FileEntry
-from storage.run_lock import RunLock
-from storage.stores import Store
+from topline.pipeline.interrupts import StopFlag
+from topline.pipeline.progress import Progress
+from topline.pipeline.telemetry.forecast import Forecast, TimeLeft
+from topline.pipeline.telemetry.recorder import RunHistory
+from topline.solvers.core.requests import Commit
+from topline.solvers.core.state import IterationRecord, SolverState
+from topline.solvers.executors.local import Executor, SerialExecutor
+from topline.storage.arrays.dual_parts import DualSource, DualWriter, StoredDuals
+from topline.storage.errors import StorageError
+from topline.storage.runs.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
+from topline.storage.runs.lock import RunLock
+from topline.storage.stores.files import FileEntry
+from topline.storage.stores.opening import Store
 
 logger = logging.getLogger(__name__)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from pipeline.average_top import check_average_top, chosen_risk
-from pipeline.errors import ConfigError, InputError
-from pipeline.partition import TrainingRows
-from pipeline.train_config import TrainConfig
-from solvers.losses import Loss, MultilabelSoftmax
-from solvers.method_registry import method_named
-from solvers.problem import Problem
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.options.average_top_k import check_average_top, chosen_risk
+from topline.pipeline.options.train import TrainConfig
+from topline.pipeline.rows.partition import TrainingRows
+from topline.solvers.core.problem import Problem
+from topline.solvers.losses import Loss, MultilabelSoftmax
+from topline.solvers.methods.registry import method_named
 
 logger = logging.getLogger(__name__)
 

@@ -8,17 +8,23 @@ from contextlib import contextmanager
 from dask.system import CPU_COUNT
 from distributed import Client
 
-from pipeline.cluster import open_cluster, takes_processes, worker_count
-from pipeline.dask_executor import DaskExecutor
-from pipeline.dask_page import announce
-from pipeline.interrupts import StopFlag
-from pipeline.kernel_training import with_factor
-from pipeline.memory_plan import MemoryPlan, ProblemSize, memory_limit, plan_memory, plan_on_workers
-from pipeline.partition import CachedRows, TrainingRows
-from pipeline.progress import Progress
-from pipeline.train_config import ClusterConfig
-from pipeline.training_plan import TrainingPlan
-from solvers.executor import Executor, ThreadExecutor
+from topline.pipeline.cluster.connection import open_cluster, takes_processes, worker_count
+from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.cluster.memory_plan import (
+    MemoryPlan,
+    ProblemSize,
+    memory_limit,
+    plan_memory,
+    plan_on_workers,
+)
+from topline.pipeline.cluster.run_events import announce
+from topline.pipeline.interrupts import StopFlag
+from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.progress import Progress
+from topline.pipeline.rows.partition import CachedRows, TrainingRows
+from topline.pipeline.training.kernel_training import with_factor
+from topline.pipeline.training.plan import TrainingPlan
+from topline.solvers.executors.local import Executor, ThreadExecutor
 
 
 @contextmanager

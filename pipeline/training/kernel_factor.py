@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.partition import TrainingRows
-from storage.array_reader import ArrayReader
-from storage.features import Dataset
-from storage.kernels import StoredKernel
-from storage.label_sets import LabelSetTable
-from storage.schema import SPLITS
+from topline.pipeline.rows.partition import TrainingRows
+from topline.storage.arrays.reader import ArrayReader
+from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.kernels import StoredKernel
+from topline.storage.datasets.label_sets import LabelSetTable
+from topline.storage.schema import SPLITS
 
 
 class FactorDataset(Dataset):

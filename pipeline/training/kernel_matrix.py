@@ -1,8 +1,8 @@
 """The exact kernel matrix of the training rows: computed by tiles, factored, and kept in the store.
 
 A task computes a run of whole shards, row tile by column tile, and writes them where it runs: on the workers,
-or here where there are none.  The factor is computed here (`solvers.kernel_features`); its rows are what
-training reads in place of the features.
+or here where there are none.  The factor is computed here (`topline.solvers.kernels.factor`); its rows are
+what training reads in place of the features.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from distributed import Client, fire_and_forget, wait
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from pipeline.errors import ClusterError, ConfigError
-from pipeline.partition import TrainingRows
-from pipeline.progress import Progress
-from pipeline.transforms import Transforms
-from solvers.kernel_features import ARRAYS, factor
-from solvers.kernel_functions import Kernel
-from solvers.rows import as_rows
-from storage.chunking import Span
-from storage.derived import derived_key
-from storage.files import FileEntry
-from storage.fingerprint import digest_array
-from storage.kernels import KernelDraft, StoredKernel, find_kernel
+from topline.pipeline.errors import ClusterError, ConfigError
+from topline.pipeline.progress import Progress
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows.transforms import Transforms
+from topline.solvers.core.rows import as_rows
+from topline.solvers.kernels.factor import ARRAYS, factor
+from topline.solvers.kernels.functions import Kernel
+from topline.storage.arrays.chunking import Span
+from topline.storage.datasets.derived import derived_key
+from topline.storage.datasets.kernels import KernelDraft, StoredKernel, find_kernel
+from topline.storage.fingerprint import digest_array
+from topline.storage.stores.files import FileEntry
 
 logger = logging.getLogger(__name__)
 

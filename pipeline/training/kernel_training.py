@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from distributed import Client
 
-from pipeline.errors import ConfigError, InterruptedRunError
-from pipeline.interrupts import StopFlag
-from pipeline.kernel_matrix import StopAskedError, kernel_of_rows, refuse_size
-from pipeline.kernel_rows import FactorDataset, MatrixRows
-from pipeline.partition import TrainingRows
-from pipeline.progress import Progress
-from pipeline.train_config import TrainConfig
-from solvers.executor import Executor
-from solvers.kernel_functions import ChiSquaredKernel, Kernel
-from solvers.kernel_problem import values_on_matrix
-from solvers.kernel_registry import make_kernel
-from solvers.method_registry import method_named
-from solvers.problem import Problem
-from solvers.rows import as_rows
-from solvers.state import SolveResult
-from solvers.stopping import Status
+from topline.pipeline.errors import ConfigError, InterruptedRunError
+from topline.pipeline.interrupts import StopFlag
+from topline.pipeline.options.train import TrainConfig
+from topline.pipeline.progress import Progress
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.training.kernel_factor import FactorDataset, MatrixRows
+from topline.pipeline.training.kernel_matrix import StopAskedError, kernel_of_rows, refuse_size
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.rows import as_rows
+from topline.solvers.core.state import SolveResult
+from topline.solvers.core.stopping import Status
+from topline.solvers.executors.local import Executor
+from topline.solvers.kernels.functions import ChiSquaredKernel, Kernel
+from topline.solvers.kernels.problem import values_on_matrix
+from topline.solvers.kernels.registry import make_kernel
+from topline.solvers.methods.registry import method_named
 
 if TYPE_CHECKING:
-    from pipeline.training_plan import TrainingPlan
+    from topline.pipeline.training.plan import TrainingPlan
 
 
 def planned_kernel(config: TrainConfig, rows: TrainingRows) -> Kernel | None:

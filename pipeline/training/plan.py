@@ -13,28 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from pipeline.average_top import chosen_risk
-from pipeline.checkpointing import RunPlace
-from pipeline.errors import ConfigError
-from pipeline.kernel_training import planned_kernel
-from pipeline.loss_choice import chosen_loss, read_margins, settled_k
-from pipeline.partition import TrainingRows
-from pipeline.starting_point import StartingPoint, starting_point
-from pipeline.train_config import TrainConfig
-from pipeline.training_checks import check_labels, check_problem
-from pipeline.transforms import Transforms
-from solvers.kernel_functions import Kernel
-from solvers.label_sets import LabelSets
-from solvers.losses import Loss
-from solvers.method_registry import MethodSpec, method_named
-from solvers.risks import Risk
-from storage.checkpoints import latest_checkpoint
-from storage.errors import MismatchError
-from storage.features import Dataset
-from storage.kernels import StoredKernel
-from storage.models import ModelRecord
-from storage.runs import create_run, read_run
-from storage.stores import Store, open_store
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.options.average_top_k import chosen_risk
+from topline.pipeline.options.loss import chosen_loss, read_margins, settled_k
+from topline.pipeline.options.train import TrainConfig
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows.transforms import Transforms
+from topline.pipeline.training.checkpointing import RunPlace
+from topline.pipeline.training.checks import check_labels, check_problem
+from topline.pipeline.training.kernel_training import planned_kernel
+from topline.pipeline.training.starting_point import StartingPoint, starting_point
+from topline.solvers.core.risks import Risk
+from topline.solvers.kernels.functions import Kernel
+from topline.solvers.losses import Loss
+from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.methods.registry import MethodSpec, method_named
+from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.kernels import StoredKernel
+from topline.storage.errors import MismatchError
+from topline.storage.models.records import ModelRecord
+from topline.storage.runs.checkpoints import latest_checkpoint
+from topline.storage.runs.folders import create_run, read_run
+from topline.storage.stores.opening import Store, open_store
 
 # Dual variables are stored with the model by default while they take no more than this.
 STORED_DUALS_BYTES = 256 << 20
@@ -54,7 +54,7 @@ class TrainingPlan:
 
     `config` is resolved: the dataset has its id, k its value.  `resumes` says whether checkpoints of `run_id`
     are to be looked for.  With a `kernel`, `factor` are the rows that training reads in place of features,
-    once `pipeline.kernel_training` has them.
+    once `topline.pipeline.training.kernel_training` has them.
     """
 
     config: TrainConfig

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.certificate_top import CUT_POINTS, CUT_SHARES, DUAL_W
-from pipeline.checkpointing import written_where_held
-from pipeline.training_plan import TrainingPlan
-from solvers.atoms import Atoms
-from solvers.executor import Executor
-from solvers.state import SolveResult
-from storage.models import save_model
+from topline.pipeline.certification.average_top_k import CUT_POINTS, CUT_SHARES, DUAL_W
+from topline.pipeline.training.checkpointing import written_where_held
+from topline.pipeline.training.plan import TrainingPlan
+from topline.solvers.core.state import SolveResult
+from topline.solvers.executors.local import Executor
+from topline.solvers.methods.atoms import Atoms
+from topline.storage.models.records import save_model
 
 
 def store_model(plan: TrainingPlan, executor: Executor, result: SolveResult) -> str:

@@ -11,34 +11,34 @@ from typing import Any
 
 from distributed import Client
 
-from pipeline.certification import Certificate, certify
-from pipeline.checkpointing import (
+from topline.pipeline.certification.recompute import Certificate, certify
+from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.errors import ClusterError, InterruptedRunError
+from topline.pipeline.interrupts import stop_on_signals
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.progress import Progress
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.training.checkpointing import (
     RunRecorder,
     find_checkpoint,
     load_state,
     save_state,
 )
-from pipeline.dask_executor import DaskExecutor
-from pipeline.errors import ClusterError, InterruptedRunError
-from pipeline.interrupts import stop_on_signals
-from pipeline.kernel_training import on_kernel
-from pipeline.model_storing import store_model
-from pipeline.partition import TrainingRows
-from pipeline.progress import Progress
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training_executor import open_executor
-from pipeline.training_plan import TrainingPlan, plan_training
-from solvers.api import solve
-from solvers.compiling import compile_kernels
-from solvers.errors import NonFiniteError, StateLostError
-from solvers.executor import Executor
-from solvers.risks import AverageTopK
-from solvers.state import SolveResult, SolverState
-from solvers.stopping import Status
-from storage.checkpoints import Checkpoint
-from storage.errors import AccessError, DiskFullError, IntegrityError, StorageError
-from storage.run_lock import RunLock, run_lock
-from storage.runs import finish_run
+from topline.pipeline.training.executor import open_executor
+from topline.pipeline.training.kernel_training import on_kernel
+from topline.pipeline.training.plan import TrainingPlan, plan_training
+from topline.pipeline.training.saving import store_model
+from topline.solvers.core.risks import AverageTopK
+from topline.solvers.core.state import SolveResult, SolverState
+from topline.solvers.core.stopping import Status
+from topline.solvers.errors import NonFiniteError, StateLostError
+from topline.solvers.executors.local import Executor
+from topline.solvers.run.api import solve
+from topline.solvers.run.compiling import compile_kernels
+from topline.storage.errors import AccessError, DiskFullError, IntegrityError, StorageError
+from topline.storage.runs.checkpoints import Checkpoint
+from topline.storage.runs.folders import finish_run
+from topline.storage.runs.lock import RunLock, run_lock
 
 logger = logging.getLogger(__name__)
 

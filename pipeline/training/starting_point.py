@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import InputError
-from pipeline.partition import TrainingRows
-from pipeline.stored_model import StoredModel
-from solvers.state import SolverState
-from storage.dual_parts import StoredDuals
-from storage.errors import IntegrityError
-from storage.urls import join
+from topline.pipeline.errors import InputError
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.solvers.core.state import SolverState
+from topline.storage.arrays.dual_parts import StoredDuals
+from topline.storage.errors import IntegrityError
+from topline.storage.stores.urls import join
 
 if TYPE_CHECKING:
-    from pipeline.training_plan import TrainingPlan
+    from topline.pipeline.training.plan import TrainingPlan
 
 RUN_BYTES = 16 << 20
 

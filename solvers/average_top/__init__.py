@@ -25,7 +25,7 @@ Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", N
 
 from __future__ import annotations
 
-from solvers.average_top.aggregates import (
+from topline.solvers.average_top.aggregates import (
     C_from_equation_3,
     C_from_svm,
     C_to_equation_3,
@@ -34,9 +34,9 @@ from solvers.average_top.aggregates import (
     top_weights,
     variational,
 )
-from solvers.average_top.certificate import certify
-from solvers.average_top.kernel_svm import minimise_with_kernel
-from solvers.average_top.losses import (
+from topline.solvers.average_top.certificate import certify
+from topline.solvers.average_top.kernel_svm import minimise_with_kernel
+from topline.solvers.average_top.losses import (
     INDIVIDUAL_LOSSES,
     Absolute,
     Hinge,
@@ -45,14 +45,14 @@ from solvers.average_top.losses import (
     Square,
     individual_loss,
 )
-from solvers.average_top.problem import (
+from topline.solvers.average_top.problem import (
     AverageTopProblem,
     AverageTopResult,
     Certificate,
     LowerBound,
 )
-from solvers.average_top.solving import minimise
-from solvers.average_top.stochastic import stochastic_gradient
+from topline.solvers.average_top.solving import minimise
+from topline.solvers.average_top.stochastic import stochastic_gradient
 
 __all__ = [
     "INDIVIDUAL_LOSSES",

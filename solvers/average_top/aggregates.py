@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.typing import Float64Array
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.typing import Float64Array
 
 
 def checked_k(k: Any, n: int) -> float:

@@ -2,8 +2,8 @@
 
 Every w gives a cut: the weights p of its k largest losses and their derivatives make a lower bound of P,
 known by W = -C X^T u and b alone.  The next w is where the best convex combination of all cuts has its
-minimum, a small quadratic program over the simplex.  In the language of `solvers.atoms` cuts are atoms with
-lam = 1/C, and this is Frank-Wolfe on (u, p) whose direction is the top k, fully corrective.
+minimum, a small quadratic program over the simplex.  In the language of `topline.solvers.methods.atoms` cuts
+are atoms with lam = 1/C, and this is Frank-Wolfe on (u, p) whose direction is the top k, fully corrective.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import math
 
 import numpy as np
 
-from solvers.atoms import Atoms
-from solvers.average_top.problem import AverageTopProblem, AverageTopResult, finished, settled
-from solvers.average_top.threads import blas_threads
-from solvers.simplex_qp import maximise_on_simplex
-from solvers.stopping import Status
-from solvers.typing import Float64Array
+from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult, finished, settled
+from topline.solvers.average_top.threads import blas_threads
+from topline.solvers.core.stopping import Status
+from topline.solvers.methods.atoms import Atoms
+from topline.solvers.methods.simplex_qp import maximise_on_simplex
+from topline.solvers.typing import Float64Array
 
 #: Cuts of weight 0 that are kept for a while: they often come back.
 _IDLE = 50

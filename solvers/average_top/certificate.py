@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.average_top.problem import AverageTopProblem, Certificate
-from solvers.average_top.solving import solve_problem
-from solvers.errors import InvalidProblemError, NonFiniteError
-from solvers.typing import Float64Array
+from topline.solvers.average_top.problem import AverageTopProblem, Certificate
+from topline.solvers.average_top.solving import solve_problem
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.typing import Float64Array
 
 #: Relative gap to which the bound of the worst rows is computed, and rounds that it may take.
 _TOL = 1e-8

@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from solvers.api import solve
-from solvers.average_top.kernel_svm import KernelResult as SignsKernelResult
-from solvers.average_top.kernel_svm import minimise_with_kernel
-from solvers.average_top.losses import INDIVIDUAL_LOSSES, IndividualLoss
-from solvers.average_top.problem import AverageTopResult
-from solvers.average_top.solving import minimise
-from solvers.errors import InvalidProblemError, NonFiniteError
-from solvers.estimator_kernels import KernelAttributes, one_of_two, with_intercept
-from solvers.estimator_support import positive, with_constant
-from solvers.kernel_problem import KernelExpansion, KernelResult
-from solvers.losses import LOSSES, MaxHinge, Softmax, make_loss
-from solvers.losses.base import Loss
-from solvers.problem import relative_gap
-from solvers.risks import AverageTopK
-from solvers.state import SolveResult
-from solvers.stopping import Status
-from solvers.typing import Float64Array, IntArray
+from topline.solvers.average_top.kernel_svm import KernelResult as SignsKernelResult
+from topline.solvers.average_top.kernel_svm import minimise_with_kernel
+from topline.solvers.average_top.losses import INDIVIDUAL_LOSSES, IndividualLoss
+from topline.solvers.average_top.problem import AverageTopResult
+from topline.solvers.average_top.solving import minimise
+from topline.solvers.core.problem import relative_gap
+from topline.solvers.core.risks import AverageTopK
+from topline.solvers.core.state import SolveResult
+from topline.solvers.core.stopping import Status
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.estimators.kernels import KernelAttributes, one_of_two, with_intercept
+from topline.solvers.estimators.support import positive, with_constant
+from topline.solvers.kernels.problem import KernelExpansion, KernelResult
+from topline.solvers.losses import LOSSES, MaxHinge, Softmax, make_loss
+from topline.solvers.losses.base import Loss
+from topline.solvers.run.api import solve
+from topline.solvers.typing import Float64Array, IntArray
 
 #: What the losses of two classes are called where there are more.
 _OF_CLASSES: dict[str, Loss] = {"hinge": MaxHinge(), "logistic": Softmax()}

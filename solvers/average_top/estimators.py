@@ -10,13 +10,13 @@ from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from solvers.average_top.estimator_support import AverageTopAttributes, loss_of_signs
-from solvers.average_top.losses import INDIVIDUAL_LOSSES, individual_loss
-from solvers.errors import InvalidProblemError
-from solvers.estimator_kernels import one_of_two
-from solvers.kernel_functions import Kernel
-from solvers.losses.base import Loss
-from solvers.typing import Float64Array
+from topline.solvers.average_top.estimator_support import AverageTopAttributes, loss_of_signs
+from topline.solvers.average_top.losses import INDIVIDUAL_LOSSES, individual_loss
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.estimators.kernels import one_of_two
+from topline.solvers.kernels.functions import Kernel
+from topline.solvers.losses.base import Loss
+from topline.solvers.typing import Float64Array
 
 
 # scikit-learn has no types.

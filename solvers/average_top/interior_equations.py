@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
-from solvers.average_top.losses import Pieces
-from solvers.average_top.problem import AverageTopProblem
-from solvers.typing import Float64Array
+from topline.solvers.average_top.losses import Pieces
+from topline.solvers.average_top.problem import AverageTopProblem
+from topline.solvers.typing import Float64Array
 
 #: Added to a diagonal of ones: of the size of rounding.
 _RIDGE = 1e-14

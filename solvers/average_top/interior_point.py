@@ -19,19 +19,19 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
-from solvers.average_top.interior_equations import InteriorPoint, mehrotra_step
-from solvers.average_top.losses import Pieces
-from solvers.average_top.problem import (
+from topline.solvers.average_top.interior_equations import InteriorPoint, mehrotra_step
+from topline.solvers.average_top.losses import Pieces
+from topline.solvers.average_top.problem import (
     AverageTopProblem,
     AverageTopResult,
     LowerBound,
     finished,
     settled,
 )
-from solvers.average_top.threads import blas_threads
-from solvers.rows import is_sparse
-from solvers.stopping import Status
-from solvers.typing import Float64Array
+from topline.solvers.average_top.threads import blas_threads
+from topline.solvers.core.rows import is_sparse
+from topline.solvers.core.stopping import Status
+from topline.solvers.typing import Float64Array
 
 #: Share of the way to the boundary that a step goes.
 _TO_BOUNDARY = 0.995

@@ -1,7 +1,7 @@
 """AT_k with kernels: any of the losses in the space of a kernel, and the AT_k-SVM in the paper's own terms.
 
 By the representer theorem f = sum_j c_j k(x_j, .) with c = -C u.  The problem is solved in the features of
-`solvers.kernel_features`, and certified on the kernel matrix itself:
+`topline.solvers.kernels.factor`, and certified on the kernel matrix itself:
 
     P(c) = AT_k(l(K c)) + c^T K c / (2 C),    D(u, b) = b - (C/2) u^T K u.
 
@@ -28,16 +28,16 @@ from typing import Any
 
 import numpy as np
 
-from solvers.average_top.aggregates import average_top, kth_largest
-from solvers.average_top.problem import AverageTopProblem, AverageTopResult, LowerBound
-from solvers.average_top.solving import solve_problem
-from solvers.average_top.threads import blas_threads
-from solvers.errors import InvalidProblemError
-from solvers.kernel_features import KernelFeatures
-from solvers.kernel_problem import KernelExpansion
-from solvers.problem import relative_gap
-from solvers.stopping import Status
-from solvers.typing import Float64Array
+from topline.solvers.average_top.aggregates import average_top, kth_largest
+from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult, LowerBound
+from topline.solvers.average_top.solving import solve_problem
+from topline.solvers.average_top.threads import blas_threads
+from topline.solvers.core.problem import relative_gap
+from topline.solvers.core.stopping import Status
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.kernels.factor import KernelFeatures
+from topline.solvers.kernels.problem import KernelExpansion
+from topline.solvers.typing import Float64Array
 
 #: Relative gap to go for: a few rounds beyond what is asked tell the support from the rest.
 _SHARP = 1e-10

@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from scipy.special import expit
 
-from solvers.errors import InvalidProblemError
-from solvers.typing import Float64Array
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,14 +19,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from solvers.average_top.aggregates import average_top, checked_k, top_weights
-from solvers.average_top.losses import IndividualLoss, Pieces, individual_loss
-from solvers.errors import InvalidProblemError, NonFiniteError
-from solvers.inputs import checked_rows
-from solvers.problem import HasGap, relative_gap
-from solvers.rows import is_sparse, nonfinite_rows
-from solvers.stopping import Status
-from solvers.typing import Float64Array
+from topline.solvers.average_top.aggregates import average_top, checked_k, top_weights
+from topline.solvers.average_top.losses import IndividualLoss, Pieces, individual_loss
+from topline.solvers.core.inputs import checked_rows
+from topline.solvers.core.problem import HasGap, relative_gap
+from topline.solvers.core.rows import is_sparse, nonfinite_rows
+from topline.solvers.core.stopping import Status
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.typing import Float64Array
 
 #: w = 0 is taken for the optimum where its value is certified to this share.
 _ZERO = 1e-9

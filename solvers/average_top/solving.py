@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from solvers.average_top.bundle import bundle
-from solvers.average_top.interior_point import interior_point
-from solvers.average_top.problem import AverageTopProblem, AverageTopResult
-from solvers.errors import InvalidProblemError
-from solvers.stopping import StoppingCriteria
+from topline.solvers.average_top.bundle import bundle
+from topline.solvers.average_top.interior_point import interior_point
+from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult
+from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.errors import InvalidProblemError
 
 #: Multiplications a round, and bytes of dense features, up to which "auto" takes the interior point.
 _MULTIPLICATIONS = 2e10

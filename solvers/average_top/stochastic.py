@@ -19,13 +19,13 @@ from types import MappingProxyType
 import numba as nb
 import numpy as np
 
-from solvers.average_top.aggregates import C_to_equation_3
-from solvers.average_top.certificate import certify
-from solvers.average_top.losses import Absolute, Hinge, Logistic, Square
-from solvers.average_top.problem import AverageTopProblem, Certificate
-from solvers.errors import InvalidProblemError
-from solvers.rows import is_sparse
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.average_top.aggregates import C_to_equation_3
+from topline.solvers.average_top.certificate import certify
+from topline.solvers.average_top.losses import Absolute, Hinge, Logistic, Square
+from topline.solvers.average_top.problem import AverageTopProblem, Certificate
+from topline.solvers.core.rows import is_sparse
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.typing import Float64Array, Int64Array
 
 #: Losses by number, as the compiled steps know them.
 _CODES: Mapping[str, int] = MappingProxyType(

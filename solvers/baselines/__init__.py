@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from solvers.baselines.one_vs_all import LinearScores, fit_one_vs_all
-from solvers.baselines.rank_svm import RankSVMResult, solve_rank_svm
-from solvers.baselines.top_push import TopPushResult, one_vs_all_top_push, solve_top_push
+from topline.solvers.baselines.one_vs_all import LinearScores, fit_one_vs_all
+from topline.solvers.baselines.rank_svm import RankSVMResult, solve_rank_svm
+from topline.solvers.baselines.top_push import TopPushResult, one_vs_all_top_push, solve_top_push
 
 __all__ = [
     "LinearScores",

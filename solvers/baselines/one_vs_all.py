@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.inputs import checked_rows
-from solvers.rows import is_sparse
-from solvers.typing import Float64Array
+from topline.solvers.core.inputs import checked_rows
+from topline.solvers.core.rows import is_sparse
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True, eq=False)

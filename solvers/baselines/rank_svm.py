@@ -18,11 +18,11 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.privileged.checks import budget, finite_rows, positive_number
-from solvers.problem import HasGap
-from solvers.rows import is_sparse
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.core.problem import HasGap
+from topline.solvers.core.rows import is_sparse
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.privileged.checks import budget, finite_rows, positive_number
+from topline.solvers.typing import Float64Array, Int64Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.privileged.checks import budget, finite_rows, positive_number
-from solvers.problem import HasGap
-from solvers.typing import Float64Array
+from topline.solvers.core.problem import HasGap
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.privileged.checks import budget, finite_rows, positive_number
+from topline.solvers.typing import Float64Array
 
 #: Rounds between two measurements of the gap.
 _BETWEEN = 10

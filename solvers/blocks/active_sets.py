@@ -1,9 +1,9 @@
 """Active sets of vertices, one for every example: what their points are worth, and their change, compiled.
 
-A vertex is a list of classes, as `solvers.ranking` finds it: the class at place p has -rho_p, the own class
-minus the sum of the others.  With a_j = delta_j + s_j - s_y its value <grad, v> is sum_p rho_p a_[p] (a_y =
-0).  The set of row i is `lists[i, s, :lengths[i, s]]` with `shares[i, s]` for s < used[i], and one dense
-point `base[i]` with `base_share[i]`, which need not be there while all of these are 0.
+A vertex is a list of classes, as `topline.solvers.losses.ranking` finds it: the class at place p has -rho_p,
+the own class minus the sum of the others.  With a_j = delta_j + s_j - s_y its value <grad, v> is sum_p rho_p
+a_[p] (a_y = 0).  The set of row i is `lists[i, s, :lengths[i, s]]` with `shares[i, s]` for s < used[i], and
+one dense point `base[i]` with `base_share[i]`, which need not be there while all of these are 0.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ stages are kept, with their images in W, and after each stage the best point of 
 looked for: D is quadratic there, a system of a few equations.  That point may lie outside the domain.  Its
 projection, row by row, does not, and the best point of the segment to it is exact again.
 
-Weights too large for a core's caches are swept tile by tile (`solvers.ascent_tiles`), and dual rows that are
-not one array are opened slab by slab.
+Weights too large for a core's caches are swept tile by tile (`topline.solvers.blocks.ascent_tiles`), and dual
+rows that are not one array are opened slab by slab.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import Any
 
 import numpy as np
 
-from solvers.ascent_changes import add_rows_csr, add_rows_dense
-from solvers.ascent_kernels import change_sums
-from solvers.ascent_rows import DualWindow, HeldRows, Portion, RowFeed
-from solvers.ascent_sweeps import sweep_csr, sweep_dense
-from solvers.ascent_tiles import TiledWeights, update_tile
-from solvers.block_stats import BlockStats
-from solvers.clock import Clock
-from solvers.dual_rows import DualStore
-from solvers.extrapolation import Extrapolation
-from solvers.orders import AscentOrder
-from solvers.problem import Problem
-from solvers.projections.columns import column_kind, margins_or_empty
-from solvers.rows import RowSource, is_sparse
-from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+from topline.solvers.blocks.ascent_changes import add_rows_csr, add_rows_dense
+from topline.solvers.blocks.ascent_jit import change_sums
+from topline.solvers.blocks.ascent_rows import DualWindow, HeldRows, Portion, RowFeed
+from topline.solvers.blocks.ascent_sweeps import sweep_csr, sweep_dense
+from topline.solvers.blocks.ascent_tiles import TiledWeights, update_tile
+from topline.solvers.blocks.extrapolation import Extrapolation
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.clock import Clock
+from topline.solvers.core.dual_rows import DualStore
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import AscentOrder
+from topline.solvers.core.rows import RowSource, is_sparse
+from topline.solvers.projections.columns import column_kind, margins_or_empty
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Weights of up to so many entries are kept in float64: they stay in the first-level cache all the same.
 _SMALL_W = 1 << 12

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from solvers.projections.columns import column_update_two
-from solvers.projections.kinds import margin_at, own_class_of
-from solvers.projections.workspace import column_workspace
-from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+from topline.solvers.projections.columns import column_update_two
+from topline.solvers.projections.kinds import margin_at, own_class_of
+from topline.solvers.projections.workspace import column_workspace
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Sparse rows carry their change into all classes at once unless fewer than one class in so many changes.
 _FEW = 8

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from solvers.projections.columns import minus_conjugate
-from solvers.projections.kinds import (
+from topline.solvers.projections.columns import minus_conjugate
+from topline.solvers.projections.kinds import (
     BINARY_LOGISTIC_KIND,
     ENTROPY_KIND,
     MULTILABEL_ENTROPY_KIND,
     margin_at,
     own_class_of,
 )
-from solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 
 @nb.njit(cache=True, nogil=True, fastmath={"contract"})

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from solvers.dual_rows import DualStore
-from solvers.read_ahead import read_slabs
-from solvers.rows import Rows, RowSource, as_rows, held_in_memory, is_sparse, slab_bounds
-from solvers.typing import FloatArray, Int64Array
+from topline.solvers.core.dual_rows import DualStore
+from topline.solvers.core.read_ahead import read_slabs
+from topline.solvers.core.rows import Rows, RowSource, as_rows, held_in_memory, is_sparse, slab_bounds
+from topline.solvers.typing import FloatArray, Int64Array
 
 #: Rows that are gathered and converted at once.
 _GATHERED_ROWS = 512

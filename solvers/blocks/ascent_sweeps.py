@@ -10,11 +10,11 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from solvers.ascent_changes import carry_csr, carry_dense
-from solvers.projections.columns import column_update_two
-from solvers.projections.kinds import MAX_KIND
-from solvers.projections.workspace import column_workspace
-from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+from topline.solvers.blocks.ascent_changes import carry_csr, carry_dense
+from topline.solvers.projections.columns import column_update_two
+from topline.solvers.projections.kinds import MAX_KIND
+from topline.solvers.projections.workspace import column_workspace
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 _EPS = float(np.finfo(np.float64).eps)
 

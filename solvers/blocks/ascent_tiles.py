@@ -12,10 +12,10 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from solvers.ascent_sweeps import update_row
-from solvers.kernels import add_by_class
-from solvers.projections.workspace import column_workspace
-from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+from topline.solvers.blocks.ascent_sweeps import update_row
+from topline.solvers.blocks.jit import add_by_class
+from topline.solvers.projections.workspace import column_workspace
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Rows of a tile at least and at most: a larger one fetches W less often, and pays more for its Gram matrix.
 _TILE_ROWS = (128, 512)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers import ranking
-from solvers.adoption import adopted
-from solvers.ascent import BlockAscent
-from solvers.block_stats import BlockStats
-from solvers.clock import Clock
-from solvers.column_atoms import BlockColumnAtoms
-from solvers.duals import BlockDuals, is_uniform
-from solvers.errors import StateLostError
-from solvers.orders import (
+from topline.solvers.blocks.ascent import BlockAscent
+from topline.solvers.blocks.column_atoms import BlockColumnAtoms
+from topline.solvers.blocks.duals import BlockDuals, is_uniform
+from topline.solvers.blocks.duals_from_primal import adopted
+from topline.solvers.blocks.largest_losses import BlockSelection
+from topline.solvers.blocks.sdca_pass import BlockSdca
+from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.clock import Clock
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import (
     AdoptOrder,
     AscentOrder,
     ColumnOrder,
@@ -25,13 +27,11 @@ from solvers.orders import (
     SdcaOrder,
     SelectedOrder,
 )
-from solvers.problem import Problem
-from solvers.rows import RowSource, compute_dtype, is_sparse
-from solvers.sdca_pass import BlockSdca
-from solvers.selection import BlockSelection
-from solvers.tiles import Scratch, TileReader
-from solvers.typing import Float64Array, FloatArray, IntArray
-from solvers.vertices import accumulate_rows, vertices_of
+from topline.solvers.core.rows import RowSource, compute_dtype, is_sparse
+from topline.solvers.core.tiles import Scratch, TileReader
+from topline.solvers.errors import StateLostError
+from topline.solvers.losses import ranking
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 _FLOAT64 = np.dtype(np.float64)
 
@@ -112,7 +112,7 @@ class Block:
     ) -> FloatArray:
         """Give the rows [start, stop) of A, by their numbers in the problem, after applying `commit` once.
 
-        All rows by default; `solvers.dual_rows.row_runs` says how many at a time are no burden.
+        All rows by default; `topline.solvers.core.dual_rows.row_runs` says how many at a time are no burden.
         """
         first = 0 if start is None else start - self.start
         last = (self.stop if stop is None else stop) - self.start

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from solvers.active_sets import (
+from topline.solvers.blocks.active_sets import (
     AWAY,
     BASE,
     REST,

@@ -15,19 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from solvers import column_atom_kernels, kernels, ranking
-from solvers.ascent_kernels import change_sums
-from solvers.block_stats import BlockStats
-from solvers.clock import Clock
-from solvers.errors import StateLostError
-from solvers.orders import ColumnOrder, Commit
-from solvers.problem import Problem
-from solvers.projections.columns import column_kind, margins_or_empty
-from solvers.row_sets import RowSets
-from solvers.rows import Rows, is_sparse
-from solvers.tiles import Scratch, TileReader
-from solvers.typing import Float64Array, FloatArray, IntArray
-from solvers.vertices import vertices_of
+from topline.solvers.blocks import column_atom_jit as column_atom_kernels
+from topline.solvers.blocks import jit as kernels
+from topline.solvers.blocks.ascent_jit import change_sums
+from topline.solvers.blocks.row_sets import RowSets
+from topline.solvers.blocks.vertices import vertices_of
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.clock import Clock
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import ColumnOrder, Commit
+from topline.solvers.core.rows import Rows, is_sparse
+from topline.solvers.core.tiles import Scratch, TileReader
+from topline.solvers.errors import StateLostError
+from topline.solvers.losses import ranking
+from topline.solvers.projections.columns import column_kind, margins_or_empty
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 _NEVER = -1
 

@@ -7,14 +7,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from solvers.dual_rows import ByteBudget, DualStore, make_store
-from solvers.errors import StateLostError, UnsupportedCombinationError
-from solvers.kernels import commit_rows, lift_scores, sum_of_squares
-from solvers.orders import Commit
-from solvers.problem import Problem
-from solvers.projections import column_kind, margins_or_empty, nearest_rows
-from solvers.projections.gradients import conjugate_sum
-from solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.blocks.jit import commit_rows, lift_scores, sum_of_squares
+from topline.solvers.core.dual_rows import ByteBudget, DualStore, make_store
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import Commit
+from topline.solvers.errors import StateLostError, UnsupportedCombinationError
+from topline.solvers.projections import column_kind, margins_or_empty, nearest_rows
+from topline.solvers.projections.gradients import conjugate_sum
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 _NEVER = -1
 #: Numbers that are projected at once: it takes several arrays of float64 for them.

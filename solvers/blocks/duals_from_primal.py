@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers import ranking
-from solvers.block_stats import BlockStats
-from solvers.clock import Clock
-from solvers.duals import BlockDuals
-from solvers.orders import AdoptOrder
-from solvers.problem import Problem
-from solvers.tiles import Scratch, TileReader
-from solvers.vertices import DenseVertices
+from topline.solvers.blocks.duals import BlockDuals
+from topline.solvers.blocks.vertices import DenseVertices
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.clock import Clock
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import AdoptOrder
+from topline.solvers.core.tiles import Scratch, TileReader
+from topline.solvers.losses import ranking
 
 _FLOAT64 = np.dtype(np.float64)
 

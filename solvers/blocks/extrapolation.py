@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from solvers.ascent_changes import project_rows
-from solvers.ascent_kernels import change_sums
-from solvers.ascent_rows import HeldRows, Portion
-from solvers.typing import Float64Array
+from topline.solvers.blocks.ascent_changes import project_rows
+from topline.solvers.blocks.ascent_jit import change_sums
+from topline.solvers.blocks.ascent_rows import HeldRows, Portion
+from topline.solvers.typing import Float64Array
 
 if TYPE_CHECKING:
-    from solvers.ascent import Work
+    from topline.solvers.blocks.ascent import Work
 
 #: Changes that are remembered.
 _REMEMBERED = 6

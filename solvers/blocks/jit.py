@@ -1,6 +1,6 @@
 """Per-row work with the vertex of a round, compiled: the product X^T U, and the update of A.
 
-U comes as `ranked` and `counts` of `solvers.ranking`.
+U comes as `ranked` and `counts` of `topline.solvers.losses.ranking`.
 """
 
 from __future__ import annotations

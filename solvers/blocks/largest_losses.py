@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from solvers import ranking
-from solvers.block_stats import BlockStats
-from solvers.clock import Clock
-from solvers.orders import LossesOrder, SelectedOrder
-from solvers.problem import Problem
-from solvers.read_ahead import stored_slabs
-from solvers.risks import LargestLosses, SelectedRows
-from solvers.rows import Rows, RowSource, as_rows, slab_bounds
-from solvers.tiles import Scratch, TileReader
-from solvers.typing import IntArray
-from solvers.vertices import vertices_of
+from topline.solvers.blocks.vertices import vertices_of
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.clock import Clock
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.read_ahead import stored_slabs
+from topline.solvers.core.requests import LossesOrder, SelectedOrder
+from topline.solvers.core.risks import LargestLosses, SelectedRows
+from topline.solvers.core.rows import Rows, RowSource, as_rows, slab_bounds
+from topline.solvers.core.tiles import Scratch, TileReader
+from topline.solvers.losses import ranking
+from topline.solvers.typing import IntArray
 
 
 class BlockSelection:
-    """The rows of one block, as `solvers.blocks.Block` holds them; `dtype` is that of the products."""
+    """The rows of one block, as `Block` holds them; `dtype` is that of the products."""
 
     def __init__(
         self,

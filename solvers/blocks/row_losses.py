@@ -7,8 +7,8 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from solvers.projections.gradients import gradient_rows
-from solvers.ranking import LOSS, N_SUMS, rank_rows
+from topline.solvers.losses.ranking import LOSS, N_SUMS, rank_rows
+from topline.solvers.projections.gradients import gradient_rows
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from solvers import active_sets, column_atom_kernels, ranking
-from solvers.losses.base import Family
-from solvers.problem import Problem
-from solvers.projections.columns import margins_or_empty
-from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+from topline.solvers.blocks import active_sets
+from topline.solvers.blocks import column_atom_jit as column_atom_kernels
+from topline.solvers.core.problem import Problem
+from topline.solvers.losses import ranking
+from topline.solvers.losses.base import Family
+from topline.solvers.projections.columns import margins_or_empty
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Vertices in the set of one row; where ranks are many there are fewer, for the sake of memory, but not so
 #: few that the dense point takes over.

@@ -11,16 +11,16 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from solvers.ascent_kernels import add_change, change_sums
-from solvers.block_stats import BlockStats
-from solvers.clock import Clock
-from solvers.orders import SdcaOrder
-from solvers.problem import Problem
-from solvers.projections.columns import column_kind, column_update_two, margins_or_empty
-from solvers.projections.workspace import column_workspace
-from solvers.read_ahead import stored_slabs
-from solvers.rows import Rows, RowSource, as_rows, held_in_memory, is_sparse, slab_bounds
-from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+from topline.solvers.blocks.ascent_jit import add_change, change_sums
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.clock import Clock
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.read_ahead import stored_slabs
+from topline.solvers.core.requests import SdcaOrder
+from topline.solvers.core.rows import Rows, RowSource, as_rows, held_in_memory, is_sparse, slab_bounds
+from topline.solvers.projections.columns import column_kind, column_update_two, margins_or_empty
+from topline.solvers.projections.workspace import column_workspace
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Rows that are gathered in the order of their visits at once.
 _GATHERED_ROWS = 512

@@ -10,15 +10,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from solvers import kernels, ranking
-from solvers.duals import BlockDuals, is_uniform
-from solvers.losses.base import Family
-from solvers.problem import Problem
-from solvers.projections.columns import column_kind, margins_or_empty
-from solvers.projections.gradients import gradient_rows
-from solvers.row_losses import dense_losses, ranked_losses
-from solvers.rows import Rows, is_sparse
-from solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.blocks import jit as kernels
+from topline.solvers.blocks.duals import BlockDuals, is_uniform
+from topline.solvers.blocks.row_losses import dense_losses, ranked_losses
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.rows import Rows, is_sparse
+from topline.solvers.losses import ranking
+from topline.solvers.losses.base import Family
+from topline.solvers.projections.columns import column_kind, margins_or_empty
+from topline.solvers.projections.gradients import gradient_rows
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Where fewer than one in so many entries of U is not zero, adding these one by one beats a dense product.
 _FEW_NONZEROS = 12
@@ -45,7 +46,7 @@ class Vertices(Protocol):
 
 
 class RankedVertices:
-    """Vertices of the hinges over ranks, as `solvers.ranking` finds them."""
+    """Vertices of the hinges over ranks, as `topline.solvers.losses.ranking` finds them."""
 
     def __init__(self, problem: Problem, rows: int) -> None:
         form = problem.form

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.errors import StateLostError
-from solvers.risks import LargestLosses
-from solvers.typing import Float64Array
+from topline.solvers.core.risks import LargestLosses
+from topline.solvers.errors import StateLostError
+from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True, eq=False)

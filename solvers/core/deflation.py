@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.problem import Problem
-from solvers.typing import Float64Array
+from topline.solvers.core.problem import Problem
+from topline.solvers.typing import Float64Array
 
 #: Names in `SolverState.memory`.
 _DIRECTION, _KAPPA, _POINT = "shared.direction", "shared.kappa", "shared.point"

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from solvers.row_packing import Bytes, pack, unpack
-from solvers.spill_file import SpillFile
-from solvers.typing import FloatArray
+from topline.solvers.core.row_packing import Bytes, pack, unpack
+from topline.solvers.core.spill_file import SpillFile
+from topline.solvers.typing import FloatArray
 
 #: Bytes of the widest number: room on disk is laid out for it.
 _WIDEST = np.dtype(np.float64).itemsize

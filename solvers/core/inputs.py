@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.label_sets import LabelSets
-from solvers.losses.base import Family, Loss, LossForm
-from solvers.problem import Problem, SmoothingKind
-from solvers.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
-from solvers.rows import RowSource, compute_dtype, is_sparse
-from solvers.typing import Float64Array, IntArray
+from topline.solvers.core.problem import Problem, SmoothingKind
+from topline.solvers.core.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
+from topline.solvers.core.rows import RowSource, compute_dtype, is_sparse
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses.base import Family, Loss, LossForm
+from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.typing import Float64Array, IntArray
 
 
 def checked_rows(X: Any) -> RowSource:

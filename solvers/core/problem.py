@@ -30,11 +30,11 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from solvers.label_sets import LabelSets
-from solvers.losses.base import Loss, LossForm
-from solvers.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
-from solvers.typing import Float64Array, IntArray
+from topline.solvers.core.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
+from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.losses.base import Loss, LossForm
+from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.typing import Float64Array, IntArray
 
 SmoothingKind: TypeAlias = Literal["moreau", "others"]
 SMOOTHING_KINDS: tuple[str, ...] = get_args(SmoothingKind)

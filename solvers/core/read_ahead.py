@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from solvers.rows import Rows, RowSource, as_rows, at_hand
+from topline.solvers.core.rows import Rows, RowSource, as_rows, at_hand
 
 
 def read_slabs(

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from solvers.risks import SelectedRows
-from solvers.shared_direction import SharedDirection
-from solvers.typing import Float64Array
+from topline.solvers.core.deflation import SharedDirection
+from topline.solvers.core.risks import SelectedRows
+from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.typing import FloatArray, IntArray
+from topline.solvers.typing import FloatArray, IntArray
 
 #: What rows are packed into.
 Bytes: TypeAlias = NDArray[np.uint8]

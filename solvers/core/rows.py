@@ -12,9 +12,9 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from scipy import sparse
 
-from solvers.errors import InvalidProblemError
-from solvers.half_floats import widened
-from solvers.typing import FloatArray
+from topline.solvers.core.half_floats import widened
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.typing import FloatArray
 
 #: Rows as they are computed with: a C-contiguous float array or a CSR matrix.
 Rows: TypeAlias = Any

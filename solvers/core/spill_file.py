@@ -7,7 +7,7 @@ import os
 import tempfile
 import weakref
 
-from solvers.row_packing import Bytes
+from topline.solvers.core.row_packing import Bytes
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 

@@ -9,13 +9,13 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.orders import Commit
-from solvers.problem import Problem
-from solvers.rows import is_sparse
-from solvers.stopping import Status
-from solvers.traffic import WorkerActivity
-from solvers.typing import Float64Array, FloatArray
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import Commit
+from topline.solvers.core.rows import is_sparse
+from topline.solvers.core.stopping import Status
+from topline.solvers.core.traffic import WorkerActivity
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.typing import Float64Array, FloatArray
 
 #: "true" for P - D of the problem itself; "lifted" for its upper bound where smoothing > 0; "none" where the
 #: loss is not convex: dual, gap and relative_gap are then NaN, and nothing bounds how far the optimum is.

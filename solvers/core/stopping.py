@@ -8,11 +8,11 @@ from enum import Enum
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from solvers.errors import InvalidProblemError
-from solvers.problem import relative_gap
+from topline.solvers.core.problem import relative_gap
+from topline.solvers.errors import InvalidProblemError
 
 if TYPE_CHECKING:
-    from solvers.state import IterationRecord
+    from topline.solvers.core.state import IterationRecord
 
 
 class Status(Enum):

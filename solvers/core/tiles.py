@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import NonFiniteError
-from solvers.read_ahead import stored_slabs
-from solvers.rows import (
+from topline.solvers.core.read_ahead import stored_slabs
+from topline.solvers.core.rows import (
     Rows,
     RowSource,
     as_rows,
@@ -25,7 +24,8 @@ from solvers.rows import (
     stacked,
     tile_rows,
 )
-from solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.errors import NonFiniteError
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from solvers.rows import RowRange, RowSource, is_sparse
+from topline.solvers.core.rows import RowRange, RowSource, is_sparse
 
 if sys.platform != "win32":
     import resource

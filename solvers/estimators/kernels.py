@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.kernel_features import is_precomputed, plain
-from solvers.kernel_functions import ChiSquaredKernel, Gamma, Kernel, LinearKernel, WithConstant
-from solvers.kernel_problem import KernelExpansion
-from solvers.kernel_registry import as_kernel, make_kernel
-from solvers.rows import is_sparse
-from solvers.typing import Float64Array
+from topline.solvers.core.rows import is_sparse
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.kernels.factor import is_precomputed, plain
+from topline.solvers.kernels.functions import ChiSquaredKernel, Gamma, Kernel, LinearKernel, WithConstant
+from topline.solvers.kernels.problem import KernelExpansion
+from topline.solvers.kernels.registry import as_kernel, make_kernel
+from topline.solvers.typing import Float64Array
 
 #: What a fit with a kernel sets and a fit without one lacks.
 KERNEL_ATTRIBUTES = ("kernel_", "support_", "dual_coef_", "_expansion")

@@ -12,16 +12,16 @@ from sklearn.model_selection import KFold
 from sklearn.utils import Tags, check_consistent_length
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from solvers.errors import InvalidProblemError
-from solvers.estimator_support import combined_weights, seed_of
-from solvers.estimator_training import Training
-from solvers.kernel_functions import Kernel
-from solvers.losses.base import Loss, checked_k
-from solvers.losses.registry import make_loss
-from solvers.multilabel_metrics import THRESHOLD_RULES, tuned_thresholds
-from solvers.multilabel_targets import TargetForm, Targets, are_sets, in_form, indicator_of
-from solvers.state import SolveResult
-from solvers.typing import Float64Array
+from topline.solvers.core.state import SolveResult
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.estimators.multilabel_metrics import THRESHOLD_RULES, tuned_thresholds
+from topline.solvers.estimators.multilabel_targets import TargetForm, Targets, are_sets, in_form, indicator_of
+from topline.solvers.estimators.support import combined_weights, seed_of
+from topline.solvers.estimators.training import Training
+from topline.solvers.kernels.functions import Kernel
+from topline.solvers.losses.base import Loss, checked_k
+from topline.solvers.losses.registry import make_loss
+from topline.solvers.typing import Float64Array
 
 #: The rule that predicts the same number of labels for every row.
 TOP_K = "top_k"

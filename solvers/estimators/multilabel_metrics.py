@@ -23,8 +23,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.errors import InvalidProblemError, NonFiniteError
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.typing import Float64Array, Int64Array
 
 BoolArray: TypeAlias = NDArray[np.bool_]
 #: From hits, predicted labels and labels of rows (each broadcast to (n, m)) to a measure of each.

@@ -13,9 +13,9 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
-from solvers.errors import InvalidProblemError
-from solvers.label_sets import LabelSets
-from solvers.typing import Int64Array
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.typing import Int64Array
 
 
 class TargetForm(Enum):

@@ -8,8 +8,8 @@ import numpy as np
 from scipy.special import log_softmax
 from sklearn.utils.metaestimators import available_if
 
-from solvers.losses.entropy import Softmax
-from solvers.typing import Float64Array
+from topline.solvers.losses.entropy import Softmax
+from topline.solvers.typing import Float64Array
 
 
 def _is_softmax(model: Any) -> bool:

@@ -13,13 +13,13 @@ from scipy import sparse
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_class_weight
 
-from solvers.errors import InvalidProblemError
-from solvers.losses import TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
-from solvers.losses.base import Loss
-from solvers.losses.registry import LOSSES, make_loss
-from solvers.rows import is_sparse
-from solvers.state import SolveResult
-from solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.core.rows import is_sparse
+from topline.solvers.core.state import SolveResult
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses import TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
+from topline.solvers.losses.base import Loss
+from topline.solvers.losses.registry import LOSSES, make_loss
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 _OF_THE_OTHERS = frozenset({TopKOthersHinge.name, TopKEntropy.name, TruncatedTopKEntropy.name})
 

@@ -14,20 +14,20 @@ from sklearn.utils import Tags, check_consistent_length
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 
-from solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from solvers.estimator_probabilities import Probabilities
-from solvers.estimator_support import (
+from topline.solvers.core.problem import SmoothingKind
+from topline.solvers.core.state import SolveResult
+from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.estimators.probabilities import Probabilities
+from topline.solvers.estimators.support import (
     WarmStart,
     chosen_loss,
     combined_weights,
 )
-from solvers.estimator_training import Training
-from solvers.kernel_functions import Kernel
-from solvers.losses.base import Loss, checked_k
-from solvers.method_registry import method_named
-from solvers.problem import SmoothingKind
-from solvers.state import SolveResult
-from solvers.typing import Float64Array, IntArray
+from topline.solvers.estimators.training import Training
+from topline.solvers.kernels.functions import Kernel
+from topline.solvers.losses.base import Loss, checked_k
+from topline.solvers.methods.registry import method_named
+from topline.solvers.typing import Float64Array, IntArray
 
 
 # scikit-learn has no types.

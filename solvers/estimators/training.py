@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from solvers.api import solve
-from solvers.errors import NonFiniteError
-from solvers.estimator_kernels import KernelAttributes, one_of_two, with_intercept
-from solvers.estimator_support import positive, seed_of, shortfall, with_constant
-from solvers.inputs import checked_problem
-from solvers.kernel_problem import KernelResult, solve_with_kernel
-from solvers.label_sets import LabelSets
-from solvers.losses.base import Loss
-from solvers.method_registry import method_named
-from solvers.problem import SmoothingKind
-from solvers.state import SolveResult
-from solvers.stopping import Status
-from solvers.typing import Float64Array, IntArray
+from topline.solvers.core.inputs import checked_problem
+from topline.solvers.core.problem import SmoothingKind
+from topline.solvers.core.state import SolveResult
+from topline.solvers.core.stopping import Status
+from topline.solvers.errors import NonFiniteError
+from topline.solvers.estimators.kernels import KernelAttributes, one_of_two, with_intercept
+from topline.solvers.estimators.support import positive, seed_of, shortfall, with_constant
+from topline.solvers.kernels.problem import KernelResult, solve_with_kernel
+from topline.solvers.losses.base import Loss
+from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.methods.registry import method_named
+from topline.solvers.run.api import solve
+from topline.solvers.typing import Float64Array, IntArray
 
 
 class Training(KernelAttributes):

@@ -12,15 +12,15 @@ from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from solvers.block_stats import BlockStats, TreeMerger, leaf
-from solvers.blocks import Block
-from solvers.dual_visits import T, dual_rows, visit_on_threads
-from solvers.errors import InvalidProblemError, StateLostError
-from solvers.orders import Commit, Order
-from solvers.problem import Problem
-from solvers.rows import RowRange, RowSource
-from solvers.traffic import MemoryGauge, ThreadActivity, Traffic, counted
-from solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.blocks.block import Block
+from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import Commit, Order
+from topline.solvers.core.rows import RowRange, RowSource
+from topline.solvers.core.traffic import MemoryGauge, ThreadActivity, Traffic, counted
+from topline.solvers.errors import InvalidProblemError, StateLostError
+from topline.solvers.executors.map_duals import T, dual_rows, visit_on_threads
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Dual variables of the rows [start, stop): (start, stop, A of shape (stop - start, m)).
 DualRows: TypeAlias = tuple[int, int, FloatArray]
@@ -30,8 +30,8 @@ DualRows: TypeAlias = tuple[int, int, FloatArray]
 class Executor(Protocol):
     """Holds the examples in blocks and runs an order on all of them.
 
-    Whatever the workers, `run` adds the blocks along the tree of `solvers.block_stats`, so two executors
-    with the same bounds agree bitwise.
+    Whatever the workers, `run` adds the blocks along the tree of `topline.solvers.core.block_stats`, so two
+    executors with the same bounds agree bitwise.
     """
 
     @property
@@ -89,7 +89,7 @@ class Executor(Protocol):
     def load_duals(self, duals: Iterable[DualRows]) -> None:
         """Replace A; the parts are in row order and cover every row.
 
-        Of a `solvers.dual_visits.StoredDuals`, workers read their own rows.
+        Of a `topline.solvers.executors.map_duals.StoredDuals`, workers read their own rows.
         """
         ...
 
@@ -107,8 +107,8 @@ class SerialExecutor:
 
     `bounds` are the row numbers 0 = r_0 < r_1 < ... = n at which rows are cut into blocks, or `blocks` asks
     for that many of nearly one size; one block by default.  `dual_bytes` is memory for dual variables, which
-    are packed where that is too little for them, and go to a temporary file beyond it: `solvers.dual_rows`.
-    With a budget no result holds them.
+    are packed where that is too little for them, and go to a temporary file beyond it:
+    `topline.solvers.core.dual_rows`. With a budget no result holds them.
     """
 
     _default_blocks = 1

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
-from solvers.blocks import Block
-from solvers.dual_rows import row_runs
-from solvers.orders import Commit
+from topline.solvers.blocks.block import Block
+from topline.solvers.core.dual_rows import row_runs
+from topline.solvers.core.requests import Commit
 
 if TYPE_CHECKING:
-    from solvers.executor import DualRows
+    from topline.solvers.executors.local import DualRows
 
 T = TypeVar("T")
 

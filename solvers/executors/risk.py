@@ -1,9 +1,10 @@
 """An executor that answers for the average top-k risk what others answer for the mean.
 
 At W it asks the blocks for the k largest losses of all, and then for the vertices of those rows, each with
-the weight w_i = n p_i (`solvers.risks`).  The answer has the sums of an OracleOrder, and its loss is n times
-the risk: the methods' arithmetic stays as it is.  The rows are named to the blocks, which choose nothing, so
-that p is feasible whatever rounding does to a loss that is computed again, on another machine perhaps.
+the weight w_i = n p_i (`topline.solvers.core.risks`).  The answer has the sums of an OracleOrder, and its
+loss is n times the risk: the methods' arithmetic stays as it is.  The rows are named to the blocks, which
+choose nothing, so that p is feasible whatever rounding does to a loss that is computed again, on another
+machine perhaps.
 """
 
 from __future__ import annotations
@@ -11,16 +12,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from solvers.block_stats import BlockStats
-from solvers.dual_visits import T
-from solvers.errors import StateLostError
-from solvers.executor import DualRows, Executor
-from solvers.orders import Commit, EvaluateOrder, LossesOrder, OracleOrder, Order, SelectedOrder
-from solvers.problem import Problem
-from solvers.risks import AverageTopK, LargestLosses
-from solvers.rows import RowSource
-from solvers.traffic import Traffic
-from solvers.typing import Float64Array, IntArray
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import (
+    Commit,
+    EvaluateOrder,
+    LossesOrder,
+    OracleOrder,
+    Order,
+    SelectedOrder,
+)
+from topline.solvers.core.risks import AverageTopK, LargestLosses
+from topline.solvers.core.rows import RowSource
+from topline.solvers.core.traffic import Traffic
+from topline.solvers.errors import StateLostError
+from topline.solvers.executors.local import DualRows, Executor
+from topline.solvers.executors.map_duals import T
+from topline.solvers.typing import Float64Array, IntArray
 
 
 class TopLossExecutor:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
-from solvers.errors import InvalidProblemError, NonFiniteError
-from solvers.kernel_functions import Kernel, PrecomputedKernel, WithConstant
-from solvers.kernel_registry import as_kernel
-from solvers.rows import RowSource, as_rows, compute_dtype, is_sparse, nonfinite_rows
-from solvers.typing import Float64Array
+from topline.solvers.core.rows import RowSource, as_rows, compute_dtype, is_sparse, nonfinite_rows
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.kernels.functions import Kernel, PrecomputedKernel, WithConstant
+from topline.solvers.kernels.registry import as_kernel
+from topline.solvers.typing import Float64Array
 
 #: Bytes that K, its factor and what LAPACK works on may take together.
 MEMORY_BYTES = 4 << 30

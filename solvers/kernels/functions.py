@@ -1,7 +1,8 @@
 """Kernel functions k(x, y) = <phi(x), phi(y)>: their matrices in float64, and their names in records.
 
-`solvers.kernels` is something else: the compiled work on rows.  A kernel here is a frozen value.  Its `gamma`
-may wait for the data ("scale" and "auto", as in scikit-learn's SVC) until `resolved` has seen them.
+`topline.solvers.blocks.jit` is something else: the compiled work on rows.  A kernel here is a frozen value.
+Its `gamma` may wait for the data ("scale" and "auto", as in scikit-learn's SVC) until `resolved` has seen
+them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from solvers.rows import is_sparse
-from solvers.typing import Float64Array
+from topline.solvers.core.rows import is_sparse
+from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.typing import Float64Array
 
 #: A number, "scale" = 1 / (d var X) (None is the same), or "auto" = 1 / d.
 Gamma: TypeAlias = float | str | None

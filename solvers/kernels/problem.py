@@ -1,8 +1,8 @@
-"""The kernel problem: solved in the features of `solvers.kernel_features`, certified on K itself.
+"""The kernel problem: solved in the features of `topline.solvers.kernels.factor`, certified on K itself.
 
 With f(x) = (1/(lam n)) sum_i k(x, x_i) alpha_i, the scores of the training rows are K A / (lam n) and
-|W|^2 = tr(A^T K A) / (lam n)^2: P and D of `solvers.problem` need K and A alone.  That is what the reported
-values are computed from, in float64, whatever the features of the factor leave out.
+|W|^2 = tr(A^T K A) / (lam n)^2: P and D of `topline.solvers.core.problem` need K and A alone.  That is what
+the reported values are computed from, in float64, whatever the features of the factor leave out.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import CertificateError, InvalidProblemError, StateLostError
-from solvers.executor import Executor, SerialExecutor
-from solvers.kernel_features import KernelFeatures, is_precomputed
-from solvers.kernel_functions import Kernel
-from solvers.losses.base import Family, LossForm
-from solvers.orders import EvaluateOrder, RebuildOrder
-from solvers.problem import Problem, inner, relative_gap
-from solvers.risk_executor import TopLossExecutor
-from solvers.risks import AverageTopK
-from solvers.rows import RowSource, is_sparse
-from solvers.state import SolveResult
-from solvers.stopping import Status
-from solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.core.problem import Problem, inner, relative_gap
+from topline.solvers.core.requests import EvaluateOrder, RebuildOrder
+from topline.solvers.core.risks import AverageTopK
+from topline.solvers.core.rows import RowSource, is_sparse
+from topline.solvers.core.state import SolveResult
+from topline.solvers.core.stopping import Status
+from topline.solvers.errors import CertificateError, InvalidProblemError, StateLostError
+from topline.solvers.executors.local import Executor, SerialExecutor
+from topline.solvers.executors.risk import TopLossExecutor
+from topline.solvers.kernels.factor import KernelFeatures, is_precomputed
+from topline.solvers.kernels.functions import Kernel
+from topline.solvers.losses.base import Family, LossForm
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Bytes of kernel values that are in memory at once while new rows are scored.
 _SCORED_BYTES = 1 << 26

@@ -7,8 +7,8 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from solvers.errors import InvalidProblemError
-from solvers.kernel_functions import (
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.kernels.functions import (
     ChiSquaredKernel,
     Gamma,
     Kernel,

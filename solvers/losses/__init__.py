@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from solvers.losses.base import Family, Loss, LossForm
-from solvers.losses.entropy import Softmax, TopKEntropy, TruncatedTopKEntropy
-from solvers.losses.hinge import MaxHinge, StructuredHinge
-from solvers.losses.multilabel import MultilabelHinge, MultilabelSoftmax
-from solvers.losses.one_vs_all import OneVsAll
-from solvers.losses.registry import LOSSES, loss_from_dict, make_loss
-from solvers.losses.topk import TopKHinge, TopKOthersHinge, UsunierHinge
-from solvers.losses.weighted import WeightedTopKHinge, WeightedUsunierHinge
+from topline.solvers.losses.base import Family, Loss, LossForm
+from topline.solvers.losses.entropy import Softmax, TopKEntropy, TruncatedTopKEntropy
+from topline.solvers.losses.hinge import MaxHinge, StructuredHinge
+from topline.solvers.losses.multilabel import MultilabelHinge, MultilabelSoftmax
+from topline.solvers.losses.one_vs_all import OneVsAll
+from topline.solvers.losses.registry import LOSSES, loss_from_dict, make_loss
+from topline.solvers.losses.topk import TopKHinge, TopKOthersHinge, UsunierHinge
+from topline.solvers.losses.weighted import WeightedTopKHinge, WeightedUsunierHinge
 
 __all__ = [
     "LOSSES",

@@ -28,9 +28,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from solvers.label_sets import LabelSets
-from solvers.typing import Float64Array, IntArray
+from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.typing import Float64Array, IntArray
 
 
 class Family(Enum):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from solvers.errors import InvalidProblemError
-from solvers.losses.base import Family, LossForm, checked_k, rank_form
-from solvers.rank_weights import flat
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses.base import Family, LossForm, checked_k, rank_form
+from topline.solvers.losses.rank_weights import flat
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.losses.base import Family, LossForm, rank_form
-from solvers.typing import Float64Array
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses.base import Family, LossForm, rank_form
+from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.errors import InvalidProblemError
-from solvers.typing import Float64Array, Int64Array, IntArray
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.typing import Float64Array, Int64Array, IntArray
 
 #: What a label set is while sets are told apart: its labels, ascending.
 _Labels = tuple[int, ...]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from solvers.losses.base import Family, LossForm, rank_form
+from topline.solvers.losses.base import Family, LossForm, rank_form
 
 
 @dataclass(frozen=True)

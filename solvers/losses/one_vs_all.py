@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.losses.base import Family, LossForm, rank_form
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses.base import Family, LossForm, rank_form
 
 _FAMILIES = MappingProxyType({"hinge": Family.ONE_VS_ALL_HINGE, "logistic": Family.ONE_VS_ALL_LOGISTIC})
 

@@ -6,8 +6,8 @@ import operator
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.typing import Float64Array
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.typing import Float64Array
 
 
 def flat(k: int) -> Float64Array:

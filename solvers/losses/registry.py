@@ -7,16 +7,16 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from solvers.errors import InvalidProblemError
-from solvers.losses.base import Loss
-from solvers.losses.entropy import Softmax, TopKEntropy, TruncatedTopKEntropy
-from solvers.losses.hinge import MaxHinge, StructuredHinge
-from solvers.losses.multilabel import MultilabelHinge, MultilabelSoftmax
-from solvers.losses.one_vs_all import OneVsAll
-from solvers.losses.topk import TopKHinge, TopKOthersHinge, UsunierHinge
-from solvers.losses.weighted import WeightedTopKHinge, WeightedUsunierHinge
-from solvers.rank_weights import exponential, flat, linear
-from solvers.typing import Float64Array
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses.base import Loss
+from topline.solvers.losses.entropy import Softmax, TopKEntropy, TruncatedTopKEntropy
+from topline.solvers.losses.hinge import MaxHinge, StructuredHinge
+from topline.solvers.losses.multilabel import MultilabelHinge, MultilabelSoftmax
+from topline.solvers.losses.one_vs_all import OneVsAll
+from topline.solvers.losses.rank_weights import exponential, flat, linear
+from topline.solvers.losses.topk import TopKHinge, TopKOthersHinge, UsunierHinge
+from topline.solvers.losses.weighted import WeightedTopKHinge, WeightedUsunierHinge
+from topline.solvers.typing import Float64Array
 
 #: Every loss by its name, with the parameter that its constructor takes (None: takes none).
 LOSSES: Mapping[str, tuple[Callable[..., Loss], str | None]] = MappingProxyType(

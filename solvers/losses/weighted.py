@@ -1,4 +1,4 @@
-"""The top-k hinges with rank weights rho (see `solvers.rank_weights`)."""
+"""The top-k hinges with rank weights rho (see `topline.solvers.losses.rank_weights`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from solvers.losses.base import Family, LossForm, checked_weights, rank_form
-from solvers.typing import Float64Array
+from topline.solvers.losses.base import Family, LossForm, checked_weights, rank_form
+from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True)

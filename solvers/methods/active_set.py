@@ -1,9 +1,9 @@
 """Frank-Wolfe variants over whole-matrix atoms, without A: away steps, pairwise steps, fully corrective.
 
 A round asks the blocks for the vertex U at W, that of the smoothed loss itself, so that no lifted scores and
-no A are needed.  All that follows is arithmetic on the atoms' Gram matrix (`solvers.atoms`), for any number
-of examples.  Wherever the loss is smoothed or its conjugate is not linear, D is a lower bound of the dual at
-the mixture of atoms: P - D is a true gap all the same.
+no A are needed.  All that follows is arithmetic on the atoms' Gram matrix (`topline.solvers.methods.atoms`),
+for any number of examples.  Wherever the loss is smoothed or its conjugate is not linear, D is a lower bound
+of the dual at the mixture of atoms: P - D is a true gap all the same.
 
 Sources: S. Lacoste-Julien, M. Jaggi, "On the global linear convergence of Frank-Wolfe optimization variants",
 NIPS 2015, with the atoms of the code that Tajima et al. released: one for all examples together.
@@ -17,16 +17,16 @@ from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
-from solvers.atoms import Atoms
-from solvers.certificate import FinalValues, final_values
-from solvers.executor import Executor
-from solvers.methods import Advance, Measurement, Runner, product_of, rises
-from solvers.orders import OracleOrder
-from solvers.problem import Problem
-from solvers.simplex_qp import maximise_on_simplex, rise_between
-from solvers.state import SolverState
-from solvers.step_rules import Direction
-from solvers.typing import Float64Array
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import OracleOrder
+from topline.solvers.core.state import SolverState
+from topline.solvers.executors.local import Executor
+from topline.solvers.methods.atoms import Atoms
+from topline.solvers.methods.base import Advance, Measurement, Runner, product_of, rises
+from topline.solvers.methods.certificate import FinalValues, final_values
+from topline.solvers.methods.simplex_qp import maximise_on_simplex, rise_between
+from topline.solvers.methods.step_rules import Direction
+from topline.solvers.typing import Float64Array
 
 #: Share of the gap by which float32 losses may disagree with the slope, which is the same number.
 _DISAGREEMENT = 0.1

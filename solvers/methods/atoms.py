@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.problem import Problem
-from solvers.state import SolverState
-from solvers.typing import Float64Array
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.state import SolverState
+from topline.solvers.typing import Float64Array
 
 #: Bytes that the W of all atoms may take, and again the points at which they were found, and how many atoms
 #: there may be: G and its equations stay small.

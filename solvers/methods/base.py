@@ -11,15 +11,15 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from solvers.block_stats import BlockStats
-from solvers.certificate import FinalValues
-from solvers.errors import StateLostError
-from solvers.executor import Executor
-from solvers.orders import Order
-from solvers.problem import Problem
-from solvers.state import GapKind, SolverState
-from solvers.step_rules import Direction
-from solvers.typing import Float64Array
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import Order
+from topline.solvers.core.state import GapKind, SolverState
+from topline.solvers.errors import StateLostError
+from topline.solvers.executors.local import Executor
+from topline.solvers.methods.certificate import FinalValues
+from topline.solvers.methods.step_rules import Direction
+from topline.solvers.typing import Float64Array
 
 #: Runs an order on every block and gives the sum.
 Runner: TypeAlias = Callable[[Order], BlockStats]

@@ -1,11 +1,12 @@
 """A bundle method: fully corrective weights of the atoms, each found between the best W and theirs.
 
-The atoms of `solvers.atoms` are cutting planes of P: at any W, P(W) >= lam/2 |W|^2 + b_t - lam <W, W_t>.  The
-point of their best mixture minimises this model, and its dual value bounds P from below; but vertices that
-are sought there lie far apart while the model is poor.  They are sought on the way from the best W so far to
-that point, which takes down P at once where the model is right about the way, and else cuts the point off; a
-vertex that does neither sends the next search to the point itself.  A third of the way takes half of the
-rounds of the whole way where a tenth or more of the losses count, nine tenths where one in a hundred does.
+The atoms of `topline.solvers.methods.atoms` are cutting planes of P: at any W, P(W) >= lam/2 |W|^2 + b_t -
+lam <W, W_t>.  The point of their best mixture minimises this model, and its dual value bounds P from below;
+but vertices that are sought there lie far apart while the model is poor.  They are sought on the way from the
+best W so far to that point, which takes down P at once where the model is right about the way, and else cuts
+the point off; a vertex that does neither sends the next search to the point itself.  A third of the way takes
+half of the rounds of the whole way where a tenth or more of the losses count, nine tenths where one in a
+hundred does.
 
 Sources: C. Lemarechal, A. Nemirovskii, Y. Nesterov, "New variants of bundle methods", 1995, for the model;
 W. Ben-Ameur, J. Neto, "Acceleration of cutting-plane and column generation algorithms", 2007, for the way.
@@ -19,16 +20,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.atoms import Atoms
-from solvers.certificate import FinalValues, checked_order
-from solvers.executor import Executor
-from solvers.methods import Advance, Measurement, Runner, product_of, rises
-from solvers.orders import EvaluateOrder, OracleOrder
-from solvers.problem import Problem
-from solvers.simplex_qp import maximise_on_simplex, rise_between
-from solvers.state import SolverState
-from solvers.step_rules import Direction
-from solvers.typing import Float64Array
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import EvaluateOrder, OracleOrder
+from topline.solvers.core.state import SolverState
+from topline.solvers.executors.local import Executor
+from topline.solvers.methods.atoms import Atoms
+from topline.solvers.methods.base import Advance, Measurement, Runner, product_of, rises
+from topline.solvers.methods.certificate import FinalValues, checked_order
+from topline.solvers.methods.simplex_qp import maximise_on_simplex, rise_between
+from topline.solvers.methods.step_rules import Direction
+from topline.solvers.typing import Float64Array
 
 #: Atoms of weight 0 that are kept, for they may come back.
 _IDLE = 30

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.errors import CertificateError, StateLostError
-from solvers.executor import Executor
-from solvers.orders import EvaluateOrder, RebuildOrder
-from solvers.problem import HasGap, Problem
-from solvers.state import SolverState
-from solvers.typing import Float64Array
+from topline.solvers.core.problem import HasGap, Problem
+from topline.solvers.core.requests import EvaluateOrder, RebuildOrder
+from topline.solvers.core.state import SolverState
+from topline.solvers.errors import CertificateError, StateLostError
+from topline.solvers.executors.local import Executor
+from topline.solvers.typing import Float64Array
 
 #: A gap below minus this share of the terms that it is the difference of is a mistake, not rounding.
 _ROUNDING = 1e-9
@@ -46,7 +46,7 @@ class FinalValues(HasGap):
 def rebuild(
     problem: Problem, executor: Executor, state: SolverState, *, inside: bool = False
 ) -> tuple[Float64Array, float, float]:
-    """Give W(A), b and aa of the stored A (eq. 2 and 3 of `solvers.problem`); put `inside` if asked."""
+    """Give W(A), b and aa of the stored A (eq. 2 and 3 of `core.problem`); put `inside` if asked."""
     stats = executor.run(RebuildOrder(state.commit, exact=state.exact, inside=inside))
     if stats.product is None or stats.rows != problem.n:
         raise StateLostError(f"the rebuilt sum covers {stats.rows} of {problem.n} rows; run it again")

@@ -19,16 +19,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from solvers import shared_direction
-from solvers.certificate import FinalValues, final_values
-from solvers.executor import Executor
-from solvers.methods import Advance, Measurement, Runner, change_of, rises, stepped
-from solvers.orders import AscentOrder, Commit, EvaluateOrder, Order
-from solvers.problem import Problem
-from solvers.shared_direction import SharedDirection
-from solvers.state import SolverState
-from solvers.step_rules import Direction, ExactStep
-from solvers.typing import Float64Array
+from topline.solvers.core import deflation as shared_direction
+from topline.solvers.core.deflation import SharedDirection
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import AscentOrder, Commit, EvaluateOrder, Order
+from topline.solvers.core.state import SolverState
+from topline.solvers.executors.local import Executor
+from topline.solvers.methods.base import Advance, Measurement, Runner, change_of, rises, stepped
+from topline.solvers.methods.certificate import FinalValues, final_values
+from topline.solvers.methods.step_rules import Direction, ExactStep
+from topline.solvers.typing import Float64Array
 
 #: Sweeps of the first rounds, for easy problems are solved by then, and of a stage in all later ones.
 _SWEEPS = (1, 2, 3, 6)
@@ -56,7 +56,8 @@ class DualAscent:
 
     blocks: int = 1
     seed: int = 0
-    #: Whether several blocks keep the direction that all examples share apart (`solvers.shared_direction`).
+    #: Whether several blocks keep the direction that all examples share apart
+    #: (`topline.solvers.core.deflation`).
     keeps_apart: ClassVar[bool] = True
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:

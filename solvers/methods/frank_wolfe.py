@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from solvers.block_stats import BlockStats
-from solvers.certificate import FinalValues, final_values
-from solvers.errors import StateLostError
-from solvers.executor import Executor
-from solvers.methods import Advance, Measurement, Runner, product_of, rises
-from solvers.orders import Commit, OracleOrder
-from solvers.problem import Problem, squared_norm
-from solvers.state import SolverState
-from solvers.step_rules import Direction, StepRule
-from solvers.typing import Float64Array
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.problem import Problem, squared_norm
+from topline.solvers.core.requests import Commit, OracleOrder
+from topline.solvers.core.state import SolverState
+from topline.solvers.errors import StateLostError
+from topline.solvers.executors.local import Executor
+from topline.solvers.methods.base import Advance, Measurement, Runner, product_of, rises
+from topline.solvers.methods.certificate import FinalValues, final_values
+from topline.solvers.methods.step_rules import Direction, StepRule
+from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from solvers.block_stats import BlockStats
-from solvers.certificate import FinalValues, checked_order
-from solvers.executor import Executor
-from solvers.line_search import Bracket
-from solvers.methods import Advance, Measurement, Runner, product_of
-from solvers.orders import AdoptOrder, OracleOrder
-from solvers.problem import Problem, inner, squared_norm
-from solvers.quasi_newton import Pairs
-from solvers.state import SolverState
-from solvers.typing import Float64Array
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.problem import Problem, inner, squared_norm
+from topline.solvers.core.requests import AdoptOrder, OracleOrder
+from topline.solvers.core.state import SolverState
+from topline.solvers.executors.local import Executor
+from topline.solvers.methods.base import Advance, Measurement, Runner, product_of
+from topline.solvers.methods.certificate import FinalValues, checked_order
+from topline.solvers.methods.line_search import Bracket
+from topline.solvers.methods.quasi_newton import Pairs
+from topline.solvers.typing import Float64Array
 
 #: Steps that are tried along one direction before it is given up.
 _TRIALS = 20

@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
-from solvers.typing import Float64Array
+from topline.solvers.typing import Float64Array
 
 #: Share of the decrease that the slope promises which a step must bring.
 _DECREASE = 1e-4

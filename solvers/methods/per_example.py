@@ -1,8 +1,8 @@
 """Frank-Wolfe with away or pairwise steps inside the domain of every example.
 
-The other reading of these names on a product of polytopes (`solvers.atom_methods` has the first): not one
-active set of whole matrices, but one for every example.  This needs A, and with it the lifted scores where
-the loss is smoothed.
+The other reading of these names on a product of polytopes (`topline.solvers.methods.active_set` has the
+first): not one active set of whole matrices, but one for every example.  This needs A, and with it the lifted
+scores where the loss is smoothed.
 
 Sources: S. Lacoste-Julien, M. Jaggi, "On the global linear convergence of Frank-Wolfe optimization variants",
 NIPS 2015, algorithms 1 and 2, with one step for all examples.
@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.certificate import FinalValues, final_values
-from solvers.executor import Executor
-from solvers.methods import Advance, Measurement, Runner, change_of, rises, stepped
-from solvers.orders import ColumnOrder, Commit
-from solvers.problem import Problem
-from solvers.state import SolverState
-from solvers.step_rules import Direction, ExactStep
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import ColumnOrder, Commit
+from topline.solvers.core.state import SolverState
+from topline.solvers.executors.local import Executor
+from topline.solvers.methods.base import Advance, Measurement, Runner, change_of, rises, stepped
+from topline.solvers.methods.certificate import FinalValues, final_values
+from topline.solvers.methods.step_rules import Direction, ExactStep
 
 #: Where the relative gap, or the rise of the dual as a share of the gap, is below these, float32 scores are
 #: too coarse to say which vertices are best.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import blas
 
-from solvers.typing import Float64Array
+from topline.solvers.typing import Float64Array
 
 #: A pair whose curvature is below this share of the sizes is rounding.
 _FLAT = 1e-12

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from solvers.atom_methods import AtomFrankWolfe, AwaySteps, FullyCorrective, PairwiseSteps
-from solvers.bundle import Bundle
-from solvers.column_methods import ColumnFrankWolfe, unfit_for_columns
-from solvers.dual_ascent import DualAscent
-from solvers.duals import whole_bytes
-from solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from solvers.frank_wolfe import FrankWolfe
-from solvers.lbfgs import Lbfgs, unfit_for_lbfgs
-from solvers.methods import Method
-from solvers.problem import Problem
-from solvers.risks import MeanRisk, Risk
-from solvers.sdca import Sdca
-from solvers.step_rules import ExactStep, HarmonicStep, OpenLoopStep
+from topline.solvers.blocks.duals import whole_bytes
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.risks import MeanRisk, Risk
+from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.methods.active_set import AtomFrankWolfe, AwaySteps, FullyCorrective, PairwiseSteps
+from topline.solvers.methods.base import Method
+from topline.solvers.methods.bundle import Bundle
+from topline.solvers.methods.dual_ascent import DualAscent
+from topline.solvers.methods.frank_wolfe import FrankWolfe
+from topline.solvers.methods.lbfgs import Lbfgs, unfit_for_lbfgs
+from topline.solvers.methods.per_example import ColumnFrankWolfe, unfit_for_columns
+from topline.solvers.methods.sdca import Sdca
+from topline.solvers.methods.step_rules import ExactStep, HarmonicStep, OpenLoopStep
 
 
 @dataclass(frozen=True)

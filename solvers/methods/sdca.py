@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from solvers.dual_ascent import DualAscent
-from solvers.orders import Order, SdcaOrder
-from solvers.shared_direction import SharedDirection
-from solvers.state import SolverState
-from solvers.typing import Float64Array
+from topline.solvers.core.deflation import SharedDirection
+from topline.solvers.core.requests import Order, SdcaOrder
+from topline.solvers.core.state import SolverState
+from topline.solvers.methods.dual_ascent import DualAscent
+from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True)

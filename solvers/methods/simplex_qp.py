@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import lapack
 
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.typing import Float64Array, Int64Array
 
 _EPS = float(np.finfo(np.float64).eps)
 #: Newton steps on one face; those after the first only remove the rounding of the one before.

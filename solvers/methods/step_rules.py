@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from solvers.problem import Problem, inner, squared_norm
-from solvers.typing import Float64Array
+from topline.solvers.core.problem import Problem, inner, squared_norm
+from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True, eq=False)

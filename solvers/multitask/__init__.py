@@ -18,10 +18,10 @@ methods for regularized loss minimization", 2013.
 
 from __future__ import annotations
 
-from solvers.multitask.alternation import Alternation, Shared
-from solvers.multitask.ascent import TaskDuals, ascend
-from solvers.multitask.shared import SharedProblem
-from solvers.multitask.strategies import MultitaskResult, solve_multi, solve_single, solve_stacked
+from topline.solvers.multitask.alternation import Alternation, Shared
+from topline.solvers.multitask.ascent import TaskDuals, ascend
+from topline.solvers.multitask.shared import SharedProblem
+from topline.solvers.multitask.strategies import MultitaskResult, solve_multi, solve_single, solve_stacked
 
 __all__ = [
     "Alternation",

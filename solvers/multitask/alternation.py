@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.multitask.ascent import TaskDuals, ascend
-from solvers.multitask.shared import SharedProblem
-from solvers.problem import relative_gap
-from solvers.stopping import Status, StoppingCriteria
-from solvers.typing import Float64Array
+from topline.solvers.core.problem import relative_gap
+from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.multitask.ascent import TaskDuals, ascend
+from topline.solvers.multitask.shared import SharedProblem
+from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import numba as nb
 import numpy as np
 
-from solvers.multitask.hinge import task_conjugates, task_losses
-from solvers.problem import relative_gap
-from solvers.stopping import Status, StoppingCriteria
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.core.problem import relative_gap
+from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.multitask.hinge import task_conjugates, task_losses
+from topline.solvers.typing import Float64Array, Int64Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,15 +15,15 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from solvers.errors import InvalidProblemError
-from solvers.estimator_kernels import KernelAttributes, one_of_two, with_intercept
-from solvers.estimator_support import seed_of
-from solvers.kernel_features import factor, gram_matrix, is_precomputed
-from solvers.kernel_functions import Kernel, LinearKernel
-from solvers.kernel_problem import KernelExpansion
-from solvers.multitask.strategies import MultitaskResult, solve_multi, solve_single, solve_stacked
-from solvers.stopping import Status
-from solvers.typing import Float64Array
+from topline.solvers.core.stopping import Status
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.estimators.kernels import KernelAttributes, one_of_two, with_intercept
+from topline.solvers.estimators.support import seed_of
+from topline.solvers.kernels.factor import factor, gram_matrix, is_precomputed
+from topline.solvers.kernels.functions import Kernel, LinearKernel
+from topline.solvers.kernels.problem import KernelExpansion
+from topline.solvers.multitask.strategies import MultitaskResult, solve_multi, solve_single, solve_stacked
+from topline.solvers.typing import Float64Array
 
 #: Each strategy: how it is solved, and the parameters that it has besides those of all.
 STRATEGIES: Mapping[str, tuple[Callable[..., MultitaskResult], tuple[str, ...]]] = MappingProxyType(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.typing import Float64Array
+from topline.solvers.typing import Float64Array
 
 
 def smooth_hinge(margins: Float64Array, gamma: float) -> Float64Array:

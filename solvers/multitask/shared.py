@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.multitask.hinge import task_losses
-from solvers.problem import inner, squared_norm
-from solvers.typing import Float64Array
+from topline.solvers.core.problem import inner, squared_norm
+from topline.solvers.multitask.hinge import task_losses
+from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError, NonFiniteError
-from solvers.multitask.alternation import Alternation, Shared, alternate
-from solvers.multitask.ascent import TaskDuals, ascend
-from solvers.multitask.shared import SharedProblem
-from solvers.problem import HasGap
-from solvers.stopping import Status, StoppingCriteria
-from solvers.typing import Float64Array
+from topline.solvers.core.problem import HasGap
+from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.multitask.alternation import Alternation, Shared, alternate
+from topline.solvers.multitask.ascent import TaskDuals, ascend
+from topline.solvers.multitask.shared import SharedProblem
+from topline.solvers.typing import Float64Array
 
 #: What tells the seeds of successive stages apart.
 _SECOND = 1_000_003

@@ -19,29 +19,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from solvers.privileged.equivalence import (
+from tests.reproduce.privileged_experiments import (
+    WeightLearningRow,
+    w_shape,
+    w_shape_experiment,
+    weight_learning_experiment,
+)
+from tests.reproduce.privileged_trials import SearchGrid
+from topline.solvers.privileged.equivalence import (
     PrivilegedConstruction,
     most_favourable_weights,
     rho,
     svm_plus_from_weights,
     weights_from_svm_plus,
 )
-from solvers.privileged.experiments import (
-    WeightLearningRow,
-    w_shape,
-    w_shape_experiment,
-    weight_learning_experiment,
+from topline.solvers.privileged.margin_losses import Logistic, MarginLoss, TwiceSmoothHinge
+from topline.solvers.privileged.probabilities import best_bandwidth, nadaraya_watson, probability_weights
+from topline.solvers.privileged.svm_plus import SVMPlusResult, solve_svm_plus
+from topline.solvers.privileged.weight_learning import (
+    LearnedWeights,
+    hypergradient,
+    learn_weights,
+    solve_lower,
 )
-from solvers.privileged.margin_losses import Logistic, MarginLoss, TwiceSmoothHinge
-from solvers.privileged.probabilities import best_bandwidth, nadaraya_watson, probability_weights
-from solvers.privileged.svm_plus import SVMPlusResult, solve_svm_plus
-from solvers.privileged.trials import SearchGrid
-from solvers.privileged.weight_learning import LearnedWeights, hypergradient, learn_weights, solve_lower
-from solvers.privileged.weighted_svm import WeightedSVMResult, solve_weighted_svm
+from topline.solvers.privileged.weighted_svm import WeightedSVMResult, solve_weighted_svm
 
 if TYPE_CHECKING:
-    from solvers.privileged.estimators import SVMPlusClassifier, WeightedSVC
-    from solvers.privileged.learned_weights import LearnedWeightsSVC
+    from topline.solvers.privileged.estimators import SVMPlusClassifier, WeightedSVC
+    from topline.solvers.privileged.learned_weights import LearnedWeightsSVC
 
 __all__ = [
     "LearnedWeights",
@@ -77,11 +82,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load the estimators when they are first asked for, as `solvers` does."""
     if name in ("SVMPlusClassifier", "WeightedSVC"):
-        from solvers.privileged import estimators
+        from topline.solvers.privileged import estimators
 
         return getattr(estimators, name)
     if name == "LearnedWeightsSVC":
-        from solvers.privileged.learned_weights import LearnedWeightsSVC
+        from topline.solvers.privileged.learned_weights import LearnedWeightsSVC
 
         return LearnedWeightsSVC
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from solvers.errors import CertificateError
-from solvers.privileged.interior_point import QuadraticProgram, interior_points, vertex_of_face
-from solvers.typing import Float64Array
+from topline.solvers.errors import CertificateError
+from topline.solvers.privileged.interior_point import QuadraticProgram, interior_points, vertex_of_face
+from topline.solvers.typing import Float64Array
 
 #: Rounds without a smaller gap after which rounding has the last word.
 _PATIENCE = 8

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError, NonFiniteError
-from solvers.inputs import checked_rows
-from solvers.kernel_features import symmetric
-from solvers.rows import nonfinite_rows
-from solvers.typing import Float64Array
+from topline.solvers.core.inputs import checked_rows
+from topline.solvers.core.rows import nonfinite_rows
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.kernels.factor import symmetric
+from topline.solvers.typing import Float64Array
 
 #: Bytes that the matrix of a quadratic program, its copy and its factor may take together.
 MEMORY_BYTES = 4 << 30

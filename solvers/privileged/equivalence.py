@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
-from solvers.errors import InvalidProblemError
-from solvers.privileged.checks import finite_vector, gram_matrix, signs
-from solvers.privileged.svm_plus import SVMPlusResult
-from solvers.privileged.weighted_svm import DualSVMResult
-from solvers.typing import Float64Array
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.privileged.checks import finite_vector, gram_matrix, signs
+from topline.solvers.privileged.svm_plus import SVMPlusResult
+from topline.solvers.privileged.weighted_svm import DualSVMResult
+from topline.solvers.typing import Float64Array
 
 #: A rho below this share of the terms that it is the difference of is rounding.
 _ROUNDING = 1e-12

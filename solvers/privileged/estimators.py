@@ -12,16 +12,16 @@ from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 
-from solvers.errors import InvalidProblemError
-from solvers.estimator_kernels import KernelAttributes
-from solvers.estimator_support import combined_weights, positive
-from solvers.kernel_features import KernelFeatures
-from solvers.kernel_functions import Gamma, Kernel, LinearKernel
-from solvers.kernel_problem import KernelExpansion
-from solvers.kernel_registry import as_kernel, make_kernel
-from solvers.privileged.svm_plus import solve_svm_plus
-from solvers.privileged.weighted_svm import DualSVMResult, solve_weighted_svm
-from solvers.typing import Float64Array
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.estimators.kernels import KernelAttributes
+from topline.solvers.estimators.support import combined_weights, positive
+from topline.solvers.kernels.factor import KernelFeatures
+from topline.solvers.kernels.functions import Gamma, Kernel, LinearKernel
+from topline.solvers.kernels.problem import KernelExpansion
+from topline.solvers.kernels.registry import as_kernel, make_kernel
+from topline.solvers.privileged.svm_plus import solve_svm_plus
+from topline.solvers.privileged.weighted_svm import DualSVMResult, solve_weighted_svm
+from topline.solvers.typing import Float64Array
 
 #: Features are kept as they come; kernels compute in float64.
 DTYPES = [np.float64, np.float32]

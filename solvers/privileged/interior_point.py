@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import linalg
 
-from solvers.typing import Float64Array
+from topline.solvers.typing import Float64Array
 
 #: Share of the way to the nearest bound that a step may go.
 _TO_THE_BOUND = 0.995

@@ -8,15 +8,15 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array
 
-from solvers.errors import InvalidProblemError
-from solvers.estimator_support import positive
-from solvers.kernel_features import KernelFeatures
-from solvers.kernel_functions import Gamma, Kernel
-from solvers.privileged.estimators import DTYPES, BinaryKernelClassifier
-from solvers.privileged.margin_losses import TwiceSmoothHinge
-from solvers.privileged.splits import stratified_split
-from solvers.privileged.weight_learning import learn_weights
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.estimators.support import positive
+from topline.solvers.kernels.factor import KernelFeatures
+from topline.solvers.kernels.functions import Gamma, Kernel
+from topline.solvers.privileged.estimators import DTYPES, BinaryKernelClassifier
+from topline.solvers.privileged.margin_losses import TwiceSmoothHinge
+from topline.solvers.privileged.splits import stratified_split
+from topline.solvers.privileged.weight_learning import learn_weights
+from topline.solvers.typing import Float64Array, Int64Array
 
 
 class LearnedWeightsSVC(BinaryKernelClassifier):

@@ -11,8 +11,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 from scipy.special import expit
 
-from solvers.privileged.checks import positive_number
-from solvers.typing import Float64Array
+from topline.solvers.privileged.checks import positive_number
+from topline.solvers.typing import Float64Array
 
 
 class MarginLoss(Protocol):

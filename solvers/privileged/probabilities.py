@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.privileged.checks import finite_vector, number_from_zero, positive_number
-from solvers.typing import Float64Array
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.privileged.checks import finite_vector, number_from_zero, positive_number
+from topline.solvers.typing import Float64Array
 
 #: Bandwidths are tried as these multiples of the median distance.
 _MULTIPLES = 2.0 ** np.arange(-5.0, 2.0)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.typing import Int64Array
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.typing import Int64Array
 
 
 def stratified_split(y: Any, share: float, rng: np.random.Generator) -> tuple[Int64Array, Int64Array]:

@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.privileged.certified import solve_certified
-from solvers.privileged.checks import budget, gram_matrix, positive_number, refuse_size, signs
-from solvers.privileged.interior_point import QuadraticProgram
-from solvers.privileged.weighted_svm import DualSVMResult, balanced, refuse_reversed
-from solvers.typing import Float64Array
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.privileged.certified import solve_certified
+from topline.solvers.privileged.checks import budget, gram_matrix, positive_number, refuse_size, signs
+from topline.solvers.privileged.interior_point import QuadraticProgram
+from topline.solvers.privileged.weighted_svm import DualSVMResult, balanced, refuse_reversed
+from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

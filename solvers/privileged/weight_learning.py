@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from scipy import linalg, optimize
 
-from solvers.errors import InvalidProblemError, NonFiniteError
-from solvers.privileged.checks import (
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.privileged.checks import (
     budget,
     finite_vector,
     gram_matrix,
@@ -32,8 +32,8 @@ from solvers.privileged.checks import (
     refuse_size,
     signs,
 )
-from solvers.privileged.margin_losses import MarginLoss
-from solvers.typing import Float64Array
+from topline.solvers.privileged.margin_losses import MarginLoss
+from topline.solvers.typing import Float64Array
 
 #: The lower problem is solved when no residual of a = -c u is above this share of the largest weight.
 _TOLERANCE = 1e-12

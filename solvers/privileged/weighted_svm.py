@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import CertificateError
-from solvers.privileged.certified import solve_certified
-from solvers.privileged.checks import (
+from topline.solvers.core.problem import HasGap
+from topline.solvers.errors import CertificateError
+from topline.solvers.privileged.certified import solve_certified
+from topline.solvers.privileged.checks import (
     budget,
     gram_matrix,
     instance_weights,
@@ -25,9 +26,8 @@ from solvers.privileged.checks import (
     refuse_size,
     signs,
 )
-from solvers.privileged.interior_point import QuadraticProgram
-from solvers.problem import HasGap
-from solvers.typing import Float64Array
+from topline.solvers.privileged.interior_point import QuadraticProgram
+from topline.solvers.typing import Float64Array
 
 #: A gap below minus this share of |P| + |D| is a mistake, not rounding.
 _ROUNDING = 1e-9

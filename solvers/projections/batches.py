@@ -5,13 +5,13 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.losses import LossForm
-from solvers.projections.checks import checked_curvature, checked_rows, checked_smoothing
-from solvers.projections.columns import column_kind, column_update_two, margins_or_empty
-from solvers.projections.gradients import gradient_row
-from solvers.projections.workspace import column_workspace
-from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses import LossForm
+from topline.solvers.projections.checks import checked_curvature, checked_rows, checked_smoothing
+from topline.solvers.projections.columns import column_kind, column_update_two, margins_or_empty
+from topline.solvers.projections.gradients import gradient_row
+from topline.solvers.projections.workspace import column_workspace
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -15,8 +15,8 @@ import math
 import numba as nb
 import numpy as np
 
-from solvers.projections.kinds import own_class
-from solvers.typing import Float64Array, FloatArray
+from topline.solvers.projections.kinds import own_class
+from topline.solvers.typing import Float64Array, FloatArray
 
 _EPS = float(np.finfo(np.float64).eps)
 _MAX_STEPS = 100

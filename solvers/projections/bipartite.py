@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numba as nb
 
-from solvers.projections.knapsack import equality_knapsack
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.projections.knapsack import equality_knapsack
+from topline.solvers.typing import Float64Array, Int64Array
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError, NonFiniteError
-from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 
 def checked_curvature(c: float | Float64Array, rows: int) -> Float64Array:

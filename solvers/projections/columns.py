@@ -13,11 +13,11 @@ import math
 import numba as nb
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.losses import Family, LossForm
-from solvers.projections.binary import binary_entropy, binary_hinge_column, binary_logistic_column
-from solvers.projections.entropic import entropic_column
-from solvers.projections.kinds import (
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses import Family, LossForm
+from topline.solvers.projections.binary import binary_entropy, binary_hinge_column, binary_logistic_column
+from topline.solvers.projections.entropic import entropic_column
+from topline.solvers.projections.kinds import (
     BINARY_HINGE_KIND,
     BINARY_LOGISTIC_KIND,
     ENTROPY_KIND,
@@ -31,17 +31,17 @@ from solvers.projections.kinds import (
     margin_at,
     own_class_of,
 )
-from solvers.projections.multilabel import (
+from topline.solvers.projections.multilabel import (
     multilabel_entropy,
     multilabel_entropy_column,
     multilabel_hinge_column,
 )
-from solvers.projections.scaled_permutahedron import wtopk_others_column
-from solvers.projections.simplex import simplex_column
-from solvers.projections.weighted_topk import wtopk_column
-from solvers.projections.weighted_topk_two_curvatures import wtopk_two_curvatures_column
-from solvers.projections.weighted_usunier import wusunier_column
-from solvers.typing import Float64Array, FloatArray, Int64Array
+from topline.solvers.projections.scaled_permutahedron import wtopk_others_column
+from topline.solvers.projections.simplex import simplex_column
+from topline.solvers.projections.weighted_topk import wtopk_column
+from topline.solvers.projections.weighted_topk_two_curvatures import wtopk_two_curvatures_column
+from topline.solvers.projections.weighted_usunier import wusunier_column
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
 _KINDS = {
     Family.ENTROPY: ENTROPY_KIND,

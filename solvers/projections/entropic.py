@@ -20,9 +20,9 @@ import math
 import numba as nb
 import numpy as np
 
-from solvers.projections.lambert import entropic_weight
-from solvers.projections.ordering import largest_values
-from solvers.typing import Float64Array
+from topline.solvers.projections.lambert import entropic_weight
+from topline.solvers.projections.ordering import largest_values
+from topline.solvers.typing import Float64Array
 
 _EPS = float(np.finfo(np.float64).eps)
 _MAX_STEPS = 200

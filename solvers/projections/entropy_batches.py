@@ -7,11 +7,11 @@ import math
 import numba as nb
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.projections.checks import checked_curvature, checked_rows, checked_smoothing
-from solvers.projections.entropic import entropic_column
-from solvers.projections.workspace import column_workspace
-from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.projections.checks import checked_curvature, checked_rows, checked_smoothing
+from topline.solvers.projections.entropic import entropic_column
+from topline.solvers.projections.workspace import column_workspace
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solvers.errors import InvalidProblemError, NonFiniteError
-from solvers.projections.bipartite import bipartite_simplex
-from solvers.projections.knapsack import capped_knapsack, equality_knapsack
-from solvers.projections.scaled_permutahedron import scaled_permutahedron
-from solvers.projections.workspace import column_workspace
-from solvers.rank_weights import flat
-from solvers.typing import Float64Array
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.losses.rank_weights import flat
+from topline.solvers.projections.bipartite import bipartite_simplex
+from topline.solvers.projections.knapsack import capped_knapsack, equality_knapsack
+from topline.solvers.projections.scaled_permutahedron import scaled_permutahedron
+from topline.solvers.projections.workspace import column_workspace
+from topline.solvers.typing import Float64Array
 
 
 def project_topk_cone(b: ArrayLike, k: int, bias: float = 0.0) -> Float64Array:

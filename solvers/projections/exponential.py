@@ -11,7 +11,7 @@ import math
 import numba as nb
 import numpy as np
 
-from solvers.typing import Float64Array
+from topline.solvers.typing import Float64Array
 
 _INVERSE_LOG_2 = 1.0 / math.log(2.0)
 # log 2 in two parts, the first with so few digits that n times it is exact.

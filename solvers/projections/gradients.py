@@ -1,7 +1,8 @@
 """Gradients, losses and conjugates of any loss, row by row, compiled.
 
-u = -grad Phi_gamma(s) is the column problem's solution at q = s, c = gamma (`solvers.projections.columns`),
-and Fenchel and Young's equality gives the loss: Phi_gamma(s) = -<u, s> - Phi*(-u) - (gamma/2) |u|^2.
+u = -grad Phi_gamma(s) is the column problem's solution at q = s, c = gamma
+(`topline.solvers.projections.columns`), and Fenchel and Young's equality gives the loss: Phi_gamma(s) = -<u,
+s> - Phi*(-u) - (gamma/2) |u|^2.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ import math
 import numba as nb
 import numpy as np
 
-from solvers.projections.columns import column_update_two, minus_conjugate
-from solvers.projections.exponential import exp_of_negatives
-from solvers.projections.kinds import (
+from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
+from topline.solvers.projections.columns import column_update_two, minus_conjugate
+from topline.solvers.projections.exponential import exp_of_negatives
+from topline.solvers.projections.kinds import (
     ENTROPY_KIND,
     MULTILABEL_ENTROPY_KIND,
     MULTILABEL_HINGE_KIND,
     TRUNCATED_KIND,
 )
-from solvers.projections.multilabel import multilabel_softmax_row
-from solvers.projections.ordering import largest_values
-from solvers.projections.workspace import column_workspace
-from solvers.ranking import ACTIVE, B_U, LOSS, U_SQ
-from solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+from topline.solvers.projections.multilabel import multilabel_softmax_row
+from topline.solvers.projections.ordering import largest_values
+from topline.solvers.projections.workspace import column_workspace
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numba as nb
 
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.typing import Float64Array, Int64Array
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numba as nb
 
-from solvers.typing import Float64Array
+from topline.solvers.typing import Float64Array
 
 # What `column_kind` gives and `column_update` takes: an integer, so that it may cross into a kernel.
 MAX_KIND = 0

@@ -19,8 +19,8 @@ import math
 
 import numba as nb
 
-from solvers.projections.ordering import select_largest
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.projections.ordering import select_largest
+from topline.solvers.typing import Float64Array, Int64Array
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

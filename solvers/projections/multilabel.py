@@ -19,11 +19,11 @@ import math
 import numba as nb
 import numpy as np
 
-from solvers.projections.bipartite import bipartite_from_top
-from solvers.projections.exponential import exp_of_negatives
-from solvers.projections.kinds import own_class, own_count
-from solvers.projections.lambert import entropic_weight
-from solvers.typing import Float64Array, FloatArray, Int64Array
+from topline.solvers.projections.bipartite import bipartite_from_top
+from topline.solvers.projections.exponential import exp_of_negatives
+from topline.solvers.projections.kinds import own_class, own_count
+from topline.solvers.projections.lambert import entropic_weight
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
 _EPS = float(np.finfo(np.float64).eps)
 _MAX_STEPS = 200

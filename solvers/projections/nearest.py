@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.losses import Family, LossForm
-from solvers.projections.batches import column_updates
-from solvers.typing import Float64Array, IntArray
+from topline.solvers.losses import Family, LossForm
+from topline.solvers.projections.batches import column_updates
+from topline.solvers.typing import Float64Array, IntArray
 
 _FAR = 2.0**40
 _TINY = 1e-200

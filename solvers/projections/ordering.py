@@ -9,7 +9,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.typing import Float64Array, Int64Array
 
 # Up to this many largest values are kept in a sorted list during one pass; beyond it quickselect is faster.
 _LIST_LIMIT = 16

@@ -13,8 +13,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from solvers.projections.ordering import largest_other
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.projections.ordering import largest_other
+from topline.solvers.typing import Float64Array, Int64Array
 
 _EPS = float(np.finfo(np.float64).eps)
 

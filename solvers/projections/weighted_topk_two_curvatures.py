@@ -17,11 +17,11 @@ from typing import TypeAlias
 import numba as nb
 import numpy as np
 
-from solvers.projections.isotonic import block_base, block_value, pool_blocks
-from solvers.projections.ordering import largest_other, mass_threshold, sorted_candidates
-from solvers.projections.scale import MAX_EVALUATIONS, next_scale
-from solvers.projections.weighted_topk import loss_of_sorted
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.projections.isotonic import block_base, block_value, pool_blocks
+from topline.solvers.projections.ordering import largest_other, mass_threshold, sorted_candidates
+from topline.solvers.projections.scale import MAX_EVALUATIONS, next_scale
+from topline.solvers.projections.weighted_topk import loss_of_sorted
+from topline.solvers.typing import Float64Array, Int64Array
 
 # Deviations, masses and starts of the blocks, as `pool_blocks` writes them.
 Blocks: TypeAlias = tuple[Float64Array, Float64Array, Int64Array]

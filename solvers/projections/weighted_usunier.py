@@ -13,9 +13,9 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from solvers.projections.isotonic import block_base, block_value, pool_blocks
-from solvers.projections.ordering import largest_other, mass_threshold, sorted_candidates
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.projections.isotonic import block_base, block_value, pool_blocks
+from topline.solvers.projections.ordering import largest_other, mass_threshold, sorted_candidates
+from topline.solvers.typing import Float64Array, Int64Array
 
 _EPS = float(np.finfo(np.float64).eps)
 

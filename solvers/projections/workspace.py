@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.typing import Float64Array, Int64Array
 
 # Rows of the two buffers.  Each kernel documents which rows it uses by unpacking them at its start.
 FLOAT_ROWS = 6

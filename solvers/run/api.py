@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
-from solvers.executor import DualRows, Executor, SerialExecutor, ThreadExecutor
-from solvers.inputs import checked_problem, checked_seed, checked_weights
-from solvers.iteration import Callback, Run, iterate
-from solvers.kernel_problem import solve_with_kernel
-from solvers.label_sets import LabelSets
-from solvers.losses.base import Loss
-from solvers.method_registry import MethodSpec, default_method, method_named
-from solvers.problem import Problem, SmoothingKind, problem_key, relative_gap
-from solvers.risk_executor import TopLossExecutor
-from solvers.risks import MEAN_RISK, AverageTopK, Risk
-from solvers.state import SolveResult, SolverState
-from solvers.stopping import StoppingCriteria
-from solvers.typing import Float64Array, FloatArray
-from solvers.warm_start import state_of_duals
+from topline.solvers.core.inputs import checked_problem, checked_seed, checked_weights
+from topline.solvers.core.problem import Problem, SmoothingKind, problem_key, relative_gap
+from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
+from topline.solvers.core.state import SolveResult, SolverState
+from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
+from topline.solvers.executors.local import DualRows, Executor, SerialExecutor, ThreadExecutor
+from topline.solvers.executors.risk import TopLossExecutor
+from topline.solvers.kernels.problem import solve_with_kernel
+from topline.solvers.losses.base import Loss
+from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.methods.registry import MethodSpec, default_method, method_named
+from topline.solvers.run.loop import Callback, Run, iterate
+from topline.solvers.run.warm_start import state_of_duals
+from topline.solvers.typing import Float64Array, FloatArray
 
 #: Multiplications a round below which threads cost more than they bring.
 _SMALL_ROUND = 1e8
@@ -91,9 +91,9 @@ def solve(
     callbacks : called after each round with (IterationRecord, SolverState); one that returns False ends the
         run.
     risk : ``MeanRisk()``, or ``AverageTopK(k)`` for the mean of the k largest losses in the place of the mean
-        of all (`solvers.risks`); with the Frank-Wolfe methods, of which fw_fully_corrective then is a bundle
-        method with a W_dual of its own, and without weights and kept duals.  Where k is below the number of
-        examples that no W gets right the optimum may be W = 0: ``result.collapsed``.
+        of all (`topline.solvers.core.risks`); with the Frank-Wolfe methods, of which fw_fully_corrective then
+        is a bundle method with a W_dual of its own, and without weights and kept duals.  Where k is below the
+        number of examples that no W gets right the optimum may be W = 0: ``result.collapsed``.
     smoothing_kind : "moreau" smooths in all m scores, "others" in those of the other classes only, which is
         Lapin's smooth top-k hinge.
     label_sets : the label sets that y numbers; None where it does not.

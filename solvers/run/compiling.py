@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse as scipy_sparse
 
-from solvers.api import solve
-from solvers.ascent import weights_alike
-from solvers.executor import SerialExecutor
-from solvers.half_floats import widened
-from solvers.label_sets import LabelSets
-from solvers.losses.base import Loss
-from solvers.problem import SmoothingKind
-from solvers.risks import MEAN_RISK, AverageTopK, Risk
-from solvers.row_packing import pack, unpack
+from topline.solvers.blocks.ascent import weights_alike
+from topline.solvers.core.half_floats import widened
+from topline.solvers.core.problem import SmoothingKind
+from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
+from topline.solvers.core.row_packing import pack, unpack
+from topline.solvers.executors.local import SerialExecutor
+from topline.solvers.losses.base import Loss
+from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.run.api import solve
 
 #: Enough passes to meet every kernel: the second round applies the step of the first, and dual_ascent
 #: extrapolates when sweeps alone have gone on for some rounds.

@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from solvers.block_stats import BlockStats
-from solvers.certificate import FinalValues, rebuild
-from solvers.errors import DualsReplacedError
-from solvers.executor import Executor
-from solvers.kept_rounds import KeptRounds
-from solvers.methods import Advance, Measurement, Method, follows_duals, stay
-from solvers.orders import Order
-from solvers.problem import Problem, relative_gap
-from solvers.state import IterationRecord, SolverState
-from solvers.stopping import ENDS_AT_ITERATE, Status, StoppingCriteria, check, is_solved
-from solvers.traffic import Traffic
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.history_thinning import KeptRounds
+from topline.solvers.core.problem import Problem, relative_gap
+from topline.solvers.core.requests import Order
+from topline.solvers.core.state import IterationRecord, SolverState
+from topline.solvers.core.stopping import ENDS_AT_ITERATE, Status, StoppingCriteria, check, is_solved
+from topline.solvers.core.traffic import Traffic
+from topline.solvers.errors import DualsReplacedError
+from topline.solvers.executors.local import Executor
+from topline.solvers.methods.base import Advance, Measurement, Method, follows_duals, stay
+from topline.solvers.methods.certificate import FinalValues, rebuild
 
 logger = logging.getLogger(__name__)
 

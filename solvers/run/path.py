@@ -8,13 +8,13 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-from solvers.api import solve
-from solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from solvers.inputs import checked_rows
-from solvers.kernel_features import KernelFeatures
-from solvers.losses.base import Loss
-from solvers.method_registry import method_named
-from solvers.state import SolveResult, SolverState
+from topline.solvers.core.inputs import checked_rows
+from topline.solvers.core.state import SolveResult, SolverState
+from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.kernels.factor import KernelFeatures
+from topline.solvers.losses.base import Loss
+from topline.solvers.methods.registry import method_named
+from topline.solvers.run.api import solve
 
 
 def regularisation_path(

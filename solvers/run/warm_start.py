@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from solvers.certificate import rebuild
-from solvers.errors import InvalidProblemError
-from solvers.executor import DualRows, Executor
-from solvers.problem import Problem, squared_norm
-from solvers.state import SolverState
-from solvers.typing import FloatArray
+from topline.solvers.core.problem import Problem, squared_norm
+from topline.solvers.core.state import SolverState
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.executors.local import DualRows, Executor
+from topline.solvers.methods.certificate import rebuild
+from topline.solvers.typing import FloatArray
 
 
 def state_of_duals(problem: Problem, executor: Executor, duals: Iterable[DualRows]) -> SolverState:

@@ -9,13 +9,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from storage.array_reader import read_checked
-from storage.arrays import packed_array, packed_group
-from storage.dual_parts import DUALS, DualSource, DualWriter, StoredDuals, parts_in_order
-from storage.errors import FormatError, NotFoundError, StorageError
-from storage.files import FileEntry, FileSet, put_file, put_files
-from storage.schema import encoding
-from storage.stores import Store
+from topline.storage.arrays.dual_parts import DUALS, DualSource, DualWriter, StoredDuals, parts_in_order
+from topline.storage.arrays.reader import read_checked
+from topline.storage.arrays.writing import packed_array, packed_group
+from topline.storage.errors import FormatError, NotFoundError, StorageError
+from topline.storage.schema import encoding
+from topline.storage.stores.files import FileEntry, FileSet, put_file, put_files
+from topline.storage.stores.opening import Store
 
 _NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
 

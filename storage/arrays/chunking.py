@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from storage.errors import FormatError
+from topline.storage.errors import FormatError
 
 _CHUNK_BYTES = 1 << 20
 _SHARD_BYTES = 16 << 20

@@ -19,13 +19,13 @@ import numpy as np
 from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 
-from storage.errors import FormatError
-from storage.files import FileEntry, FileSet, PackedFile, put_files
-from storage.fingerprint import canonical_json
-from storage.schema import DUALS_ENCODING, check_encoding, encoding
-from storage.shards import ZSTD_LEVEL
-from storage.stores import Store
-from storage.urls import join
+from topline.storage.arrays.shards import ZSTD_LEVEL
+from topline.storage.errors import FormatError
+from topline.storage.fingerprint import canonical_json
+from topline.storage.schema import DUALS_ENCODING, check_encoding, encoding
+from topline.storage.stores.files import FileEntry, FileSet, PackedFile, put_files
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 DUALS = "duals"
 PART_BYTES = 16 << 20

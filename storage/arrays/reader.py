@@ -9,12 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.arrays import ArraySpec
-from storage.chunking import Span
-from storage.errors import NotFoundError
-from storage.files import FileSet
-from storage.shards import ChunkLayout, DamagedError, chunks_between, decode_chunk, decode_index
-from storage.urls import join
+from topline.storage.arrays.chunking import Span
+from topline.storage.arrays.shards import (
+    ChunkLayout,
+    DamagedError,
+    chunks_between,
+    decode_chunk,
+    decode_index,
+)
+from topline.storage.arrays.writing import ArraySpec
+from topline.storage.errors import NotFoundError
+from topline.storage.stores.files import FileSet
+from topline.storage.stores.urls import join
 
 
 class ArrayReader:

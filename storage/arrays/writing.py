@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.chunking import ChunkPlan
-from storage.errors import FormatError
-from storage.files import FileEntry, PackedFile, put_file
-from storage.shards import ZSTD_LEVEL, ChunkLayout, encode_shard
-from storage.stores import Store
-from storage.urls import join
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.arrays.shards import ZSTD_LEVEL, ChunkLayout, encode_shard
+from topline.storage.errors import FormatError
+from topline.storage.stores.files import FileEntry, PackedFile, put_file
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 _MANY_ROWS = 1 << 40
 

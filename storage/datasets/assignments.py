@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from storage.errors import FormatError
-from storage.label_sets import LabelSetTable
-from storage.schema import LABEL_DTYPE, NO_LABEL, SPLIT_DTYPE, SPLITS
+from topline.storage.datasets.label_sets import LabelSetTable
+from topline.storage.errors import FormatError
+from topline.storage.schema import LABEL_DTYPE, NO_LABEL, SPLIT_DTYPE, SPLITS
 
 
 def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:

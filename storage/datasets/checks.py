@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.sparse import issparse
 
-from storage.arrays import ArraySpec
-from storage.assignments import check_assignments, split_counts
-from storage.errors import StorageError
-from storage.files import FileEntry, FileSet, wrong_size
-from storage.findings import Finding
-from storage.fingerprint import digest_bytes
-from storage.local_store import PARTIAL
-from storage.manifest import with_assignments
-from storage.schema import FEATURES, FILES_LIST, STAGING
-from storage.urls import join
+from topline.storage.arrays.writing import ArraySpec
+from topline.storage.datasets.assignments import check_assignments, split_counts
+from topline.storage.datasets.manifest import with_assignments
+from topline.storage.errors import StorageError
+from topline.storage.findings import Finding
+from topline.storage.fingerprint import digest_bytes
+from topline.storage.schema import FEATURES, FILES_LIST, STAGING
+from topline.storage.stores.files import FileEntry, FileSet, wrong_size
+from topline.storage.stores.local import PARTIAL
+from topline.storage.stores.urls import join
 
 if TYPE_CHECKING:
-    from storage.features import Dataset
+    from topline.storage.datasets.features import Dataset
 
 _REWRITE = "restore the file from a copy, or make the dataset anew under another key"
 

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from storage.dataset_checks import check_files
-from storage.errors import NotFoundError, StorageError
-from storage.files import FileEntry, FileSet
-from storage.findings import Finding
-from storage.fingerprint import digest_json, seal, unseal
-from storage.records import now, plain
-from storage.schema import check_encoding, encoding
-from storage.stores import Store
-from storage.urls import join
+from topline.storage.datasets.checks import check_files
+from topline.storage.errors import NotFoundError, StorageError
+from topline.storage.findings import Finding
+from topline.storage.fingerprint import digest_json, seal, unseal
+from topline.storage.records import now, plain
+from topline.storage.schema import check_encoding, encoding
+from topline.storage.stores.files import FileEntry, FileSet
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 _RECORD = re.compile(r"^([0-9a-f]{16})\.json$")
 

@@ -1,4 +1,4 @@
-"""Datasets: how they are read.  Writing is in `storage.writers`; both are offered from here."""
+"""Datasets: how they are read.  Writing is in `writers`; both are offered from here."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from storage.array_reader import ArrayReader, read_checked, read_strings
-from storage.arrays import ArraySpec
-from storage.chunking import ChunkPlan, Span
-from storage.csr_writer import CsrDatasetWriter
-from storage.dataset_info import DatasetInfo, dataset_log, find_by_key, info_of_commit, list_datasets
-from storage.errors import FormatError, NotFoundError
-from storage.files import FileSet, load_entries
-from storage.findings import Finding
-from storage.fingerprint import digest_bytes
-from storage.label_sets import LabelSetTable
-from storage.manifest import load_manifest
-from storage.schema import (
+from topline.storage.arrays.chunking import ChunkPlan, Span
+from topline.storage.arrays.reader import ArrayReader, read_checked, read_strings
+from topline.storage.arrays.writing import ArraySpec
+from topline.storage.datasets.csr_writer import CsrDatasetWriter
+from topline.storage.datasets.info import DatasetInfo, dataset_log, find_by_key, info_of_commit, list_datasets
+from topline.storage.datasets.label_sets import LabelSetTable
+from topline.storage.datasets.manifest import load_manifest
+from topline.storage.datasets.writers import DatasetWriter
+from topline.storage.errors import FormatError, NotFoundError
+from topline.storage.findings import Finding
+from topline.storage.fingerprint import digest_bytes
+from topline.storage.schema import (
     CLASS_NAMES,
     CSR_ARRAYS,
     FEATURES,
@@ -35,9 +35,9 @@ from storage.schema import (
     SPLIT,
     csr_unit_path,
 )
-from storage.stores import Store, open_store
-from storage.urls import join
-from storage.writers import DatasetWriter
+from topline.storage.stores.files import FileSet, load_entries
+from topline.storage.stores.opening import Store, open_store
+from topline.storage.stores.urls import join
 
 __all__ = ["CsrDatasetWriter", "Dataset", "DatasetInfo", "DatasetWriter", "find_by_key", "list_datasets"]
 
@@ -98,7 +98,7 @@ class Dataset:
         return table
 
     def split(self) -> NDArray[np.int8]:
-        """Codes of `storage.schema.SPLITS`, shape (n_rows,)."""
+        """Codes of `topline.storage.schema.SPLITS`, shape (n_rows,)."""
         return self._checked(SPLIT)
 
     def sample_ids(self) -> list[str]:
@@ -123,13 +123,13 @@ class Dataset:
         return csr_matrix((data, indices, np.cumsum(lengths)), shape=(stop - start, self.info.d), copy=False)
 
     def manifest(self) -> pa.Table:
-        """The manifest, n_rows rows of `storage.manifest.MANIFEST_SCHEMA`."""
+        """The manifest, n_rows rows of `topline.storage.datasets.manifest.MANIFEST_SCHEMA`."""
         table, _ = load_manifest(self.files.read(MANIFEST), self.files.place(MANIFEST))
         return table
 
     def verify(self, *, deep: bool = False) -> list[Finding]:
         """What is wrong with the stored files: presence and sizes; with `deep` every digest and value too."""
-        from storage.dataset_checks import check_dataset
+        from topline.storage.datasets.checks import check_dataset
 
         return check_dataset(self, deep=deep)
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from storage.chunking import ChunkPlan
-from storage.commits import CommitLog
-from storage.errors import FormatError
-from storage.fingerprint import digest_bytes
-from storage.schema import DATASET_ENCODING, check_encoding, encoding
-from storage.stores import Store
-from storage.urls import join
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.errors import FormatError
+from topline.storage.fingerprint import digest_bytes
+from topline.storage.schema import DATASET_ENCODING, check_encoding, encoding
+from topline.storage.stores.commits import CommitLog
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 
 @dataclass(frozen=True)

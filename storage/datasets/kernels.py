@@ -15,14 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.array_reader import ArrayReader
-from storage.arrays import ArraySpec, packed_group, packed_metadata, packed_shard, write_row_blocks
-from storage.chunking import ChunkPlan
-from storage.derived import Kind
-from storage.dual_parts import RowBlocks
-from storage.files import FileEntry, FileSet, put_file
-from storage.schema import KERNEL_ENCODING, encoding
-from storage.stores import Store
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.arrays.dual_parts import RowBlocks
+from topline.storage.arrays.reader import ArrayReader
+from topline.storage.arrays.writing import (
+    ArraySpec,
+    packed_group,
+    packed_metadata,
+    packed_shard,
+    write_row_blocks,
+)
+from topline.storage.datasets.derived import Kind
+from topline.storage.schema import KERNEL_ENCODING, encoding
+from topline.storage.stores.files import FileEntry, FileSet, put_file
+from topline.storage.stores.opening import Store
 
 MATRIX = "matrix"
 FACTOR = "factor"

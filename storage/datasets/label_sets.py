@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from storage.errors import FormatError
-from storage.schema import LABEL_DTYPE
+from topline.storage.errors import FormatError
+from topline.storage.schema import LABEL_DTYPE
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from storage.errors import FormatError, IntegrityError
-from storage.schema import NO_LABEL, SPLITS
+from topline.storage.errors import FormatError, IntegrityError
+from topline.storage.schema import NO_LABEL, SPLITS
 
 STATUSES = ("ok", "rejected", "duplicate")
 

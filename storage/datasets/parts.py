@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from storage.errors import FormatError, IntegrityError, NotFoundError
-from storage.files import FileEntry, PackedFile, put_file
-from storage.fingerprint import digest_bytes
-from storage.manifest import dump_manifest, load_manifest
-from storage.schema import PARTS, part_path
-from storage.stores import Store
-from storage.urls import join
+from topline.storage.datasets.manifest import dump_manifest, load_manifest
+from topline.storage.errors import FormatError, IntegrityError, NotFoundError
+from topline.storage.fingerprint import digest_bytes
+from topline.storage.schema import PARTS, part_path
+from topline.storage.stores.files import FileEntry, PackedFile, put_file
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 
 @dataclass(frozen=True)

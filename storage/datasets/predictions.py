@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.array_reader import ArrayReader
-from storage.arrays import ArraySpec, packed_group, packed_metadata, packed_shard
-from storage.chunking import ChunkPlan
-from storage.derived import Kind
-from storage.files import FileEntry, FileSet, put_file
-from storage.schema import PREDICTIONS_ENCODING, encoding
-from storage.stores import Store
-from storage.urls import join
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.arrays.reader import ArrayReader
+from topline.storage.arrays.writing import ArraySpec, packed_group, packed_metadata, packed_shard
+from topline.storage.datasets.derived import Kind
+from topline.storage.schema import PREDICTIONS_ENCODING, encoding
+from topline.storage.stores.files import FileEntry, FileSet, put_file
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 CLASSES = "classes"
 SCORES = "scores"

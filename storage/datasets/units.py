@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix, issparse
 
-from storage.chunking import Span
-from storage.errors import FormatError
+from topline.storage.arrays.chunking import Span
+from topline.storage.errors import FormatError
 
 _NAMED_ROWS = 5
 

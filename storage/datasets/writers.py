@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from storage.arrays import (
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.arrays.writing import (
     ArraySpec,
     packed_array,
     packed_group,
@@ -19,17 +20,27 @@ from storage.arrays import (
     packed_shard,
     packed_strings,
 )
-from storage.assignments import check_assignments, check_class_names, check_rejected, split_counts
-from storage.chunking import ChunkPlan
-from storage.dataset_info import DatasetInfo, dataset_folder, dataset_log, find_by_key, info_of_commit
-from storage.errors import FormatError, IncompleteError, MismatchError
-from storage.files import PackedFile, dump_entries, put_files
-from storage.fingerprint import canonical_json, digest_bytes, seal, unseal
-from storage.label_sets import LabelSetTable
-from storage.manifest import conform, dump_manifest, with_assignments
-from storage.parts import Part, finished_part, part_units, write_part
-from storage.records import now
-from storage.schema import (
+from topline.storage.datasets.assignments import (
+    check_assignments,
+    check_class_names,
+    check_rejected,
+    split_counts,
+)
+from topline.storage.datasets.info import (
+    DatasetInfo,
+    dataset_folder,
+    dataset_log,
+    find_by_key,
+    info_of_commit,
+)
+from topline.storage.datasets.label_sets import LabelSetTable
+from topline.storage.datasets.manifest import conform, dump_manifest, with_assignments
+from topline.storage.datasets.parts import Part, finished_part, part_units, write_part
+from topline.storage.datasets.units import dense_unit
+from topline.storage.errors import FormatError, IncompleteError, MismatchError
+from topline.storage.fingerprint import canonical_json, digest_bytes, seal, unseal
+from topline.storage.records import now
+from topline.storage.schema import (
     CLASS_NAMES,
     DATASET_ENCODING,
     FEATURES,
@@ -48,9 +59,9 @@ from storage.schema import (
     feature_dtype,
     part_path,
 )
-from storage.stores import Store
-from storage.units import dense_unit
-from storage.urls import join
+from topline.storage.stores.files import PackedFile, dump_entries, put_files
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 _NAMED_UNITS = 5
 

@@ -1,6 +1,6 @@
 """Published models: a sealed record, its revisions, and named arrays that are written once.
 
-Their stage is not theirs to say: it follows from the decisions in `storage.registry`.
+Their stage is not theirs to say: it follows from the decisions in `topline.storage.models.registry`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from storage.bundles import Bundle, discard_bundle, write_bundle
-from storage.commits import CommitLog
-from storage.dual_parts import DualSource, StoredDuals, stored_rows
-from storage.errors import FormatError, IncompleteError, NotFoundError
-from storage.files import FileEntry, FileSet
-from storage.fingerprint import seal, unseal
-from storage.numbered import numbered_names, reservation, reserve, unknown
-from storage.records import from_fields, now, plain
-from storage.schema import MODEL_ENCODING, check_encoding, encoding
-from storage.stores import Store, open_store, split_url
-from storage.urls import join
+from topline.storage.arrays.bundles import Bundle, discard_bundle, write_bundle
+from topline.storage.arrays.dual_parts import DualSource, StoredDuals, stored_rows
+from topline.storage.errors import FormatError, IncompleteError, NotFoundError
+from topline.storage.fingerprint import seal, unseal
+from topline.storage.records import from_fields, now, plain
+from topline.storage.schema import MODEL_ENCODING, check_encoding, encoding
+from topline.storage.stores.commits import CommitLog
+from topline.storage.stores.files import FileEntry, FileSet
+from topline.storage.stores.numbered import numbered_names, reservation, reserve, unknown
+from topline.storage.stores.opening import Store, open_store, split_url
+from topline.storage.stores.urls import join
 
 __all__ = [
     "Model",
@@ -145,8 +145,8 @@ def save_model(
 ) -> str:
     """Publish a model and return its URL, <store>/models/m0001; nobody sees it before all of it is stored.
 
-    `duals` writes the dual matrix A (n x m) in parts; `storage.dual_parts.from_rows` for what is here.  If
-    writing fails, what was written is removed again.
+    `duals` writes the dual matrix A (n x m) in parts; `topline.storage.arrays.dual_parts.from_rows` for what
+    is here.  If writing fails, what was written is removed again.
     """
     name = reserve(store, _MODELS, _LETTER)
     try:
@@ -210,7 +210,8 @@ def unfinished_models(store: Store) -> list[str]:
 def delete_model(url: str, reason: str) -> None:
     """Remove a model: from one moment on nobody sees it, and its number is never given again.
 
-    Called again it finishes what was interrupted.  Whether a model may go is for `storage.registry` to say.
+    Called again it finishes what was interrupted.  Whether a model may go is for
+    `topline.storage.models.registry` to say.
     """
     root, name = split_url(url, _MODELS)
     store = open_store(root)

@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from storage.commits import CommitLog
-from storage.errors import ConflictError, FormatError, IntegrityError, StorageError
-from storage.findings import Finding
-from storage.models import deleted_models, published_models
-from storage.records import from_fields, now, plain
-from storage.schema import REGISTRY_ENCODING, check_encoding, encoding
-from storage.stores import Store
-from storage.urls import join
+from topline.storage.errors import ConflictError, FormatError, IntegrityError, StorageError
+from topline.storage.findings import Finding
+from topline.storage.models.records import deleted_models, published_models
+from topline.storage.records import from_fields, now, plain
+from topline.storage.schema import REGISTRY_ENCODING, check_encoding, encoding
+from topline.storage.stores.commits import CommitLog
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 ACTIONS = ("promote", "keep", "rollback", "archive", "delete")
 STAGES = ("candidate", "champion", "archived", "deleted")

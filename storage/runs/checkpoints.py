@@ -10,16 +10,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from storage.bundles import Bundle, discard_bundle, write_bundle
-from storage.dual_parts import DualSource, StoredDuals
-from storage.errors import IntegrityError, MismatchError, NotFoundError, StorageError
-from storage.files import FileEntry, FileSet
-from storage.fingerprint import seal, unseal
-from storage.records import now, plain
-from storage.runs import run_folder
-from storage.schema import CHECKPOINT_ENCODING, check_encoding, encoding
-from storage.stores import Store
-from storage.urls import join
+from topline.storage.arrays.bundles import Bundle, discard_bundle, write_bundle
+from topline.storage.arrays.dual_parts import DualSource, StoredDuals
+from topline.storage.errors import IntegrityError, MismatchError, NotFoundError, StorageError
+from topline.storage.fingerprint import seal, unseal
+from topline.storage.records import now, plain
+from topline.storage.runs.folders import run_folder
+from topline.storage.schema import CHECKPOINT_ENCODING, check_encoding, encoding
+from topline.storage.stores.files import FileEntry, FileSet
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 KEPT = 2
 """So many newest checkpoints of a run are kept."""

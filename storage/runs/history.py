@@ -48,12 +48,12 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Self
 
-from storage.errors import AccessError, DiskFullError, IntegrityError, NotFoundError, StorageError
-from storage.records import plain
-from storage.runs import run_folder
-from storage.schema import HISTORY_ENCODING, check_encoding
-from storage.stores import Store
-from storage.urls import join
+from topline.storage.errors import AccessError, DiskFullError, IntegrityError, NotFoundError, StorageError
+from topline.storage.records import plain
+from topline.storage.runs.folders import run_folder
+from topline.storage.schema import HISTORY_ENCODING, check_encoding
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PART = re.compile(r"^history(?:\.(\d{5}))?\.jsonl$")

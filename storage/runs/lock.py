@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.errors import AccessError
-from storage.lease import USUAL, Lease, LeaseHeldError, LeaseTerms, held_lease, tenant
-from storage.records import now
-from storage.runs import run_folder
-from storage.stores import Store
+from topline.storage.errors import AccessError
+from topline.storage.records import now
+from topline.storage.runs.folders import run_folder
+from topline.storage.stores.lease import USUAL, Lease, LeaseHeldError, LeaseTerms, held_lease, tenant
+from topline.storage.stores.opening import Store
 
 _LOCK = "lock"
 

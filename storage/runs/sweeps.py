@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from storage.errors import ConflictError, NotFoundError
-from storage.fingerprint import seal, unseal
-from storage.numbered import numbered_names, reserve, unknown
-from storage.records import from_fields, now, plain
-from storage.schema import check_encoding, encoding
-from storage.stores import Store
-from storage.urls import join
+from topline.storage.errors import ConflictError, NotFoundError
+from topline.storage.fingerprint import seal, unseal
+from topline.storage.records import from_fields, now, plain
+from topline.storage.schema import check_encoding, encoding
+from topline.storage.stores.numbered import numbered_names, reserve, unknown
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 SWEEP_ENCODING: Final = "topline-sweep"
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from storage.errors import ConflictError, IntegrityError, NotFoundError
-from storage.fingerprint import seal, unseal
-from storage.stores import Store
-from storage.urls import join
+from topline.storage.errors import ConflictError, IntegrityError, NotFoundError
+from topline.storage.fingerprint import seal, unseal
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 _RECORD = re.compile(r"^(\d{8})\.json$")
 _TRIES = 10_000

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from storage.errors import FormatError, IntegrityError, NotFoundError
-from storage.fingerprint import canonical_json, digest_bytes
-from storage.stores import Store
-from storage.urls import clean_path, join
+from topline.storage.errors import FormatError, IntegrityError, NotFoundError
+from topline.storage.fingerprint import canonical_json, digest_bytes
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import clean_path, join
 
 
 @dataclass(frozen=True, order=True)

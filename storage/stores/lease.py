@@ -21,11 +21,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from storage.errors import ConflictError, NotFoundError, StorageError
-from storage.fingerprint import seal, unseal
-from storage.records import now
-from storage.stores import Store
-from storage.urls import join
+from topline.storage.errors import ConflictError, NotFoundError, StorageError
+from topline.storage.fingerprint import seal, unseal
+from topline.storage.records import now
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 logger = logging.getLogger(__name__)
 

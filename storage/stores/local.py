@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.errors import (
+from topline.storage.errors import (
     AccessError,
     DiskFullError,
     NotFoundError,
@@ -19,8 +19,8 @@ from storage.errors import (
     UnsafePathError,
     UnsupportedURLError,
 )
-from storage.stores import Names, Store
-from storage.urls import clean_path
+from topline.storage.stores.opening import Names, Store
+from topline.storage.stores.urls import clean_path
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store as ZarrStore

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from storage.errors import ConflictError, NotFoundError
-from storage.fingerprint import seal
-from storage.records import now
-from storage.stores import Store
-from storage.urls import join
+from topline.storage.errors import ConflictError, NotFoundError
+from topline.storage.fingerprint import seal
+from topline.storage.records import now
+from topline.storage.stores.opening import Store
+from topline.storage.stores.urls import join
 
 _TRIES = 10_000
 _RESERVATION = "begun.json"

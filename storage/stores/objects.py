@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import (
+from topline.storage.errors import (
     AccessError,
     ConflictError,
     DiskFullError,
@@ -20,8 +20,8 @@ from storage.errors import (
     StorageError,
     UnsafePathError,
 )
-from storage.stores import Names, Store
-from storage.urls import StoreURL, clean_path, join
+from topline.storage.stores.opening import Names, Store
+from topline.storage.stores.urls import StoreURL, clean_path, join
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store as ZarrStore

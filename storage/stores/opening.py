@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.urls import parse_url
+from topline.storage.stores.urls import parse_url
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store as ZarrStore
@@ -23,8 +23,8 @@ Names = list[str]
 class Store(ABC):
     """Files under one root.  `url` opens the same store again, and holds no credentials.
 
-    Every path goes through `storage.urls.clean_path`: what leads out of the root is an `UnsafePathError`.
-    All methods may raise `AccessError` when the store cannot be reached or refuses.
+    Every path goes through `topline.storage.stores.urls.clean_path`: what leads out of the root is an
+    `UnsafePathError`. All methods may raise `AccessError` when the store cannot be reached or refuses.
     """
 
     url: str
@@ -101,8 +101,8 @@ def open_store(url: str | Path, *, create: bool = False) -> Store:
     With `create`, a local folder that does not exist is made; without, it is a `NotFoundError`.  Raises
     `UnsupportedURLError` for what is no store's address, `MissingExtraError` if s3fs or gcsfs is missing.
     """
-    from storage.local_store import LocalStore
-    from storage.object_store import ObjectStore
+    from topline.storage.stores.local import LocalStore
+    from topline.storage.stores.objects import ObjectStore
 
     address = parse_url(str(url))
     if address.scheme == "file":
@@ -115,8 +115,8 @@ def split_url(url: str, folder: str) -> tuple[str, str]:
 
     Model URLs have the folder "models", run URLs "runs".  Raises `UnsupportedURLError` otherwise.
     """
-    from storage.errors import UnsupportedURLError
-    from storage.urls import masked
+    from topline.storage.errors import UnsupportedURLError
+    from topline.storage.stores.urls import masked
 
     head, _, name = str(url).rstrip("/").rpartition("/")
     root, _, middle = head.rpartition("/")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from storage.errors import UnsafePathError, UnsupportedURLError
+from topline.storage.errors import UnsafePathError, UnsupportedURLError
 
 SCHEMES = ("file", "memory", "s3", "gs")
 

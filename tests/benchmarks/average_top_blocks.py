@@ -13,10 +13,10 @@ import time
 
 import numpy as np
 
-from pipeline.cluster import open_cluster
-from pipeline.config import ClusterConfig
-from pipeline.dask_executor import DaskExecutor
-from solvers import AverageTopK, TopKHinge, solve
+from topline import AverageTopK, TopKHinge, solve
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.options.config import ClusterConfig
 
 BLOCKS = (1, 2, 7)
 #: Noise in each feature, of centres whose features are of size 1.

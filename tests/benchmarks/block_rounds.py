@@ -14,8 +14,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from solvers import SerialExecutor, TopKHinge, solve
-from solvers.dual_ascent import DualAscent
+from topline import SerialExecutor, TopKHinge, solve
+from topline.solvers.methods.dual_ascent import DualAscent
 
 BLOCKS = (1, 2, 4, 8, 16, 32)
 TOL = 1e-3

@@ -17,7 +17,7 @@ import numba as nb
 import numpy as np
 from scipy import sparse
 
-from solvers.losses import (
+from topline.solvers.losses import (
     LossForm,
     MaxHinge,
     TopKHinge,
@@ -25,7 +25,7 @@ from solvers.losses import (
     WeightedTopKHinge,
     WeightedUsunierHinge,
 )
-from solvers.projections import column_updates, entropy_updates
+from topline.solvers.projections import column_updates, entropy_updates
 
 CURVATURE = 1.0
 

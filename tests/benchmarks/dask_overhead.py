@@ -25,20 +25,20 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from pipeline.cluster import THREAD_VARIABLES, open_cluster
-from pipeline.dask_executor import DaskExecutor
-from pipeline.train_config import ClusterConfig
-from solvers.api import solve
-from solvers.block_stats import BlockStats, leaf, tree_total
-from solvers.blocks import Block
-from solvers.executor import DualRows, Executor, SerialExecutor, ThreadExecutor, block_bounds
-from solvers.losses import TopKHinge
-from solvers.orders import Commit, Order
-from solvers.problem import Problem
-from solvers.rows import RowSource
-from solvers.traffic import Traffic
-from solvers.typing import Float64Array, IntArray
 from tests.benchmarks.datasets import relu_features
+from topline.pipeline.cluster.connection import THREAD_VARIABLES, open_cluster
+from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.options.train import ClusterConfig
+from topline.solvers.blocks.block import Block
+from topline.solvers.core.block_stats import BlockStats, leaf, tree_total
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import Commit, Order
+from topline.solvers.core.rows import RowSource
+from topline.solvers.core.traffic import Traffic
+from topline.solvers.executors.local import DualRows, Executor, SerialExecutor, ThreadExecutor, block_bounds
+from topline.solvers.losses import TopKHinge
+from topline.solvers.run.api import solve
+from topline.solvers.typing import Float64Array, IntArray
 
 METHODS = ("fw", "dual_ascent")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from sklearn.datasets import load_digits
 
-from solvers import METHODS, Softmax, Status, TopKHinge, UnsupportedCombinationError, solve
+from topline import METHODS, Softmax, Status, TopKHinge, UnsupportedCombinationError, solve
 
 #: Column head, loss, smoothing.
 PROBLEMS = (

@@ -34,15 +34,15 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from solvers.rows import tile_rows
-from storage.features import Dataset
-from storage.history import read_history
 from tests.benchmarks.imagenet_store import imagenet_store
 from tests.benchmarks.tree_memory import TreeMemory
+from topline.solvers.core.rows import tile_rows
+from topline.storage.datasets.features import Dataset
+from topline.storage.runs.history import read_history
 
 #: Rows of the tiles that bare products are tried with, besides the solver's own.
 TILES = (256, 1024, 4096)
-COMMAND = (sys.executable, "-c", "from pipeline.cli import main; main()", "train")
+COMMAND = (sys.executable, "-c", "from topline.pipeline.cli import main; main()", "train")
 
 
 def bare_speed(pool: Pool, processes: int, d: int, m: int, seconds: float) -> dict[int, float]:

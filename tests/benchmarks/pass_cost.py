@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from solvers.api import solve
-from solvers.block_stats import BlockStats
-from solvers.executor import SerialExecutor
-from solvers.losses import MaxHinge
-from solvers.orders import AscentOrder, Order
-from solvers.state import IterationRecord, SolverState
 from tests.benchmarks.datasets import relu_features
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.requests import AscentOrder, Order
+from topline.solvers.core.state import IterationRecord, SolverState
+from topline.solvers.executors.local import SerialExecutor
+from topline.solvers.losses import MaxHinge
+from topline.solvers.run.api import solve
 
 #: Rounds before the steady ones.
 WARM_ROUNDS = 2

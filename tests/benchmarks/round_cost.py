@@ -27,18 +27,18 @@ import numpy as np
 import psutil
 from threadpoolctl import threadpool_limits
 
-from pipeline.cluster import open_cluster
-from pipeline.dask_executor import DaskExecutor
-from pipeline.partition import TrainingRows
-from pipeline.train_config import ClusterConfig
-from solvers.api import solve
-from solvers.losses import TopKHinge
-from solvers.state import IterationRecord, SolverState
-from storage.chunking import ChunkPlan
-from storage.dataset_info import find_by_key
-from storage.features import Dataset, DatasetWriter
-from storage.manifest import empty_manifest
-from storage.stores import open_store
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.rows.partition import TrainingRows
+from topline.solvers.core.state import IterationRecord, SolverState
+from topline.solvers.losses import TopKHinge
+from topline.solvers.run.api import solve
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.datasets.features import Dataset, DatasetWriter
+from topline.storage.datasets.info import find_by_key
+from topline.storage.datasets.manifest import empty_manifest
+from topline.storage.stores.opening import open_store
 
 
 def make_dataset(folder: Path, n: int, d: int, m: int, dtype: str = "float32", relu: bool = False) -> Dataset:

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from storage.chunking import ChunkPlan
-from storage.features import Dataset, DatasetWriter
-from storage.stores import Store, open_store
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.datasets.features import Dataset, DatasetWriter
+from topline.storage.stores.opening import Store, open_store
 
 
 @dataclass(frozen=True)

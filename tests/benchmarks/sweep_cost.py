@@ -17,16 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.sweep import sweep
-from pipeline.sweep_bounds import count_hits
-from pipeline.sweep_config import SweepConfig
-from pipeline.sweep_folds import fold_data
-from pipeline.sweep_plan import plan_sweep
-from pipeline.train_config import ClusterConfig
-from solvers import SerialExecutor, TopKHinge, solve
-from storage.stores import open_store
 from tests.benchmarks.datasets import DATA_DIR, load
 from tests.pipeline.small_data import write_dataset
+from topline import SerialExecutor, TopKHinge, solve
+from topline.pipeline.options.sweep import SweepConfig
+from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.sweep.bounds import count_hits
+from topline.pipeline.sweep.folds import fold_data
+from topline.pipeline.sweep.plan import plan_sweep
+from topline.pipeline.sweep.search import sweep
+from topline.storage.stores.opening import open_store
 
 HERE = ClusterConfig(workers=0)
 TOL = 1e-3

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from solvers import METHODS
 from tests.benchmarks import every_method
+from topline import METHODS
 
 
 def test_the_table_has_a_line_for_every_method(capsys) -> None:

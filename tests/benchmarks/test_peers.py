@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import MaxHinge
 from tests.benchmarks import peers
 from tests.benchmarks.datasets import DataSet, relu_features
 from tests.benchmarks.peer_fits import PEERS, timed_fit
 from tests.reference import losses as reference
+from topline import MaxHinge
 
 
 def small(*, as_sparse: bool) -> DataSet:

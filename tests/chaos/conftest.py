@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.stores import open_store
 from tests.chaos.harness import FREE, Chaos, Row, copy_store
 from tests.pipeline.small_data import make_features, make_split, write_dataset
+from topline.storage.stores.opening import open_store
 
 _rows: list[Row] = []
 

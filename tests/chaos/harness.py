@@ -18,12 +18,12 @@ from typing import Any, Self
 
 import psutil
 
-from pipeline.certification import certify
-from storage.history import read_history
-from storage.stores import open_store
-from storage.verification import verify_store
 from tests.chaos.hooks import command
 from tests.chaos.proxy import free_port
+from topline.pipeline.certification.recompute import certify
+from topline.storage.runs.history import read_history
+from topline.storage.stores.opening import open_store
+from topline.storage.verification import verify_store
 
 ROOT = Path(__file__).resolve().parents[2]
 TOL = 0.02

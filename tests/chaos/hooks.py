@@ -90,7 +90,7 @@ def install() -> None:
     for fault in json.loads(os.environ.get("CHAOS_FAULTS", "[]")):
         wrap(fault["where"], lambda function, fault=fault: at_call(function, fault))
     if "CHAOS_LOG" in os.environ:
-        wrap("solvers.blocks:Block.run", logged)
+        wrap("topline.solvers.blocks.block:Block.run", logged)
     if "CHAOS_CLOCK" in os.environ:
         jump(*json.loads(os.environ["CHAOS_CLOCK"]))
 
@@ -195,7 +195,7 @@ def command(program: str, words: list[str], environment: dict[str, str], out: st
         # Nannies fork their workers from where they were forked themselves: nothing is imported again.
         dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
     else:
-        from pipeline.cli import main
+        from topline.pipeline.cli import main
 
         if "CHAOS_POWERLESS" in os.environ:
             drop_capabilities()

@@ -5,5 +5,5 @@ from __future__ import annotations
 import distributed.cli.dask_scheduler
 import distributed.cli.dask_worker  # noqa: F401
 
-import pipeline.cli
-import pipeline.training  # noqa: F401
+import topline.pipeline.cli
+import topline.pipeline.training.session  # noqa: F401

@@ -16,12 +16,12 @@ ENDLESS = ("--tol", 1e-9)
 @pytest.mark.parametrize("moment", ["round", "checkpoint", "publication"])
 def test_coordinator_killed_in_a(chaos: Chaos, rng: random.Random, moment: str) -> None:
     where, call = {
-        "round": ("solvers.executor:ThreadExecutor.run", rng.randrange(70, 90)),
-        "checkpoint": ("storage.checkpoints:write_bundle", rng.randrange(2, 4)),
-        "publication": ("pipeline.model_storing:save_model", 1),
+        "round": ("topline.solvers.executors.local:ThreadExecutor.run", rng.randrange(70, 90)),
+        "checkpoint": ("topline.storage.runs.checkpoints:write_bundle", rng.randrange(2, 4)),
+        "publication": ("topline.pipeline.training.saving:save_model", 1),
     }[moment]
     fault = {"where": where, "call": call, "do": "kill", "delay": rng.uniform(0.0005, 0.01)}
-    hold = {"where": "storage.local_store:_sync_folder", "call": 1, "always": True, "do": "nap"}
+    hold = {"where": "topline.storage.stores.local:_sync_folder", "call": 1, "always": True, "do": "nap"}
     words = (*KEPT, "--checkpoint-seconds", 0.1, *(ENDLESS if moment != "publication" else ()))
     job = chaos.train(*words, faults=[fault, *([hold] if moment == "checkpoint" else [])])
     ended = job.wait()
@@ -43,7 +43,7 @@ def test_coordinator_gets(chaos: Chaos, rng: random.Random, number: str) -> None
 
 def test_coordinator_gets_sigint_twice(chaos: Chaos, rng: random.Random) -> None:
     """The second one in the midst of the checkpoint that the first one had asked for."""
-    hold = {"where": "pipeline.checkpointing:save_checkpoint", "call": 1, "do": "hold"}
+    hold = {"where": "topline.pipeline.training.checkpointing:save_checkpoint", "call": 1, "do": "hold"}
     job = chaos.train(*KEPT, "--checkpoint-seconds", 100, *ENDLESS, faults=[hold])
     chaos.wait_for_rounds(rng.randrange(20, 60))
     job.send(signal.SIGINT)

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from storage.registry import read_registry
-from storage.stores import open_store
-from storage.verification import verify_store
 from tests.pipeline.fresh_photos import photographs
+from topline.storage.models.registry import read_registry
+from topline.storage.stores.opening import open_store
+from topline.storage.verification import verify_store
 
 pytestmark = [pytest.mark.chaos_long, pytest.mark.timeout(900)]
 
-TOPLINE = [sys.executable, "-c", "from pipeline.cli import main; main()"]
+TOPLINE = [sys.executable, "-c", "from topline.pipeline.cli import main; main()"]
 
 
 def retraining(folder: Path, *more: str) -> subprocess.Popen[str]:

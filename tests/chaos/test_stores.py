@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.stores import open_store
-from storage.verification import verify_store
 from tests.chaos.harness import FREE, KEPT, TOL, Chaos, shorten
+from topline.storage.stores.opening import open_store
+from topline.storage.verification import verify_store
 
 ENDLESS = ("--tol", 1e-9)
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.chaos.harness import FREE, KEPT, TOL, Chaos, until
 
-ORDER = "pipeline.worker_blocks:run_order"
-BLOCK = "solvers.blocks:Block.run"
+ORDER = "topline.pipeline.cluster.worker_blocks:run_order"
+BLOCK = "topline.solvers.blocks.block:Block.run"
 
 
 def once(chaos: Chaos, where: str, call: int, do: str, **more: Any) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ def test_worker_with_duals_killed_in_a(chaos: Chaos, rng: random.Random, moment:
     """Its duals are gone: those of its blocks alone come from the last checkpoint, and the run goes on."""
     where, call = (ORDER, rng.randrange(50, 80))
     if moment == "checkpoint":
-        where, call = "pipeline.worker_checkpoints:visit_duals", 2
+        where, call = "topline.pipeline.cluster.worker_checkpoints:visit_duals", 2
     cluster = chaos.cluster().start(once(chaos, where, call, "kill"))
     ended = chaos.train(*KEPT, on=cluster).wait()
     chaos.conclude(ended)
@@ -67,7 +67,7 @@ def test_worker_with_duals_killed_in_a(chaos: Chaos, rng: random.Random, moment:
 @pytest.mark.parametrize("saved", ["nothing", pytest.param("checkpoints", marks=pytest.mark.chaos_long)])
 def test_worker_killed_in_the_publication_with(chaos: Chaos, saved: str) -> None:
     """The duals of a solved run are gone: it goes back, to a checkpoint where there is one, and ends."""
-    fault = once(chaos, "storage.dual_parts:DualWriter.write", 1, "kill", of="folder='models/")
+    fault = once(chaos, "topline.storage.arrays.dual_parts:DualWriter.write", 1, "kill", of="folder='models/")
     seconds = 1000.0 if saved == "nothing" else 0.3
     ended = chaos.train(*KEPT, "--checkpoint-seconds", seconds, on=chaos.cluster().start(fault)).wait()
     chaos.conclude(ended)

@@ -8,8 +8,8 @@ import pickle
 import numpy as np
 import pytest
 
-from pipeline.backbones import Backbone, backbone_of_spec
 from tests.pipeline.pictures import scene
+from topline.pipeline.backbones import Backbone, backbone_of_spec
 
 IMAGES = [scene(40, 30, 0), scene(9, 61, 1), scene(1, 1, 2), scene(300, 7, 3), scene(64, 64, 4)]
 

@@ -7,21 +7,17 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from solvers import (
-    AverageTopK,
+from tests.solvers.problems import M, examples
+from topline import AverageTopK, Problem, SerialExecutor, StateLostError, TopKHinge, solve
+from topline.solvers.core.requests import (
     Commit,
     EvaluateOrder,
-    Executor,
+    LossesOrder,
     OracleOrder,
-    Problem,
     RebuildOrder,
-    SerialExecutor,
-    StateLostError,
-    TopKHinge,
-    solve,
+    SelectedOrder,
 )
-from solvers.orders import LossesOrder, SelectedOrder
-from tests.solvers.problems import M, examples
+from topline.solvers.executors.local import Executor
 
 BOUNDS = (0, 1, 17, 40, 41, 75)
 SUMS = ("rows", "b_u", "alpha_u", "u_sq", "alpha_sq", "loss", "lifted_loss", "active")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from solvers import Loss, loss_from_dict
-from solvers.losses import Family
-from solvers.projections.columns import column_kind, margins_or_empty, minus_conjugate
-from solvers.projections.gradients import gradient_rows
-from solvers.ranking import B_U, LOSS, N_SUMS, U_SQ, rank_rows
 from tests.reference import losses as reference
+from topline import Loss
+from topline.solvers.losses import Family, loss_from_dict
+from topline.solvers.losses.ranking import B_U, LOSS, N_SUMS, U_SQ, rank_rows
+from topline.solvers.projections.columns import column_kind, margins_or_empty, minus_conjugate
+from topline.solvers.projections.gradients import gradient_rows
 
 
 class LossContract:

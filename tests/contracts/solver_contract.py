@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from solvers import METHODS, InvalidProblemError, Status, UnsupportedCombinationError, solve
-from solvers.losses import MultilabelHinge, OneVsAll, TruncatedTopKEntropy
 from tests.reference import losses as reference
 from tests.reference.smooth import is_smooth
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import EVERY_LOSS, MULTILABEL_LOSSES, M, examples, several_labels
+from topline import METHODS, InvalidProblemError, Status, UnsupportedCombinationError, solve
+from topline.solvers.losses import MultilabelHinge, OneVsAll, TruncatedTopKEntropy
 
 X, Y = examples(n=20, d=3)
 LAM = 2.0 / len(Y)

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from storage.errors import NotFoundError, UnsafePathError
-from storage.stores import Store
+from topline.storage.errors import NotFoundError, UnsafePathError
+from topline.storage.stores.opening import Store
 
 
 class StoreContract:
@@ -144,8 +144,8 @@ class StoreContract:
         import numpy as np
         import zarr
 
-        from storage.arrays import packed_array
-        from storage.files import put_files
+        from topline.storage.arrays.writing import packed_array
+        from topline.storage.stores.files import put_files
 
         values = np.arange(12, dtype=np.float32).reshape(4, 3)
         put_files(store, "group", packed_array("values", values))

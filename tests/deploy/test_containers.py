@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.certificates import make_certificates
+from topline.pipeline.cluster.tls import make_certificates
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from distributed.security import Security
 
-from pipeline.certificates import make_certificates
+from topline.pipeline.cluster.tls import make_certificates
 
 SLURM = Path(__file__).resolve().parents[2] / "deploy" / "slurm"
 ROLES = ("scheduler", "worker", "client")

@@ -25,18 +25,18 @@ from typing import Any, TypeVar
 import httpx
 import psutil
 
-from pipeline.registry import rollback
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
-from storage.features import Dataset, list_datasets
-from storage.lease import held_lease, holder
-from storage.models import list_models
-from storage.registry import read_registry
-from storage.stores import open_store
-from storage.verification import verify_store
 from tests.pipeline.fresh_photos import photographs, spoil
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.registry.operations import rollback
+from topline.pipeline.training.session import train
+from topline.storage.datasets.features import Dataset, list_datasets
+from topline.storage.models.records import list_models
+from topline.storage.models.registry import read_registry
+from topline.storage.stores.lease import held_lease, holder
+from topline.storage.stores.opening import open_store
+from topline.storage.verification import verify_store
 
-TOPLINE = [sys.executable, "-c", "from pipeline.cli import main; main()"]
+TOPLINE = [sys.executable, "-c", "from topline.pipeline.cli import main; main()"]
 TRAINED = {"k": 2, "C": 1.0, "tol": 1e-3}
 WAIT_SECONDS = 400.0
 

@@ -11,18 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cluster import open_cluster
-from pipeline.dashboard.files import write_page
-from pipeline.dashboard.server import serving
-from pipeline.dask_page import PATHS, announce
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
-from storage.history import read_history
-from storage.runs import create_run, finish_run
-from storage.stores import Store, open_store
 from tests.e2e.browser import Tab, browsing, find_browser
 from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store
 from tests.pipeline.small_data import small_dataset
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster.run_events import announce
+from topline.pipeline.dashboard.dask_page import PATHS
+from topline.pipeline.dashboard.files import write_page
+from topline.pipeline.dashboard.server import serving
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.training.session import train
+from topline.storage.runs.folders import create_run, finish_run
+from topline.storage.runs.history import read_history
+from topline.storage.stores.opening import Store, open_store
 
 pytestmark = pytest.mark.browser
 

@@ -21,9 +21,9 @@ import numpy as np
 import psutil
 import pytest
 
-from pipeline.certificates import make_certificates
 from tests.pipeline.fresh_photos import photographs
 from tests.pipeline.small_data import make_features
+from topline.pipeline.cluster.tls import make_certificates
 
 ROOT = Path(__file__).resolve().parents[2]
 PORTS = ("4200", "5432", "8786", "8787", "5000")
@@ -310,7 +310,7 @@ def test_no_secret_is_written_down(deployment: Deployment) -> None:
 
 def stored(deployment: Deployment) -> str:
     code = (
-        "from storage.stores import open_store; s = open_store('s3://topline/store');"
+        "from topline.storage.stores.opening import open_store; s = open_store('s3://topline/store');"
         "print(*(s.read_bytes(p).decode(errors='replace') for p in s.walk()))"
     )
     environ = {**deployment.environ, **deployment.settings()}

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.history import read_history
-from storage.stores import open_store
 from tests.pipeline.small_data import small_dataset
+from topline.storage.runs.history import read_history
+from topline.storage.stores.opening import open_store
 
 TOPLINE = Path(sys.executable).with_name("topline")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.report import render
 from tests.pipeline.test_report import hand_made_report
+from topline.pipeline.report.document import render
 
 pytestmark = pytest.mark.browser
 

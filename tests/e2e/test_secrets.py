@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli import main
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
-from storage.stores import open_store
 from tests.pipeline.small_data import make_features, make_split, write_dataset
 from tests.storage.conftest import s3_bucket  # noqa: F401  a fixture
+from topline.pipeline.cli import main
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.training.session import train
+from topline.storage.stores.opening import open_store
 
 SECRET = "secret-that-must-not-appear"
 MISTAKES = (f"s3://AKIA:{SECRET}@bucket/store", f"s3://bucket/store?secret={SECRET}")

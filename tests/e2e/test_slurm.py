@@ -14,8 +14,8 @@ import psutil
 import pytest
 import yaml
 
-from storage.stores import open_store
 from tests.pipeline.small_data import make_features, make_split, write_dataset
+from topline.storage.stores.opening import open_store
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = ROOT / "deploy" / "slurm"

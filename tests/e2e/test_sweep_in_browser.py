@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sweep_page import render
-from pipeline.sweep_result import SweepCell, SweepResult
 from tests.e2e.test_report_in_browser import browser, open_page
+from topline.pipeline.sweep.page import render
+from topline.pipeline.sweep.result import SweepCell, SweepResult
 
 __all__ = ["browser"]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from flows import environment
-from pipeline.config import ClusterConfig, TrainConfig
-from storage.stores import open_store
 from tests.pipeline.small_data import make_features, make_split, write_dataset
+from topline.flows import environment
+from topline.pipeline.options.config import ClusterConfig, TrainConfig
+from topline.storage.stores.opening import open_store
 
 IN_PROCESS = ClusterConfig(workers=0)
 

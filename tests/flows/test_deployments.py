@@ -16,9 +16,9 @@ from prefect.client.orchestration import get_client
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.flows import load_flow_from_entrypoint
 
-from flows import environment
-from flows.launching import FLOWS
-from flows.zombies import NAME
+from topline.flows import environment
+from topline.flows.heartbeat_automation import NAME
+from topline.flows.launching import FLOWS
 
 BEAT = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
 ROOT = Path(__file__).resolve().parents[2]

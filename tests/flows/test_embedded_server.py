@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from flows.checks import prefect_checks
-from pipeline.doctor import run_checks
+from topline.flows.checks import prefect_checks
+from topline.pipeline.doctor.probes import run_checks
 
 pytestmark = pytest.mark.prefect
 
-TOPLINE = [sys.executable, "-c", "from pipeline.cli import main; main()"]
+TOPLINE = [sys.executable, "-c", "from topline.pipeline.cli import main; main()"]
 
 LIST = """
-import flows, json
+import topline.flows, json
 from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
     runs = [[run.name, run.state_name, run.state.message] for run in client.read_flow_runs()]

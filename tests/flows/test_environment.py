@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flows import environment
-from flows.errors import FlowServerError
+from topline.flows import environment
+from topline.flows.errors import FlowServerError
 
 
 def test_sets_what_is_missing_or_empty_and_nothing_else() -> None:
@@ -27,8 +27,8 @@ def test_prefect_reads_these_settings_under_the_names_used_here(tmp_path: Path) 
     """A renamed setting would be ignored without a word: ask Prefect itself, in a process of its own."""
     script = """
 import json, os
-import flows
-from flows import environment
+import topline.flows
+from topline.flows import environment
 environment.prepare(os.environ, environment.COMMAND_LINE)
 from prefect.settings import get_current_settings
 s = get_current_settings()
@@ -53,5 +53,8 @@ def test_a_home_that_cannot_be_written_is_one_sentence_before_anything_starts(tm
 
 
 def test_the_package_prepares_the_environment_before_prefect_is_there() -> None:
-    script = "import sys; from flows import board, environment, runners; assert 'prefect' not in sys.modules"
+    script = (
+        "import sys; from topline.flows import publisher, environment, runners; "
+        "assert 'prefect' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -20,16 +20,16 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import Artifact, FlowRun
 from prefect.server.api.server import SubprocessASGIServer
 
-from flows import artifacts, reporting
-from flows.runners import run_flow
-from flows.tasks import repeatable
-from pipeline.config import EvaluateConfig, ExtractConfig, RunConfig, TrainConfig
-from pipeline.errors import ClusterError, InputError
-from pipeline.training import train
-from storage.errors import NotFoundError
-from storage.history import read_history
-from storage.stores import open_store
 from tests.flows.conftest import IN_PROCESS
+from topline.flows import artifacts, reporting
+from topline.flows.runners import run_flow
+from topline.flows.tasks import repeatable
+from topline.pipeline.errors import ClusterError, InputError
+from topline.pipeline.options.config import EvaluateConfig, ExtractConfig, RunConfig, TrainConfig
+from topline.pipeline.training.session import train
+from topline.storage.errors import NotFoundError
+from topline.storage.runs.history import read_history
+from topline.storage.stores.opening import open_store
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("prefect_server", "_command_line")]
 

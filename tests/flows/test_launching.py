@@ -11,11 +11,11 @@ import httpx
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows import launching, reporting
-from flows.errors import FlowServerError
-from flows.launching import FLOWS, launch, require_server
-from flows.runners import run_flow
-from pipeline.errors import InputError, InterruptedRunError, PipelineError
+from topline.flows import launching, reporting
+from topline.flows.errors import FlowServerError
+from topline.flows.launching import FLOWS, launch, require_server
+from topline.flows.runners import run_flow
+from topline.pipeline.errors import InputError, InterruptedRunError, PipelineError
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.errors import FlowServerError
-from flows.local_server import local_server
+from topline.flows.errors import FlowServerError
+from topline.flows.local_server import local_server
 
 
 @pytest.mark.timeout(240)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flows.launching import launch
-from flows.parameters import refuse_credentials
-from pipeline.config import ClusterConfig, TrainConfig
-from pipeline.errors import ConfigError
+from topline.flows.launching import launch
+from topline.flows.parameters import refuse_credentials
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.options.config import ClusterConfig, TrainConfig
 
 SECRET = "secret-that-must-not-appear"
 

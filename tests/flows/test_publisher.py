@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from flows.board import Board, Entry, Forwarder
+from topline.flows.publisher import Board, Entry, Forwarder
 
 
 class Recorder:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from flows import reporting
-from flows.artifacts import DASHBOARD_URL, artifact_data, dashboard_entry
-from flows.board import Board, Entry
-from flows.reporting import FlowProgress, artifact_key, report_link
-from pipeline.forecast import TimeLeft
+from topline.flows import reporting
+from topline.flows.artifacts import DASHBOARD_URL, artifact_data, dashboard_entry
+from topline.flows.publisher import Board, Entry
+from topline.flows.reporting import FlowProgress, artifact_key, report_link
+from topline.pipeline.telemetry.forecast import TimeLeft
 
 
 class Noted:

@@ -14,21 +14,27 @@ from prefect.flow_engine import run_flow
 from prefect.server.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.states import Scheduled
 
-from flows import serving
-from flows.catching_up import stand_in_for_missed_runs
-from flows.local_server import LocalServer
-from flows.retrain import retrain
-from flows.schedules import schedule_of
-from flows.zombies import SILENCE, crash_silent_runs
-from pipeline.config import ClusterConfig, ExtractConfig, PromotionRule, RetrainConfig, TrainConfig
-from pipeline.errors import ConfigError
-from pipeline.retraining import LEASE
-from pipeline.schedule_times import ANCHOR, next_time
-from storage.lease import held_lease
-from storage.registry import read_registry
-from storage.served_schedule import read_schedule
-from storage.stores import open_store
 from tests.pipeline.fresh_photos import photographs
+from topline.flows import serving
+from topline.flows.heartbeat_automation import SILENCE, crash_silent_runs
+from topline.flows.local_server import LocalServer
+from topline.flows.missed_runs import stand_in_for_missed_runs
+from topline.flows.retrain import retrain
+from topline.flows.schedules import schedule_of
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.jobs.retraining import LEASE
+from topline.pipeline.options.config import (
+    ClusterConfig,
+    ExtractConfig,
+    PromotionRule,
+    RetrainConfig,
+    TrainConfig,
+)
+from topline.pipeline.telemetry.schedule_times import ANCHOR, next_time
+from topline.storage.models.registry import read_registry
+from topline.storage.served_schedule import read_schedule
+from topline.storage.stores.lease import held_lease
+from topline.storage.stores.opening import open_store
 
 HERE = ClusterConfig(workers=0)
 

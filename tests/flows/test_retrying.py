@@ -6,10 +6,16 @@ import errno
 
 import pytest
 
-from flows.retrying import is_transient
-from pipeline.errors import ClusterError, ConfigError, InputError, InterruptedRunError, RejectedShareError
-from solvers.errors import InvalidProblemError, NonFiniteError
-from storage.errors import AccessError, DiskFullError, IntegrityError, NotFoundError
+from topline.flows.retrying import is_transient
+from topline.pipeline.errors import (
+    ClusterError,
+    ConfigError,
+    InputError,
+    InterruptedRunError,
+    RejectedShareError,
+)
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.storage.errors import AccessError, DiskFullError, IntegrityError, NotFoundError
 
 
 @pytest.mark.parametrize(

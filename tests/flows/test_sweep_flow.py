@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flows.runners import run_flow
-from pipeline.sweep_config import SweepConfig
 from tests.flows.conftest import IN_PROCESS
 from tests.flows.test_flows import artifacts_of, newest_run
+from topline.flows.runners import run_flow
+from topline.pipeline.options.sweep import SweepConfig
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("prefect_server", "_command_line")]
 

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from pipeline.doctor import CheckFailedError
+from topline.pipeline.doctor.probes import CheckFailedError
 
 
 def fine() -> str:

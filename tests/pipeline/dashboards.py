@@ -9,13 +9,13 @@ from unittest.mock import patch
 
 import numpy as np
 
-from pipeline.run_history import RunHistory
-from solvers.state import IterationRecord
-from solvers.traffic import WorkerActivity
-from storage.models import ModelRecord, save_model
-from storage.registry import RegistryEntry, read_registry, record_decision
-from storage.runs import create_run, finish_run
-from storage.stores import Store, open_store
+from topline.pipeline.telemetry.recorder import RunHistory
+from topline.solvers.core.state import IterationRecord
+from topline.solvers.core.traffic import WorkerActivity
+from topline.storage.models.records import ModelRecord, save_model
+from topline.storage.models.registry import RegistryEntry, read_registry, record_decision
+from topline.storage.runs.folders import create_run, finish_run
+from topline.storage.stores.opening import Store, open_store
 
 NASTY = '<script>alert("x")</script> & "mug"'
 CONFIG = {"loss": "topk_hinge", "k": 3, "C": 1.0, "method": "dual_ascent", "tol": 1e-3}
@@ -64,7 +64,7 @@ class Story:
         self.history._writer.close()
 
     def _clock(self) -> Any:
-        return patch("pipeline.run_history._now", return_value=self.at)
+        return patch("topline.pipeline.telemetry.recorder._now", return_value=self.at)
 
 
 def begun_run(store: Store, rounds: int = 30, **config: Any) -> Story:
@@ -105,7 +105,7 @@ def published(store: Store, top1: float | None, run: str | None = None, **change
 
 
 def decided(store: Store, action: str, model: str, reason: str, when: str, by: str = "r0001") -> None:
-    with patch("storage.registry.now", return_value=when):
+    with patch("topline.storage.models.registry.now", return_value=when):
         record_decision(store, read_registry(store), RegistryEntry(action, model, reason, by))
 
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from storage.chunking import ChunkPlan
-from storage.dataset_info import DatasetInfo
-from storage.features import CsrDatasetWriter, Dataset, DatasetWriter
-from storage.manifest import empty_manifest
-from storage.stores import Store, open_store
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.datasets.features import CsrDatasetWriter, Dataset, DatasetWriter
+from topline.storage.datasets.info import DatasetInfo
+from topline.storage.datasets.manifest import empty_manifest
+from topline.storage.stores.opening import Store, open_store
 
 
 def make_features(

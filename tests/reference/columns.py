@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import brentq
 
-from solvers.losses import Family
+from topline.solvers.losses import Family
 
 
 def isotonic(z):

@@ -9,16 +9,6 @@ from itertools import permutations, product
 
 import numpy as np
 
-from solvers.losses import (
-    Family,
-    LossForm,
-    MultilabelHinge,
-    OneVsAll,
-    StructuredHinge,
-    TopKOthersHinge,
-    UsunierHinge,
-    WeightedUsunierHinge,
-)
 from tests.reference import multilabel
 from tests.reference.columns import (
     alpha_row,
@@ -27,6 +17,16 @@ from tests.reference.columns import (
     two_curvatures_twin,
     wtopk_twin,
     wusunier_twin,
+)
+from topline.solvers.losses import (
+    Family,
+    LossForm,
+    MultilabelHinge,
+    OneVsAll,
+    StructuredHinge,
+    TopKOthersHinge,
+    UsunierHinge,
+    WeightedUsunierHinge,
 )
 
 

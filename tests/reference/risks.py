@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from solvers.losses import OneVsAll
 from tests.reference import losses as reference
 from tests.reference.qp import minimise_qp
 from tests.reference.training_qp import _one_vs_all, _ranked
+from topline.solvers.losses import OneVsAll
 
 
 def mean_of_largest(values, k):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import entr, expit, logsumexp, softmax
 
-from solvers.losses import MultilabelSoftmax, OneVsAll, Softmax, TopKEntropy, TruncatedTopKEntropy
 from tests.reference import multilabel
 from tests.reference.columns import alpha_row
 from tests.reference.hinges import signs_of
+from topline.solvers.losses import MultilabelSoftmax, OneVsAll, Softmax, TopKEntropy, TruncatedTopKEntropy
 
 SMOOTH = (Softmax, TopKEntropy, TruncatedTopKEntropy, MultilabelSoftmax)
 

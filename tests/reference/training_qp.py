@@ -6,12 +6,12 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import minimize
 
-from solvers.losses import MultilabelHinge, OneVsAll
 from tests.reference.hinges import hinges_first, margins_of, own_in_sort, rank_weights, signs_of
 from tests.reference.losses import gradient, sorted_loss
 from tests.reference.multilabel import pairs
 from tests.reference.qp import minimise_qp
 from tests.reference.smooth import is_smooth
+from topline.solvers.losses import MultilabelHinge, OneVsAll
 
 
 def optimum(X, y, loss, lam, smoothing=0.0, m=None, kind="moreau", weights=None):

@@ -1,4 +1,4 @@
-"""`topline reproduce`."""
+"""`python -m tests.reproduce TABLE --data DIR`: a table of the papers, run again."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.command import Call, Outcome
-from pipeline.cli.table import facts, table
-from pipeline.errors import ConfigError
+from topline.pipeline.cli.command import Call, Outcome, add_command
+from topline.pipeline.cli.table import facts, table
+from topline.pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pipeline.reproduce.sources import DataFiles
-    from pipeline.reproduce.table import Figure, Reproduction, Table
+    from tests.reproduce.sources import DataFiles
+    from tests.reproduce.table import Figure, Reproduction, Table
 
 WIDTH = 110
 
@@ -38,14 +38,14 @@ def reproduce(
     list_: Annotated[bool, typer.Option("--list", help="Show the tables and the data they need")] = False,
 ) -> Outcome:
     """Run a table of the papers again on public data: the paper's figures beside ours."""
-    from pipeline.reproduce import DataFiles, Effort, Setting, table_named
-    from pipeline.reproduce import reproduce as run_table
+    from tests.reproduce import DataFiles, Effort, Setting, table_named
+    from tests.reproduce import reproduce as run_table
 
     files = DataFiles(tuple(data or ()))
     if list_:
         return _listing(files)
     if name is None:
-        raise ConfigError("say which table to run, as in topline reproduce circle; --list shows all")
+        raise ConfigError("say which table to run, as in python -m tests.reproduce circle; --list shows all")
     if plot is not None and plot.suffix not in {".html", ".htm"}:
         raise ConfigError(f"--plot {plot} is not the name of an HTML page: let it end in .html")
     chosen = table_named(name)
@@ -56,7 +56,7 @@ def reproduce(
     lines = shown(chosen, found)
     lines += ["", *facts({"time": f"{seconds:.0f} s{', --quick' if quick else ''}, seed {seed}"})]
     if plot is not None:
-        from pipeline.reproduce.page import write_page
+        from tests.reproduce.page import write_page
 
         write_page(chosen, found, plot)
         lines += facts({"page": str(plot)})
@@ -113,7 +113,7 @@ def _with_spread(value: float | None, spread: float | None, number: str) -> str:
 
 def _listing(files: DataFiles) -> Outcome:
     """Name the tables, what each needs and whether it is there."""
-    from pipeline.reproduce import SOURCES, TABLES
+    from tests.reproduce import SOURCES, TABLES
 
     lines: list[str] = []
     payload = []
@@ -135,3 +135,10 @@ def _listing(files: DataFiles) -> Outcome:
     origins = {name: f"{', '.join(source.files)}; from {source.origin}" for name, source in SOURCES.items()}
     lines += ["", "Data sets, below the folder of --data:", *facts(origins)]
     return Outcome({"tables": payload, "data": origins}, lines)
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+add_command(app, reproduce, name="reproduce", example="python -m tests.reproduce circle --quick")
+
+if __name__ == "__main__":
+    app()

@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.charts import Series, line_chart
-from pipeline.reproduce.average_top_figures import CLASSIFICATION, REGRESSION
-from pipeline.reproduce.formats import Examples
-from pipeline.reproduce.jobs import run_all
-from pipeline.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
-from solvers.average_top.experiments import (
+from tests.reproduce.average_top_experiments import (
     Choice,
     Comparison,
     Descent,
@@ -24,7 +19,12 @@ from solvers.average_top.experiments import (
     grid_of_k,
     to_unit_interval,
 )
-from solvers.average_top.synthetic import sinc, toy_error_by_k
+from tests.reproduce.average_top_figures import CLASSIFICATION, REGRESSION
+from tests.reproduce.average_top_synthetic import sinc, toy_error_by_k
+from tests.reproduce.formats import Examples
+from tests.reproduce.jobs import run_all
+from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
+from topline.pipeline.pages.charts import Series, line_chart
 
 AGGREGATES = ("maximum", "average", "average_top")
 COLUMNS = ("maximum", "average", "AT_k*")

@@ -17,11 +17,11 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from solvers.average_top.losses import IndividualLoss, individual_loss
-from solvers.average_top.problem import AverageTopProblem
-from solvers.average_top.solving import solve_problem
-from solvers.average_top.stochastic import descend
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.average_top.losses import IndividualLoss, individual_loss
+from topline.solvers.average_top.problem import AverageTopProblem
+from topline.solvers.average_top.solving import solve_problem
+from topline.solvers.average_top.stochastic import descend
+from topline.solvers.typing import Float64Array, Int64Array
 
 #: A score of 0 is an error, as in the paper's 0-1 loss; or it stands for the larger class in training.
 Ties: TypeAlias = Literal["error", "majority"]
@@ -97,7 +97,7 @@ class Comparison:
     average_top: Choice
 
 
-def grid_of_C() -> tuple[float, ...]:  # noqa: N802 - C is the name of the mathematics
+def grid_of_C() -> tuple[float, ...]:
     """Give 10^-5, 10^-4, ..., 10^5, the paper's grid."""
     return tuple(10.0**power for power in range(-5, 6))
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from solvers.average_top.experiments import grid_of_k, misclassification, prepared
-from solvers.average_top.solving import minimise
-from solvers.typing import Float64Array
+from tests.reproduce.average_top_experiments import grid_of_k, misclassification, prepared
+from topline.solvers.average_top.solving import minimise
+from topline.solvers.typing import Float64Array
 
 #: Fresh examples on which errors are measured.
 _FRESH = 10_000

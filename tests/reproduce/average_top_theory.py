@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from solvers.average_top.losses import individual_loss
-from solvers.errors import InvalidProblemError
-from solvers.typing import Float64Array
+from topline.solvers.average_top.losses import individual_loss
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.typing import Float64Array
 
 #: Scores between which the least risk of a loss is sought.
 _RANGE = 60.0

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.reproduce.formats import Examples
-from pipeline.reproduce.learners import Budget, FromSoftmax, Learner, OneVsAllLiblinear, Trained
-from pipeline.reproduce.selection import Split, Trial, compare, figures_of
-from pipeline.reproduce.table import Figure, Reproduction, Setting, Table
-from solvers.losses import MaxHinge, Softmax, TopKEntropy, TopKOthersHinge
+from tests.reproduce.formats import Examples
+from tests.reproduce.learners import Budget, FromSoftmax, Learner, OneVsAllLiblinear, Trained
+from tests.reproduce.selection import Split, Trial, compare, figures_of
+from tests.reproduce.table import Figure, Reproduction, Setting, Table
+from topline.solvers.losses import MaxHinge, Softmax, TopKEntropy, TopKOthersHinge
 
 #: The tuples of the thesis, a row a class, a column a segment.
 WEIGHTS = np.array([[0, 1, 0.4, 0.3, 0], [1, 0, 0.1, 0.7, 0], [0, 0, 0.5, 0, 1]])

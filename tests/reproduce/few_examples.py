@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.multitask.strategies import MultitaskResult, solve_multi, solve_single, solve_stacked
-from solvers.typing import Float64Array, Int64Array
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.multitask.strategies import MultitaskResult, solve_multi, solve_single, solve_stacked
+from topline.solvers.typing import Float64Array, Int64Array
 
 #: Examples of each class: for training and validation, for tests.
 POOL, TEST = 150, 50

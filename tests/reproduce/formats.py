@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import io, sparse
 
-from pipeline.errors import InputError
+from topline.pipeline.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +150,8 @@ def as_it_is(path: Path, _what: str, _d: int) -> Path:
 
 def several_labels(arff: Path, xml: Path, d: int) -> Examples:
     """Read Mulan's ARFF file, whose labels the XML file names, in the order of that."""
-    from pipeline.arff import ArffFeatures
-    from pipeline.arff_header import read_label_names
+    from topline.pipeline.readers.arff import ArffFeatures
+    from topline.pipeline.readers.arff_header import read_label_names
 
     names = read_label_names(xml)
     features = ArffFeatures(arff, None, names)

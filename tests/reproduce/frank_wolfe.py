@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.charts import Series, line_chart
-from pipeline.reproduce.formats import Examples
-from pipeline.reproduce.jobs import run_all
-from pipeline.reproduce.newsgroups import reduced
-from pipeline.reproduce.selection import topk_percent
-from pipeline.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
-from solvers.api import available_cores, solve
-from solvers.losses import TopKHinge, WeightedUsunierHinge
-from solvers.state import SolveResult
+from tests.reproduce.formats import Examples
+from tests.reproduce.jobs import run_all
+from tests.reproduce.newsgroups import reduced
+from tests.reproduce.selection import topk_percent
+from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
+from topline.pipeline.pages.charts import Series, line_chart
+from topline.solvers.core.state import SolveResult
+from topline.solvers.losses import TopKHinge, WeightedUsunierHinge
+from topline.solvers.run.api import available_cores, solve
 
 METHODS = {"PG": "projected_gradient", "StdFW": "fw_open_loop", "LSFW": "fw"}
 ATOMS = {"Std FW": "fw", "AFW": "fw_away", "PFW": "fw_pairwise"}

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from pipeline.blas_threads import BlasThreads
-from pipeline.reproduce.table import Setting
-from solvers.api import available_cores
+from tests.reproduce.table import Setting
+from topline.pipeline.blas_threads import BlasThreads
+from topline.solvers.run.api import available_cores
 
 T = TypeVar("T")
 

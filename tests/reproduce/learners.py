@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.api import solve
-from solvers.losses import Softmax, TruncatedTopKEntropy
-from solvers.losses.base import Loss
-from solvers.path import regularisation_path
-from solvers.problem import SmoothingKind
-from solvers.state import SolverState
+from topline.solvers.core.problem import SmoothingKind
+from topline.solvers.core.state import SolverState
+from topline.solvers.losses import Softmax, TruncatedTopKEntropy
+from topline.solvers.losses.base import Loss
+from topline.solvers.run.api import solve
+from topline.solvers.run.path import regularisation_path
 
 Weights = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -78,7 +78,7 @@ class Unfinished:
     method: str
     iterations: int
 
-    def path(self, X: Any, y: Labels, m: int, Cs: Grid, budget: Budget) -> list[Weights]:  # noqa: ARG002
+    def path(self, X: Any, y: Labels, m: int, Cs: Grid, budget: Budget) -> list[Weights]:
         """Train for each C."""
         return [
             solve(
@@ -118,7 +118,7 @@ class OneVsAllLiblinear:
     #: Of LIBLINEAR's coordinate descent; more of them change no figure of the tables.
     iterations: ClassVar[int] = 1000
 
-    def path(self, X: Any, y: Labels, m: int, Cs: Grid, budget: Budget) -> list[Weights]:  # noqa: ARG002
+    def path(self, X: Any, y: Labels, m: int, Cs: Grid, budget: Budget) -> list[Weights]:
         """Train for each C; a class without examples scores lowest."""
         with _LIBLINEAR, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it says that it stopped at its budget, as others do silently

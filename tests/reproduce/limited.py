@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from pipeline.reproduce.jobs import run_all
-from pipeline.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
-from solvers.privileged.experiments import WeightLearningRow, weight_learning_experiment
+from tests.reproduce.jobs import run_all
+from tests.reproduce.privileged_experiments import WeightLearningRow, weight_learning_experiment
+from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
 
 METHODS = {"svm": "SVM", "probability": "WSVM, weights from P(Y|X)", "learnt": "WSVM, weights learnt"}
 #: "2 % improvement over the SVM trained on the same data, when the sample size is 486".

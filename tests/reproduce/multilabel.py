@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import label_ranking_loss
 
-from pipeline.reproduce.formats import Examples
-from pipeline.reproduce.jobs import run_all
-from pipeline.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
-from solvers.kernel_functions import RBFKernel
-from solvers.losses import MultilabelHinge, MultilabelSoftmax
-from solvers.losses.base import Loss
-from solvers.multilabel_metrics import tuned_thresholds
-from solvers.path import regularisation_path
+from tests.reproduce.formats import Examples
+from tests.reproduce.jobs import run_all
+from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
+from topline.solvers.estimators.multilabel_metrics import tuned_thresholds
+from topline.solvers.kernels.functions import RBFKernel
+from topline.solvers.losses import MultilabelHinge, MultilabelSoftmax
+from topline.solvers.losses.base import Loss
+from topline.solvers.run.path import regularisation_path
 
 Floats = NDArray[np.float64]
 
@@ -223,7 +223,7 @@ def _trial(
 
 
 def value_of(metric: str, relevant: NDArray[np.bool_], scores: Floats, threshold: float) -> float:
-    """Give one metric; of all of them `solvers.multilabel_metrics` makes a table, which takes far longer."""
+    """Give one metric; of all of them `multilabel_metrics` makes a table, which takes far longer."""
     if metric == "rank_loss":
         return float(label_ranking_loss(relevant, scores))
     predicted = scores > threshold

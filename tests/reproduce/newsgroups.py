@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.reproduce.formats import Examples
-from pipeline.reproduce.table import Setting
+from tests.reproduce.formats import Examples
+from tests.reproduce.table import Setting
 
 #: Singular directions in the papers.
 DIRECTIONS = 1024

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from pipeline.charts import WIDTH, Scale
-from pipeline.errors import InputError
-from pipeline.reproduce.table import Figure, Reproduction, Table
-from pipeline.templating import template
+from tests.reproduce.table import Figure, Reproduction, Table
+from topline.pipeline.errors import InputError
+from topline.pipeline.pages.charts import WIDTH, Scale
+from topline.pipeline.pages.templating import template
 
 TEMPLATE = "reproduce.html.j2"
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import InvalidProblemError
-from solvers.privileged.splits import stratified_split
-from solvers.privileged.trials import SearchGrid, Trial
-from solvers.typing import Float64Array
+from tests.reproduce.privileged_trials import SearchGrid, Trial
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.privileged.splits import stratified_split
+from topline.solvers.typing import Float64Array
 
 _GRID = SearchGrid()
 _METHODS = ("svm", "probability", "learnt")

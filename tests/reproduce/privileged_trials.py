@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from solvers.kernel_functions import RBFKernel
-from solvers.privileged.margin_losses import TwiceSmoothHinge
-from solvers.privileged.probabilities import best_bandwidth, nadaraya_watson, probability_weights
-from solvers.privileged.weight_learning import learn_weights
-from solvers.privileged.weighted_svm import solve_weighted_svm
-from solvers.typing import Float64Array
+from topline.solvers.kernels.functions import RBFKernel
+from topline.solvers.privileged.margin_losses import TwiceSmoothHinge
+from topline.solvers.privileged.probabilities import best_bandwidth, nadaraya_watson, probability_weights
+from topline.solvers.privileged.weight_learning import learn_weights
+from topline.solvers.privileged.weighted_svm import solve_weighted_svm
+from topline.solvers.typing import Float64Array
 
 #: Short of certainty no example, and so no class, loses all weight.
 _CERTAIN = 0.999

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pipeline.errors import InputError
-from pipeline.reproduce import (
+from tests.reproduce import (
     average_top,
     circle,
     frank_wolfe,
@@ -17,7 +16,8 @@ from pipeline.reproduce import (
     thesis,
     weighted,
 )
-from pipeline.reproduce.table import Reproduction, Setting, Table
+from tests.reproduce.table import Reproduction, Setting, Table
+from topline.pipeline.errors import InputError
 
 _TABLES = (
     circle.TABLE, thesis.LETTER_TABLE, thesis.NEWS20_TABLE, thesis.SILHOUETTES_TABLE,

@@ -11,10 +11,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.blas_threads import BlasThreads
-from pipeline.charts import Series, line_chart
-from pipeline.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
-from solvers.projections import project_bipartite_simplex, project_knapsack, project_topk_simplex_alpha
+from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
+from topline.pipeline.blas_threads import BlasThreads
+from topline.pipeline.pages.charts import Series, line_chart
+from topline.solvers.projections import (
+    project_bipartite_simplex,
+    project_knapsack,
+    project_topk_simplex_alpha,
+)
 
 Floats = NDArray[np.float64]
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.evaluation import ranks_against_ties, topk_shares
-from pipeline.reproduce.formats import Examples
-from pipeline.reproduce.jobs import run_all
-from pipeline.reproduce.learners import Budget, Learner, Weights
-from pipeline.reproduce.table import Figure, Setting, over_splits
+from tests.reproduce.formats import Examples
+from tests.reproduce.jobs import run_all
+from tests.reproduce.learners import Budget, Learner, Weights
+from tests.reproduce.table import Figure, Setting, over_splits
+from topline.pipeline.evaluation.accuracy import ranks_against_ties, topk_shares
 
 Rows = NDArray[np.intp]
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from pipeline.errors import InputError
-from pipeline.reproduce import formats
-from pipeline.reproduce.formats import Examples
+from tests.reproduce import formats
+from tests.reproduce.formats import Examples
+from topline.pipeline.errors import InputError
 
 
 @dataclass(frozen=True)

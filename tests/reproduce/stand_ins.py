@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from scipy import io, sparse
 
-from pipeline.reproduce import sources
+from tests.reproduce import sources
 
 
 def _rng(name: str) -> np.random.Generator:

@@ -13,8 +13,8 @@ import numpy as np
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from pipeline.progress import Progress
-    from pipeline.reproduce.sources import DataFiles
+    from tests.reproduce.sources import DataFiles
+    from topline.pipeline.progress import Progress
 
 T = TypeVar("T")
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from solvers.average_top import AverageTopProblem, minimise
-from solvers.average_top.experiments import (
+from tests.reproduce.average_top_experiments import (
     Descent,
     Split,
     compare,
@@ -22,8 +21,9 @@ from solvers.average_top.experiments import (
     root_mean_square,
     to_unit_interval,
 )
-from solvers.average_top.synthetic import TOYS, sinc, toy_error_by_k
+from tests.reproduce.average_top_synthetic import TOYS, sinc, toy_error_by_k
 from tests.solvers.average_top.problems import examples
+from topline.solvers.average_top import AverageTopProblem, minimise
 
 
 def test_splits_are_halves_and_quarters() -> None:

@@ -7,14 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from solvers import InvalidProblemError
-from solvers.average_top import minimise
-from solvers.average_top.theory import (
+from tests.reproduce.average_top_theory import (
     error_bound,
     k_for_error_bound,
     necessary_share,
     sufficient_share,
 )
+from topline import InvalidProblemError
+from topline.solvers.average_top import minimise
 
 #: Pr(y = 1 | x) and the mass of four points: E* is 0.4 for the hinge, the Bayes error 0.2.
 ETA = np.array([0.9, 0.7, 0.25, 0.1])

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli import main
-from pipeline.cli.exits import BAD_INPUT
-from pipeline.reproduce import SOURCES, TABLES, Effort, Figure, Reproduction, Setting, Table, registry
+from tests.reproduce import SOURCES, TABLES, Effort, Figure, Reproduction, Setting, Table, registry
+from topline.pipeline.cli import main
+from topline.pipeline.cli.exits import BAD_INPUT
 
 FOUND = Reproduction(
     (

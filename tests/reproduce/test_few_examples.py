@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from solvers import InvalidProblemError
-from solvers.multitask import few_examples
-from solvers.multitask.few_examples import Digits, compare_strategies, few_examples_experiment
-from solvers.multitask.strategies import solve_stacked
+from tests.reproduce import few_examples
+from tests.reproduce.few_examples import Digits, compare_strategies, few_examples_experiment
 from tests.solvers.problems import examples
+from topline import InvalidProblemError
+from topline.solvers.multitask.strategies import solve_stacked
 
 X, Y = examples(n=640, d=8, m=3, spread=1.5)
 LABELS = np.array(["a", "b", "c"])[Y]

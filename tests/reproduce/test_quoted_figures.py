@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.reproduce import (
+from tests.reproduce import (
     average_top,
     circle,
     frank_wolfe,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from pipeline.errors import InputError
-from pipeline.reproduce import SOURCES, DataFiles, formats
+from tests.reproduce import SOURCES, DataFiles, formats
+from topline.pipeline.errors import InputError
 
 
 def written(path: Path, text: str) -> Path:

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.reproduce import SOURCES, TABLES, DataFiles, Effort, Figure, Reproduction, Setting, reproduce
-from pipeline.reproduce.multilabel import METRICS, value_of
-from pipeline.reproduce.page import render
-from pipeline.reproduce.scaling import bipartite_by_sorting
-from pipeline.reproduce.table import over_splits
-from solvers.multilabel_metrics import partition_metrics, ranking_metrics
-from solvers.projections import project_bipartite_simplex
 from tests.pipeline.reproduce.stand_ins import WRITERS
+from tests.reproduce import SOURCES, TABLES, DataFiles, Effort, Figure, Reproduction, Setting, reproduce
+from tests.reproduce.multilabel import METRICS, value_of
+from tests.reproduce.page import render
+from tests.reproduce.scaling import bipartite_by_sorting
+from tests.reproduce.table import over_splits
+from topline.solvers.estimators.multilabel_metrics import partition_metrics, ranking_metrics
+from topline.solvers.projections import project_bipartite_simplex
 
 PAPERS = ("Hirohashi and Kato", "Lapin", "Fan et al.", "Tajima et al.")
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy import sparse
 
-from pipeline.reproduce.formats import Examples
-from pipeline.reproduce.learners import Budget, FromSoftmax, Learner, OneVsAllLiblinear, Trained
-from pipeline.reproduce.selection import Split, Trial, compare, figures_of
-from pipeline.reproduce.table import Reproduction, Setting, Table
-from solvers.losses import MaxHinge, Softmax, TopKEntropy, TopKOthersHinge
+from tests.reproduce.formats import Examples
+from tests.reproduce.learners import Budget, FromSoftmax, Learner, OneVsAllLiblinear, Trained
+from tests.reproduce.selection import Split, Trial, compare, figures_of
+from tests.reproduce.table import Reproduction, Setting, Table
+from topline.solvers.losses import MaxHinge, Softmax, TopKEntropy, TopKOthersHinge
 
 KS = (1, 3, 5, 10)
 #: Rows of the table, in its order.

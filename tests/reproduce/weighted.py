@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pipeline.reproduce.formats import Examples
-from pipeline.reproduce.learners import Budget, Learner, Trained, Unfinished
-from pipeline.reproduce.newsgroups import reduced
-from pipeline.reproduce.selection import Split, Trial, compare
-from pipeline.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
-from solvers.losses import MaxHinge, TopKHinge, TopKOthersHinge, WeightedTopKHinge
-from solvers.losses.base import Loss
-from solvers.rank_weights import exponential, linear
+from tests.reproduce.formats import Examples
+from tests.reproduce.learners import Budget, Learner, Trained, Unfinished
+from tests.reproduce.newsgroups import reduced
+from tests.reproduce.selection import Split, Trial, compare
+from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
+from topline.solvers.losses import MaxHinge, TopKHinge, TopKOthersHinge, WeightedTopKHinge
+from topline.solvers.losses.base import Loss
+from topline.solvers.losses.rank_weights import exponential, linear
 
 KS = (1, 3, 5, 10)
 #: Names of the paper's rows; Lapin's and Chu's algorithms minimise the same objective, without the own class.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers import (
+from topline import (
     LabelSets,
     MaxHinge,
     MultilabelHinge,
@@ -17,7 +17,7 @@ from solvers import (
     exponential,
     linear,
 )
-from solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
+from topline.solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
 
 M = 5
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from solvers.kernel_cache import forget_stale_kernels
+from topline.solvers.jit_cache import forget_stale_kernels
 
 INNER = """
 from numba import njit
@@ -27,7 +27,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from solvers.kernel_cache import forget_stale_kernels
+from topline.solvers.jit_cache import forget_stale_kernels
 if sys.argv[2] == "looks":
     forget_stale_kernels(Path(sys.argv[1]) / "kernels")
 from kernels.outer import twice

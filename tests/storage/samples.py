@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_sparse
 
-from storage.chunking import ChunkPlan
-from storage.features import CsrDatasetWriter, DatasetInfo, DatasetWriter
-from storage.stores import Store
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.datasets.features import CsrDatasetWriter, DatasetInfo, DatasetWriter
+from topline.storage.stores.opening import Store
 
 CLASSES = ("ant", "bee", "Käfer")
 

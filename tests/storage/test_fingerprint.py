@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from storage.errors import FormatError, IntegrityError
-from storage.fingerprint import digest_array, digest_bytes, digest_json, seal, unseal
+from topline.storage.errors import FormatError, IntegrityError
+from topline.storage.fingerprint import digest_array, digest_bytes, digest_json, seal, unseal
 
 
 def test_known_digest() -> None:
@@ -24,7 +24,10 @@ def test_order_of_keys_does_not_matter_and_values_do() -> None:
 
 
 def test_digests_are_the_same_in_another_process() -> None:
-    code = "from storage.fingerprint import digest_json; print(digest_json({'k': 'ü', 'x': [0.1, None]}))"
+    code = (
+        "from topline.storage.fingerprint import digest_json; "
+        "print(digest_json({'k': 'ü', 'x': [0.1, None]}))"
+    )
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert out.strip() == digest_json({"k": "ü", "x": [0.1, None]})
 

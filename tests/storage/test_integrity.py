@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.chunking import ChunkPlan
-from storage.errors import IntegrityError
-from storage.features import Dataset, DatasetInfo, list_datasets
-from storage.stores import Store
 from tests.storage.samples import dense, sparse, write_dataset
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.datasets.features import Dataset, DatasetInfo, list_datasets
+from topline.storage.errors import IntegrityError
+from topline.storage.stores.opening import Store
 
 PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
 

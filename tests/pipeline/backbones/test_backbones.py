@@ -8,14 +8,14 @@ import pytest
 from onnx import TensorProto
 from PIL import Image
 
-from pipeline.backbones import BACKBONES, Backbone, backbone_of_spec, make_backbone
-from pipeline.backbones.hog import Hog
-from pipeline.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
-from pipeline.errors import ConfigError, InputError
-from pipeline.ingest_config import BackboneConfig
 from tests.contracts.backbone_contract import BackboneContract
 from tests.pipeline.pictures import scene
 from tests.pipeline.small_network import SIDE, features, pooled, write_network
+from topline.pipeline.backbones import BACKBONES, Backbone, backbone_of_spec, make_backbone
+from topline.pipeline.backbones.hog import Hog
+from topline.pipeline.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.options.ingest import BackboneConfig
 
 
 def config(backbone: str, **options: object) -> BackboneConfig:

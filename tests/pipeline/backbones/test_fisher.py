@@ -12,22 +12,22 @@ import pytest
 from PIL import Image
 from sklearn.decomposition import PCA
 
-from pipeline.backbones import Backbone, backbone_of_spec, make_backbone
-from pipeline.backbones.descriptors import colour_grid, gradient_grid
-from pipeline.backbones.fisher import Fisher
-from pipeline.backbones.vocabulary import Vocabulary
-from pipeline.errors import ConfigError, InputError
-from pipeline.extraction import extract
-from pipeline.ingest_config import BackboneConfig, ExtractConfig, PredictConfig
-from pipeline.prediction import predict
-from pipeline.report import flat
-from pipeline.stored_model import StoredModel
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
-from storage.features import Dataset
-from storage.stores import open_store
 from tests.contracts.backbone_contract import BackboneContract
 from tests.pipeline.pictures import scene, write_classes
+from topline.pipeline.backbones import Backbone, backbone_of_spec, make_backbone
+from topline.pipeline.backbones.descriptors import colour_grid, gradient_grid
+from topline.pipeline.backbones.fisher import Fisher
+from topline.pipeline.backbones.vocabulary import Vocabulary
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.ingest.extraction import extract
+from topline.pipeline.options.ingest import BackboneConfig, ExtractConfig, PredictConfig
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.prediction.of_images import predict
+from topline.pipeline.report.document import flat
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.training.session import train
+from topline.storage.datasets.features import Dataset
+from topline.storage.stores.opening import open_store
 
 HERE = ClusterConfig(workers=0)
 OPTIONS = "size=32,step=4,radius=5,words=3,components=6,stripes=2,sample=6"

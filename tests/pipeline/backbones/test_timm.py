@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.backbones import Backbone, backbone_of_spec, make_backbone
-from pipeline.errors import InputError, MissingExtraError
-from pipeline.ingest_config import BackboneConfig
 from tests.contracts.backbone_contract import BackboneContract
 from tests.pipeline.pictures import scene
+from topline.pipeline.backbones import Backbone, backbone_of_spec, make_backbone
+from topline.pipeline.errors import InputError, MissingExtraError
+from topline.pipeline.options.ingest import BackboneConfig
 
 MODEL = "test_resnet"
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog, minimize
 
-from pipeline.certificate_dense import certified_loss
-from pipeline.certificate_math import RankedLoss, envelope, penalties
-from pipeline.errors import InputError
 from tests.reference import losses as reference
 from tests.solvers import problems
+from topline.pipeline.certification.dense import certified_loss
+from topline.pipeline.certification.formulas import RankedLoss, envelope, penalties
+from topline.pipeline.errors import InputError
 
 M = 4
 RHO = [0.5, 0.3, 0.1]

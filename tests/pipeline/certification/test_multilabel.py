@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime, linprog, minimize
 
-from pipeline.certificate_dense import certified_loss
-from pipeline.certificate_math import CertifiedLoss, envelope, penalties
-from storage.label_sets import LabelSetTable
+from topline.pipeline.certification.dense import certified_loss
+from topline.pipeline.certification.formulas import CertifiedLoss, envelope, penalties
+from topline.storage.datasets.label_sets import LabelSetTable
 
 M = 4
 SETS: list[list[int]] = [[], [2], [0, 3], [1, 2, 3], [0, 1, 2, 3]]

@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.certification import certify
-from pipeline.errors import CertificateMismatchError, InputError
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
-from solvers.errors import UnsupportedCombinationError
-from solvers.losses import make_loss
-from solvers.method_registry import METHODS
-from solvers.problem import Problem
-from storage.dual_parts import from_rows
-from storage.errors import IntegrityError
-from storage.features import Dataset
-from storage.models import Model, load_model, save_model
-from storage.stores import open_store
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
+from topline.pipeline.certification.recompute import certify
+from topline.pipeline.errors import CertificateMismatchError, InputError
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.training.session import train
+from topline.solvers.core.problem import Problem
+from topline.solvers.errors import UnsupportedCombinationError
+from topline.solvers.losses import make_loss
+from topline.solvers.methods.registry import METHODS
+from topline.storage.arrays.dual_parts import from_rows
+from topline.storage.datasets.features import Dataset
+from topline.storage.errors import IntegrityError
+from topline.storage.models.records import Model, load_model, save_model
+from topline.storage.stores.opening import open_store
 
 HERE = ClusterConfig(workers=0)
 
@@ -268,7 +268,7 @@ def test_many_rows_are_certified_in_tiles(tmp_path: Path, monkeypatch: pytest.Mo
     assert Dataset.open(store).info.n_rows == 300
     url = trained(tmp_path, k=2, smoothing=0.3)
     whole = certify(url, store=False)
-    monkeypatch.setattr("pipeline.certification.TILE_ROWS", 7)
+    monkeypatch.setattr("topline.pipeline.certification.recompute.TILE_ROWS", 7)
     tiled = certify(url, store=False)
     assert tiled.primal == pytest.approx(whole.primal, rel=1e-12)
     assert tiled.dual == pytest.approx(whole.dual, rel=1e-12)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli import main
-from pipeline.cli.app import app
-from pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
-from pipeline.config import SECTIONS
-from pipeline.report import write_report
 from tests.pipeline.small_data import small_dataset
+from topline.pipeline.cli import main
+from topline.pipeline.cli.app import app
+from topline.pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
+from topline.pipeline.options.config import SECTIONS
+from topline.pipeline.report.document import write_report
 
 TOPLINE = Path(sys.executable).with_name("topline")
 
@@ -237,7 +237,7 @@ def test_faults_show_their_place_only_when_asked(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("nothing to divide")
 
-    monkeypatch.setattr("pipeline.certification.certify", broken)
+    monkeypatch.setattr("topline.pipeline.certification.recompute.certify", broken)
     ran = topline("certify", f"{store}/models/m0001")
     assert ran.code == 1
     assert "a fault in topline: ZeroDivisionError" in ran.err
@@ -261,7 +261,7 @@ def test_the_machine_s_own_limits_are_sentences_too(
     def limited(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("pipeline.certification.certify", limited)
+    monkeypatch.setattr("topline.pipeline.certification.recompute.certify", limited)
     ran = topline("certify", "anywhere/models/m0001")
     assert ran.code == code
     assert words in ran.err
@@ -280,7 +280,7 @@ def test_help_comes_within_a_moment() -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom pipeline.cli import main\n"
+        "import sys\nfrom topline.pipeline.cli import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'dask', 'distributed', 'zarr', 'numba', 'pyarrow', 'prefect', 'sklearn', 'numpy'}\n"

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.progress import Progress as RichProgress
 from rich.progress import TextColumn
 
-from pipeline.cli import display
-from pipeline.cli.display import BarDisplay, LineDisplay, fact_text
-from pipeline.forecast import TimeLeft
+from topline.pipeline.cli import display
+from topline.pipeline.cli.display import BarDisplay, LineDisplay, fact_text
+from topline.pipeline.telemetry.forecast import TimeLeft
 
 
 def test_a_log_gets_a_line_a_stage() -> None:

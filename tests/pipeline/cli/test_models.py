@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
 from tests.pipeline.test_cli import store, topline  # noqa: F401 - fixtures
+from topline.pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
 
 
 def test_a_model_is_weighed_promoted_and_rolled_back(topline: Any, store: str) -> None:  # noqa: F811

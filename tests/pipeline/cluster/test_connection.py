@@ -10,10 +10,10 @@ import psutil
 import pytest
 from distributed import Client, LocalCluster
 
-from pipeline.cluster import open_cluster
-from pipeline.errors import ClusterError, ConfigError
-from pipeline.memory_plan import worker_share
-from pipeline.train_config import ClusterConfig
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster.memory_plan import worker_share
+from topline.pipeline.errors import ClusterError, ConfigError
+from topline.pipeline.options.train import ClusterConfig
 
 
 def listening() -> set[str]:
@@ -94,7 +94,7 @@ def test_workers_with_other_packages_are_refused(monkeypatch: pytest.MonkeyPatch
         dashboard_address="127.0.0.1:0",
         worker_dashboard_address="127.0.0.1:0",
     ) as cluster:
-        monkeypatch.setattr("pipeline.cluster.np.__version__", "1.26.4")
+        monkeypatch.setattr("topline.pipeline.cluster.connection.np.__version__", "1.26.4")
         with (
             pytest.raises(ClusterError, match=r"has numpy 2, here it is 1"),
             open_cluster(ClusterConfig(scheduler=cluster.scheduler_address)),

@@ -16,26 +16,26 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from pipeline import worker_blocks
-from pipeline.cluster import open_cluster
-from pipeline.dask_calls import Call, WorkerCalls, WorkersLost
-from pipeline.dask_executor import DaskExecutor
-from pipeline.dealing import better_deal, deal, deal_after_loss
-from pipeline.errors import ClusterError
-from pipeline.partition import TrainingRows
-from pipeline.placements import Placement, ShippedRows, Span
-from pipeline.train_config import ClusterConfig
-from solvers.api import solve
-from solvers.block_stats import BlockStats, TreeMerger, leaf
-from solvers.errors import StateLostError
-from solvers.executor import DualRows, Executor, SerialExecutor, ThreadExecutor
-from solvers.losses import TopKHinge
-from solvers.problem import Problem
-from solvers.state import IterationRecord, SolveResult, SolverState
-from solvers.stopping import Status
-from storage.errors import IntegrityError
 from tests.contracts.executor_contract import BOUNDS, ExecutorContract
 from tests.pipeline.small_data import make_features, small_dataset
+from topline.pipeline.cluster import worker_blocks
+from topline.pipeline.cluster.assignment import better_deal, deal, deal_after_loss
+from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.cluster.messages import Placement, ShippedRows, Span
+from topline.pipeline.errors import ClusterError
+from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.rows.partition import TrainingRows
+from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
+from topline.solvers.core.stopping import Status
+from topline.solvers.errors import StateLostError
+from topline.solvers.executors.local import DualRows, Executor, SerialExecutor, ThreadExecutor
+from topline.solvers.losses import TopKHinge
+from topline.solvers.run.api import solve
+from topline.storage.errors import IntegrityError
 
 N, D, M = 300, 10, 5
 X, Y = make_features(N, D, M)

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.errors import ConfigError
-from pipeline.memory_plan import MIB, ProblemSize, plan_memory, plan_on_workers, worker_share
-from storage.chunking import ChunkPlan
-from storage.features import DatasetWriter
-from storage.manifest import empty_manifest
-from storage.stores import open_store
 from tests.benchmarks.tree_memory import TreeMemory
+from topline.pipeline.cluster.memory_plan import MIB, ProblemSize, plan_memory, plan_on_workers, worker_share
+from topline.pipeline.errors import ConfigError
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.datasets.features import DatasetWriter
+from topline.storage.datasets.manifest import empty_manifest
+from topline.storage.stores.opening import open_store
 
 GIB = 1 << 30
 IMAGENET = ProblemSize(
@@ -86,7 +86,7 @@ def test_a_training_stays_below_its_limit(tmp_path: Path) -> None:
     writer.commit(labels, np.zeros(n, dtype=np.int8), [f"class {c}" for c in range(m)])
     words = ["train", "--store", store.url, "--method", "fw", "--max-passes", "2", "--transforms", "none"]
     words += ["--memory-limit", "1200MiB", "--workers", "1", "--no-dashboard", "--no-keep-duals", "--json"]
-    command = [sys.executable, "-c", "from pipeline.cli import main; main()", *words]
+    command = [sys.executable, "-c", "from topline.pipeline.cli import main; main()", *words]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
         TreeMemory(process.pid, 0.1) as memory,

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from pipeline.block_places import BlockPlaces, Bound
-from pipeline.placements import Span
-from solvers import Problem, TopKHinge
+from topline import Problem, TopKHinge
+from topline.pipeline.cluster.messages import Span
+from topline.pipeline.cluster.placement import BlockPlaces, Bound
 
 
 class Listening:

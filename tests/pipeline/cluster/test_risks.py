@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from pipeline.cluster import open_cluster
-from pipeline.dask_executor import DaskExecutor
-from pipeline.partition import TrainingRows
-from pipeline.train_config import ClusterConfig
-from solvers.api import solve
-from solvers.block_stats import BlockStats
-from solvers.executor import Executor, SerialExecutor
-from solvers.losses import TopKHinge
-from solvers.orders import Order, SelectedOrder
-from solvers.risks import AverageTopK
-from solvers.state import SolveResult
-from solvers.stopping import Status
 from tests.pipeline.small_data import make_features, small_dataset
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.rows.partition import TrainingRows
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.requests import Order, SelectedOrder
+from topline.solvers.core.risks import AverageTopK
+from topline.solvers.core.state import SolveResult
+from topline.solvers.core.stopping import Status
+from topline.solvers.executors.local import Executor, SerialExecutor
+from topline.solvers.losses import TopKHinge
+from topline.solvers.run.api import solve
 
 N, D, M, K = 300, 6, 5, 40.5
 X, Y = make_features(N, D, M)

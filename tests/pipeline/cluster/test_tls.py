@@ -17,10 +17,10 @@ import yaml
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
-from pipeline.certificates import make_certificates
-from pipeline.cluster import open_cluster
-from pipeline.errors import ClusterError, ConfigError
-from pipeline.train_config import ClusterConfig
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster.tls import make_certificates
+from topline.pipeline.errors import ClusterError, ConfigError
+from topline.pipeline.options.train import ClusterConfig
 
 
 def settings(config: Path) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.cluster import open_cluster
-from pipeline.dask_executor import DaskExecutor
-from pipeline.partition import TrainingRows
-from pipeline.train_config import ClusterConfig
-from solvers import TopKHinge, solve
 from tests.pipeline.small_data import small_dataset
+from topline import TopKHinge, solve
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.rows.partition import TrainingRows
 
 D, M = 10, 5
 

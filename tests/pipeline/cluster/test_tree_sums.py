@@ -10,18 +10,25 @@ import numpy as np
 import pytest
 from distributed import Client, get_worker
 
-from pipeline.cluster import open_cluster
-from pipeline.dask_calls import AnswerOf, Call
-from pipeline.dask_executor import DaskExecutor
-from pipeline.placements import Answer, Span
-from pipeline.train_config import ClusterConfig
-from pipeline.tree_sums import MOST_SUMS, joined, merged, part_starts, plan_merges, with_merges
-from solvers.api import solve
-from solvers.block_stats import BlockStats, TreeMerger, leaf, tree_total
-from solvers.executor import Executor, SerialExecutor
-from solvers.losses import TopKHinge
-from solvers.state import SolveResult
 from tests.pipeline.small_data import make_features
+from topline.pipeline.cluster.calls import AnswerOf, Call
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.cluster.messages import Answer, Span
+from topline.pipeline.cluster.tree_sums import (
+    MOST_SUMS,
+    joined,
+    merged,
+    part_starts,
+    plan_merges,
+    with_merges,
+)
+from topline.pipeline.options.train import ClusterConfig
+from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf, tree_total
+from topline.solvers.core.state import SolveResult
+from topline.solvers.executors.local import Executor, SerialExecutor
+from topline.solvers.losses import TopKHinge
+from topline.solvers.run.api import solve
 
 N, D, M = 400, 30, 4
 X, Y = make_features(N, D, M)
@@ -113,8 +120,8 @@ def test_twenty_workers_merge_their_sums(many: Client, monkeypatch: pytest.Monke
                 worker.loop.add_callback(worker.close, executor_wait=False)
 
     rounds: list[int] = []
-    monkeypatch.setattr("pipeline.tree_sums.TreeMerger", Dying)
-    monkeypatch.setattr("pipeline.worker_watch.REPLACEMENT_SECONDS", 0.5)
+    monkeypatch.setattr("topline.pipeline.cluster.tree_sums.TreeMerger", Dying)
+    monkeypatch.setattr("topline.pipeline.cluster.worker_watch.REPLACEMENT_SECONDS", 0.5)
     with DaskExecutor(many, blocks=BLOCKS) as executor:
         result = solved(executor, callbacks=[lambda record, _: rounds.append(record.round)])
         assert died

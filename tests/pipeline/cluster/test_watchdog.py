@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 from distributed import Client, get_worker
 
-from pipeline.cluster import open_cluster
-from pipeline.dask_calls import Call, WorkerCalls, WorkersLost
-from pipeline.dask_executor import DaskExecutor
-from pipeline.errors import ClusterError
-from pipeline.stuck_tasks import StuckTasks
-from pipeline.train_config import ClusterConfig
-from pipeline.worker_signs import Signs
-from solvers.api import solve
-from solvers.blocks import Block
-from solvers.executor import SerialExecutor
-from solvers.losses import TopKHinge
 from tests.pipeline.small_data import make_features
+from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.cluster.liveness import Signs
+from topline.pipeline.cluster.watchdog import StuckTasks
+from topline.pipeline.errors import ClusterError
+from topline.pipeline.options.train import ClusterConfig
+from topline.solvers.blocks.block import Block
+from topline.solvers.executors.local import SerialExecutor
+from topline.solvers.losses import TopKHinge
+from topline.solvers.run.api import solve
 
 N, D, M = 200, 8, 4
 X, Y = make_features(N, D, M)
@@ -169,7 +169,7 @@ class Answering:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr("pipeline.stuck_tasks.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("topline.pipeline.cluster.watchdog.time.monotonic", lambda: now[0])
     return now
 
 

@@ -16,25 +16,25 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from pipeline.cli import main
-from pipeline.dashboard.feed import Feed
-from pipeline.dashboard.figures import busy_shares
-from pipeline.dashboard.files import write_page
-from pipeline.dashboard.run_page import run_parts
-from pipeline.dashboard.server import Site, serving
-from pipeline.dashboard.views import is_silent, numbers, tiles, verdict
-from pipeline.errors import ConfigError
-from pipeline.retraining import LEASE
-from pipeline.run_view import view_of, view_run
-from pipeline.worker_lanes import WorkerLane
-from storage.errors import NotFoundError
-from storage.history import history_path, read_history
-from storage.lease import held_lease
-from storage.runs import create_run, finish_run
-from storage.served_schedule import note_schedule
-from storage.stores import Store, open_store
-from storage.verification import verify_store
 from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store, record_of
+from topline.pipeline.cli import main
+from topline.pipeline.dashboard.feed import Feed
+from topline.pipeline.dashboard.figures import busy_shares
+from topline.pipeline.dashboard.files import write_page
+from topline.pipeline.dashboard.run_page import run_parts
+from topline.pipeline.dashboard.server import Site, serving
+from topline.pipeline.dashboard.views import is_silent, numbers, tiles, verdict
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.jobs.retraining import LEASE
+from topline.pipeline.telemetry.run_view import view_of, view_run
+from topline.pipeline.telemetry.timeline import WorkerLane
+from topline.storage.errors import NotFoundError
+from topline.storage.runs.folders import create_run, finish_run
+from topline.storage.runs.history import history_path, read_history
+from topline.storage.served_schedule import note_schedule
+from topline.storage.stores.lease import held_lease
+from topline.storage.stores.opening import Store, open_store
+from topline.storage.verification import verify_store
 
 
 @pytest.fixture

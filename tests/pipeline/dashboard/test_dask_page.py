@@ -14,12 +14,13 @@ from bokeh.document import Document
 from bokeh.models import ColumnDataSource
 from bokeh.models.widgets import PreText
 
-from pipeline.cluster import open_cluster
-from pipeline.dask_page import PATHS, TOPIC, announce, run_document
-from pipeline.train_config import ClusterConfig
-from storage.history import read_history
-from storage.stores import open_store
 from tests.pipeline.dashboards import begun_run
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster.run_events import TOPIC, announce
+from topline.pipeline.dashboard.dask_page import PATHS, run_document
+from topline.pipeline.options.train import ClusterConfig
+from topline.storage.runs.history import read_history
+from topline.storage.stores.opening import open_store
 
 
 class Scheduler:

@@ -9,8 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline import checks, doctor
-from pipeline.doctor import Check, CheckFailedError, Probe, run_checks
+from topline.pipeline.doctor import checks
+from topline.pipeline.doctor import probes as doctor
+from topline.pipeline.doctor.probes import Check, CheckFailedError, Probe, run_checks
 
 BROKEN = "tests.pipeline.broken_checks"
 ROOT = Path(__file__).resolve().parents[2]

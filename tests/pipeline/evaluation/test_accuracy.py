@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from sklearn.metrics import top_k_accuracy_score
 
-from pipeline.errors import InputError
-from pipeline.evaluation import Evaluation, evaluate, ranks_against_ties, topk_shares
-from pipeline.stored_model import StoredModel
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
-from storage.models import load_model
-from storage.stores import open_store
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
+from topline.pipeline.errors import InputError
+from topline.pipeline.evaluation.accuracy import Evaluation, evaluate, ranks_against_ties, topk_shares
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.training.session import train
+from topline.storage.models.records import load_model
+from topline.storage.stores.opening import open_store
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,14 @@ import onnxruntime
 import pytest
 from sklearn.base import clone
 
-from pipeline import export_formats
-from pipeline.errors import ConfigError, InputError, PipelineError
-from pipeline.estimator_export import load_estimator
-from pipeline.publishing import export
-from pipeline.stored_model import StoredModel
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
 from tests.pipeline.small_data import small_dataset
+from topline.pipeline.errors import ConfigError, InputError, PipelineError
+from topline.pipeline.export import formats as export_formats
+from topline.pipeline.export.estimator import load_estimator
+from topline.pipeline.export.publishing import export
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.training.session import train
 
 
 @pytest.fixture(
@@ -115,7 +115,7 @@ def test_what_predicts_otherwise_is_not_kept(
         return scores
 
     monkeypatch.setattr(export_formats, "run_onnx", swapped)
-    monkeypatch.setattr("pipeline.publishing.CLOSE", 1.0)
+    monkeypatch.setattr("topline.pipeline.export.publishing.CLOSE", 1.0)
     with pytest.raises(PipelineError, match=r"other top-5 classes than model m0001 in \d+ of \d+ rows"):
         export(model, tmp_path / "model.onnx", "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]

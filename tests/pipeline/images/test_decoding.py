@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.errors import ImageRejectedError
-from pipeline.images import decode, read_picture
-from pipeline.ingest_config import ImageLimits
 from tests.pipeline.pictures import BAD_FILES, encoded, jpeg, png, png_header, scene
+from topline.pipeline.errors import ImageRejectedError
+from topline.pipeline.images.decoding import decode, read_picture
+from topline.pipeline.options.ingest import ImageLimits
 
 
 def test_pixels_of_a_png_are_its_pixels() -> None:

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import ImageRejectedError, InputError
-from pipeline.image_items import sorted_names
-from pipeline.sources import ImageListing, list_images
 from tests.pipeline.pictures import png, write_classes
+from topline.pipeline.errors import ImageRejectedError, InputError
+from topline.pipeline.images.items import sorted_names
+from topline.pipeline.images.sources import ImageListing, list_images
 
 LIMIT = 1 << 20
 

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.errors import ConfigError
-from pipeline.extraction import extract
-from pipeline.ingest_config import ExtractConfig, PredictConfig
-from pipeline.job import run
-from pipeline.multilabel_evaluation import MultilabelEvaluation
-from pipeline.prediction import predict
-from pipeline.retrain_config import RetrainConfig
-from pipeline.retraining import retrain
-from pipeline.run_config import RunConfig
-from pipeline.train_config import ClusterConfig, TrainConfig
-from storage.features import Dataset
-from storage.stores import open_store
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
+from topline.pipeline.ingest.extraction import extract
+from topline.pipeline.jobs.retraining import retrain
+from topline.pipeline.jobs.run import run
+from topline.pipeline.options.ingest import ExtractConfig, PredictConfig
+from topline.pipeline.options.retrain import RetrainConfig
+from topline.pipeline.options.run import RunConfig
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.prediction.of_images import predict
+from topline.storage.datasets.features import Dataset
+from topline.storage.stores.opening import open_store
 
 N = 40
 HERE = ClusterConfig(workers=0)

@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.backbones import make_backbone
-from pipeline.cluster import open_cluster
-from pipeline.errors import ConfigError, InterruptedRunError, RejectedShareError
-from pipeline.extraction import ExtractResult, extract
-from pipeline.images import decode
-from pipeline.ingest_config import ExtractConfig
-from pipeline.train_config import ClusterConfig
-from storage.features import Dataset
-from storage.manifest import STATUSES
-from storage.schema import SPLITS
-from storage.stores import open_store
 from tests.pipeline.pictures import BAD_FILES, png, write_classes
 from tests.pipeline.small_network import write_network
+from topline.pipeline.backbones import make_backbone
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.errors import ConfigError, InterruptedRunError, RejectedShareError
+from topline.pipeline.images.decoding import decode
+from topline.pipeline.ingest.extraction import ExtractResult, extract
+from topline.pipeline.options.ingest import ExtractConfig
+from topline.pipeline.options.train import ClusterConfig
+from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.manifest import STATUSES
+from topline.storage.schema import SPLITS
+from topline.storage.stores.opening import open_store
 
 HERE = ClusterConfig(workers=0)
 SMALL = "hog:size=24,cells=8"

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import sparse
 
-from pipeline.errors import ConfigError, InputError, InterruptedRunError
-from pipeline.feature_files import open_features
-from pipeline.importing import ImportResult, import_features
-from pipeline.ingest_config import ImportConfig
-from pipeline.label_files import label_words, read_column
-from storage.features import Dataset
-from storage.schema import SPLITS
-from storage.stores import open_store
+from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
+from topline.pipeline.ingest.importing import ImportResult, import_features
+from topline.pipeline.options.ingest import ImportConfig
+from topline.pipeline.readers.features import open_features
+from topline.pipeline.readers.labels import label_words, read_column
+from topline.storage.datasets.features import Dataset
+from topline.storage.schema import SPLITS
+from topline.storage.stores.opening import open_store
 
 N, D, M = 57, 6, 4
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.extraction import extract
-from pipeline.extraction_rows import recorded_splits
-from pipeline.ingest_config import ExtractConfig
-from pipeline.train_config import ClusterConfig
-from storage.features import Dataset
-from storage.stores import open_store
 from tests.pipeline.fresh_photos import photographs
 from tests.storage.test_integrity import flip_first
+from topline.pipeline.ingest.dataset_rows import recorded_splits
+from topline.pipeline.ingest.extraction import extract
+from topline.pipeline.options.ingest import ExtractConfig
+from topline.pipeline.options.train import ClusterConfig
+from topline.storage.datasets.features import Dataset
+from topline.storage.stores.opening import open_store
 
 HERE = ClusterConfig(workers=0)
 

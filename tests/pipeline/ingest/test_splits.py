@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.assignment import assign, hold_out, repeated_content
-from pipeline.errors import InputError
-from storage.schema import SPLITS
+from topline.pipeline.errors import InputError
+from topline.pipeline.ingest.splits import assign, hold_out, repeated_content
+from topline.storage.schema import SPLITS
 
 
 def ids(n: int) -> list[str]:

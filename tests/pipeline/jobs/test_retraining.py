@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from pipeline import retraining
-from pipeline.backbones.hog import Hog
-from pipeline.cli.entry import main
-from pipeline.ingest_config import ExtractConfig
-from pipeline.promotion_rule import PromotionRule
-from pipeline.registry import champion_url, rollback
-from pipeline.retrain_config import RetrainConfig
-from pipeline.retraining import RetrainResult, retrain
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
-from storage.features import Dataset, list_datasets
-from storage.lease import LeaseHeldError, held_lease
-from storage.models import list_models, load_model
-from storage.registry import read_registry
-from storage.stores import open_store
-from storage.verification import verify_store
 from tests.pipeline.fresh_photos import photograph, photographs, spoil
 from tests.pipeline.pictures import BAD_FILES
+from topline.pipeline.backbones.hog import Hog
+from topline.pipeline.cli.entry import main
+from topline.pipeline.jobs import retraining
+from topline.pipeline.jobs.retraining import RetrainResult, retrain
+from topline.pipeline.options.ingest import ExtractConfig
+from topline.pipeline.options.promotion import PromotionRule
+from topline.pipeline.options.retrain import RetrainConfig
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.registry.operations import champion_url, rollback
+from topline.pipeline.training.session import train
+from topline.storage.datasets.features import Dataset, list_datasets
+from topline.storage.models.records import list_models, load_model
+from topline.storage.models.registry import read_registry
+from topline.storage.stores.lease import LeaseHeldError, held_lease
+from topline.storage.stores.opening import open_store
+from topline.storage.verification import verify_store
 
 EACH = 25
 HERE = ClusterConfig(workers=0)
@@ -72,7 +72,7 @@ def described(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return counted
 
     monkeypatch.setattr(Hog, "open", opened)
-    monkeypatch.setattr("pipeline.extraction_unit._networks", {})
+    monkeypatch.setattr("topline.pipeline.ingest.unit._networks", {})
     return calls
 
 
@@ -160,7 +160,9 @@ def test_what_was_cut_off_is_finished_by_the_next(
     monkeypatch.setattr(retraining, broken, dying)
     if broken == "certify":
         # Training certifies by itself, unless it dies before.
-        monkeypatch.setattr("pipeline.training.certify", lambda *_: (_ for _ in ()).throw(SystemExit(9)))
+        monkeypatch.setattr(
+            "topline.pipeline.training.session.certify", lambda *_: (_ for _ in ()).throw(SystemExit(9))
+        )
     with pytest.raises(SystemExit):
         again()
     store = open_store(tmp_path / "store")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipeline.train_config import (
+from topline.pipeline.options.train import (
     K_BELOW_M,
     LOSS_NAMES,
     LOSSES_WITH_K,
@@ -16,9 +16,9 @@ from pipeline.train_config import (
     ClusterConfig,
     TrainConfig,
 )
-from solvers.errors import InvalidProblemError
-from solvers.losses import LOSSES, make_loss
-from solvers.method_registry import METHODS
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses import LOSSES, make_loss
+from topline.solvers.methods.registry import METHODS
 
 
 @pytest.mark.parametrize(

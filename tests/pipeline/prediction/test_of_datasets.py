@@ -10,21 +10,21 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import batch_prediction
-from pipeline.batch_prediction import predict_dataset
-from pipeline.cluster import open_cluster
-from pipeline.dask_calls import WorkerCalls, WorkersLost
-from pipeline.errors import ClusterError, ConfigError, InputError
-from pipeline.ingest_config import PredictConfig
-from pipeline.stored_model import StoredModel
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
-from storage.features import Dataset
-from storage.predictions import load_predictions
-from storage.stores import open_store
-from storage.verification import verify_store
 from tests.pipeline.small_data import make_features, make_split, small_dataset, write_dataset
 from tests.storage.test_integrity import flip_first
+from topline.pipeline.cluster.calls import WorkerCalls, WorkersLost
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.errors import ClusterError, ConfigError, InputError
+from topline.pipeline.options.ingest import PredictConfig
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.prediction import of_datasets as batch_prediction
+from topline.pipeline.prediction.of_datasets import predict_dataset
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.training.session import train
+from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.predictions import load_predictions
+from topline.storage.stores.opening import open_store
+from topline.storage.verification import verify_store
 
 HERE = ClusterConfig(workers=0)
 REJECTED = [0, 65, 699]

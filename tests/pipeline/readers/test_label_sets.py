@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import sparse
 
-from pipeline.arff_header import read_header, read_label_names
-from pipeline.errors import ConfigError, InputError
-from pipeline.feature_files import open_features
-from pipeline.importing import ImportResult, import_features
-from pipeline.ingest_config import ImportConfig
-from storage.features import Dataset
-from storage.schema import SPLITS
-from storage.stores import open_store
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.ingest.importing import ImportResult, import_features
+from topline.pipeline.options.ingest import ImportConfig
+from topline.pipeline.readers.arff_header import read_header, read_label_names
+from topline.pipeline.readers.features import open_features
+from topline.storage.datasets.features import Dataset
+from topline.storage.schema import SPLITS
+from topline.storage.stores.opening import open_store
 
 N, D, M = 40, 5, 4
 NAMES = ("happy", "sad, lonely", "it's", "q x")

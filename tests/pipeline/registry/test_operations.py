@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.comparison import compare, measure
-from pipeline.errors import GuardError, InputError
-from pipeline.evaluation import evaluate
-from pipeline.partition import TrainingRows
-from pipeline.promotion import Evidence, PromotionRule
-from pipeline.registry import (
+from tests.pipeline.small_data import make_features, make_split, write_dataset
+from tests.storage.test_integrity import flip_first
+from topline.pipeline.errors import GuardError, InputError
+from topline.pipeline.evaluation.accuracy import evaluate
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.registry.comparison import compare, measure
+from topline.pipeline.registry.operations import (
     archive,
     champion_url,
     delete,
@@ -24,16 +25,15 @@ from pipeline.registry import (
     rollback,
     weigh,
 )
-from pipeline.stored_model import StoredModel
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
-from storage.errors import ConflictError, NotFoundError
-from storage.features import Dataset
-from storage.models import update_record
-from storage.registry import read_registry
-from storage.stores import open_store
-from tests.pipeline.small_data import make_features, make_split, write_dataset
-from tests.storage.test_integrity import flip_first
+from topline.pipeline.registry.promotion import Evidence, PromotionRule
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.training.session import train
+from topline.storage.datasets.features import Dataset
+from topline.storage.errors import ConflictError, NotFoundError
+from topline.storage.models.records import update_record
+from topline.storage.models.registry import read_registry
+from topline.storage.stores.opening import open_store
 
 ROWS, WIDTH, CLASSES = 700, 12, 5
 

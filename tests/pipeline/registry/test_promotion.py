@@ -13,7 +13,9 @@ from scipy.integrate import quad
 from scipy.sparse import csr_matrix
 from scipy.stats import binomtest, multinomial, norm
 
-from pipeline.drift import (
+from tests.pipeline.small_data import small_dataset
+from tests.storage.test_models import record
+from topline.pipeline.registry.drift import (
     Drift,
     FeatureMoments,
     balance_change,
@@ -22,11 +24,9 @@ from pipeline.drift import (
     feature_moments,
     stability_index,
 )
-from pipeline.paired import gain_interval, mcnemar_exact, paired_accuracy
-from pipeline.partition import TrainingRows
-from pipeline.promotion import Evidence, PromotionRule, decide
-from tests.pipeline.small_data import small_dataset
-from tests.storage.test_models import record
+from topline.pipeline.registry.mcnemar import gain_interval, mcnemar_exact, paired_accuracy
+from topline.pipeline.registry.promotion import Evidence, PromotionRule, decide
+from topline.pipeline.rows.partition import TrainingRows
 
 CERTIFIED = {"certified": True, "valid": True, "relative_gap": 5e-4, "tol": 1e-3}
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.charts import MOST_POINTS, Series, bar_chart, line_chart, thin
-from pipeline.mistakes import Mistake, WorstClass
-from pipeline.report import flat, render, verdict
-from pipeline.report_data import Rejected, ReportData
-from pipeline.report_numbers import amount, duration
-from pipeline.run_view import view_of
-from pipeline.thumbnails import thumbnail
-from storage.models import ModelRecord
+from topline.pipeline.evaluation.confusions import Mistake, WorstClass
+from topline.pipeline.images.thumbnails import thumbnail
+from topline.pipeline.pages.charts import MOST_POINTS, Series, bar_chart, line_chart, thin
+from topline.pipeline.pages.numbers import amount, duration
+from topline.pipeline.report.data import Rejected, ReportData
+from topline.pipeline.report.document import flat, render, verdict
+from topline.pipeline.telemetry.run_view import view_of
+from topline.storage.models.records import ModelRecord
 
 NASTY = '<script>alert("x")</script> & "mug"'
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.config import ClusterConfig, TrainConfig
-from pipeline.evaluation import evaluate, ranks_against_ties
-from pipeline.mistakes import MISTAKES_PER_CLASS, WORST_CLASSES, worst_classes
-from pipeline.report import write_report
-from pipeline.stored_model import StoredModel
-from pipeline.training import train
 from tests.pipeline.small_data import small_dataset
+from topline.pipeline.evaluation.accuracy import evaluate, ranks_against_ties
+from topline.pipeline.evaluation.confusions import MISTAKES_PER_CLASS, WORST_CLASSES, worst_classes
+from topline.pipeline.options.config import ClusterConfig, TrainConfig
+from topline.pipeline.report.document import write_report
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.training.session import train
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from scipy.sparse import csr_matrix
 from sklearn.kernel_approximation import AdditiveChi2Sampler
 from sklearn.preprocessing import normalize
 
-from pipeline.errors import ConfigError
-from pipeline.transforms import Transforms
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.rows.transforms import Transforms
 
 RNG = np.random.default_rng(2)
 #: Histograms with empty bins and an empty row.

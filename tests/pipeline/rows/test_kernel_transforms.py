@@ -12,15 +12,15 @@ from sklearn.kernel_approximation import RBFSampler
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC
 
-from pipeline.certification import certify
-from pipeline.errors import ConfigError, InputError
-from pipeline.evaluation import evaluate
-from pipeline.publishing import export
-from pipeline.stored_model import StoredModel
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
-from pipeline.transforms import Transforms
 from tests.pipeline.small_data import small_dataset
+from topline.pipeline.certification.recompute import certify
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.evaluation.accuracy import evaluate
+from topline.pipeline.export.publishing import export
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows.transforms import Transforms
+from topline.pipeline.training.session import train
 
 RNG = np.random.default_rng(5)
 X = (RNG.normal(size=(90, 7)) + np.eye(7)[0] * 3.0).astype(np.float32)

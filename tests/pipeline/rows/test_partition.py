@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from scipy.sparse import issparse
 
-from pipeline import partition
-from pipeline.partition import CachedRows, TrainingRows
-from pipeline.transforms import Transforms
-from solvers.tiles import iterate_tiles
-from storage.chunking import ChunkPlan
-from storage.features import Dataset
 from tests.pipeline.small_data import small_dataset
+from topline.pipeline.rows import partition
+from topline.pipeline.rows.partition import CachedRows, TrainingRows
+from topline.pipeline.rows.transforms import Transforms
+from topline.solvers.core.tiles import iterate_tiles
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.datasets.features import Dataset
 
 # 700 rows in shards of 64 are 11 units of one shard; in shards of 256 they are 3, so runs of chunks of 16.
 PLANS = {"many shards": ChunkPlan(700, 16, 64), "few shards": ChunkPlan(700, 16, 256)}
@@ -118,7 +118,7 @@ def test_float16_is_kept_as_stored_where_only_that_fits(
 def test_shards_of_any_size_are_read_in_units_of_a_few_megabytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.row_units.UNIT_BYTES", 2 * 12 * 40)
+    monkeypatch.setattr("topline.pipeline.rows.read_batches.UNIT_BYTES", 2 * 12 * 40)
     dataset = small_dataset(tmp_path, dtype="float16")
     rows = TrainingRows(dataset)
     assert max(stop - start for start, stop in read_spans(rows, monkeypatch, 50)) <= 32
@@ -137,7 +137,7 @@ def test_a_pass_holds_three_units_at_most(dataset: Dataset, monkeypatch: pytest.
         return rows
 
     monkeypatch.setattr(TrainingRows, "raw_unit", counted)
-    monkeypatch.setattr("solvers.rows._SLAB_BYTES", 1)
+    monkeypatch.setattr("topline.solvers.core.rows._SLAB_BYTES", 1)
     rows = TrainingRows(dataset)
     tiles = [tile[:2] for tile in iterate_tiles(rows, 0, 20)]
     assert tiles[-1][1] == len(rows)

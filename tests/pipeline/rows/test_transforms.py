@@ -10,8 +10,8 @@ from scipy.sparse import csr_matrix
 from sklearn.decomposition import PCA as SklearnPCA
 from sklearn.preprocessing import StandardScaler, normalize
 
-from pipeline.errors import ConfigError
-from pipeline.transforms import Transforms
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.rows.transforms import Transforms
 
 RNG = np.random.default_rng(5)
 X = (RNG.normal(size=(90, 7)) * [1, 5, 0.1, 1, 1, 1, 0] + [100, 0, 0, 3, 0, 0, 2]).astype(np.float32)

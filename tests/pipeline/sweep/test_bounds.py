@@ -7,10 +7,10 @@ import pytest
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
 
-from pipeline.evaluation import ranks_against_ties
-from pipeline.sweep_bounds import ball_radius, count_hits, decisions
-from solvers import Softmax, TopKHinge, solve
 from tests.pipeline.small_data import make_features
+from topline import Softmax, TopKHinge, solve
+from topline.pipeline.evaluation.accuracy import ranks_against_ties
+from topline.pipeline.sweep.bounds import ball_radius, count_hits, decisions
 
 
 def shortest_move(scores, y, k, hit):

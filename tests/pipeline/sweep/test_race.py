@@ -7,9 +7,17 @@ from dataclasses import replace
 import pytest
 from scipy.stats import t as student
 
-from pipeline.sweep_config import Cell, Variant
-from pipeline.sweep_paths import Measurement
-from pipeline.sweep_race import FACTOR, FIRST_GAP, Standing, best_cell, judged, next_gap, simplest_cell
+from topline.pipeline.options.sweep import Cell, Variant
+from topline.pipeline.sweep.paths import Measurement
+from topline.pipeline.sweep.race import (
+    FACTOR,
+    FIRST_GAP,
+    Standing,
+    best_cell,
+    judged,
+    next_gap,
+    simplest_cell,
+)
 
 ROWS = 1000
 LOSS = Variant("topk_hinge", 1, 0.0)

@@ -10,27 +10,33 @@ import numpy as np
 import pytest
 from sklearn.metrics import top_k_accuracy_score
 
-from pipeline import sweep as sweeping
-from pipeline.cli import main
-from pipeline.cluster import open_cluster
-from pipeline.config import build
-from pipeline.errors import ConfigError, InputError, InterruptedRunError
-from pipeline.partition import TrainingRows
-from pipeline.sweep import sweep
-from pipeline.sweep_config import Cell, SweepConfig, Variant
-from pipeline.sweep_folds import FoldSource, fold_data, forget_folds, stratified_folds, stratified_sample
-from pipeline.sweep_paths import PathTask, _Reached, forget_paths
-from pipeline.sweep_plan import plan_sweep
-from pipeline.sweep_result import SweepResult
-from pipeline.sweep_workers import DaskRunner, HereRunner
-from pipeline.train_config import ClusterConfig
-from solvers import TopKHinge, solve
-from storage.errors import ConflictError, MismatchError
-from storage.models import load_model
-from storage.stores import open_store
-from storage.sweeps import add_answer, list_sweeps, read_answers, read_sweep
 from tests.pipeline.small_data import make_features, small_dataset
 from tests.reference import losses as reference
+from topline import TopKHinge, solve
+from topline.pipeline.cli import main
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
+from topline.pipeline.options.config import build
+from topline.pipeline.options.sweep import Cell, SweepConfig, Variant
+from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.sweep import search as sweeping
+from topline.pipeline.sweep.folds import (
+    FoldSource,
+    fold_data,
+    forget_folds,
+    stratified_folds,
+    stratified_sample,
+)
+from topline.pipeline.sweep.paths import PathTask, _Reached, forget_paths
+from topline.pipeline.sweep.plan import plan_sweep
+from topline.pipeline.sweep.result import SweepResult
+from topline.pipeline.sweep.search import sweep
+from topline.pipeline.sweep.workers import DaskRunner, HereRunner
+from topline.storage.errors import ConflictError, MismatchError
+from topline.storage.models.records import load_model
+from topline.storage.runs.sweeps import add_answer, list_sweeps, read_answers, read_sweep
+from topline.storage.stores.opening import open_store
 
 HERE = ClusterConfig(workers=0)
 GRID = {"C": (0.01, 0.1, 1.0, 10.0), "k": (2,), "topk": 1, "folds": 3}
@@ -242,7 +248,7 @@ def test_what_the_data_cannot_bear_is_refused(store: str, monkeypatch: pytest.Mo
     with pytest.raises(InputError, match="too few for 50 folds"):
         sweep(SweepConfig(store=store, folds=50, rows=60), HERE)
     monkeypatch.setattr(
-        "pipeline.sweep_plan.psutil.virtual_memory", lambda: type("M", (), {"available": 1000})
+        "topline.pipeline.sweep.plan.psutil.virtual_memory", lambda: type("M", (), {"available": 1000})
     )
     with pytest.raises(InputError, match=r"try the cells on a sample of at most --rows \d"):
         sweep(SweepConfig(store=store), HERE)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.forecast import KEPT, Forecast, estimated_seconds_left
+from topline.pipeline.telemetry.forecast import KEPT, Forecast, estimated_seconds_left
 
 PACE = 0.02
 TOL = 1e-4

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline import checkpointing
-from pipeline.checkpointing import RunPlace, RunRecorder
-from pipeline.interrupts import StopFlag
-from solvers import SerialExecutor, ThreadExecutor, TopKHinge, solve
-from storage.checkpoints import checkpoint_folder
-from storage.history import read_history
-from storage.stores import open_store
 from tests.pipeline.small_data import make_features
+from topline import SerialExecutor, ThreadExecutor, TopKHinge, solve
+from topline.pipeline.interrupts import StopFlag
+from topline.pipeline.training import checkpointing
+from topline.pipeline.training.checkpointing import RunPlace, RunRecorder
+from topline.storage.runs.checkpoints import checkpoint_folder
+from topline.storage.runs.history import read_history
+from topline.storage.stores.opening import open_store
 
 X, Y = make_features(200, 8, 4)
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.run_table import LEVELS, SUMS, RunTable
-from pipeline.worker_lanes import MOST_LANES, MOST_STRETCHES, WorkerLanes
+from topline.pipeline.telemetry.run_table import LEVELS, SUMS, RunTable
+from topline.pipeline.telemetry.timeline import MOST_LANES, MOST_STRETCHES, WorkerLanes
 
 MOST = 500
 

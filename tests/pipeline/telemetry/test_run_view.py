@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.run_history import RunHistory, written_together
-from pipeline.run_view import RunFollower, view_of, view_run
-from solvers.state import IterationRecord
-from solvers.traffic import WorkerActivity
-from storage.history import HistoryWriter, history_path, read_history
-from storage.runs import create_run, finish_run
-from storage.stores import Store, open_store
+from topline.pipeline.telemetry.recorder import RunHistory, written_together
+from topline.pipeline.telemetry.run_view import RunFollower, view_of, view_run
+from topline.solvers.core.state import IterationRecord
+from topline.solvers.core.traffic import WorkerActivity
+from topline.storage.runs.folders import create_run, finish_run
+from topline.storage.runs.history import HistoryWriter, history_path, read_history
+from topline.storage.stores.opening import Store, open_store
 
 
 def record_of(number: int, gap: float = 0.5, names: str = "ab") -> IterationRecord:

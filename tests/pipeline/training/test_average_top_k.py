@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.certificate_top import top_weights
-from pipeline.certification import certify
-from pipeline.cli import main
-from pipeline.cli.exits import BAD_INPUT
-from pipeline.errors import CertificateMismatchError, ConfigError
-from pipeline.partition import TrainingRows
-from pipeline.report import write_report
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
-from solvers import Softmax, TopKHinge, solve
-from solvers.errors import UnsupportedCombinationError
-from solvers.risks import AverageTopK
-from storage.features import Dataset
-from storage.models import Model, load_model, save_model
-from storage.stores import open_store
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
 from tests.reference import risks as reference
+from topline import Softmax, TopKHinge, solve
+from topline.pipeline.certification.average_top_k import top_weights
+from topline.pipeline.certification.recompute import certify
+from topline.pipeline.cli import main
+from topline.pipeline.cli.exits import BAD_INPUT
+from topline.pipeline.errors import CertificateMismatchError, ConfigError
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.report.document import write_report
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.training.session import train
+from topline.solvers.core.risks import AverageTopK
+from topline.solvers.errors import UnsupportedCombinationError
+from topline.storage.datasets.features import Dataset
+from topline.storage.models.records import Model, load_model, save_model
+from topline.storage.stores.opening import open_store
 
 HERE = ClusterConfig(workers=0)
 K = 90.5
@@ -135,7 +135,7 @@ def test_steps_without_a_memory_rest_on_b(folder: Path) -> None:
 
 def test_cuts_that_are_too_many_to_keep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Atoms that became one are no vertex of any point: b and W(A) of the mixture are stored instead."""
-    monkeypatch.setattr("solvers.atoms._MOST", 5)
+    monkeypatch.setattr("topline.solvers.methods.atoms._MOST", 5)
     result = trained(folder, tol=0.05, max_passes=300)
     assert result.solved
     assert result.certificate.certified

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from pipeline.checkpointing import (
+from tests.pipeline.small_data import make_features
+from topline import Problem, SerialExecutor, ThreadExecutor, TopKHinge
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.training.checkpointing import (
     SAVING_SHARE,
     Pace,
     RunPlace,
@@ -17,19 +22,14 @@ from pipeline.checkpointing import (
     save_state,
     written_where_held,
 )
-from pipeline.cluster import open_cluster
-from pipeline.dask_executor import DaskExecutor
-from pipeline.train_config import ClusterConfig
-from solvers import OracleOrder, Problem, SerialExecutor, ThreadExecutor, TopKHinge
-from solvers.executor import Executor
-from solvers.orders import Commit
-from solvers.state import SolverState
-from storage import dual_parts
-from storage.checkpoints import Checkpoint, checkpoint_rounds
-from storage.errors import DiskFullError
-from storage.stores import open_store
-from storage.verification import verify_store
-from tests.pipeline.small_data import make_features
+from topline.solvers.core.requests import Commit, OracleOrder
+from topline.solvers.core.state import SolverState
+from topline.solvers.executors.local import Executor
+from topline.storage.arrays import dual_parts
+from topline.storage.errors import DiskFullError
+from topline.storage.runs.checkpoints import Checkpoint, checkpoint_rounds
+from topline.storage.stores.opening import open_store
+from topline.storage.verification import verify_store
 
 N, D, M = 300, 10, 5
 X, Y = make_features(N, D, M)
@@ -106,7 +106,7 @@ def test_a_disk_that_fills_under_one_worker_leaves_the_checkpoint_before(
     workers: Client, place: RunPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the other worker goes on to write is nobody's, and the next save clears it away."""
-    from storage.local_store import LocalStore
+    from topline.storage.stores.local import LocalStore
 
     write = LocalStore.write_bytes
 

@@ -10,26 +10,26 @@ import pytest
 from scipy.sparse import csr_matrix
 from sklearn.metrics.pairwise import chi2_kernel, linear_kernel, polynomial_kernel, rbf_kernel
 
-from pipeline import kernel_matrix
-from pipeline.certification import certify
-from pipeline.cluster import open_cluster
-from pipeline.dask_executor import DaskExecutor
-from pipeline.errors import ConfigError, InterruptedRunError
-from pipeline.evaluation import evaluate
-from pipeline.kernel_matrix import kernel_of_rows
-from pipeline.partition import TrainingRows
-from pipeline.publishing import export
-from pipeline.stored_model import StoredModel
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
-from pipeline.transforms import Transforms
-from solvers import RBFKernel, Status, TopKHinge, solve
-from solvers.kernel_functions import ChiSquaredKernel, LinearKernel, PolynomialKernel
-from storage.features import Dataset
-from storage.kernels import kernel_keys
-from storage.stores import open_store
-from storage.verification import verify_store
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
+from topline import RBFKernel, Status, TopKHinge, solve
+from topline.pipeline.certification.recompute import certify
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.errors import ConfigError, InterruptedRunError
+from topline.pipeline.evaluation.accuracy import evaluate
+from topline.pipeline.export.publishing import export
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows.transforms import Transforms
+from topline.pipeline.training import kernel_matrix
+from topline.pipeline.training.kernel_matrix import kernel_of_rows
+from topline.pipeline.training.session import train
+from topline.solvers.kernels.functions import ChiSquaredKernel, LinearKernel, PolynomialKernel
+from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.kernels import kernel_keys
+from topline.storage.stores.opening import open_store
+from topline.storage.verification import verify_store
 
 HERE = ClusterConfig(workers=0)
 NONE = Transforms((), ())
@@ -228,7 +228,7 @@ def test_a_stop_between_tiles_leaves_nothing_behind(tmp_path: Path, monkeypatch:
     with pytest.raises(kernel_matrix.StopAskedError):
         kernel_of_rows(TrainingRows(dataset), NONE, RBFKernel(0.1), stop=lambda: True)
     assert not verify_store(open_store(tmp_path))
-    monkeypatch.setattr("pipeline.kernel_training.kernel_of_rows", asked_to_stop)
+    monkeypatch.setattr("topline.pipeline.training.kernel_training.kernel_of_rows", asked_to_stop)
     with pytest.raises(InterruptedRunError, match="kernel was computed; continue with: topline train"):
         trained(tmp_path)
 

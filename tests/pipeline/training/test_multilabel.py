@@ -12,25 +12,25 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn import metrics
 
-from pipeline.batch_prediction import predict_dataset
-from pipeline.certification import certify
-from pipeline.cli import main
-from pipeline.cli.evaluating import ThresholdRule
-from pipeline.cluster import open_cluster
-from pipeline.errors import ConfigError, InputError
-from pipeline.evaluation import evaluate, evaluate_model
-from pipeline.importing import import_features
-from pipeline.ingest_config import ImportConfig, PredictConfig
-from pipeline.multilabel_evaluation import MultilabelEvaluation
-from pipeline.report import write_report
-from pipeline.stored_model import StoredModel
-from pipeline.train_config import LOSS_NAMES, ClusterConfig, TrainConfig
-from pipeline.training import train
-from solvers.multilabel_metrics import THRESHOLD_RULES, tuned_thresholds
-from storage.features import Dataset
-from storage.models import load_model
-from storage.stores import open_store
 from tests.pipeline.small_data import small_dataset
+from topline.pipeline.certification.recompute import certify
+from topline.pipeline.cli import main
+from topline.pipeline.cli.evaluating import ThresholdRule
+from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.evaluation.accuracy import evaluate, evaluate_model
+from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
+from topline.pipeline.ingest.importing import import_features
+from topline.pipeline.options.ingest import ImportConfig, PredictConfig
+from topline.pipeline.options.train import LOSS_NAMES, ClusterConfig, TrainConfig
+from topline.pipeline.prediction.of_datasets import predict_dataset
+from topline.pipeline.report.document import write_report
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.training.session import train
+from topline.solvers.estimators.multilabel_metrics import THRESHOLD_RULES, tuned_thresholds
+from topline.storage.datasets.features import Dataset
+from topline.storage.models.records import load_model
+from topline.storage.stores.opening import open_store
 
 N, D, M = 160, 8, 5
 NAMES = tuple(f"tag {c}" for c in "abcde")
@@ -201,7 +201,7 @@ def test_of_very_many_rows_every_third_chooses_the_threshold(
     store: str, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relevant, scores = rows_of(store, "val", model)
-    monkeypatch.setattr("pipeline.multilabel_evaluation.TUNING_SCORES", scores.size // 3 + 1)
+    monkeypatch.setattr("topline.pipeline.evaluation.multilabel.TUNING_SCORES", scores.size // 3 + 1)
     found = [evaluate_model(model, split) for split in ("test", "val")]
     expected = tuned_thresholds(relevant[::3], scores[::3], 0.0)["f1_micro"]
     for one in found:

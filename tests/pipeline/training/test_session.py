@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.certification import certify
-from pipeline.errors import ConfigError, InputError, InterruptedRunError
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
-from pipeline.training_plan import plan_training
-from solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
-from storage.errors import IntegrityError, MismatchError, NotFoundError
-from storage.features import Dataset
-from storage.history import read_history
-from storage.lease import LeaseHeldError, LeaseLostError
-from storage.models import list_models, load_model, save_model
-from storage.run_lock import RunLock, run_lock
-from storage.runs import list_runs, read_run
-from storage.stores import open_store
 from tests.pipeline.small_data import make_features, make_split, small_dataset, write_dataset
+from topline.pipeline.certification.recompute import certify
+from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.training.plan import plan_training
+from topline.pipeline.training.session import train
+from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
+from topline.storage.datasets.features import Dataset
+from topline.storage.errors import IntegrityError, MismatchError, NotFoundError
+from topline.storage.models.records import list_models, load_model, save_model
+from topline.storage.runs.folders import list_runs, read_run
+from topline.storage.runs.history import read_history
+from topline.storage.runs.lock import RunLock, run_lock
+from topline.storage.stores.lease import LeaseHeldError, LeaseLostError
+from topline.storage.stores.opening import open_store
 
 HERE = ClusterConfig(workers=0)
 
@@ -291,10 +291,10 @@ def test_history_costs_little_beside_the_rounds(folder: Path) -> None:
 
 SCRIPT = """
 import sys
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import train
-from pipeline.training_plan import plan_training
-from pipeline.errors import InterruptedRunError
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.training.session import train
+from topline.pipeline.training.plan import plan_training
+from topline.pipeline.errors import InterruptedRunError
 if __name__ == "__main__":
     config = TrainConfig(store=sys.argv[1], tol=1e-9, k=2, max_passes=100_000, method="fw", smoothing=0.5)
     try:
@@ -339,7 +339,7 @@ def test_a_signal_leaves_a_run_that_goes_on(tmp_path: Path, number: int, workers
 @pytest.mark.cluster
 def test_duals_lost_with_a_worker_come_from_the_checkpoint(folder: Path) -> None:
     """Those of its blocks alone; the run goes on and ends at the same answer, certified."""
-    from pipeline.cluster import open_cluster
+    from topline.pipeline.cluster.connection import open_cluster
 
     class KillInRound12:
         def __init__(self, client: Any) -> None:
@@ -382,13 +382,13 @@ def test_a_run_whose_duals_are_lost_while_the_model_is_stored_goes_back_and_ends
             raise losses.pop()
         return save_model(*arguments)
 
-    monkeypatch.setattr("pipeline.model_storing.save_model", lost)
+    monkeypatch.setattr("topline.pipeline.training.saving.save_model", lost)
     result = train(config(folder), HERE)
     assert result.solved
     assert not losses
     events = [record.get("event") for record in read_history(open_store(folder), result.run)]
     assert events.count("rollback") == 1
-    monkeypatch.setattr("pipeline.training.ROLLBACKS", 1)
+    monkeypatch.setattr("topline.pipeline.training.session.ROLLBACKS", 1)
     losses.extend(StateLostError("worker 7 is gone again") for _ in range(2))
     with pytest.raises(InterruptedRunError, match=r"worker 7 is gone.*topline train .*--resume r0002"):
         train(config(folder), HERE)
@@ -417,7 +417,7 @@ def test_two_trainings_of_one_run_of_an_object_store(monkeypatch: pytest.MonkeyP
 
 
 def test_an_interrupted_run_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.interrupts.StopFlag.__bool__", lambda _self: True)
+    monkeypatch.setattr("topline.pipeline.interrupts.StopFlag.__bool__", lambda _self: True)
     with pytest.raises(
         InterruptedRunError, match=r"after 1 passes; continue with: topline train .*--resume r0001"
     ):

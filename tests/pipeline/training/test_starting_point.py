@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.starting_point import MovedDuals
-from pipeline.train_config import ClusterConfig, TrainConfig
-from pipeline.training import TrainResult, train
-from pipeline.training_plan import plan_training
-from solvers.problem import Problem
-from storage.dual_parts import DualWriter, StoredDuals
-from storage.features import Dataset, list_datasets
-from storage.files import FileSet
-from storage.models import load_model
-from storage.stores import Store, open_store
 from tests.pipeline.small_data import make_features, make_split, write_dataset
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.training.plan import plan_training
+from topline.pipeline.training.session import TrainResult, train
+from topline.pipeline.training.starting_point import MovedDuals
+from topline.solvers.core.problem import Problem
+from topline.storage.arrays.dual_parts import DualWriter, StoredDuals
+from topline.storage.datasets.features import Dataset, list_datasets
+from topline.storage.models.records import load_model
+from topline.storage.stores.files import FileSet
+from topline.storage.stores.opening import Store, open_store
 
 BEFORE, NOW, WIDTH, CLASSES = 500, 620, 12, 5
 

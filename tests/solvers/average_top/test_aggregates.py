@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from solvers import InvalidProblemError
-from solvers.average_top import (
+from tests.reference.average_top import optimum, sorted_average
+from tests.solvers.average_top.problems import EVERY_LOSS, examples
+from topline import InvalidProblemError
+from topline.solvers.average_top import (
     C_from_equation_3,
     C_from_svm,
     C_to_equation_3,
@@ -17,8 +19,6 @@ from solvers.average_top import (
     top_weights,
     variational,
 )
-from tests.reference.average_top import optimum, sorted_average
-from tests.solvers.average_top.problems import EVERY_LOSS, examples
 
 LOSSES = np.random.default_rng(3).exponential(size=20)
 KS = [1, 1.3, 7.5, 13, 19.99, 20]

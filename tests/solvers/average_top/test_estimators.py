@@ -16,7 +16,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from solvers import (
+from tests.solvers.average_top.problems import examples
+from topline import (
     AverageTopK,
     AverageTopKClassifier,
     AverageTopKRegressor,
@@ -28,10 +29,9 @@ from solvers import (
     UnsupportedCombinationError,
     solve,
 )
-from solvers.average_top import Absolute, Hinge, minimise, minimise_with_kernel
-from solvers.average_top.estimator_support import CollapsedWarning
-from solvers.kernel_functions import RBFKernel, WithConstant
-from tests.solvers.average_top.problems import examples
+from topline.solvers.average_top import Absolute, Hinge, minimise, minimise_with_kernel
+from topline.solvers.average_top.estimator_support import CollapsedWarning
+from topline.solvers.kernels.functions import RBFKernel, WithConstant
 
 
 @parametrize_with_checks(
@@ -44,7 +44,7 @@ from tests.solvers.average_top.problems import examples
     ]
 )
 # Labels drawn at random contradict each other, and the scikit-learn checks draw many.
-@pytest.mark.filterwarnings("ignore::solvers.average_top.estimator_support.CollapsedWarning")
+@pytest.mark.filterwarnings("ignore::topline.solvers.average_top.estimator_support.CollapsedWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_scikit_learns_own_checks(estimator, check) -> None:
     check(estimator)

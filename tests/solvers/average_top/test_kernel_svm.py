@@ -6,22 +6,23 @@ import numpy as np
 import pytest
 from sklearn.svm import SVC, NuSVC, NuSVR
 
-from solvers import InvalidProblemError, KernelFeatures, LinearKernel, RBFKernel, Status
-from solvers.average_top import (
+from tests.reference.average_top import loss_values, sorted_average
+from tests.solvers.average_top.problems import EVERY_LOSS, examples
+from topline import InvalidProblemError, LinearKernel, RBFKernel, Status
+from topline.solvers.average_top import (
     C_from_equation_3,
     C_to_equation_3,
     minimise,
     minimise_with_kernel,
 )
-from solvers.average_top.kernel_svm import (
+from topline.solvers.average_top.kernel_svm import (
     dual_of_equation_6,
     equation_5,
     equation_6,
     is_nu_svm,
     rho_of,
 )
-from tests.reference.average_top import loss_values, sorted_average
-from tests.solvers.average_top.problems import EVERY_LOSS, examples
+from topline.solvers.kernels.factor import KernelFeatures
 
 N = 40
 X, Y = examples("hinge", n=N)

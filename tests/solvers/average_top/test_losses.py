@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers import InvalidProblemError
-from solvers.average_top import INDIVIDUAL_LOSSES, Hinge, individual_loss
 from tests.reference.average_top import loss_values
 from tests.solvers.average_top.problems import BINARY, EVERY_LOSS
+from topline import InvalidProblemError
+from topline.solvers.average_top import INDIVIDUAL_LOSSES, Hinge, individual_loss
 
 Z = np.concatenate([np.linspace(-3.0, 3.0, 41) + 0.01, [40.0, -40.0]])
 

@@ -8,10 +8,10 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
-from solvers import InvalidProblemError, NonFiniteError, Status
-from solvers.average_top import AverageTopProblem, C_from_svm, certify, minimise, solving
 from tests.reference.average_top import objective, optimum
 from tests.solvers.average_top.problems import EVERY_LOSS, examples
+from topline import InvalidProblemError, NonFiniteError, Status
+from topline.solvers.average_top import AverageTopProblem, C_from_svm, certify, minimise, solving
 
 #: Relative error of the reference optimum, which exponential cones limit; the gaps say more of ours.
 REFERENCE = 1e-6

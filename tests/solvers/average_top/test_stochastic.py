@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import InvalidProblemError, NonFiniteError
-from solvers.average_top import AverageTopProblem, minimise, stochastic_gradient
 from tests.reference.average_top import loss_values, objective, optimum
 from tests.solvers.average_top.problems import EVERY_LOSS, examples
+from topline import InvalidProblemError, NonFiniteError
+from topline.solvers.average_top import AverageTopProblem, minimise, stochastic_gradient
 
 
 def derivative(name, z, y):

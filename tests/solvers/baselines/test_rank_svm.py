@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import InvalidProblemError, NonFiniteError
-from solvers.baselines import solve_rank_svm
-from solvers.baselines.rank_svm import pair_losses, signed_sums, visit_pairs
 from tests.reference.qp import minimise_qp
+from topline import InvalidProblemError, NonFiniteError
+from topline.solvers.baselines import solve_rank_svm
+from topline.solvers.baselines.rank_svm import pair_losses, signed_sums, visit_pairs
 
 
 def several_labels(seed=0, n=12, d=3, m=4):

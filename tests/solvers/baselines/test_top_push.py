@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import InvalidProblemError, NonFiniteError
-from solvers.baselines import one_vs_all_top_push, solve_top_push
-from solvers.baselines.top_push import balance
 from tests.reference.qp import minimise_qp
+from topline import InvalidProblemError, NonFiniteError
+from topline.solvers.baselines import one_vs_all_top_push, solve_top_push
+from topline.solvers.baselines.top_push import balance
 
 
 def ranked(seed=0, n=60, d=5):

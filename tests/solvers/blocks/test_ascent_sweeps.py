@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import MaxHinge, Problem, TopKHinge, UsunierHinge
-from solvers.ascent import BlockAscent, Work
-from solvers.ascent_changes import project_rows
-from solvers.ascent_rows import DualWindow
-from solvers.dual_rows import DenseStore
-from solvers.extrapolation import Extrapolation
-from solvers.losses import OneVsAll
-from solvers.orders import AscentOrder
-from solvers.projections import column_updates
-from solvers.projections.columns import column_kind, margins_or_empty
-from solvers.shared_direction import SharedDirection
 from tests.reference import losses as reference
 from tests.solvers.problems import M, examples
+from topline import MaxHinge, Problem, TopKHinge, UsunierHinge
+from topline.solvers.blocks.ascent import BlockAscent, Work
+from topline.solvers.blocks.ascent_changes import project_rows
+from topline.solvers.blocks.ascent_rows import DualWindow
+from topline.solvers.blocks.extrapolation import Extrapolation
+from topline.solvers.core.deflation import SharedDirection
+from topline.solvers.core.dual_rows import DenseStore
+from topline.solvers.core.requests import AscentOrder
+from topline.solvers.losses import OneVsAll
+from topline.solvers.projections import column_updates
+from topline.solvers.projections.columns import column_kind, margins_or_empty
 
 LAM_N = 0.5
 

@@ -5,24 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers import (
-    Problem,
-    SerialExecutor,
-    Softmax,
-    Status,
-    TopKHinge,
-    UsunierHinge,
-    ascent,
-    ascent_tiles,
-    solve,
-)
-from solvers.ascent import BlockAscent
-from solvers.dual_rows import DenseStore
-from solvers.orders import AscentOrder
-from solvers.shared_direction import SharedDirection
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name
+from topline import Problem, SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge, solve
+from topline.solvers.blocks import ascent, ascent_tiles
+from topline.solvers.blocks.ascent import BlockAscent
+from topline.solvers.core.deflation import SharedDirection
+from topline.solvers.core.dual_rows import DenseStore
+from topline.solvers.core.requests import AscentOrder
 
 
 def change(problem, X, y, weights, order, start, monkeypatch, *, by_tiles):

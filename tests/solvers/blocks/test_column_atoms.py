@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import (
+from tests.reference import losses as reference
+from tests.reference.training_qp import optimum
+from tests.solvers.problems import LOSSES, M, examples, random_margins
+from topline import (
     MaxHinge,
     OneVsAll,
     Problem,
@@ -18,16 +21,13 @@ from solvers import (
     TopKHinge,
     TopKOthersHinge,
     UnsupportedCombinationError,
-    iteration,
-    row_sets,
     solve,
 )
-from solvers.column_atoms import BlockColumnAtoms
-from solvers.orders import ColumnOrder, Commit
-from solvers.tiles import TileReader
-from tests.reference import losses as reference
-from tests.reference.training_qp import optimum
-from tests.solvers.problems import LOSSES, M, examples, random_margins
+from topline.solvers.blocks import row_sets
+from topline.solvers.blocks.column_atoms import BlockColumnAtoms
+from topline.solvers.core.requests import ColumnOrder, Commit
+from topline.solvers.core.tiles import TileReader
+from topline.solvers.run import loop as iteration
 
 VARIANTS = ["fw_away_columns", "fw_pairwise_columns"]
 HINGES = [*LOSSES, TopKOthersHinge(2)]

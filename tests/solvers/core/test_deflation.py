@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import SerialExecutor, Softmax, SolverState, Status, TopKHinge, UsunierHinge, solve
-from solvers.dual_ascent import DualAscent
-from solvers.problem import Problem
-from solvers.shared_direction import found, remembered
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
+from topline import SerialExecutor, Softmax, SolverState, Status, TopKHinge, UsunierHinge, solve
+from topline.solvers.core.deflation import found, remembered
+from topline.solvers.core.problem import Problem
+from topline.solvers.methods.dual_ascent import DualAscent
 
 
 def one_signed(n=600, d=24, m=6, seed=3):

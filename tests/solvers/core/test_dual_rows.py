@@ -11,22 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from solvers import (
-    MaxHinge,
-    SerialExecutor,
-    ThreadExecutor,
-    TopKHinge,
-    UnsupportedCombinationError,
-    solve,
-)
-from solvers import dual_rows as dual_rows_module
-from solvers.dual_rows import ByteBudget, DenseStore, PackedStore, row_runs
-from solvers.losses import OneVsAll, Softmax
-from solvers.orders import SdcaOrder
-from solvers.row_packing import pack, unpack
 from tests.contracts.executor_contract import BOUNDS, ExecutorContract
 from tests.reference import losses as reference
 from tests.solvers.problems import examples
+from topline import MaxHinge, SerialExecutor, ThreadExecutor, TopKHinge, UnsupportedCombinationError, solve
+from topline.solvers.core import dual_rows as dual_rows_module
+from topline.solvers.core.dual_rows import ByteBudget, DenseStore, PackedStore, row_runs
+from topline.solvers.core.requests import SdcaOrder
+from topline.solvers.core.row_packing import pack, unpack
+from topline.solvers.losses import OneVsAll, Softmax
 
 #: Nothing in memory, a part, and everything, though packed: A and the change, in float64, are just above it.
 BUDGETS = (0, 6_000, 2 * 8 * BOUNDS[-1] * 5 - 1)

@@ -9,11 +9,11 @@ import weakref
 import numpy as np
 import pytest
 
-from solvers.errors import NonFiniteError
-from solvers.half_floats import widened
-from solvers.read_ahead import read_slabs, stored_slabs
-from solvers.rows import RowRange, cut_rows
-from solvers.tiles import TileReader, iterate_tiles
+from topline.solvers.core.half_floats import widened
+from topline.solvers.core.read_ahead import read_slabs, stored_slabs
+from topline.solvers.core.rows import RowRange, cut_rows
+from topline.solvers.core.tiles import TileReader, iterate_tiles
+from topline.solvers.errors import NonFiniteError
 
 FLOAT32 = np.dtype(np.float32)
 SPANS = [(0, 4), (8, 12), (4, 8), (12, 15)]
@@ -76,7 +76,7 @@ def test_the_next_slab_is_read_while_one_is_worked_on() -> None:
 
 
 def test_few_slabs_are_in_memory(monkeypatch) -> None:
-    monkeypatch.setattr("solvers.rows._SLAB_BYTES", 1)
+    monkeypatch.setattr("topline.solvers.core.rows._SLAB_BYTES", 1)
     source = Source(np.zeros((100, 2)))
     for _ in stored_slabs(source, cut_rows(100, 0, 5)):
         pass
@@ -125,7 +125,7 @@ def test_a_cast_that_overflows_warns_as_it_would_without_a_thread() -> None:
 
 @pytest.mark.parametrize("cuts", [None, [0, 7, 8, 30, 31, 60]])
 def test_tiles_are_those_of_the_array_whatever_its_pieces(monkeypatch, cuts) -> None:
-    monkeypatch.setattr("solvers.rows._SLAB_BYTES", 3 * 4 * 10)
+    monkeypatch.setattr("topline.solvers.core.rows._SLAB_BYTES", 3 * 4 * 10)
     values = np.random.default_rng(1).standard_normal((60, 3)).astype(np.float16)
     source = Source(values)
     if cuts:
@@ -139,8 +139,8 @@ def test_tiles_are_those_of_the_array_whatever_its_pieces(monkeypatch, cuts) -> 
 
 
 def test_a_block_that_fails_midway_leaves_no_thread(monkeypatch) -> None:
-    monkeypatch.setattr("solvers.rows._SLAB_BYTES", 1)
-    monkeypatch.setattr("solvers.tiles.tile_rows", lambda d, m, itemsize: 8)
+    monkeypatch.setattr("topline.solvers.core.rows._SLAB_BYTES", 1)
+    monkeypatch.setattr("topline.solvers.core.tiles.tile_rows", lambda d, m, itemsize: 8)
     values = np.zeros((60, 3), dtype=np.float32)
     values[33] = np.nan
     source = Source(values)

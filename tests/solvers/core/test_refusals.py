@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import (
+from tests.solvers.problems import examples
+from topline import (
     InvalidProblemError,
     MaxHinge,
     NonFiniteError,
@@ -16,7 +17,6 @@ from solvers import (
     UnsupportedCombinationError,
     solve,
 )
-from tests.solvers.problems import examples
 
 X, Y = examples(n=20)
 

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import (
+from tests.reference import losses as reference
+from tests.reference.risks import (
+    dual_of_cuts,
+    losses_at,
+    mean_of_largest,
+    top_optimum,
+    top_primal,
+    top_weights,
+)
+from tests.solvers.problems import EVERY_LOSS, M, examples, loss_name
+from topline import (
     METHODS,
     AverageTopK,
     InvalidProblemError,
@@ -24,24 +34,14 @@ from solvers import (
     TruncatedTopKEntropy,
     UnsupportedCombinationError,
     UsunierHinge,
-    atoms,
     solve,
 )
-from solvers.atoms import Atoms
-from solvers.block_stats import BlockStats
-from solvers.orders import LossesOrder, OracleOrder, SelectedOrder
-from solvers.risk_executor import TopLossExecutor
-from solvers.risks import LargestLosses
-from tests.reference import losses as reference
-from tests.reference.risks import (
-    dual_of_cuts,
-    losses_at,
-    mean_of_largest,
-    top_optimum,
-    top_primal,
-    top_weights,
-)
-from tests.solvers.problems import EVERY_LOSS, M, examples, loss_name
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.requests import LossesOrder, OracleOrder, SelectedOrder
+from topline.solvers.core.risks import LargestLosses
+from topline.solvers.executors.risk import TopLossExecutor
+from topline.solvers.methods import atoms
+from topline.solvers.methods.atoms import Atoms
 
 CONVEX = [loss for loss in EVERY_LOSS if loss.form(M).convex]
 HINGES = [loss for loss in CONVEX if not loss.form(M).smooth]

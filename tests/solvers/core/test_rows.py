@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import MaxHinge, SerialExecutor, solve
-from solvers.rows import RowRange, compute_dtype, count_tiles, nonfinite_rows, tile_rows
-from solvers.tiles import iterate_tiles
 from tests.solvers.problems import examples
+from topline import MaxHinge, SerialExecutor, solve
+from topline.solvers.core.rows import RowRange, compute_dtype, count_tiles, nonfinite_rows, tile_rows
+from topline.solvers.core.tiles import iterate_tiles
 
 
 class Chunked:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers import rows
-from solvers.rows import RowRange, slab_bounds
+from topline.solvers.core import rows
+from topline.solvers.core.rows import RowRange, slab_bounds
 
 
 class Pieces:

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers import MaxHinge, SerialExecutor, ThreadExecutor, solve
-from solvers.kept_rounds import KeptRounds
-from solvers.state import IterationRecord
-from solvers.traffic import Traffic, WorkerActivity, resident_bytes
+from topline import MaxHinge, SerialExecutor, ThreadExecutor, solve
+from topline.solvers.core.history_thinning import KeptRounds
+from topline.solvers.core.state import IterationRecord
+from topline.solvers.core.traffic import Traffic, WorkerActivity, resident_bytes
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((300, 12)).astype(np.float32)

@@ -17,7 +17,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from solvers import (
+from tests.solvers.problems import M, examples
+from tests.solvers.test_estimators import expected_failures
+from topline import (
     InvalidProblemError,
     MaxHinge,
     RBFKernel,
@@ -27,9 +29,7 @@ from solvers import (
     UnsupportedCombinationError,
     solve,
 )
-from solvers.kernel_functions import WithConstant
-from tests.solvers.problems import M, examples
-from tests.solvers.test_estimators import expected_failures
+from topline.solvers.kernels.functions import WithConstant
 
 X, Y = examples()
 NEW = examples(n=25, seed=5)[0]

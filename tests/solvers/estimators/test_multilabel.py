@@ -17,14 +17,14 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from solvers import (
+from tests.solvers.problems import M, examples, several_labels
+from topline import (
     InvalidProblemError,
     MultilabelClassifier,
     MultilabelHinge,
     UnsupportedCombinationError,
     solve,
 )
-from tests.solvers.problems import M, examples, several_labels
 
 X, CLASSES = examples(n=60)
 TABLE, CODES = several_labels(CLASSES)

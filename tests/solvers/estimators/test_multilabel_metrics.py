@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from solvers.errors import InvalidProblemError, NonFiniteError
-from solvers.multilabel_metrics import (
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.estimators.multilabel_metrics import (
     PARTITION_METRICS,
     mean_average_precision,
     partition_metrics,

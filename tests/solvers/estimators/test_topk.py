@@ -27,7 +27,9 @@ from sklearn.utils.estimator_checks import (
     parametrize_with_checks,
 )
 
-from solvers import (
+from tests.reference import losses as reference
+from tests.solvers.problems import M, examples, random_margins
+from topline import (
     InvalidProblemError,
     MaxHinge,
     NonFiniteError,
@@ -43,8 +45,6 @@ from solvers import (
     linear,
     solve,
 )
-from tests.reference import losses as reference
-from tests.solvers.problems import M, examples, random_margins
 
 X, Y = examples()
 NAMES = np.array(["ash", "birch", "cedar", "elm", "fir"])
@@ -577,7 +577,7 @@ def test_an_overflow_is_an_error_and_not_a_model(monkeypatch) -> None:
     def overflown(*args, **options):
         return replace(solve(*args, **options), status=Status.NONFINITE)
 
-    monkeypatch.setattr("solvers.estimator_training.solve", overflown)
+    monkeypatch.setattr("topline.solvers.estimators.training.solve", overflown)
     model = TopKClassifier(C=0.5)
     with pytest.raises(NonFiniteError, match=r"overflowed with C = 0\.5; scale the features"):
         model.fit(X, Y)
@@ -586,17 +586,17 @@ def test_an_overflow_is_an_error_and_not_a_model(monkeypatch) -> None:
 
 
 def test_scikit_learn_is_imported_only_when_asked_for() -> None:
-    """It would double the time that `import solvers` takes."""
+    """It would double the time that `import topline` and a loss take."""
     code = (
-        "import sys, solvers; assert 'TopKClassifier' in dir(solvers); assert 'sklearn' not in sys.modules; "
-        "solvers.TopKClassifier; assert 'sklearn' in sys.modules"
+        "import sys, topline; assert 'TopKClassifier' in dir(topline); topline.solve; "
+        "assert 'sklearn' not in sys.modules; topline.TopKClassifier; assert 'sklearn' in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
-    import solvers
+    import topline
 
     with pytest.raises(AttributeError, match="has no attribute 'TopFiveClassifier'"):
-        _ = solvers.TopFiveClassifier
+        _ = topline.TopFiveClassifier

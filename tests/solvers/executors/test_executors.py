@@ -9,29 +9,23 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from solvers import (
-    Block,
-    BlockStats,
-    Commit,
-    Executor,
+from tests.contracts.executor_contract import BOUNDS, ExecutorContract
+from tests.solvers.problems import M, examples
+from topline import (
     InvalidProblemError,
     MaxHinge,
     NonFiniteError,
-    OracleOrder,
     Problem,
     SerialExecutor,
     StateLostError,
     ThreadExecutor,
     TopKHinge,
-    TreeMerger,
-    block_bounds,
-    leaf,
     solve,
-    tree_merge,
-    tree_total,
 )
-from tests.contracts.executor_contract import BOUNDS, ExecutorContract
-from tests.solvers.problems import M, examples
+from topline.solvers.blocks.block import Block
+from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf, tree_merge, tree_total
+from topline.solvers.core.requests import Commit, OracleOrder
+from topline.solvers.executors.local import Executor, block_bounds
 
 
 class TestSerialExecutor(ExecutorContract):

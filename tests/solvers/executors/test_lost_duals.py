@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers import Commit, OracleOrder, SerialExecutor, TopKHinge, solve
-from solvers.block_stats import BlockStats
-from solvers.errors import DualsReplacedError
-from solvers.orders import Order
-from solvers.stopping import Status
 from tests.contracts.executor_contract import BOUNDS, ExecutorContract
 from tests.solvers.problems import M, examples
+from topline import SerialExecutor, TopKHinge, solve
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.requests import Commit, OracleOrder, Order
+from topline.solvers.core.stopping import Status
+from topline.solvers.errors import DualsReplacedError
 
 
 class Forgetful(SerialExecutor):

@@ -10,8 +10,8 @@ from scipy import sparse
 from sklearn.metrics import pairwise
 from sklearn.svm import SVC
 
-from solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from solvers.kernel_functions import (
+from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.kernels.functions import (
     ChiSquaredKernel,
     Kernel,
     LinearKernel,
@@ -20,7 +20,7 @@ from solvers.kernel_functions import (
     RBFKernel,
     WithConstant,
 )
-from solvers.kernel_registry import KERNELS, as_kernel, kernel_from_dict, make_kernel
+from topline.solvers.kernels.registry import KERNELS, as_kernel, kernel_from_dict, make_kernel
 
 RANDOM = np.random.default_rng(3)
 X = np.abs(RANDOM.normal(size=(13, 4)))

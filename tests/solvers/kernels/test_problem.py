@@ -11,7 +11,10 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import chi2_kernel, polynomial_kernel, rbf_kernel
 from sklearn.svm import SVC
 
-from solvers import (
+from tests.reference import losses as reference
+from tests.reference.training_qp import optimum
+from tests.solvers.problems import LOSSES, M, examples, loss_name, random_margins
+from topline import (
     METHODS,
     ChiSquaredKernel,
     InvalidProblemError,
@@ -32,14 +35,11 @@ from solvers import (
     TruncatedTopKEntropy,
     UnsupportedCombinationError,
     UsunierHinge,
-    kernel_features,
     regularisation_path,
     solve,
 )
-from solvers.kernel_features import KernelFeatures, factor
-from tests.reference import losses as reference
-from tests.reference.training_qp import optimum
-from tests.solvers.problems import LOSSES, M, examples, loss_name, random_margins
+from topline.solvers.kernels import factor as kernel_features
+from topline.solvers.kernels.factor import KernelFeatures, factor
 
 X, Y = examples()
 NEW = examples(n=25, seed=5)[0]
@@ -222,7 +222,7 @@ def test_only_the_support_is_kept() -> None:
 def test_scores_do_not_depend_on_the_tiles(monkeypatch) -> None:
     result = solve(X, Y, MaxHinge(), LAM, tol=1e-3, kernel=RBF)
     whole = result.decision_function(NEW)
-    monkeypatch.setattr("solvers.kernel_problem._SCORED_BYTES", 1500)
+    monkeypatch.setattr("topline.solvers.kernels.problem._SCORED_BYTES", 1500)
     np.testing.assert_allclose(result.decision_function(NEW), whole, rtol=1e-12)
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers.errors import InvalidProblemError
-from solvers.label_sets import LabelSets
-from solvers.projections.kinds import own_class, own_count
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.projections.kinds import own_class, own_count
 
 
 def indicator(rng, n=40, m=5):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers import (
+from tests.contracts.loss_contract import HingeContract, LossContract
+from tests.reference.losses import sorted_loss
+from tests.solvers.problems import EVERY_LOSS, LOSSES, MULTILABEL_LOSSES, M, loss_name, random_margins
+from topline import (
     InvalidProblemError,
     LabelSets,
     Loss,
@@ -20,16 +23,19 @@ from solvers import (
     exponential,
     flat,
     linear,
-    loss_from_dict,
     make_loss,
 )
-from solvers.losses import (
+from topline.solvers.losses import (
     LOSSES as REGISTRY,
 )
-from solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
-from tests.contracts.loss_contract import HingeContract, LossContract
-from tests.reference.losses import sorted_loss
-from tests.solvers.problems import EVERY_LOSS, LOSSES, MULTILABEL_LOSSES, M, loss_name, random_margins
+from topline.solvers.losses import (
+    OneVsAll,
+    Softmax,
+    TopKEntropy,
+    TopKOthersHinge,
+    TruncatedTopKEntropy,
+    loss_from_dict,
+)
 
 EXTREMES = [
     TopKHinge(1),

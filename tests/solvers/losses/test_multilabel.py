@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import (
+from tests.reference import losses as reference
+from tests.reference.training_qp import optimum
+from tests.solvers.problems import M, examples, several_labels
+from topline import (
     AverageTopK,
     InvalidProblemError,
     LabelSets,
@@ -23,11 +26,8 @@ from solvers import (
     regularisation_path,
     solve,
 )
-from solvers.ascent_sweeps import sweep_dense
-from solvers.compiling import compile_kernels
-from tests.reference import losses as reference
-from tests.reference.training_qp import optimum
-from tests.solvers.problems import M, examples, several_labels
+from topline.solvers.blocks.ascent_sweeps import sweep_dense
+from topline.solvers.run.compiling import compile_kernels
 
 X, Y = examples(n=60)
 SETS, CODES = several_labels(Y)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers.ranking import LANES, N_SUMS, SORT_FROM, rank_rows
+from topline.solvers.losses.ranking import LANES, N_SUMS, SORT_FROM, rank_rows
 
 
 def ranks(scores, y, k, margins=None):

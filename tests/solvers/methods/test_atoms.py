@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers import (
+from tests.reference import losses as reference
+from tests.reference.training_qp import optimum
+from tests.solvers.problems import EVERY_LOSS, M, examples
+from topline import (
     METHODS,
     MaxHinge,
     SerialExecutor,
@@ -13,14 +16,11 @@ from solvers import (
     Status,
     TopKHinge,
     UnsupportedCombinationError,
-    atoms,
     solve,
 )
-from solvers.atom_methods import AwaySteps, PairwiseSteps
-from solvers.atoms import Atoms
-from tests.reference import losses as reference
-from tests.reference.training_qp import optimum
-from tests.solvers.problems import EVERY_LOSS, M, examples
+from topline.solvers.methods import atoms
+from topline.solvers.methods.active_set import AwaySteps, PairwiseSteps
+from topline.solvers.methods.atoms import Atoms
 
 VARIANTS = ["fw_away", "fw_pairwise", "fw_fully_corrective"]
 CONVEX = [loss for loss in EVERY_LOSS if loss.form(M).convex]

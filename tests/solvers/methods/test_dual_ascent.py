@@ -8,24 +8,15 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import (
-    Block,
-    MaxHinge,
-    Problem,
-    SerialExecutor,
-    Status,
-    ThreadExecutor,
-    TopKHinge,
-    UsunierHinge,
-    ascent_rows,
-    dual_ascent,
-    rows,
-    solve,
-)
-from solvers.orders import AscentOrder
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name
+from topline import MaxHinge, Problem, SerialExecutor, Status, ThreadExecutor, TopKHinge, UsunierHinge, solve
+from topline.solvers.blocks import ascent_rows
+from topline.solvers.blocks.block import Block
+from topline.solvers.core import rows
+from topline.solvers.core.requests import AscentOrder
+from topline.solvers.methods import dual_ascent
 
 
 def run(X, y, loss, lam_n, smoothing=0.0, **options):

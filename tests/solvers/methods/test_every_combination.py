@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from solvers import METHODS
 from tests.contracts.solver_contract import (
     ALLOWED,
     CASES,
@@ -21,6 +20,7 @@ from tests.contracts.solver_contract import (
 )
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import M
+from topline import METHODS
 
 WEIGHTED = [case for case in {case for _, case in ALLOWED} if case.weighted and case.convex]
 

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import (
+from tests.reference import losses as reference
+from tests.reference.training_qp import optimum
+from tests.solvers.problems import LOSSES, M, examples, loss_name, random_margins
+from topline import (
     METHODS,
     MaxHinge,
-    OracleOrder,
     Problem,
     SerialExecutor,
     Status,
@@ -20,9 +22,7 @@ from solvers import (
     linear,
     solve,
 )
-from tests.reference import losses as reference
-from tests.reference.training_qp import optimum
-from tests.solvers.problems import LOSSES, M, examples, loss_name, random_margins
+from topline.solvers.core.requests import OracleOrder
 
 LAM_N = [0.1, 1.0, 100.0]
 SMOOTHING = [0.0, 0.5]

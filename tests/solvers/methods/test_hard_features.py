@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers import MaxHinge, Softmax, Status, TopKHinge, solve
 from tests.reference import losses as reference
+from topline import MaxHinge, Softmax, Status, TopKHinge, solve
 
 CASES = (
     "small", "large", "mixed", "constant", "offset", "duplicates", "one example", "absent class",

@@ -10,7 +10,10 @@ from scipy.optimize import approx_fprime, minimize
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from solvers import (
+from tests.reference import losses as reference
+from tests.reference.training_qp import optimum
+from tests.solvers.problems import M, examples
+from topline import (
     MaxHinge,
     OneVsAll,
     SerialExecutor,
@@ -24,15 +27,12 @@ from solvers import (
     UnsupportedCombinationError,
     UsunierHinge,
     WeightedTopKHinge,
-    iteration,
     linear,
     solve,
 )
-from solvers.line_search import Bracket
-from solvers.quasi_newton import Pairs
-from tests.reference import losses as reference
-from tests.reference.training_qp import optimum
-from tests.solvers.problems import M, examples
+from topline.solvers.methods.line_search import Bracket
+from topline.solvers.methods.quasi_newton import Pairs
+from topline.solvers.run import loop as iteration
 
 SMOOTH = [(loss, 0.0, "moreau") for loss in (Softmax(), TopKEntropy(2), OneVsAll("logistic"))]
 SMOOTHED = [
@@ -245,7 +245,7 @@ def test_a_start_elsewhere_is_measured_against_the_gradient_at_zero() -> None:
 
 
 def _at(W):
-    from solvers import SolverState
+    from topline import SolverState
 
     return SolverState(round=0, W=W)
 

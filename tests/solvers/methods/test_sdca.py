@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from solvers import (
+from tests.solvers.problems import M, examples
+from topline import (
     MaxHinge,
     OneVsAll,
     Problem,
@@ -19,11 +20,10 @@ from solvers import (
     UsunierHinge,
     solve,
 )
-from solvers.orders import SdcaOrder
-from solvers.projections import column_updates
-from solvers.rows import RowRange
-from solvers.sdca_pass import BlockSdca
-from tests.solvers.problems import M, examples
+from topline.solvers.blocks.sdca_pass import BlockSdca
+from topline.solvers.core.requests import SdcaOrder
+from topline.solvers.core.rows import RowRange
+from topline.solvers.projections import column_updates
 
 LOSSES = [MaxHinge(), TopKHinge(3), TopKOthersHinge(2), UsunierHinge(2), OneVsAll("hinge")]
 SMOOTH = [Softmax(), TopKEntropy(2), OneVsAll("logistic")]

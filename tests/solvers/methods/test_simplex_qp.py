@@ -7,8 +7,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from solvers.simplex_qp import maximise_on_simplex, rise_between
 from tests.reference.qp import minimise_qp
+from topline.solvers.methods.simplex_qp import maximise_on_simplex, rise_between
 
 
 def value(gram, linear, w):

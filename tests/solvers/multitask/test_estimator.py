@@ -14,9 +14,9 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from solvers import InvalidProblemError, MultitaskClassifier, OneVsAll, RBFKernel, Status, TopKClassifier
-from solvers.multitask import solve_multi, solve_single
 from tests.solvers.problems import M, examples
+from topline import InvalidProblemError, MultitaskClassifier, OneVsAll, RBFKernel, Status, TopKClassifier
+from topline.solvers.multitask import solve_multi, solve_single
 
 X, Y = examples()
 NEW = examples(n=25, seed=5)[0]

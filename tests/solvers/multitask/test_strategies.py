@@ -8,13 +8,13 @@ from scipy import sparse
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import LinearSVC
 
-from solvers import InvalidProblemError, NonFiniteError, Status
-from solvers.multitask import SharedProblem, ascend, solve_multi, solve_single, solve_stacked
-from solvers.multitask.ascent import visit_tasks
-from solvers.multitask.hinge import smooth_hinge
-from solvers.stopping import StoppingCriteria
 from tests.reference.qp import minimise_qp
 from tests.solvers.problems import M, examples
+from topline import InvalidProblemError, NonFiniteError, Status
+from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.multitask import SharedProblem, ascend, solve_multi, solve_single, solve_stacked
+from topline.solvers.multitask.ascent import visit_tasks
+from topline.solvers.multitask.hinge import smooth_hinge
 
 X, Y = examples()
 K = X @ X.T

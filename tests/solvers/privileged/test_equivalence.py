@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers import InvalidProblemError
-from solvers.privileged import (
+from tests.solvers.privileged.problems import linear, noisy_examples, rbf
+from topline import InvalidProblemError
+from topline.solvers.privileged import (
     most_favourable_weights,
     rho,
     solve_svm_plus,
@@ -14,8 +15,7 @@ from solvers.privileged import (
     svm_plus_from_weights,
     weights_from_svm_plus,
 )
-from solvers.privileged.weighted_svm import bias_interval
-from tests.solvers.privileged.problems import linear, noisy_examples, rbf
+from topline.solvers.privileged.weighted_svm import bias_interval
 
 
 def distance(K, first, second):

@@ -11,9 +11,9 @@ from sklearn.model_selection import cross_val_score
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from solvers import InvalidProblemError, LearnedWeightsSVC, RBFKernel, SVMPlusClassifier, WeightedSVC
-from solvers.privileged import TwiceSmoothHinge, learn_weights, solve_svm_plus
 from tests.solvers.privileged.problems import noisy_examples, rbf, told_of_slack
+from topline import InvalidProblemError, LearnedWeightsSVC, RBFKernel, SVMPlusClassifier, WeightedSVC
+from topline.solvers.privileged import TwiceSmoothHinge, learn_weights, solve_svm_plus
 
 X, Y, PRIVILEGED = noisy_examples(0)
 LABELS = np.array(["no", "yes"])[(Y > 0).astype(int)]

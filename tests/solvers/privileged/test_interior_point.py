@@ -5,10 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers.privileged import solve_svm_plus, solve_weighted_svm
-from solvers.privileged.interior_point import Iterate, QuadraticProgram, interior_points, vertex_of_face
 from tests.reference.qp import minimise_qp
 from tests.solvers.privileged.problems import rbf
+from topline.solvers.privileged import solve_svm_plus, solve_weighted_svm
+from topline.solvers.privileged.interior_point import (
+    Iterate,
+    QuadraticProgram,
+    interior_points,
+    vertex_of_face,
+)
 
 
 def test_boxes_equations_and_singular_matrices_against_a_general_solver() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers import InvalidProblemError
-from solvers.privileged import solve_svm_plus, solve_weighted_svm
 from tests.reference.qp import minimise_qp
 from tests.solvers.privileged.problems import linear, noisy_examples, rbf, told_of_slack
+from topline import InvalidProblemError
+from topline.solvers.privileged import solve_svm_plus, solve_weighted_svm
 
 PARAMETERS = [(1.0, 1.0), (0.1, 10.0), (10.0, 0.1), (30.0, 100.0)]
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from solvers import InvalidProblemError
-from solvers.privileged import (
+from tests.solvers.privileged.problems import rbf
+from topline import InvalidProblemError
+from topline.solvers.privileged import (
     Logistic,
     TwiceSmoothHinge,
     hypergradient,
@@ -15,7 +16,6 @@ from solvers.privileged import (
     solve_lower,
     solve_weighted_svm,
 )
-from tests.solvers.privileged.problems import rbf
 
 LOSSES = [TwiceSmoothHinge(1.0), TwiceSmoothHinge(0.1), TwiceSmoothHinge(0.01), Logistic()]
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sklearn.svm import SVC
 
-from solvers import InvalidProblemError, NonFiniteError
-from solvers.privileged import solve_weighted_svm
-from solvers.privileged.weighted_svm import best_bias
 from tests.reference.qp import minimise_qp
 from tests.solvers.privileged.problems import linear, noisy_examples, rbf
+from topline import InvalidProblemError, NonFiniteError
+from topline.solvers.privileged import solve_weighted_svm
+from topline.solvers.privileged.weighted_svm import best_bias
 
 
 def weights(seed, n, C):

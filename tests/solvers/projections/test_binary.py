@@ -9,14 +9,14 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import entr, expit
 
-from solvers.label_sets import LabelSets
-from solvers.projections.binary import (
+from tests.reference.columns import bisect
+from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.projections.binary import (
     binary_entropy,
     binary_hinge_column,
     binary_logistic_column,
     logistic_weight,
 )
-from tests.reference.columns import bisect
 
 #: One own class, and six sets of several, one of them empty.
 SINGLE = np.empty((0, 0))

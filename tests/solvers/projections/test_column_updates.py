@@ -3,8 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers.errors import InvalidProblemError, NonFiniteError
-from solvers.losses import (
+from tests.reference.columns import infeasibility, optimality_gap, support_value, twin
+from tests.reference.qp import column_qp, column_value
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.losses import (
     Family,
     LossForm,
     MaxHinge,
@@ -14,7 +16,8 @@ from solvers.losses import (
     WeightedTopKHinge,
     WeightedUsunierHinge,
 )
-from solvers.projections import (
+from topline.solvers.losses.rank_weights import exponential, linear
+from topline.solvers.projections import (
     column_kind,
     column_update,
     column_updates,
@@ -22,9 +25,6 @@ from solvers.projections import (
     envelope_losses,
     margins_or_empty,
 )
-from solvers.rank_weights import exponential, linear
-from tests.reference.columns import infeasibility, optimality_gap, support_value, twin
-from tests.reference.qp import column_qp, column_value
 
 LOSSES = {
     "max": lambda m, rng: MaxHinge(),

@@ -5,11 +5,11 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import logsumexp, wrightomega
 
-from solvers.errors import InvalidProblemError, NonFiniteError
-from solvers.projections import column_workspace, entropy_losses, entropy_updates
-from solvers.projections.entropic import entropic_column
-from solvers.projections.lambert import entropic_weight, lambert_exp
 from tests.reference.qp import minimise_qp
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.projections import column_workspace, entropy_losses, entropy_updates
+from topline.solvers.projections.entropic import entropic_column
+from topline.solvers.projections.lambert import entropic_weight, lambert_exp
 
 
 def update(q, y, c, k):

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from solvers.losses import OneVsAll, Softmax, StructuredHinge, TopKEntropy, TruncatedTopKEntropy
-from solvers.projections.columns import column_kind, margins_or_empty, minus_conjugate
-from solvers.projections.gradients import conjugate_sum, gradient_rows
-from solvers.ranking import ACTIVE, B_U, LOSS, N_SUMS, U_SQ
 from tests.reference import losses as reference
 from tests.reference.qp import minimise_qp
 from tests.reference.smooth import topk_entropy
 from tests.solvers.problems import EVERY_LOSS, M, loss_name
+from topline.solvers.losses import OneVsAll, Softmax, StructuredHinge, TopKEntropy, TruncatedTopKEntropy
+from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, N_SUMS, U_SQ
+from topline.solvers.projections.columns import column_kind, margins_or_empty, minus_conjugate
+from topline.solvers.projections.gradients import conjugate_sum, gradient_rows
 
 #: (gamma, kind) of a smoothing.
 SMOOTHINGS = [(0.0, "moreau"), (0.5, "moreau"), (0.5, "others")]

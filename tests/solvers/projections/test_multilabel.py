@@ -7,11 +7,17 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from solvers import LabelSets, MaxHinge, MultilabelHinge, MultilabelSoftmax, OneVsAll
-from solvers.projections import column_updates, entropy_losses, entropy_updates, envelope_losses, nearest_rows
 from tests.reference import losses as reference
 from tests.reference import multilabel
 from tests.reference.qp import minimise_qp
+from topline import LabelSets, MaxHinge, MultilabelHinge, MultilabelSoftmax, OneVsAll
+from topline.solvers.projections import (
+    column_updates,
+    entropy_losses,
+    entropy_updates,
+    envelope_losses,
+    nearest_rows,
+)
 
 M = 6
 #: Every set of up to M labels, the empty one first.

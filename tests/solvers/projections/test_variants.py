@@ -7,26 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.errors import InvalidProblemError
-from solvers.losses import (
-    Family,
-    LossForm,
-    MaxHinge,
-    TopKHinge,
-    TopKOthersHinge,
-    UsunierHinge,
-    WeightedTopKHinge,
-    WeightedUsunierHinge,
-)
-from solvers.projections import (
-    column_kind,
-    column_update_two,
-    column_updates,
-    column_workspace,
-    envelope_losses,
-    margins_or_empty,
-)
-from solvers.rank_weights import exponential, linear
 from tests.reference.columns import (
     infeasibility,
     optimality_gap,
@@ -36,6 +16,26 @@ from tests.reference.columns import (
     wusunier_twin,
 )
 from tests.reference.qp import column_qp, column_value
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses import (
+    Family,
+    LossForm,
+    MaxHinge,
+    TopKHinge,
+    TopKOthersHinge,
+    UsunierHinge,
+    WeightedTopKHinge,
+    WeightedUsunierHinge,
+)
+from topline.solvers.losses.rank_weights import exponential, linear
+from topline.solvers.projections import (
+    column_kind,
+    column_update_two,
+    column_updates,
+    column_workspace,
+    envelope_losses,
+    margins_or_empty,
+)
 
 # (loss for m classes, whether the own class is in the sort)
 CASES = {

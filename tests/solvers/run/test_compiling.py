@@ -13,8 +13,8 @@ import numba, numpy as np
 from numba.core.dispatcher import Dispatcher
 import gc, sys
 from scipy import sparse
-from solvers import SerialExecutor, TopKHinge, solve
-from solvers.compiling import compile_kernels
+from topline import SerialExecutor, TopKHinge, solve
+from topline.solvers.run.compiling import compile_kernels
 
 def signatures():
     found = [o for o in gc.get_objects() if isinstance(o, Dispatcher)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers import (
+from tests.reference import losses as reference
+from tests.solvers.problems import M, examples
+from topline import (
     InvalidProblemError,
     MaxHinge,
     SerialExecutor,
@@ -16,8 +18,6 @@ from solvers import (
     regularisation_path,
     solve,
 )
-from tests.reference import losses as reference
-from tests.solvers.problems import M, examples
 
 X, Y = examples(n=120, d=12, spread=1.5)
 CS = list(np.logspace(-2.0, 1.0, 13))

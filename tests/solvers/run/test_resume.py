@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers import (
+from tests.solvers.problems import M, examples
+from topline import (
     InvalidProblemError,
     SerialExecutor,
     SolverState,
@@ -13,10 +14,9 @@ from solvers import (
     Status,
     TopKHinge,
     UnsupportedCombinationError,
-    iteration,
     solve,
 )
-from tests.solvers.problems import M, examples
+from topline.solvers.run import loop as iteration
 
 
 def run(X, y, smoothing, method="fw", **options):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers import (
+from tests.solvers.problems import examples
+from topline import (
     InvalidProblemError,
     MaxHinge,
     OneVsAll,
@@ -18,7 +19,6 @@ from solvers import (
     UsunierHinge,
     solve,
 )
-from tests.solvers.problems import examples
 
 N, LAM = 60, 0.05
 X, Y = examples(n=N, d=8, spread=1.5)

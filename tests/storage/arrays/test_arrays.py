@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from storage.array_reader import ArrayReader, read_checked, read_strings
-from storage.arrays import (
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.arrays.reader import ArrayReader, read_checked, read_strings
+from topline.storage.arrays.shards import ChunkLayout, DamagedError, decode_chunk, decode_index, encode_shard
+from topline.storage.arrays.writing import (
     ArraySpec,
     packed_array,
     packed_metadata,
@@ -22,11 +24,9 @@ from storage.arrays import (
     packed_strings,
     write_row_blocks,
 )
-from storage.chunking import ChunkPlan
-from storage.errors import FormatError, IntegrityError
-from storage.files import FileEntry, FileSet, put_files
-from storage.shards import ChunkLayout, DamagedError, decode_chunk, decode_index, encode_shard
-from storage.stores import Store, open_store
+from topline.storage.errors import FormatError, IntegrityError
+from topline.storage.stores.files import FileEntry, FileSet, put_files
+from topline.storage.stores.opening import Store, open_store
 
 DTYPES = ["bool", "float16", "float32", "float64"]
 DTYPES += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.chunking import ChunkPlan, Span
-from storage.errors import FormatError
+from topline.storage.arrays.chunking import ChunkPlan, Span
+from topline.storage.errors import FormatError
 
 
 @st.composite

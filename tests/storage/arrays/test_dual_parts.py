@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from storage import dual_parts
-from storage.dual_parts import DualWriter, StoredDuals, encode, parts_in_order
-from storage.errors import FormatError
-from storage.files import FileEntry, FileSet
-from storage.stores import Store
+from topline.storage.arrays import dual_parts
+from topline.storage.arrays.dual_parts import DualWriter, StoredDuals, encode, parts_in_order
+from topline.storage.errors import FormatError
+from topline.storage.stores.files import FileEntry, FileSet
+from topline.storage.stores.opening import Store
 
 N, M = 103, 7
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.derived import derived_key
-from storage.errors import IntegrityError, NotFoundError
-from storage.kernels import KernelDraft, StoredKernel, find_kernel, load_kernel
-from storage.stores import Store, open_store
-from storage.verification import verify_store
+from topline.storage.datasets.derived import derived_key
+from topline.storage.datasets.kernels import KernelDraft, StoredKernel, find_kernel, load_kernel
+from topline.storage.errors import IntegrityError, NotFoundError
+from topline.storage.stores.opening import Store, open_store
+from topline.storage.verification import verify_store
 
 K = np.random.default_rng(0).normal(size=(70, 70))
 F = K[:, :9].astype(np.float32)

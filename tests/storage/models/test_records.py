@@ -11,9 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.dual_parts import DualSource, from_rows
-from storage.errors import FormatError, IncompleteError, IntegrityError, NotFoundError, UnsupportedURLError
-from storage.models import (
+from tests.storage.test_integrity import flip_first
+from topline.storage.arrays.dual_parts import DualSource, from_rows
+from topline.storage.errors import (
+    FormatError,
+    IncompleteError,
+    IntegrityError,
+    NotFoundError,
+    UnsupportedURLError,
+)
+from topline.storage.models.records import (
     ModelRecord,
     delete_model,
     list_models,
@@ -23,8 +30,7 @@ from storage.models import (
     unfinished_models,
     update_record,
 )
-from storage.stores import Store, open_store
-from tests.storage.test_integrity import flip_first
+from topline.storage.stores.opening import Store, open_store
 
 A = np.random.default_rng(0).standard_normal((100, 3))
 ARRAYS = {"W": np.arange(12.0).reshape(4, 3), "b": np.ones(3, np.float32), "transform.mean": np.zeros(4)}

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from storage.errors import ConflictError, FormatError, IntegrityError
-from storage.fingerprint import seal
-from storage.models import delete_model, save_model
-from storage.registry import RegistryEntry, Standing, read_registry, record_decision
-from storage.stores import Store, open_store
-from storage.verification import verify_store
 from tests.storage.test_integrity import flip_first
 from tests.storage.test_models import ARRAYS, record
+from topline.storage.errors import ConflictError, FormatError, IntegrityError
+from topline.storage.fingerprint import seal
+from topline.storage.models.records import delete_model, save_model
+from topline.storage.models.registry import RegistryEntry, Standing, read_registry, record_decision
+from topline.storage.stores.opening import Store, open_store
+from topline.storage.verification import verify_store
 
 LOG = "commits/registry"
 

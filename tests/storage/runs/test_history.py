@@ -7,13 +7,13 @@ import re
 
 import pytest
 
-import storage.history
-from solvers.state import IterationRecord
-from storage import history as history_module
-from storage.errors import FormatError, IntegrityError
-from storage.history import HistoryReader, HistoryWriter, history_path, read_history
-from storage.schema import HISTORY_ENCODING, encoding
-from storage.stores import Store
+import topline.storage.runs.history
+from topline.solvers.core.state import IterationRecord
+from topline.storage.errors import FormatError, IntegrityError
+from topline.storage.runs import history as history_module
+from topline.storage.runs.history import HistoryReader, HistoryWriter, history_path, read_history
+from topline.storage.schema import HISTORY_ENCODING, encoding
+from topline.storage.stores.opening import Store
 
 
 def rounds(reader: HistoryReader) -> list[int]:
@@ -104,7 +104,9 @@ def test_a_history_of_a_later_version_is_refused(local_store: Store) -> None:
 def test_every_field_of_a_round_is_described() -> None:
     record = IterationRecord(0, 1, 0.0, 1.0, 0.0, 1.0, 1.0, "true", 1.0, 1.0)
     table = (
-        str(storage.history.__doc__).split("is one round of training")[1].split('A record with "event"')[0]
+        str(topline.storage.runs.history.__doc__)
+        .split("is one round of training")[1]
+        .split('A record with "event"')[0]
     )
     described = set(re.findall(r"[a-z_]+", "\n".join(line[4:26] for line in table.splitlines()[1:])))
     assert described == {*json.loads(json.dumps(record.to_dict())), "at"}

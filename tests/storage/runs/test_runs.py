@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.checkpoints import KEPT, checkpoint_rounds, latest_checkpoint, save_checkpoint
-from storage.dual_parts import from_rows
-from storage.errors import FormatError, IntegrityError, MismatchError, NotFoundError, StorageError
-from storage.history import HistoryWriter, history_path, read_history
-from storage.runs import create_run, finish_run, list_runs, read_run
-from storage.stores import Store
 from tests.storage.test_integrity import flip_first
+from topline.storage.arrays.dual_parts import from_rows
+from topline.storage.errors import FormatError, IntegrityError, MismatchError, NotFoundError, StorageError
+from topline.storage.runs.checkpoints import KEPT, checkpoint_rounds, latest_checkpoint, save_checkpoint
+from topline.storage.runs.folders import create_run, finish_run, list_runs, read_run
+from topline.storage.runs.history import HistoryWriter, history_path, read_history
+from topline.storage.stores.opening import Store
 
 A = np.random.default_rng(0).standard_normal((50, 3))
 PRINT = {"dataset": "d0001-abc", "loss": {"k": 5}, "C": 1.0}
@@ -105,7 +105,9 @@ def test_any_other_bad_line_is_an_error(local_store: Store, bad: bytes) -> None:
 
 def test_a_killed_writer_leaves_whole_records(local_store: Store) -> None:
     code = (
-        "import sys; from storage.history import HistoryWriter; from storage.stores import open_store\n"
+        "import sys\n"
+        "from topline.storage.runs.history import HistoryWriter\n"
+        "from topline.storage.stores.opening import open_store\n"
         "writer = HistoryWriter(open_store(sys.argv[1]), 'r0001')\n"
         "for n in range(10**9):\n"
         "    writer.append({'round': n, 'text': 'x' * 3000})\n"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from storage.commits import CommitLog
-from storage.errors import IntegrityError, NotFoundError
-from storage.features import Dataset, DatasetInfo, list_datasets
-from storage.stores import Store, open_store
 from tests.storage.samples import dense, write_dataset
+from topline.storage.datasets.features import Dataset, DatasetInfo, list_datasets
+from topline.storage.errors import IntegrityError, NotFoundError
+from topline.storage.stores.commits import CommitLog
+from topline.storage.stores.opening import Store, open_store
 
 WRITERS, EACH = 4, 25
 

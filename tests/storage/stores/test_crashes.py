@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.chunking import ChunkPlan
-from storage.errors import DiskFullError
-from storage.features import Dataset, list_datasets
-from storage.local_store import PARTIAL
-from storage.stores import Store, open_store
-from storage.verification import sweep, verify_store
 from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.datasets.features import Dataset, list_datasets
+from topline.storage.errors import DiskFullError
+from topline.storage.stores.local import PARTIAL
+from topline.storage.stores.opening import Store, open_store
+from topline.storage.verification import sweep, verify_store
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = ChunkPlan(n_rows=64 * 60, chunk_rows=32, shard_rows=64)
@@ -28,7 +28,7 @@ D = 500
 
 _WRITER = """
 import sys
-from storage.stores import open_store
+from topline.storage.stores.opening import open_store
 from tests.storage.samples import begin, dense, write_units
 from tests.storage.test_crashes import D, PLAN
 X = dense(PLAN.n_rows, D)
@@ -39,9 +39,9 @@ write_units(writer, X)
 _ONE_SENTENCE = """
 import sys
 import numpy as np
-from storage.chunking import ChunkPlan
-from storage.errors import StorageError
-from storage.stores import open_store
+from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.errors import StorageError
+from topline.storage.stores.opening import open_store
 from tests.storage.samples import write_dataset
 exec(sys.argv[2])
 X = np.random.default_rng(0).standard_normal((4096, 512)).astype(np.float32)
@@ -137,7 +137,7 @@ def test_a_limit_on_file_sizes_is_a_full_disk(local_store: Store) -> None:
 
 
 def test_a_full_disk_in_the_history_leaves_whole_lines(small_disk: Path) -> None:
-    from storage.history import HistoryWriter, read_history
+    from topline.storage.runs.history import HistoryWriter, read_history
 
     store = open_store(small_disk / "store", create=True)
     writer = HistoryWriter(store, "r0001")
@@ -157,9 +157,9 @@ def test_a_full_disk_in_the_history_leaves_whole_lines(small_disk: Path) -> None
 
 
 def test_a_model_or_checkpoint_that_finds_no_room_leaves_none(small_disk: Path) -> None:
-    from storage.checkpoints import latest_checkpoint, save_checkpoint
-    from storage.models import list_models, save_model
     from tests.storage.test_models import record
+    from topline.storage.models.records import list_models, save_model
+    from topline.storage.runs.checkpoints import latest_checkpoint, save_checkpoint
 
     store = open_store(small_disk / "store", create=True)
     small, large = np.ones(10), np.random.default_rng(0).standard_normal(10**6)

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from storage.lease import LeaseHeldError, LeaseLostError, LeaseTerms, held_lease, holder
-from storage.stores import Store
+from topline.storage.stores.lease import LeaseHeldError, LeaseLostError, LeaseTerms, held_lease, holder
+from topline.storage.stores.opening import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = LeaseTerms(beat=0.05, expiry=0.4)
 PATIENT = LeaseTerms(beat=0.1, expiry=60.0)
 HOLDER = """
 import sys, time
-from storage.lease import held_lease
-from storage.stores import open_store
+from topline.storage.stores.lease import held_lease
+from topline.storage.stores.opening import open_store
 with held_lease(open_store(sys.argv[1]), "retrain", "a child"):
     print("held", flush=True)
     time.sleep(60)
@@ -86,7 +86,7 @@ def test_a_clock_that_jumped_takes_no_lease_away(any_store: Store, monkeypatch: 
     """A beat that looks a day old is watched, and found to go on."""
     with held_lease(any_store, "retrain", "one that lives", terms=PATIENT) as lease:
         before = time.time
-        monkeypatch.setattr("storage.lease._seconds", lambda beat: before() - 86400.0)
+        monkeypatch.setattr("topline.storage.stores.lease._seconds", lambda beat: before() - 86400.0)
         with pytest.raises(LeaseHeldError), held_lease(any_store, "retrain", "me", terms=PATIENT):
             pass
         lease.check()

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import (
+from tests.contracts.store_contract import StoreContract
+from topline.storage.errors import (
     AccessError,
     ConflictError,
     MissingExtraError,
@@ -19,11 +20,10 @@ from storage.errors import (
     UnsafePathError,
     UnsupportedURLError,
 )
-from storage.local_store import PARTIAL
-from storage.object_store import ObjectStore
-from storage.stores import Store, open_store, split_url
-from storage.urls import masked, parse_url
-from tests.contracts.store_contract import StoreContract
+from topline.storage.stores.local import PARTIAL
+from topline.storage.stores.objects import ObjectStore
+from topline.storage.stores.opening import Store, open_store, split_url
+from topline.storage.stores.urls import masked, parse_url
 
 
 class TestLocalStore(StoreContract):
@@ -200,7 +200,8 @@ def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_nothing_is_imported_before_it_is_needed() -> None:
     code = (
-        "import sys, storage.features, storage.models, storage.checkpoints, storage.verification\n"
+        "import sys, topline.storage.datasets.features, topline.storage.models.records\n"
+        "import topline.storage.runs.checkpoints, topline.storage.verification\n"
         "loaded = {'fsspec', 's3fs', 'gcsfs', 'zarr', 'dask', 'prefect'} & set(sys.modules)\n"
         "assert not loaded, loaded"
     )
@@ -244,7 +245,7 @@ def test_a_conditional_write_under_way_elsewhere_is_tried_again(
 ) -> None:
     import errno
 
-    import storage.object_store as module
+    import topline.storage.stores.objects as module
 
     class Busy:
         def __init__(self, busy_for: int) -> None:

@@ -1,0 +1,205 @@
+"""Certified top-k classifiers on frozen features: train, certify, evaluate and serve them.
+
+The public names of the Python interface; each is loaded when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from topline.pipeline.export.estimator import load_estimator
+    from topline.pipeline.telemetry.run_view import view_run
+    from topline.solvers.average_top.estimators import AverageTopKClassifier, AverageTopKRegressor
+    from topline.solvers.core.problem import Problem
+    from topline.solvers.core.risks import AverageTopK, MeanRisk, Risk
+    from topline.solvers.core.rows import RowSource
+    from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
+    from topline.solvers.core.stopping import Status, StoppingCriteria
+    from topline.solvers.errors import (
+        CertificateError,
+        InvalidProblemError,
+        NonFiniteError,
+        SolverError,
+        StateLostError,
+        UnsupportedCombinationError,
+    )
+    from topline.solvers.estimators.multilabel import MultilabelClassifier
+    from topline.solvers.estimators.topk import TopKClassifier
+    from topline.solvers.executors.local import SerialExecutor, ThreadExecutor
+    from topline.solvers.kernels.functions import (
+        ChiSquaredKernel,
+        Kernel,
+        LinearKernel,
+        PolynomialKernel,
+        PrecomputedKernel,
+        RBFKernel,
+    )
+    from topline.solvers.kernels.problem import KernelResult
+    from topline.solvers.kernels.registry import KERNELS, make_kernel
+    from topline.solvers.losses import (
+        LOSSES,
+        Loss,
+        MaxHinge,
+        MultilabelHinge,
+        MultilabelSoftmax,
+        OneVsAll,
+        Softmax,
+        StructuredHinge,
+        TopKEntropy,
+        TopKHinge,
+        TopKOthersHinge,
+        TruncatedTopKEntropy,
+        UsunierHinge,
+        WeightedTopKHinge,
+        WeightedUsunierHinge,
+        make_loss,
+    )
+    from topline.solvers.losses.label_sets import LabelSets
+    from topline.solvers.losses.rank_weights import exponential, flat, linear
+    from topline.solvers.methods.registry import METHODS
+    from topline.solvers.multitask.estimator import MultitaskClassifier
+    from topline.solvers.privileged.estimators import SVMPlusClassifier, WeightedSVC
+    from topline.solvers.privileged.learned_weights import LearnedWeightsSVC
+    from topline.solvers.run.api import solve
+    from topline.solvers.run.loop import Callback
+    from topline.solvers.run.path import regularisation_path
+    from topline.storage.stores.opening import open_store
+
+_NAMES_OF = {
+    "topline.pipeline.export.estimator": ("load_estimator",),
+    "topline.pipeline.telemetry.run_view": ("view_run",),
+    "topline.solvers.average_top.estimators": ("AverageTopKClassifier", "AverageTopKRegressor"),
+    "topline.solvers.core.problem": ("Problem",),
+    "topline.solvers.core.risks": ("AverageTopK", "MeanRisk", "Risk"),
+    "topline.solvers.core.rows": ("RowSource",),
+    "topline.solvers.core.state": ("IterationRecord", "SolveResult", "SolverState"),
+    "topline.solvers.core.stopping": ("Status", "StoppingCriteria"),
+    "topline.solvers.errors": (
+        "CertificateError",
+        "InvalidProblemError",
+        "NonFiniteError",
+        "SolverError",
+        "StateLostError",
+        "UnsupportedCombinationError",
+    ),
+    "topline.solvers.estimators.multilabel": ("MultilabelClassifier",),
+    "topline.solvers.estimators.topk": ("TopKClassifier",),
+    "topline.solvers.executors.local": ("SerialExecutor", "ThreadExecutor"),
+    "topline.solvers.kernels.functions": (
+        "ChiSquaredKernel",
+        "Kernel",
+        "LinearKernel",
+        "PolynomialKernel",
+        "PrecomputedKernel",
+        "RBFKernel",
+    ),
+    "topline.solvers.kernels.problem": ("KernelResult",),
+    "topline.solvers.kernels.registry": ("KERNELS", "make_kernel"),
+    "topline.solvers.losses": (
+        "LOSSES",
+        "Loss",
+        "MaxHinge",
+        "MultilabelHinge",
+        "MultilabelSoftmax",
+        "OneVsAll",
+        "Softmax",
+        "StructuredHinge",
+        "TopKEntropy",
+        "TopKHinge",
+        "TopKOthersHinge",
+        "TruncatedTopKEntropy",
+        "UsunierHinge",
+        "WeightedTopKHinge",
+        "WeightedUsunierHinge",
+        "make_loss",
+    ),
+    "topline.solvers.losses.label_sets": ("LabelSets",),
+    "topline.solvers.losses.rank_weights": ("exponential", "flat", "linear"),
+    "topline.solvers.methods.registry": ("METHODS",),
+    "topline.solvers.multitask.estimator": ("MultitaskClassifier",),
+    "topline.solvers.privileged.estimators": ("SVMPlusClassifier", "WeightedSVC"),
+    "topline.solvers.privileged.learned_weights": ("LearnedWeightsSVC",),
+    "topline.solvers.run.api": ("solve",),
+    "topline.solvers.run.loop": ("Callback",),
+    "topline.solvers.run.path": ("regularisation_path",),
+    "topline.storage.stores.opening": ("open_store",),
+}
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
+
+__all__ = [
+    "KERNELS",
+    "LOSSES",
+    "METHODS",
+    "AverageTopK",
+    "AverageTopKClassifier",
+    "AverageTopKRegressor",
+    "Callback",
+    "CertificateError",
+    "ChiSquaredKernel",
+    "InvalidProblemError",
+    "IterationRecord",
+    "Kernel",
+    "KernelResult",
+    "LabelSets",
+    "LearnedWeightsSVC",
+    "LinearKernel",
+    "Loss",
+    "MaxHinge",
+    "MeanRisk",
+    "MultilabelClassifier",
+    "MultilabelHinge",
+    "MultilabelSoftmax",
+    "MultitaskClassifier",
+    "NonFiniteError",
+    "OneVsAll",
+    "PolynomialKernel",
+    "PrecomputedKernel",
+    "Problem",
+    "RBFKernel",
+    "Risk",
+    "RowSource",
+    "SVMPlusClassifier",
+    "SerialExecutor",
+    "Softmax",
+    "SolveResult",
+    "SolverError",
+    "SolverState",
+    "StateLostError",
+    "Status",
+    "StoppingCriteria",
+    "StructuredHinge",
+    "ThreadExecutor",
+    "TopKClassifier",
+    "TopKEntropy",
+    "TopKHinge",
+    "TopKOthersHinge",
+    "TruncatedTopKEntropy",
+    "UnsupportedCombinationError",
+    "UsunierHinge",
+    "WeightedSVC",
+    "WeightedTopKHinge",
+    "WeightedUsunierHinge",
+    "exponential",
+    "flat",
+    "linear",
+    "load_estimator",
+    "make_kernel",
+    "make_loss",
+    "open_store",
+    "regularisation_path",
+    "solve",
+    "view_run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name."""
+    if name in _MODULE_OF:
+        return getattr(import_module(_MODULE_OF[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
