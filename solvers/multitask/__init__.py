@@ -7,9 +7,7 @@ works on the kernel matrix of the examples and has no intercept (add 1 to the ke
     solve_stacked   STL-SDCA-Stacked: a second layer on the scores of the first
     solve_multi     MTL-SDCA: a shared representation U and predictors W, in turns
 
-`solvers.MultitaskClassifier` is the scikit-learn face of the three.  `few_examples.few_examples_experiment(X,
-y)` runs the thesis's table 4.1 (STL, stacked and MTL on 2000 handwritten digits with 5 to 100 examples a
-class); `few_examples.compare_strategies(Digits.draw(X, y), per_class, split)` is one split of one column.
+`topline.MultitaskClassifier` is the scikit-learn face of the three.
 
 Source: M. Lapin, B. Schiele, M. Hein, "Scalable multitask representation learning for scene classification",
 CVPR 2014, which is chapter 4 of the thesis; S. Shalev-Shwartz, T. Zhang, "Stochastic dual coordinate ascent

@@ -3,29 +3,12 @@
 Pure functions on kernel matrices are here; `SVMPlusClassifier`, `WeightedSVC` and `LearnedWeightsSVC` are
 their scikit-learn faces, loaded when they are asked for.  Problems are small by nature, and solved to a
 duality gap at the limit of float64 by one interior point method (`interior_point`).
-
-The thesis's experiment on Spambase (figure 3.7) is one call:
-
-    rows = weight_learning_experiment(X, y, samples=(486,), ratios=((1, 2), (2, 1)), repeats=20, seed=0)
-
-with X (n, d) features and y (n,) of two values gives a `WeightLearningRow` for each sample size and ratio of
-training to validation examples: `mean(method)` and `spread(method)` are test errors of "svm", "probability"
-(weights from P(Y | X)) and "learnt" on the same examples, `gain(method)` mean and spread of what they save.
-`w_shape_experiment(samples, repeats=50)` gives such rows for the synthetic examples of section 3.6.2, and
-`grid=SearchGrid(...)` makes both smaller.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.reproduce.privileged_experiments import (
-    WeightLearningRow,
-    w_shape,
-    w_shape_experiment,
-    weight_learning_experiment,
-)
-from tests.reproduce.privileged_trials import SearchGrid
 from topline.solvers.privileged.equivalence import (
     PrivilegedConstruction,
     most_favourable_weights,
@@ -56,9 +39,7 @@ __all__ = [
     "PrivilegedConstruction",
     "SVMPlusClassifier",
     "SVMPlusResult",
-    "SearchGrid",
     "TwiceSmoothHinge",
-    "WeightLearningRow",
     "WeightedSVC",
     "WeightedSVMResult",
     "best_bandwidth",
@@ -72,9 +53,6 @@ __all__ = [
     "solve_svm_plus",
     "solve_weighted_svm",
     "svm_plus_from_weights",
-    "w_shape",
-    "w_shape_experiment",
-    "weight_learning_experiment",
     "weights_from_svm_plus",
 ]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.test_report import hand_made_report
+from tests.pipeline.report.test_document import hand_made_report
 from topline.pipeline.report.document import render
 
 pytestmark = pytest.mark.browser

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.reproduce.stand_ins import write_all
+from tests.reproduce.stand_ins import write_all
 
 
 @pytest.fixture(scope="session")

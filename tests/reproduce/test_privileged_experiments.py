@@ -7,10 +7,10 @@ import gzip
 import numpy as np
 import pytest
 
-from tests.reproduce.privileged_trials import Trial
+from tests.reproduce.privileged_experiments import w_shape, w_shape_experiment, weight_learning_experiment
+from tests.reproduce.privileged_trials import SearchGrid, Trial
 from tests.solvers.privileged.problems import noisy_examples
 from topline import InvalidProblemError
-from topline.solvers.privileged import SearchGrid, w_shape, w_shape_experiment, weight_learning_experiment
 
 GRID = SearchGrid(costs=(0.1, 1.0), widths=(0.5, 1.0), powers=(1.0,), deltas=(1.0,), steps=10)
 

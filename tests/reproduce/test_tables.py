@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.pipeline.reproduce.stand_ins import WRITERS
 from tests.reproduce import SOURCES, TABLES, DataFiles, Effort, Figure, Reproduction, Setting, reproduce
 from tests.reproduce.multilabel import METRICS, value_of
 from tests.reproduce.page import render
 from tests.reproduce.scaling import bipartite_by_sorting
+from tests.reproduce.stand_ins import WRITERS
 from tests.reproduce.table import over_splits
 from topline.solvers.estimators.multilabel_metrics import partition_metrics, ranking_metrics
 from topline.solvers.projections import project_bipartite_simplex

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.storage.models.test_records import ARRAYS, record
 from tests.storage.samples import begin, dense, sparse, write_dataset, write_units
 from tests.storage.test_integrity import empty, flip_first, halve, lose
-from tests.storage.test_models import ARRAYS, record
 from topline.storage.arrays.chunking import ChunkPlan
 from topline.storage.datasets.features import Dataset, DatasetInfo
 from topline.storage.findings import Finding

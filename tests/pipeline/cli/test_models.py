@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.pipeline.test_cli import store, topline  # noqa: F401 - fixtures
+from tests.pipeline.cli.test_commands import store, topline  # noqa: F401 - fixtures
 from topline.pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
 
 

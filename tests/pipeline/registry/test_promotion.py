@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 from scipy.stats import binomtest, multinomial, norm
 
 from tests.pipeline.small_data import small_dataset
-from tests.storage.test_models import record
+from tests.storage.models.test_records import record
 from topline.pipeline.registry.drift import (
     Drift,
     FeatureMoments,

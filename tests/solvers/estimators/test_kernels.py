@@ -17,8 +17,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from tests.solvers.estimators.test_topk import expected_failures
 from tests.solvers.problems import M, examples
-from tests.solvers.test_estimators import expected_failures
 from topline import (
     InvalidProblemError,
     MaxHinge,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.storage.models.test_records import ARRAYS, record
 from tests.storage.test_integrity import flip_first
-from tests.storage.test_models import ARRAYS, record
 from topline.storage.errors import ConflictError, FormatError, IntegrityError
 from topline.storage.fingerprint import seal
 from topline.storage.models.records import delete_model, save_model

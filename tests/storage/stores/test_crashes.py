@@ -157,7 +157,7 @@ def test_a_full_disk_in_the_history_leaves_whole_lines(small_disk: Path) -> None
 
 
 def test_a_model_or_checkpoint_that_finds_no_room_leaves_none(small_disk: Path) -> None:
-    from tests.storage.test_models import record
+    from tests.storage.models.test_records import record
     from topline.storage.models.records import list_models, save_model
     from topline.storage.runs.checkpoints import latest_checkpoint, save_checkpoint
 
