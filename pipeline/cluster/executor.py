@@ -27,15 +27,15 @@ from topline.pipeline.cluster.assignment import Deal
 from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
 from topline.pipeline.cluster.lease_renewal import LeaseRenewal
 from topline.pipeline.cluster.messages import Span, Sums
-from topline.pipeline.cluster.placement import BlockPlaces, Bound
-from topline.pipeline.cluster.scheduling import Keeper, Placer, replaced
+from topline.pipeline.cluster.placement import BlockPlacement, Bound
+from topline.pipeline.cluster.scheduling import BlockScheduler, CheckpointSource, replaced
 from topline.pipeline.cluster.tree_sums import joined, with_merges
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.rows.partition import TrainingRows
 from topline.solvers.core.block_stats import BlockStats, tree_total
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import Commit, Order
+from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import Traffic, resident_bytes
 from topline.solvers.errors import StateLostError
@@ -86,9 +86,9 @@ class DaskExecutor:
         self.dual_bytes = dual_bytes
         self._look = look
         self._bound: Bound | None = None
-        self._placer: Placer | None = None
+        self._placer: BlockScheduler | None = None
         self._renewal: LeaseRenewal | None = None
-        self._keeper: Keeper | None = None
+        self._keeper: CheckpointSource | None = None
 
     @property
     def workers(self) -> int:
@@ -110,7 +110,7 @@ class DaskExecutor:
         """Blocks of each worker, by its address."""
         return {} if self._placer is None else dict(self._placer.places.owned)
 
-    def kept_by(self, keeper: Keeper) -> None:
+    def kept_by(self, keeper: CheckpointSource) -> None:
         """Take lost dual variables from `keeper` from now on, and tell it of losses and moves."""
         self._keeper = keeper
 
@@ -141,11 +141,11 @@ class DaskExecutor:
             lease=self._lease,
         )
         self._calls.begin_count()
-        self._placer = Placer(self._calls, self._bound, self._keeper, self._worker_wait, self._look)
+        self._placer = BlockScheduler(self._calls, self._bound, self._keeper, self._worker_wait, self._look)
         self._placer.begin()
         self._renewal = LeaseRenewal(self._calls, self._placer.places, self._lease)
 
-    def run(self, order: Order) -> BlockStats:
+    def run(self, order: Request) -> BlockStats:
         """Run an order on every block and give the sum.
 
         Raises `DualsReplacedError` where dual variables went with a worker and others took their place,
@@ -155,14 +155,14 @@ class DaskExecutor:
         placer.look_around(commit)
         while True:
             try:
-                sums = self._sums(self._to_owners(worker_blocks.run_order, order))
+                sums = self._sums(self._to_owners(worker_blocks.run_request, order))
             except WorkersLost as lost:
                 placer.recover(lost, commit)
                 continue
             placer.done(sums.answers)
             return tree_total(sums.parts, self.blocks)
 
-    def duals(self, commit: Commit | None = None) -> Iterator[DualRows]:
+    def duals(self, commit: PendingStep | None = None) -> Iterator[DualRows]:
         """Yield A block by block, a run of rows after the other, after applying `commit` once."""
         places = self._here().places
         epoch = places.epoch
@@ -174,10 +174,10 @@ class DaskExecutor:
                     yield start, stop, self._once([call], commit)[owner]
 
     def map_duals(
-        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: Commit | None = None
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: PendingStep | None = None
     ) -> list[T]:
         """Give A to calls of `visit` on the workers, at the same time, and join their answers."""
-        answers = self._once(self._to_owners(worker_checkpoints.visit_duals, visit, commit), commit)
+        answers = self._once(self._to_owners(worker_checkpoints.map_duals, visit, commit), commit)
         return [item for items in answers.values() for item in items]
 
     def load_duals(self, duals: Iterable[DualRows]) -> None:
@@ -224,7 +224,7 @@ class DaskExecutor:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _here(self) -> Placer:
+    def _here(self) -> BlockScheduler:
         if self._placer is None:
             raise StateLostError("nothing is bound to the executor")
         return self._placer
@@ -239,7 +239,7 @@ class DaskExecutor:
         answers = self._calls.run_together(calls, wanted)
         return joined([calls[number].worker for number in wanted], answers)
 
-    def _once(self, calls: Sequence[Call], commit: Commit | None) -> dict[str, Any]:
+    def _once(self, calls: Sequence[Call], commit: PendingStep | None) -> dict[str, Any]:
         """Run calls that are not worth repeating on other rows of A."""
         try:
             return self._calls.run(calls)
@@ -253,7 +253,7 @@ class DaskExecutor:
             return
         if self._renewal is not None:
             self._renewal.stop()
-        places: BlockPlaces = self._placer.places
+        places: BlockPlacement = self._placer.places
         self._placer = self._renewal = None
         try:
             calls = [Call(owner, worker_blocks.release, (places.run,)) for owner in places.owned]

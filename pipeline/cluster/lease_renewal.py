@@ -8,7 +8,7 @@ import weakref
 
 from topline.pipeline.cluster import worker_blocks
 from topline.pipeline.cluster.calls import Call, WorkerCalls
-from topline.pipeline.cluster.placement import BlockPlaces
+from topline.pipeline.cluster.placement import BlockPlacement
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ class LeaseRenewal:
     whoever is lost is found out by the next order.
     """
 
-    def __init__(self, calls: WorkerCalls, places: BlockPlaces, lease: float) -> None:
+    def __init__(self, calls: WorkerCalls, places: BlockPlacement, lease: float) -> None:
         self._over = threading.Event()
         arguments = (self._over, calls, weakref.ref(places), lease / 4)
         threading.Thread(target=_renew, args=arguments, name="topline-leases", daemon=True).start()
@@ -31,7 +31,7 @@ class LeaseRenewal:
 
 
 def _renew(
-    over: threading.Event, calls: WorkerCalls, places: weakref.ref[BlockPlaces], seconds: float
+    over: threading.Event, calls: WorkerCalls, places: weakref.ref[BlockPlacement], seconds: float
 ) -> None:
     while not over.wait(seconds):
         found = places()

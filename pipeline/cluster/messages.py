@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from topline.solvers.core.block_stats import BlockStats, Node
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import Commit
+from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.rows import RowSource, held_in_memory, is_sparse
 
 
@@ -46,7 +46,7 @@ class Placement:
     lease: float
     weights: NDArray[np.float64] | None = None
     keeps: frozenset[int] = frozenset()
-    commit: Commit | None = None
+    commit: PendingStep | None = None
     dual_bytes: int | None = None
 
 

@@ -21,7 +21,7 @@ from topline.pipeline.cluster.messages import Placement, ShippedRows, Span
 from topline.pipeline.rows.partition import TrainingRows
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import Commit
+from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.rows import RowSource
 from topline.solvers.executors.map_duals import StoredDuals
 from topline.solvers.typing import Float64Array, IntArray
@@ -62,7 +62,7 @@ class Moved:
     saved_round: int | None = None
 
 
-class BlockPlaces:
+class BlockPlacement:
     """The blocks of one run on the workers that `calls` reach."""
 
     def __init__(self, calls: WorkerCalls, bound: Bound) -> None:
@@ -88,7 +88,7 @@ class BlockPlaces:
         if self._bound.keep_duals:
             self._holders = {span.index: worker for worker, spans in owned.items() for span in spans}
 
-    def move(self, owned: Deal, alive: Iterable[str], commit: Commit | None, saved: Saved) -> Moved:
+    def move(self, owned: Deal, alive: Iterable[str], commit: PendingStep | None, saved: Saved) -> Moved:
         """Give the blocks to `owned`, each with its dual variables after `commit` or those that were saved.
 
         `alive` are all workers that can be asked.  Raises `WorkersLost`; it can then be called again.
@@ -114,7 +114,7 @@ class BlockPlaces:
         return Moved(moved, tuple(sorted(replaced)), self._saved_round)
 
     def _place(
-        self, owned: Deal, asked: Mapping[str, tuple[Span, ...]], commit: Commit | None
+        self, owned: Deal, asked: Mapping[str, tuple[Span, ...]], commit: PendingStep | None
     ) -> dict[str, set[int]]:
         """Begin an epoch on all that are asked; gives the blocks whose dual variables each of them has."""
         self.epoch += 1
@@ -126,7 +126,7 @@ class BlockPlaces:
         self.owned = owned
         return {worker: set(indices) for worker, indices in kept.items()}
 
-    def _placement(self, worker: str, spans: tuple[Span, ...], commit: Commit | None) -> Placement:
+    def _placement(self, worker: str, spans: tuple[Span, ...], commit: PendingStep | None) -> Placement:
         bound = self._bound
         start, stop = (spans[0].start, spans[-1].stop) if spans else (0, 0)
         X, n = bound.X, bound.problem.n

@@ -11,10 +11,10 @@ from topline.pipeline.cluster import worker_blocks
 from topline.pipeline.cluster.assignment import better_deal, deal, deal_after_loss
 from topline.pipeline.cluster.calls import WorkerCalls, WorkersLost
 from topline.pipeline.cluster.messages import Answer, Span
-from topline.pipeline.cluster.placement import BlockPlaces, Bound, Moved
+from topline.pipeline.cluster.placement import BlockPlacement, Bound, Moved
 from topline.pipeline.cluster.worker_log import WorkerLog
 from topline.pipeline.errors import ClusterError
-from topline.solvers.core.requests import Commit
+from topline.solvers.core.requests import PendingStep
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors.map_duals import StoredDuals
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 LOSSES_IN_A_ROW = 5
 
 
-class Keeper(Protocol):
+class CheckpointSource(Protocol):
     """Who keeps what a run can be continued from, and its history."""
 
     def saved_duals(self) -> tuple[int, StoredDuals] | None:
@@ -36,7 +36,7 @@ class Keeper(Protocol):
         ...
 
 
-class Placer:
+class BlockScheduler:
     """Deals the blocks of one run to the workers that `calls` reach.
 
     `worker_wait` is how long to wait while no worker is there at all, `look` the time between two looks at
@@ -44,7 +44,12 @@ class Placer:
     """
 
     def __init__(
-        self, calls: WorkerCalls, bound: Bound, keeper: Keeper | None, worker_wait: float, look: float
+        self,
+        calls: WorkerCalls,
+        bound: Bound,
+        keeper: CheckpointSource | None,
+        worker_wait: float,
+        look: float,
     ) -> None:
         self._calls = calls
         self._bound = bound
@@ -54,7 +59,7 @@ class Placer:
         self._looked = time.monotonic()
         self._present: frozenset[str] = frozenset()
         self._losses = 0
-        self.places = BlockPlaces(calls, bound)
+        self.places = BlockPlacement(calls, bound)
         self.log = WorkerLog()
 
     def begin(self) -> None:
@@ -74,7 +79,7 @@ class Placer:
         for worker, answer in answers.items():
             self.log.add(worker, rows_of(self.places.owned[worker]), answer)
 
-    def recover(self, lost: WorkersLost, commit: Commit | None) -> None:
+    def recover(self, lost: WorkersLost, commit: PendingStep | None) -> None:
         """Give the blocks of lost workers to others; then `DualsReplacedError` where dual variables are kept.
 
         A of everyone else gets `commit`, the last step that was taken.
@@ -98,7 +103,7 @@ class Placer:
             # Also where no block was lost: a worker may have said that its A was not what was asked for.
             raise replaced(first) from first
 
-    def look_around(self, commit: Commit | None) -> None:
+    def look_around(self, commit: PendingStep | None) -> None:
         """Now and then move blocks to workers that have joined, and from slow ones to fast ones.
 
         Between rounds, when `commit` is the step that blocks have not yet applied to A: it is what tells

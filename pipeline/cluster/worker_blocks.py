@@ -25,7 +25,7 @@ from topline.pipeline.cluster.messages import Answer, Placement
 from topline.pipeline.rows.partition import CachedRows, TrainingRows
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
-from topline.solvers.core.requests import Commit, Order
+from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowRange, RowSource
 from topline.solvers.core.traffic import resident_bytes
 from topline.solvers.errors import StateLostError
@@ -101,7 +101,7 @@ def _made(placement: Placement, rows: RowSource) -> dict[int, Block]:
     }
 
 
-def seal(run: str, epoch: int, commit: Commit | None) -> None:
+def seal(run: str, epoch: int, commit: PendingStep | None) -> None:
     """Let go of blocks that are elsewhere by now; the others count as having `commit`."""
     with using(run, epoch) as held:
         own = {span.index for span in held.placement.spans}
@@ -119,7 +119,7 @@ def _current(key: tuple[str, str], placement: Placement) -> _Held | None:
     return held
 
 
-def run_order(run: str, epoch: int, order: Order) -> Answer:
+def run_request(run: str, epoch: int, order: Request) -> Answer:
     """Run `order` on the blocks of this worker and give their sums."""
     with using(run, epoch) as held, _blas_threads.one():
         began = time.perf_counter()
@@ -135,7 +135,7 @@ def run_order(run: str, epoch: int, order: Order) -> Answer:
 
 
 def read_duals(
-    run: str, epoch: int, block: int, start: int, stop: int, commit: Commit | None
+    run: str, epoch: int, block: int, start: int, stop: int, commit: PendingStep | None
 ) -> NDArray[Any]:
     """Rows start..stop-1 of A, all within one block, after applying `commit` where that has not been done."""
     with using(run, epoch) as held:
@@ -176,7 +176,7 @@ def forget(run: str, dask_worker: Any) -> None:
         _registry.pop((str(dask_worker.address), run), None)
 
 
-def _on_threads(blocks: list[Block], order: Order) -> Iterator[BlockStats]:
+def _on_threads(blocks: list[Block], order: Request) -> Iterator[BlockStats]:
     """Results in block order; a worker of several threads works on that many blocks at the same time."""
     threads = min(int(get_worker().state.nthreads), len(blocks))
     if threads == 1:

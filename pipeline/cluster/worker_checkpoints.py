@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from distributed import get_worker
 
 from topline.pipeline.cluster.worker_blocks import using
-from topline.solvers.core.requests import Commit
+from topline.solvers.core.requests import PendingStep
 from topline.solvers.executors.local import DualRows
 from topline.solvers.executors.map_duals import StoredDuals, T, visit_on_threads
 
 
-def visit_duals(
-    run: str, epoch: int, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: Commit | None
+def map_duals(
+    run: str, epoch: int, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: PendingStep | None
 ) -> list[T]:
     """Give the dual rows of this worker to `visit`, on each of its threads a share."""
     with using(run, epoch) as held:

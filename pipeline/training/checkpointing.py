@@ -16,7 +16,7 @@ from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.progress import Progress
 from topline.pipeline.telemetry.forecast import Forecast, TimeLeft
 from topline.pipeline.telemetry.recorder import RunHistory
-from topline.solvers.core.requests import Commit
+from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.executors.local import Executor, SerialExecutor
 from topline.storage.arrays.dual_parts import DualSource, DualWriter, StoredDuals
@@ -172,7 +172,7 @@ class RunRecorder:
                 raise
 
 
-def written_where_held(executor: Executor, commit: Commit | None) -> DualSource:
+def written_where_held(executor: Executor, commit: PendingStep | None) -> DualSource:
     """Give what writes A of an executor, with `commit` applied, from wherever its rows are held."""
 
     def write(writer: DualWriter) -> Sequence[FileEntry]:

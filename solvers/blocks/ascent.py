@@ -31,7 +31,7 @@ from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentOrder
+from topline.solvers.core.requests import AscentRequest
 from topline.solvers.core.rows import RowSource, is_sparse
 from topline.solvers.projections.columns import column_kind, margins_or_empty
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
@@ -92,7 +92,7 @@ class BlockAscent:
         self.norms, self.along = np.full(len(y), -1.0), np.zeros(len(y))
         self._direction = np.zeros(problem.d)
 
-    def keep_apart(self, order: AscentOrder) -> tuple[Float64Array, float]:
+    def keep_apart(self, order: AscentRequest) -> tuple[Float64Array, float]:
         """Give the direction that an order keeps apart, and by how much it shrinks squares along it."""
         shared = order.shared
         u = np.zeros(self.problem.d) if shared is None else shared.u
@@ -101,7 +101,7 @@ class BlockAscent:
             self.norms[:] = -1.0
         return self._direction, 0.0 if shared is None else 1.0 - shared.kappa
 
-    def run(self, order: AscentOrder, A: DualStore, delta: DualStore) -> BlockStats:
+    def run(self, order: AscentRequest, A: DualStore, delta: DualStore) -> BlockStats:
         """Write to `delta` (rows, m) the change of A (rows, m) that the sweeps find, and sum it.
 
         The result depends on the order and on A alone.
@@ -155,7 +155,7 @@ def _stages(work: Work, held: HeldRows, first: float, sweeps: int) -> None:
 class Work:
     """What the sweeps of one order share: the weights as they move, and which rows move."""
 
-    def __init__(self, block: BlockAscent, order: AscentOrder, duals: DualWindow) -> None:
+    def __init__(self, block: BlockAscent, order: AscentRequest, duals: DualWindow) -> None:
         self.block, self.duals = block, duals
         self.random = np.random.default_rng((order.seed, order.round, block.index))
         self.scale = block.problem.scale * order.spread

@@ -15,17 +15,17 @@ from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import (
-    AdoptOrder,
-    AscentOrder,
-    ColumnOrder,
-    Commit,
-    EvaluateOrder,
-    LossesOrder,
-    OracleOrder,
-    Order,
-    RebuildOrder,
-    SdcaOrder,
-    SelectedOrder,
+    AscentRequest,
+    ColumnRequest,
+    DualsFromPrimalRequest,
+    EvaluateRequest,
+    LossesRequest,
+    OracleRequest,
+    PendingStep,
+    RebuildRequest,
+    Request,
+    SdcaRequest,
+    SelectedRowsRequest,
 )
 from topline.solvers.core.rows import RowSource, compute_dtype, is_sparse
 from topline.solvers.core.tiles import Scratch, TileReader
@@ -83,7 +83,7 @@ class Block:
             cuts = [0, *(stop for _, _, stop in self._tiles.bounds())]
             self._duals = BlockDuals(problem, self._y, self._weights, self._dtype, cuts, dual_bytes)
 
-    def run(self, order: Order) -> BlockStats:
+    def run(self, order: Request) -> BlockStats:
         """Carry out an order; the same order again gives the same sums and changes nothing more.
 
         Raises NonFiniteError naming the rows where features are NaN or infinite, StateLostError where a
@@ -92,23 +92,23 @@ class Block:
         # Overflow shows in the sums, which the coordinator checks.
         with np.errstate(over="ignore", invalid="ignore"):
             match order:
-                case OracleOrder():
+                case OracleRequest():
                     return self._find_vertex(order)
-                case AscentOrder() | SdcaOrder() | ColumnOrder():
+                case AscentRequest() | SdcaRequest() | ColumnRequest():
                     return self._find_change(order)
-                case EvaluateOrder():
+                case EvaluateRequest():
                     return self._evaluate(order)
-                case RebuildOrder():
+                case RebuildRequest():
                     return self._rebuild(order)
-                case AdoptOrder():
+                case DualsFromPrimalRequest():
                     return adopted(self.problem, self._tiles, self._kept_duals(), order)
-                case LossesOrder():
+                case LossesRequest():
                     return self._selection.largest(order)
-                case SelectedOrder():
+                case SelectedRowsRequest():
                     return self._selection.vertices(order)
 
     def duals(
-        self, commit: Commit | None = None, start: int | None = None, stop: int | None = None
+        self, commit: PendingStep | None = None, start: int | None = None, stop: int | None = None
     ) -> FloatArray:
         """Give the rows [start, stop) of A, by their numbers in the problem, after applying `commit` once.
 
@@ -123,7 +123,7 @@ class Block:
         self._kept_duals().load_counted(start - self.start, rows)
         self._column_atoms = None
 
-    def settle(self, commit: Commit | None) -> None:
+    def settle(self, commit: PendingStep | None) -> None:
         """Take A for what it is after `commit`: applied where its change waits, however far orders had come.
 
         Every row is feasible before, after and between rounds, so that A is a state to go on from.
@@ -136,7 +136,7 @@ class Block:
         self._duals = other._kept_duals()
         self._column_atoms = None
 
-    def _find_vertex(self, order: OracleOrder) -> BlockStats:
+    def _find_vertex(self, order: OracleRequest) -> BlockStats:
         """Sum the vertex u_i at s_i + gamma alpha_i (Tajima et al., eq. 2.25 with the sign of C.24)."""
         clock = Clock()
         dtype = _FLOAT64 if order.exact else self._dtype
@@ -174,20 +174,20 @@ class Block:
             seconds_kernels=clock.kernels,
         )
 
-    def _find_change(self, order: AscentOrder | SdcaOrder | ColumnOrder) -> BlockStats:
+    def _find_change(self, order: AscentRequest | SdcaRequest | ColumnRequest) -> BlockStats:
         """Find a change of A row by row; it waits for its commit."""
         duals = self._committed(order.commit)
-        if order.exact or isinstance(order, ColumnOrder):
+        if order.exact or isinstance(order, ColumnRequest):
             duals.widen()
         rows = self.problem, self._X, self._y, self._weights, self.index, self._dtype
         match order:
-            case AscentOrder():
+            case AscentRequest():
                 self._ascent = self._ascent or BlockAscent(*rows)
                 stats = self._ascent.run(order, duals.A, duals.change())
-            case SdcaOrder():
+            case SdcaRequest():
                 self._sdca = self._sdca or BlockSdca(*rows)
                 stats = self._sdca.run(order, *duals.whole("sdca"))
-            case ColumnOrder():
+            case ColumnRequest():
                 A, change = duals.whole("Frank-Wolfe over the columns")
                 self._column_atoms = self._column_atoms or BlockColumnAtoms(
                     self.problem, self._tiles, self._y, self._weights, A, self._dtype, order.commit
@@ -196,7 +196,7 @@ class Block:
         duals.changed(order.round)
         return stats
 
-    def _evaluate(self, order: EvaluateOrder) -> BlockStats:
+    def _evaluate(self, order: EvaluateRequest) -> BlockStats:
         clock = Clock()
         dtype = _FLOAT64 if order.exact else self._dtype
         W = np.ascontiguousarray(order.W, dtype=dtype)
@@ -237,7 +237,7 @@ class Block:
             seconds_kernels=clock.kernels,
         )
 
-    def _rebuild(self, order: RebuildOrder) -> BlockStats:
+    def _rebuild(self, order: RebuildRequest) -> BlockStats:
         """Sum what W, b and aa of eq. 2 and 3 are made of."""
         clock = Clock()
         duals = self._kept_duals()
@@ -263,7 +263,7 @@ class Block:
             seconds_kernels=clock.kernels,
         )
 
-    def _committed(self, commit: Commit | None) -> BlockDuals:
+    def _committed(self, commit: PendingStep | None) -> BlockDuals:
         """Give the duals with `commit` applied to every row."""
         duals = self._kept_duals()
         duals.commit(commit)

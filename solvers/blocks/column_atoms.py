@@ -23,7 +23,7 @@ from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import ColumnOrder, Commit
+from topline.solvers.core.requests import ColumnRequest, PendingStep
 from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.core.tiles import Scratch, TileReader
 from topline.solvers.errors import StateLostError
@@ -54,7 +54,7 @@ class BlockColumnAtoms:
         weights: Float64Array,
         A: FloatArray,
         dtype: np.dtype[Any],
-        commit: Commit | None = None,
+        commit: PendingStep | None = None,
     ) -> None:
         self.problem = problem
         self._tiles, self._y, self._weights, self._dtype = tiles, y, weights, dtype
@@ -64,11 +64,11 @@ class BlockColumnAtoms:
         self._pending = _NEVER
         self._committed = _NEVER if commit is None else commit.round
 
-    def run(self, order: ColumnOrder, A: FloatArray, change: FloatArray) -> BlockStats:
+    def run(self, order: ColumnRequest, A: FloatArray, change: FloatArray) -> BlockStats:
         """Write to `change` (rows, m) the directions of the rows of A (rows, m), and sum them.
 
         A has been given the commit of the order; the sets are given it here, once.  `loss` in the answer is
-        the true one, as in that to an EvaluateOrder.
+        the true one, as in that to an EvaluateRequest.
         """
         self._commit(order.commit)
         clock = Clock()
@@ -119,12 +119,12 @@ class BlockColumnAtoms:
             seconds_kernels=clock.kernels,
         )
 
-    def _bends(self, rows: slice, order: ColumnOrder) -> Float64Array:
+    def _bends(self, rows: slice, order: ColumnRequest) -> Float64Array:
         """Give the curvature of the dual along the scores of some rows, each alone, over the length."""
         scale = self.problem.scale / order.length
         return np.asarray(scale * self._weights[rows] * self._norms[rows])
 
-    def _commit(self, commit: Commit | None) -> None:
+    def _commit(self, commit: PendingStep | None) -> None:
         """Take the step of an earlier round in the sets, once."""
         if commit is None or commit.round == self._committed:
             return

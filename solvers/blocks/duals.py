@@ -10,7 +10,7 @@ import numpy as np
 from topline.solvers.blocks.jit import commit_rows, lift_scores, sum_of_squares
 from topline.solvers.core.dual_rows import ByteBudget, DualStore, make_store
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import Commit
+from topline.solvers.core.requests import PendingStep
 from topline.solvers.errors import StateLostError, UnsupportedCombinationError
 from topline.solvers.projections import column_kind, margins_or_empty, nearest_rows
 from topline.solvers.projections.gradients import conjugate_sum
@@ -79,13 +79,13 @@ class BlockDuals:
         if gamma > 0:
             lift_scores(scores, A, self._y[rows], gamma, gamma_own)
 
-    def commit(self, commit: Commit | None) -> None:
+    def commit(self, commit: PendingStep | None) -> None:
         """Apply a commit to all rows, once."""
         for tile, (start, stop) in enumerate(pairwise(self._cuts)):
             if commit is not None and self._committed[tile] != commit.round:
                 self.committed(tile, start, stop, commit)
 
-    def committed(self, tile: int, start: int, stop: int, commit: Commit | None) -> FloatArray:
+    def committed(self, tile: int, start: int, stop: int, commit: PendingStep | None) -> FloatArray:
         """Give the rows [start, stop) of A, those of one tile, after applying a commit to them, once."""
         A = self.A.read(start, stop)
         if commit is None or self._committed[tile] == commit.round:
@@ -108,7 +108,7 @@ class BlockDuals:
         self._committed[tile] = commit.round
         return A
 
-    def settle(self, commit: Commit | None) -> None:
+    def settle(self, commit: PendingStep | None) -> None:
         """Apply a commit where its change waits; what A is then counts as having it, and no change waits."""
         for tile, (start, stop) in enumerate(pairwise(self._cuts)):
             if commit is not None and self._pending[tile] == commit.round:

@@ -9,14 +9,16 @@ from topline.solvers.blocks.vertices import DenseVertices
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AdoptOrder
+from topline.solvers.core.requests import DualsFromPrimalRequest
 from topline.solvers.core.tiles import Scratch, TileReader
 from topline.solvers.losses import ranking
 
 _FLOAT64 = np.dtype(np.float64)
 
 
-def adopted(problem: Problem, tiles: TileReader, duals: BlockDuals, order: AdoptOrder) -> BlockStats:
+def adopted(
+    problem: Problem, tiles: TileReader, duals: BlockDuals, order: DualsFromPrimalRequest
+) -> BlockStats:
     """Make minus the gradients at W the dual rows of a block, and sum what W, b and aa are made of."""
     clock = Clock()
     scratch = Scratch(tiles.rows, problem.m, _FLOAT64)

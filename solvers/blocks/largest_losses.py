@@ -12,7 +12,7 @@ from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.read_ahead import stored_slabs
-from topline.solvers.core.requests import LossesOrder, SelectedOrder
+from topline.solvers.core.requests import LossesRequest, SelectedRowsRequest
 from topline.solvers.core.risks import LargestLosses, SelectedRows
 from topline.solvers.core.rows import Rows, RowSource, as_rows, slab_bounds
 from topline.solvers.core.tiles import Scratch, TileReader
@@ -35,7 +35,7 @@ class BlockSelection:
         self._problem, self._X, self._y, self._tiles = problem, X, y, tiles
         self._start, self._dtype = start, dtype
 
-    def largest(self, order: LossesOrder) -> BlockStats:
+    def largest(self, order: LossesRequest) -> BlockStats:
         """Give the largest losses Phi_gamma at W, and the sum of all."""
         clock, dtype = Clock(), self._precision(order.exact)
         W = np.ascontiguousarray(order.W, dtype=dtype)
@@ -57,7 +57,7 @@ class BlockSelection:
             seconds_kernels=clock.kernels,
         )
 
-    def vertices(self, order: SelectedOrder) -> BlockStats:
+    def vertices(self, order: SelectedRowsRequest) -> BlockStats:
         """Sum the vertices at W of the rows that are selected, each times its weight; read no others."""
         clock, dtype, problem = Clock(), self._precision(order.exact), self._problem
         W = np.ascontiguousarray(order.W, dtype=dtype)

@@ -16,7 +16,7 @@ from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.read_ahead import stored_slabs
-from topline.solvers.core.requests import SdcaOrder
+from topline.solvers.core.requests import SdcaRequest
 from topline.solvers.core.rows import Rows, RowSource, as_rows, held_in_memory, is_sparse, slab_bounds
 from topline.solvers.projections.columns import column_kind, column_update_two, margins_or_empty
 from topline.solvers.projections.workspace import column_workspace
@@ -53,7 +53,7 @@ class BlockSdca:
         self._loss = column_kind(form), form.rho, margins_or_empty(form)
         self._slabs = [(0, len(y))] if held_in_memory(X) else list(slab_bounds(X, _GATHERED_ROWS))
 
-    def run(self, order: SdcaOrder, A: FloatArray, delta: FloatArray) -> BlockStats:
+    def run(self, order: SdcaRequest, A: FloatArray, delta: FloatArray) -> BlockStats:
         """Write to `delta` (rows, m) the change of A (rows, m) that one pass finds, and sum it.
 
         The order of slabs, and of the rows in one, is random; the result depends on the order and on A alone.

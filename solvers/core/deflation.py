@@ -39,7 +39,7 @@ _LEAST_MEAN = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class SharedDirection:
+class DeflatedDirection:
     """A unit vector u (d,) along which examples are shrunk by sqrt(kappa), 0 < kappa < 1.
 
     With M = I - (1 - sqrt(kappa)) u u^T the shrunk examples are X M.
@@ -77,15 +77,15 @@ def without() -> dict[str, Float64Array]:
     return {_KAPPA: np.ones(1)}
 
 
-def remembered(memory: Mapping[str, Float64Array]) -> SharedDirection | None:
+def remembered(memory: Mapping[str, Float64Array]) -> DeflatedDirection | None:
     """Give the direction that a state remembers."""
     if _DIRECTION not in memory:
         return None
-    return SharedDirection(memory[_DIRECTION], float(memory[_KAPPA][0]))
+    return DeflatedDirection(memory[_DIRECTION], float(memory[_KAPPA][0]))
 
 
 def drawn_to_point(
-    direction: SharedDirection, W: Float64Array, memory: Mapping[str, Float64Array]
+    direction: DeflatedDirection, W: Float64Array, memory: Mapping[str, Float64Array]
 ) -> tuple[Float64Array, dict[str, Float64Array]]:
     """Give the weights that blocks start from at W = W(A) (d, m), and the memory with p moved on."""
     v = direction.u @ W

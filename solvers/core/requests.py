@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from topline.solvers.core.deflation import SharedDirection
+from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.risks import SelectedRows
 from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True)
-class Commit:
+class PendingStep:
     """The step that the coordinator took in `round`: A <- shrink * ((1 - step) A + step U).
 
-    U is what the block found in that round: a vertex, or A + dA for an AscentOrder.  A block applies it at
+    U is what the block found in that round: a vertex, or A + dA for an AscentRequest.  A block applies it at
     the start of a later order, once: the round number tells it whether it has already done so.
     """
 
@@ -27,7 +27,7 @@ class Commit:
 
 
 @dataclass(frozen=True, eq=False)
-class OracleOrder:
+class OracleRequest:
     """Find the Frank-Wolfe vertex U at W (d, m), after applying `commit`.
 
     Attributes
@@ -40,13 +40,13 @@ class OracleOrder:
 
     round: int
     W: Float64Array
-    commit: Commit | None = None
+    commit: PendingStep | None = None
     envelope: bool = False
     exact: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class AscentOrder:
+class AscentRequest:
     """Find a change dA of A that raises the dual, by sweeps of exact column updates that start at W (d, m).
 
     Attributes
@@ -62,16 +62,16 @@ class AscentOrder:
 
     round: int
     W: Float64Array
-    commit: Commit | None = None
+    commit: PendingStep | None = None
     sweeps: int = 1
     spread: float = 1.0
     seed: int = 0
     exact: bool = False
-    shared: SharedDirection | None = None
+    shared: DeflatedDirection | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class SdcaOrder:
+class SdcaRequest:
     """Find a change dA of A that raises the dual, by one plain pass of exact column updates from W (d, m).
 
     The attributes are those of the other orders.
@@ -79,14 +79,14 @@ class SdcaOrder:
 
     round: int
     W: Float64Array
-    commit: Commit | None = None
+    commit: PendingStep | None = None
     spread: float = 1.0
     seed: int = 0
     exact: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnOrder:
+class ColumnRequest:
     """Find a direction dA of A inside the active sets of the examples, at W (d, m), after applying `commit`.
 
     Attributes
@@ -99,14 +99,14 @@ class ColumnOrder:
 
     round: int
     W: Float64Array
-    commit: Commit | None = None
+    commit: PendingStep | None = None
     pairwise: bool = False
     length: float = 1.0
     exact: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class EvaluateOrder:
+class EvaluateRequest:
     """Sum the losses at W (d, m), after applying `commit`; U and A stay as they are.
 
     Products are in float64 where `exact`, else in the precision of the features.  Where `total`, the product
@@ -114,27 +114,27 @@ class EvaluateOrder:
     """
 
     W: Float64Array
-    commit: Commit | None = None
+    commit: PendingStep | None = None
     exact: bool = True
     total: bool = False
 
 
 @dataclass(frozen=True)
-class RebuildOrder:
+class RebuildRequest:
     """Sum x_i alpha_i^T, b(alpha_i) and |alpha_i|^2 from the stored A with float64 products.
 
     Where `exact`, A is in float64 from then on, with every row inside its domain to that precision.  Where
     `inside`, every row is put at the nearest point of its domain first: A may come from anywhere.
     """
 
-    commit: Commit | None = None
+    commit: PendingStep | None = None
     exact: bool = False
     inside: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class AdoptOrder:
-    """Set A to -grad Phi_gamma at the scores of W (d, m), in float64, and sum it as a RebuildOrder does.
+class DualsFromPrimalRequest:
+    """Set A to -grad Phi_gamma at the scores of W (d, m), in float64, and sum it as a RebuildRequest does.
 
     The sum of the losses Phi_gamma comes along.  Only for a problem that is smooth.
     """
@@ -143,7 +143,7 @@ class AdoptOrder:
 
 
 @dataclass(frozen=True, eq=False)
-class LossesOrder:
+class LossesRequest:
     """Find the `most` largest losses Phi_gamma at W (d, m), and their rows; `exact` as for other orders."""
 
     W: Float64Array
@@ -152,11 +152,11 @@ class LossesOrder:
 
 
 @dataclass(frozen=True, eq=False)
-class SelectedOrder:
+class SelectedRowsRequest:
     """Find -grad Phi_gamma, or a vertex, at W (d, m) for some rows alone, each of which counts by a weight.
 
     The weights take the place of those that the problem was bound with; A is not looked at.  The answer is
-    that of an OracleOrder with `envelope`, whose `rows` are those that were selected.
+    that of an OracleRequest with `envelope`, whose `rows` are those that were selected.
     """
 
     W: Float64Array
@@ -165,14 +165,14 @@ class SelectedOrder:
 
 
 #: Everything that `Block.run` understands.
-Order: TypeAlias = (
-    OracleOrder
-    | AscentOrder
-    | SdcaOrder
-    | ColumnOrder
-    | EvaluateOrder
-    | RebuildOrder
-    | AdoptOrder
-    | LossesOrder
-    | SelectedOrder
+Request: TypeAlias = (
+    OracleRequest
+    | AscentRequest
+    | SdcaRequest
+    | ColumnRequest
+    | EvaluateRequest
+    | RebuildRequest
+    | DualsFromPrimalRequest
+    | LossesRequest
+    | SelectedRowsRequest
 )

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import Commit
+from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.stopping import Status
 from topline.solvers.core.traffic import WorkerActivity
@@ -54,7 +54,7 @@ class SolverState:
     best_primal: float = math.inf
     best_dual: float = -math.inf
     exact: bool = False
-    commit: Commit | None = None
+    commit: PendingStep | None = None
     memory: Mapping[str, Float64Array] = field(default_factory=dict)
     problem_key: str = ""
 

@@ -15,7 +15,7 @@ from threadpoolctl import ThreadpoolController
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import Commit, Order
+from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowRange, RowSource
 from topline.solvers.core.traffic import MemoryGauge, ThreadActivity, Traffic, counted
 from topline.solvers.errors import InvalidProblemError, StateLostError
@@ -69,16 +69,16 @@ class Executor(Protocol):
         """
         ...
 
-    def run(self, order: Order) -> BlockStats:
+    def run(self, order: Request) -> BlockStats:
         """Run an order on every block and give the sum."""
         ...
 
-    def duals(self, commit: Commit | None = None) -> Iterator[DualRows]:
+    def duals(self, commit: PendingStep | None = None) -> Iterator[DualRows]:
         """Yield A in row order, a run of rows after the other, after applying `commit` once."""
         ...
 
     def map_duals(
-        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: Commit | None = None
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: PendingStep | None = None
     ) -> list[T]:
         """Give A to calls of `visit` where it is held, at the same time, and join their answers.
 
@@ -170,7 +170,7 @@ class SerialExecutor:
             for i, (start, stop) in enumerate(pairwise(bounds))
         ]
 
-    def run(self, order: Order) -> BlockStats:
+    def run(self, order: Request) -> BlockStats:
         """Run an order on every block and give the sum.
 
         BLAS keeps to one thread, so that sums do not depend on the machine and workers do not fight.
@@ -182,12 +182,12 @@ class SerialExecutor:
                 merger.add(leaf(block.index), stats)
         return merger.total()
 
-    def duals(self, commit: Commit | None = None) -> Iterator[DualRows]:
+    def duals(self, commit: PendingStep | None = None) -> Iterator[DualRows]:
         """Yield A block by block, a run of rows after the other, after applying `commit` once."""
         return dual_rows(self._blocks, commit)
 
     def map_duals(
-        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: Commit | None = None
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: PendingStep | None = None
     ) -> list[T]:
         """Give A to `visit`, block by block."""
         return list(visit(self.duals(commit)))
@@ -221,10 +221,10 @@ class SerialExecutor:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _results(self, order: Order) -> Iterator[BlockStats]:
+    def _results(self, order: Request) -> Iterator[BlockStats]:
         return (self._run_block(block, order) for block in self._blocks)
 
-    def _run_block(self, block: Block, order: Order) -> BlockStats:
+    def _run_block(self, block: Block, order: Request) -> BlockStats:
         began = time.perf_counter()
         stats = block.run(order)
         self._activity.worked(block.stop - block.start, began)
@@ -260,7 +260,7 @@ class ThreadExecutor(SerialExecutor):
         return self._workers
 
     def map_duals(
-        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: Commit | None = None
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: PendingStep | None = None
     ) -> list[T]:
         """Give A to calls of `visit`, on every thread the rows of consecutive blocks."""
         return visit_on_threads(self._pool, self._workers, self._blocks, visit, commit)
@@ -270,7 +270,7 @@ class ThreadExecutor(SerialExecutor):
         super().close()
         self._pool.shutdown()
 
-    def _results(self, order: Order) -> Iterator[BlockStats]:
+    def _results(self, order: Request) -> Iterator[BlockStats]:
         futures = [self._pool.submit(self._run_block, block, order) for block in self._blocks]
         try:
             for future in futures:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.dual_rows import row_runs
-from topline.solvers.core.requests import Commit
+from topline.solvers.core.requests import PendingStep
 
 if TYPE_CHECKING:
     from topline.solvers.executors.local import DualRows
@@ -30,7 +30,7 @@ class StoredDuals(Protocol):
         ...
 
 
-def dual_rows(blocks: Iterable[Block], commit: Commit | None) -> Iterator[DualRows]:
+def dual_rows(blocks: Iterable[Block], commit: PendingStep | None) -> Iterator[DualRows]:
     """Yield A of some blocks, after applying `commit` where that has not been done."""
     for block in blocks:
         for start, stop in row_runs(block.start, block.stop, block.problem.m):
@@ -42,7 +42,7 @@ def visit_on_threads(
     threads: int,
     blocks: Sequence[Block],
     visit: Callable[[Iterator[DualRows]], Sequence[T]],
-    commit: Commit | None,
+    commit: PendingStep | None,
 ) -> list[T]:
     """Give the dual rows of the blocks to `visit`, a run of blocks to each thread, and join the answers."""
     threads = max(1, min(threads, len(blocks)))

@@ -1,7 +1,7 @@
 """An executor that answers for the average top-k risk what others answer for the mean.
 
 At W it asks the blocks for the k largest losses of all, and then for the vertices of those rows, each with
-the weight w_i = n p_i (`topline.solvers.core.risks`).  The answer has the sums of an OracleOrder, and its
+the weight w_i = n p_i (`topline.solvers.core.risks`).  The answer has the sums of an OracleRequest, and its
 loss is n times the risk: the methods' arithmetic stays as it is.  The rows are named to the blocks, which
 choose nothing, so that p is feasible whatever rounding does to a loss that is computed again, on another
 machine perhaps.
@@ -15,12 +15,12 @@ from dataclasses import replace
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import (
-    Commit,
-    EvaluateOrder,
-    LossesOrder,
-    OracleOrder,
-    Order,
-    SelectedOrder,
+    EvaluateRequest,
+    LossesRequest,
+    OracleRequest,
+    PendingStep,
+    Request,
+    SelectedRowsRequest,
 )
 from topline.solvers.core.risks import AverageTopK, LargestLosses
 from topline.solvers.core.rows import RowSource
@@ -70,23 +70,23 @@ class TopLossExecutor:
         self._executor.bind(problem, X, y, keep_duals=keep_duals, weights=weights)
         self._n = problem.n
 
-    def run(self, order: Order) -> BlockStats:
+    def run(self, order: Request) -> BlockStats:
         """Run an order at W on the rows of the largest losses, any other as it is."""
         match order:
-            case OracleOrder():
+            case OracleRequest():
                 return self._find_vertex(order)
-            case EvaluateOrder():
-                stats = self._executor.run(LossesOrder(order.W, self._risk.rows, order.exact))
+            case EvaluateRequest():
+                stats = self._executor.run(LossesRequest(order.W, self._risk.rows, order.exact))
                 return self._with_risk(stats, stats)
             case _:
                 return self._executor.run(order)
 
-    def duals(self, commit: Commit | None = None) -> Iterator[DualRows]:
+    def duals(self, commit: PendingStep | None = None) -> Iterator[DualRows]:
         """As the executor."""
         return self._executor.duals(commit)
 
     def map_duals(
-        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: Commit | None = None
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: PendingStep | None = None
     ) -> list[T]:
         """As the executor."""
         return self._executor.map_duals(visit, commit)
@@ -103,10 +103,10 @@ class TopLossExecutor:
         """Close the executor."""
         self._executor.close()
 
-    def _find_vertex(self, order: OracleOrder) -> BlockStats:
-        found = self._executor.run(LossesOrder(order.W, self._risk.rows, order.exact))
+    def _find_vertex(self, order: OracleRequest) -> BlockStats:
+        found = self._executor.run(LossesRequest(order.W, self._risk.rows, order.exact))
         rows = self._risk.selected(self._largest(found), self._n)
-        stats = self._executor.run(SelectedOrder(order.W, rows, order.exact))
+        stats = self._executor.run(SelectedRowsRequest(order.W, rows, order.exact))
         if stats.rows != len(rows):
             raise StateLostError(
                 f"the vertex covers {stats.rows} of the {len(rows)} rows that were selected; run it again"

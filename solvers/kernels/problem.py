@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.core.problem import Problem, inner, relative_gap
-from topline.solvers.core.requests import EvaluateOrder, RebuildOrder
+from topline.solvers.core.requests import EvaluateRequest, RebuildRequest
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.rows import RowSource, is_sparse
 from topline.solvers.core.state import SolveResult
@@ -176,7 +176,7 @@ def _certified(
         executor.bind(wide, columns, labels, keep_duals=False, weights=weights)
         risk = problem.risk
         run = TopLossExecutor(executor, wide, risk).run if isinstance(risk, AverageTopK) else executor.run
-        loss = run(EvaluateOrder(C)).loss / problem.n
+        loss = run(EvaluateRequest(C)).loss / problem.n
     primal = 0.5 * problem.lam * inner(C, columns[features.pivots] @ C) + loss
     dual = result.dual - _loss_of_dual(features, problem, weights)
     return {"expansion": expansion, **_values(primal, dual, primal - dual, result.b)}
@@ -191,8 +191,8 @@ def values_on_matrix(
     with SerialExecutor() as executor:
         executor.bind(replace(problem, d=n), K, labels, keep_duals=True, weights=weights)
         executor.load_duals([(0, n, kept)])
-        stats = executor.run(EvaluateOrder(problem.scale * kept))
-        sums = executor.run(RebuildOrder())
+        stats = executor.run(EvaluateRequest(problem.scale * kept))
+        sums = executor.run(RebuildRequest())
     if sums.product is None:
         raise StateLostError("the kernel matrix gave no product with A; run it again")
     norm = problem.scale**2 * inner(kept, sums.product)

@@ -18,7 +18,7 @@ from typing import ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import OracleOrder
+from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors.local import Executor
 from topline.solvers.methods.atoms import Atoms
@@ -117,7 +117,7 @@ class AtomFrankWolfe:
         """Measure W, and find the vertex on the way."""
         ranked = problem.form.sparse_vertices and problem.smoothing == 0 and problem.mean_risk
         state = state if ranked else replace(state, exact=True)
-        stats = run(OracleOrder(round=state.round, W=state.W, envelope=True, exact=state.exact))
+        stats = run(OracleRequest(round=state.round, W=state.W, envelope=True, exact=state.exact))
         loss = stats.loss / problem.n
         primal = problem.primal(state.W, loss)
         dual = problem.dual(state.W, state.b, state.aa)

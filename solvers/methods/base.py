@@ -13,7 +13,7 @@ import numpy as np
 
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import Order
+from topline.solvers.core.requests import Request
 from topline.solvers.core.state import GapKind, SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors.local import Executor
@@ -22,7 +22,7 @@ from topline.solvers.methods.step_rules import Direction
 from topline.solvers.typing import Float64Array
 
 #: Runs an order on every block and gives the sum.
-Runner: TypeAlias = Callable[[Order], BlockStats]
+Runner: TypeAlias = Callable[[Request], BlockStats]
 
 #: Rounding of a sum of many terms, as a share of their size.
 _ROUNDING = 16.0 * float(np.finfo(np.float64).eps)

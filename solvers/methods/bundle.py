@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import EvaluateOrder, OracleOrder
+from topline.solvers.core.requests import EvaluateRequest, OracleRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors.local import Executor
 from topline.solvers.methods.atoms import Atoms
@@ -50,7 +50,7 @@ class Bundle:
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Evaluate P and the vertex at W; the values are those of the best W so far and of the mixture."""
         state = replace(state, exact=True)
-        stats = run(OracleOrder(round=state.round, W=state.W, envelope=True, exact=True))
+        stats = run(OracleRequest(round=state.round, W=state.W, envelope=True, exact=True))
         loss = stats.loss / problem.n
         value = problem.primal(state.W, loss)
         memory = dict(state.memory)
@@ -118,7 +118,7 @@ class Bundle:
         W, mixture = state.memory.get(_BEST, state.W), state.memory.get(_MIXTURE, state.W)
         if not (np.isfinite(W).all() and np.isfinite(mixture).all() and math.isfinite(state.b)):
             return FinalValues(W=W, b=state.b, primal=math.nan, dual=math.nan, lifted_gap=math.nan)
-        stats = executor.run(EvaluateOrder(W))
+        stats = executor.run(EvaluateRequest(W))
         primal, dual = problem.primal(W, stats.loss / problem.n), problem.dual(mixture, state.b, 0.0)
         return checked_order(
             FinalValues(W=W, b=state.b, primal=primal, dual=dual, lifted_gap=primal - dual, W_dual=mixture)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topline.solvers.core.problem import HasGap, Problem
-from topline.solvers.core.requests import EvaluateOrder, RebuildOrder
+from topline.solvers.core.requests import EvaluateRequest, RebuildRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import CertificateError, StateLostError
 from topline.solvers.executors.local import Executor
@@ -47,7 +47,7 @@ def rebuild(
     problem: Problem, executor: Executor, state: SolverState, *, inside: bool = False
 ) -> tuple[Float64Array, float, float]:
     """Give W(A), b and aa of the stored A (eq. 2 and 3 of `core.problem`); put `inside` if asked."""
-    stats = executor.run(RebuildOrder(state.commit, exact=state.exact, inside=inside))
+    stats = executor.run(RebuildRequest(state.commit, exact=state.exact, inside=inside))
     if stats.product is None or stats.rows != problem.n:
         raise StateLostError(f"the rebuilt sum covers {stats.rows} of {problem.n} rows; run it again")
     return problem.scale * stats.product, stats.b_u / problem.n, stats.alpha_sq / problem.n
@@ -63,7 +63,7 @@ def final_values(
     W, b, aa = rebuild(problem, executor, state) if duals_kept else (state.W, state.b, 0.0)
     if not (np.isfinite(W).all() and math.isfinite(b)):
         return FinalValues(W=W, b=b, primal=math.nan, dual=math.nan, lifted_gap=math.nan)
-    stats = executor.run(EvaluateOrder(W, state.commit))
+    stats = executor.run(EvaluateRequest(W, state.commit))
     primal = problem.primal(W, stats.loss / problem.n)
     dual = problem.dual(W, b, aa)
     lifted = problem.lifted_primal(W, aa, stats.lifted_loss / problem.n) - dual

@@ -20,9 +20,9 @@ from typing import ClassVar
 import numpy as np
 
 from topline.solvers.core import deflation as shared_direction
-from topline.solvers.core.deflation import SharedDirection
+from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentOrder, Commit, EvaluateOrder, Order
+from topline.solvers.core.requests import AscentRequest, EvaluateRequest, PendingStep, Request
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors.local import Executor
 from topline.solvers.methods.base import Advance, Measurement, Runner, change_of, rises, stepped
@@ -58,12 +58,12 @@ class DualAscent:
     seed: int = 0
     #: Whether several blocks keep the direction that all examples share apart
     #: (`topline.solvers.core.deflation`).
-    keeps_apart: ClassVar[bool] = True
+    deflates: ClassVar[bool] = True
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W; with smoothing the gap is the true one, for the lifted one closes far more slowly."""
-        looks = self.keeps_apart and self.blocks > 1 and not shared_direction.looked_for(state.memory)
-        stats = run(EvaluateOrder(W=state.W, commit=state.commit, exact=state.exact, total=looks))
+        looks = self.deflates and self.blocks > 1 and not shared_direction.looked_for(state.memory)
+        stats = run(EvaluateRequest(W=state.W, commit=state.commit, exact=state.exact, total=looks))
         aa = stats.alpha_sq / problem.n
         loss = stats.loss / problem.n
         # Where it is no linear function the line search knew only a bound of it.
@@ -102,7 +102,7 @@ class DualAscent:
         after = replace(
             stepped(before, direction, step),
             exact=before.exact or stalled,
-            commit=Commit(round=before.round, step=step),
+            commit=PendingStep(round=before.round, step=step),
             memory=memory if self.blocks == 1 else {**memory, _SPREAD: self._next_spread(before, direction)},
         )
         return Advance(
@@ -115,9 +115,9 @@ class DualAscent:
             passes=math.ceil(stats.visited / problem.n),
         )
 
-    def _order(self, state: SolverState, start: Float64Array, shared: SharedDirection | None) -> Order:
+    def _order(self, state: SolverState, start: Float64Array, shared: DeflatedDirection | None) -> Request:
         """Give the order by which the blocks find their changes, from weights `start` on."""
-        return AscentOrder(
+        return AscentRequest(
             round=state.round,
             W=start,
             commit=state.commit,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.problem import Problem, squared_norm
-from topline.solvers.core.requests import Commit, OracleOrder
+from topline.solvers.core.requests import OracleRequest, PendingStep
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors.local import Executor
@@ -28,7 +28,7 @@ class FrankWolfe:
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W, and find the vertex on the way."""
-        stats = run(OracleOrder(round=state.round, W=state.W, commit=state.commit))
+        stats = run(OracleRequest(round=state.round, W=state.W, commit=state.commit))
         # The blocks know |A|^2 of the A they hold; the recursion for it is only needed between rounds.
         aa = stats.alpha_sq / problem.n
         loss = stats.loss / problem.n
@@ -97,7 +97,7 @@ class FrankWolfe:
             W=shrink * W,
             b=shrink * b,
             aa=shrink * shrink * aa,
-            commit=Commit(round=state.round, step=step, shrink=shrink),
+            commit=PendingStep(round=state.round, step=step, shrink=shrink),
         )
 
 

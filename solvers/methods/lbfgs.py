@@ -21,7 +21,7 @@ import numpy as np
 
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.problem import Problem, inner, squared_norm
-from topline.solvers.core.requests import AdoptOrder, OracleOrder
+from topline.solvers.core.requests import DualsFromPrimalRequest, OracleRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors.local import Executor
 from topline.solvers.methods.base import Advance, Measurement, Runner, product_of
@@ -59,10 +59,10 @@ class Lbfgs:
         memory, passes = dict(state.memory), 1
         if not problem.form.convex and "first" not in memory:
             zero = np.zeros_like(state.W)
-            at_zero = run(OracleOrder(state.round, zero, envelope=True, exact=state.exact))
+            at_zero = run(OracleRequest(state.round, zero, envelope=True, exact=state.exact))
             first = _gradient(problem, zero, at_zero)
             memory["first"], passes = np.array([math.sqrt(squared_norm(first))]), 2
-        stats = run(OracleOrder(state.round, state.W, envelope=True, exact=state.exact))
+        stats = run(OracleRequest(state.round, state.W, envelope=True, exact=state.exact))
         value = problem.primal(state.W, stats.loss / problem.n)
         steepness = squared_norm(_gradient(problem, state.W, stats))
         if _is_best(value, steepness, state):
@@ -134,9 +134,9 @@ class Lbfgs:
         """
         W = state.memory.get("best", state.W)
         if duals_kept:
-            stats = executor.run(AdoptOrder(W))
+            stats = executor.run(DualsFromPrimalRequest(W))
         else:
-            stats = executor.run(OracleOrder(state.round, W, envelope=True, exact=True))
+            stats = executor.run(OracleRequest(state.round, W, envelope=True, exact=True))
         primal = problem.primal(W, stats.loss / problem.n)
         if not problem.form.convex:
             steepness = squared_norm(_gradient(problem, W, stats))

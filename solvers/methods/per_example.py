@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import ColumnOrder, Commit
+from topline.solvers.core.requests import ColumnRequest, PendingStep
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors.local import Executor
 from topline.solvers.methods.base import Advance, Measurement, Runner, change_of, rises, stepped
@@ -49,7 +49,7 @@ class ColumnFrankWolfe:
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W, and find the directions on the way; with smoothing too the gap is the true one."""
         stats = run(
-            ColumnOrder(
+            ColumnRequest(
                 round=state.round,
                 W=state.W,
                 commit=state.commit,
@@ -83,7 +83,7 @@ class ColumnFrankWolfe:
         after = replace(
             stepped(before, direction, step),
             exact=before.exact or coarse,
-            commit=Commit(round=before.round, step=step),
+            commit=PendingStep(round=before.round, step=step),
             memory={_LENGTH: np.array([_next_length(_length(before), direction)])},
         )
         return Advance(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from topline.solvers.core.deflation import SharedDirection
-from topline.solvers.core.requests import Order, SdcaOrder
+from topline.solvers.core.deflation import DeflatedDirection
+from topline.solvers.core.requests import Request, SdcaRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.dual_ascent import DualAscent
 from topline.solvers.typing import Float64Array
@@ -20,10 +20,10 @@ from topline.solvers.typing import Float64Array
 class Sdca(DualAscent):
     """Dual ascent by one plain pass a round."""
 
-    keeps_apart: ClassVar[bool] = False
+    deflates: ClassVar[bool] = False
 
-    def _order(self, state: SolverState, start: Float64Array, _shared: SharedDirection | None) -> Order:
-        return SdcaOrder(
+    def _order(self, state: SolverState, start: Float64Array, _shared: DeflatedDirection | None) -> Request:
+        return SdcaRequest(
             round=state.round,
             W=start,
             commit=state.commit,

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.history_thinning import KeptRounds
 from topline.solvers.core.problem import Problem, relative_gap
-from topline.solvers.core.requests import Order
+from topline.solvers.core.requests import Request
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.core.stopping import ENDS_AT_ITERATE, Status, StoppingCriteria, check, is_solved
 from topline.solvers.core.traffic import Traffic
@@ -88,7 +88,7 @@ class _Rounds:
         self._target, self._refuted = criteria, False
         self._follows_duals = duals_kept and follows_duals(method)
         self._history: KeptRounds[IterationRecord] = KeptRounds()
-        self._meter = _Meter(executor)
+        self._traffic_timer = _TrafficTimer(executor)
 
     def go_on_after(self, error: DualsReplacedError) -> None:
         """Take up A as it is now, which has every commit applied; the round under way is begun anew."""
@@ -98,15 +98,17 @@ class _Rounds:
 
     def take_one(self) -> Run | None:
         """Take one round; gives the run where it was the last."""
-        problem, desk = self._problem, _Desk(self._executor)
-        measured = self._method.measure(problem, desk.run, self._state)
+        problem, timer = self._problem, _RoundTimer(self._executor)
+        measured = self._method.measure(problem, timer.run, self._state)
         # From an iterate that was found to be worse than it looked the run goes on, however it looks now.
         solved = not self._refuted and is_solved(
             measured.primal, measured.dual, self._target, measured.stationarity
         )
-        advance = stay(measured) if solved else self._method.advance(problem, desk.run, measured)
+        advance = stay(measured) if solved else self._method.advance(problem, timer.run, measured)
         here = time.perf_counter() - self._began
-        record = _record(problem, measured, advance, desk, self._meter.read(), self._seconds_before + here)
+        record = _record(
+            problem, measured, advance, timer, self._traffic_timer.read(), self._seconds_before + here
+        )
         self._history.add(record)
         status = check(record, self._target, seconds=here, moved=advance.moved, solved=solved)
         # An iterate that ends the run by its own merit is kept as it was measured; else the step counts.
@@ -167,7 +169,7 @@ def _confirmed(status: Status, final: FinalValues, criteria: StoppingCriteria) -
     return None if status is Status.SOLVED else status
 
 
-class _Desk:
+class _RoundTimer:
     """Runs the orders of one round and counts the time that they took."""
 
     def __init__(self, executor: Executor) -> None:
@@ -179,7 +181,7 @@ class _Desk:
         """How many blocks run at the same time."""
         return self._executor.workers
 
-    def run(self, order: Order) -> BlockStats:
+    def run(self, order: Request) -> BlockStats:
         """Run an order; what is not products or kernels of a busy worker is waiting."""
         began = time.perf_counter()
         stats = self._executor.run(order)
@@ -190,7 +192,7 @@ class _Desk:
         return stats
 
 
-class _Meter:
+class _TrafficTimer:
     """Reads what the executor counted from one record to the next."""
 
     def __init__(self, executor: Executor) -> None:
@@ -211,7 +213,12 @@ def _go_on(callbacks: Sequence[Callback], record: IterationRecord, state: Solver
 
 
 def _record(
-    problem: Problem, measured: Measurement, advance: Advance, desk: _Desk, moved: Traffic, seconds: float
+    problem: Problem,
+    measured: Measurement,
+    advance: Advance,
+    timer: _RoundTimer,
+    moved: Traffic,
+    seconds: float,
 ) -> IterationRecord:
     gap = measured.primal - measured.dual
     return IterationRecord(
@@ -225,14 +232,14 @@ def _record(
         gap_kind=measured.gap_kind,
         step=advance.step,
         active=advance.active / problem.n,
-        seconds_products=desk.products,
-        seconds_kernels=desk.kernels,
-        seconds_waiting=desk.waiting,
+        seconds_products=timer.products,
+        seconds_kernels=timer.kernels,
+        seconds_waiting=timer.waiting,
         bytes_sent=moved.bytes_sent,
         bytes_received=moved.bytes_received,
         bytes_read=moved.bytes_read,
         memory_bytes=moved.memory_bytes,
-        workers=desk.workers,
+        workers=timer.workers,
         activity=moved.workers,
         stationarity=measured.stationarity,
     )

@@ -32,7 +32,7 @@ def rectified(n, d, m, seed=0):
 
 def rounds_to_gap(X, y, C, blocks, most, *, apart=True, method="dual_ascent"):
     """Give (rounds, passes, relative gap) of a solve; it has not got there where the gap exceeds TOL."""
-    with patch.object(DualAscent, "keeps_apart", apart), SerialExecutor(blocks=blocks) as executor:
+    with patch.object(DualAscent, "deflates", apart), SerialExecutor(blocks=blocks) as executor:
         result = solve(
             X, y, TopKHinge(5), 1.0 / (C * len(y)), method=method, tol=TOL, max_passes=most, executor=executor
         )

@@ -32,7 +32,7 @@ from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.block_stats import BlockStats, leaf, tree_total
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import Commit, Order
+from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.executors.local import DualRows, Executor, SerialExecutor, ThreadExecutor, block_bounds
@@ -91,14 +91,14 @@ class PlainProcesses:
         for pipe in self._pipes:
             pipe.recv()
 
-    def run(self, order: Order) -> BlockStats:
+    def run(self, order: Request) -> BlockStats:
         """Run an order on every block and give the sum."""
         for pipe in self._pipes:
             pipe.send(order)
         parts = [(leaf(index), pipe.recv()) for index, pipe in enumerate(self._pipes)]
         return tree_total(parts, self.blocks)
 
-    def duals(self, commit: Commit | None = None) -> Iterator[DualRows]:
+    def duals(self, commit: PendingStep | None = None) -> Iterator[DualRows]:
         """Nothing here asks for A."""
         raise NotImplementedError
 

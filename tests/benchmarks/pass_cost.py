@@ -1,10 +1,10 @@
 """What a pass of dual_ascent costs beside the two bare products in it: python -m tests.benchmarks.pass_cost.
 
 One block in one thread, BLAS too, as by default.  A pass of ascent is n column updates: the seconds of an
-AscentOrder over the rows that it visited, times n.  A pass of measuring is an EvaluateOrder.  After the first
-rounds, which move nearly every row, each round is followed by the bare products X W and X^T U of the same
-shapes and type on the same rows, until the run goes over to float64.  The ratio is that of the medians: a
-pass of ascent over both products.
+AscentRequest over the rows that it visited, times n.  A pass of measuring is an EvaluateRequest.  After the
+first rounds, which move nearly every row, each round is followed by the bare products X W and X^T U of the
+same shapes and type on the same rows, until the run goes over to float64.  The ratio is that of the medians:
+a pass of ascent over both products.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from tests.benchmarks.datasets import relu_features
 from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.requests import AscentOrder, Order
+from topline.solvers.core.requests import AscentRequest, Request
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.executors.local import SerialExecutor
 from topline.solvers.losses import MaxHinge
@@ -56,12 +56,12 @@ class TimedExecutor(SerialExecutor):
 
     ascent = evaluate = 0.0
 
-    def run(self, order: Order) -> BlockStats:
+    def run(self, order: Request) -> BlockStats:
         """Run an order and note its seconds a pass."""
         began = time.perf_counter()
         stats = super().run(order)
         spent = time.perf_counter() - began
-        if isinstance(order, AscentOrder):
+        if isinstance(order, AscentRequest):
             self.ascent = spent * stats.rows / max(stats.visited, 1)
         else:
             self.evaluate = spent

@@ -10,12 +10,12 @@ import pytest
 from tests.solvers.problems import M, examples
 from topline import AverageTopK, Problem, SerialExecutor, StateLostError, TopKHinge, solve
 from topline.solvers.core.requests import (
-    Commit,
-    EvaluateOrder,
-    LossesOrder,
-    OracleOrder,
-    RebuildOrder,
-    SelectedOrder,
+    EvaluateRequest,
+    LossesRequest,
+    OracleRequest,
+    PendingStep,
+    RebuildRequest,
+    SelectedRowsRequest,
 )
 from topline.solvers.executors.local import Executor
 
@@ -52,12 +52,12 @@ class ExecutorContract:
 
     def orders(self):
         """Two rounds, a measurement and a rebuild."""
-        first, second = Commit(0, 1.0), Commit(1, 0.25, 0.5)
+        first, second = PendingStep(0, 1.0), PendingStep(1, 0.25, 0.5)
         return [
-            OracleOrder(0, self.weights(0)),
-            OracleOrder(1, self.weights(1), first),
-            EvaluateOrder(self.weights(2), second),
-            RebuildOrder(second),
+            OracleRequest(0, self.weights(0)),
+            OracleRequest(1, self.weights(1), first),
+            EvaluateRequest(self.weights(2), second),
+            RebuildRequest(second),
         ]
 
     def assert_same(self, left, right) -> None:
@@ -123,12 +123,12 @@ class ExecutorContract:
         self.bound(executor)
         for order in self.orders()[:2]:
             executor.run(order)
-        commit = Commit(1, 0.25, 0.5)
+        commit = PendingStep(1, 0.25, 0.5)
         A = self.all_duals(executor, commit)
         np.testing.assert_array_equal(self.all_duals(executor, commit), A)
         assert A.dtype == np.float32
         X, _ = self.data()
-        stats = executor.run(RebuildOrder(commit))
+        stats = executor.run(RebuildRequest(commit))
         np.testing.assert_allclose(stats.product, X.astype(np.float64).T @ A, rtol=1e-12, atol=1e-12)
 
     def test_loaded_duals_are_used(self, executor: Executor) -> None:
@@ -136,7 +136,7 @@ class ExecutorContract:
         A = np.random.default_rng(4).standard_normal((BOUNDS[-1], M)).astype(np.float32)
         executor.load_duals([(0, 20, A[:20]), (20, 75, A[20:])])
         np.testing.assert_array_equal(self.all_duals(executor), A)
-        assert executor.run(RebuildOrder()).alpha_sq == pytest.approx(np.sum(A.astype(np.float64) ** 2))
+        assert executor.run(RebuildRequest()).alpha_sq == pytest.approx(np.sum(A.astype(np.float64) ** 2))
 
     def test_duals_with_a_hole_are_refused(self, executor: Executor) -> None:
         self.bound(executor)
@@ -148,9 +148,9 @@ class ExecutorContract:
 
     def test_a_commit_of_an_unseen_round_is_refused(self, executor: Executor) -> None:
         self.bound(executor)
-        executor.run(OracleOrder(0, self.weights()))
+        executor.run(OracleRequest(0, self.weights()))
         with pytest.raises(StateLostError, match="round 7"):
-            executor.run(OracleOrder(8, self.weights(), Commit(7, 0.5)))
+            executor.run(OracleRequest(8, self.weights(), PendingStep(7, 0.5)))
 
     def test_binding_again_starts_from_zero(self, executor: Executor) -> None:
         self.bound(executor)
@@ -165,9 +165,9 @@ class ExecutorContract:
         found, chosen = [], []
         for each in (executor, serial):
             self.bound(each, smoothing=smoothing, keep_duals=False)
-            found.append(each.run(LossesOrder(self.weights(), 13)))
+            found.append(each.run(LossesRequest(self.weights(), 13)))
             rows = AverageTopK(12.5).selected(found[-1].largest, BOUNDS[-1])
-            chosen.append(each.run(SelectedOrder(self.weights(), rows)))
+            chosen.append(each.run(SelectedRowsRequest(self.weights(), rows)))
         np.testing.assert_array_equal(found[0].largest.rows, found[1].largest.rows)
         np.testing.assert_array_equal(found[0].largest.losses, found[1].largest.losses)
         self.assert_same(*found)

@@ -8,7 +8,7 @@ import numpy as np
 
 from topline import Problem, TopKHinge
 from topline.pipeline.cluster.messages import Span
-from topline.pipeline.cluster.placement import BlockPlaces, Bound
+from topline.pipeline.cluster.placement import BlockPlacement, Bound
 
 
 class Listening:
@@ -30,7 +30,7 @@ def test_who_takes_over_blocks_gets_no_larger_budgets_than_workers_had_at_the_be
     X, y = np.ones((40, 3), dtype=np.float32), np.zeros(40, dtype=np.int32)
     problem = Problem(TopKHinge(1), n=40, d=3, m=4, lam=0.1)
     calls = Listening()
-    places = BlockPlaces(calls, Bound(problem, X, y, None, True, spans, 4000, 8000, 60.0))
+    places = BlockPlacement(calls, Bound(problem, X, y, None, True, spans, 4000, 8000, 60.0))
     places.begin({"a": spans[:2], "b": spans[2:]})
     assert [(p.cache_bytes, p.dual_bytes) for p in calls.placed.values()] == [(2000, 4000)] * 2
     places.move({"a": spans}, ["a"], None, lambda: None)

@@ -18,7 +18,7 @@ from topline.pipeline.cluster.executor import DaskExecutor
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.requests import Order, SelectedOrder
+from topline.solvers.core.requests import Request, SelectedRowsRequest
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
@@ -83,8 +83,8 @@ class KillsBetween(DaskExecutor):
         self.pids = dict(client.run(os.getpid))
         self.choices = 0
 
-    def run(self, order: Order) -> BlockStats:
-        self.choices += isinstance(order, SelectedOrder)
+    def run(self, order: Request) -> BlockStats:
+        self.choices += isinstance(order, SelectedRowsRequest)
         if self.choices == 5 and self.pids:
             os.kill(self.pids[min(self.pids)], signal.SIGKILL)
             self.pids = {}

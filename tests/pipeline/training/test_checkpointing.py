@@ -22,7 +22,7 @@ from topline.pipeline.training.checkpointing import (
     save_state,
     written_where_held,
 )
-from topline.solvers.core.requests import Commit, OracleOrder
+from topline.solvers.core.requests import OracleRequest, PendingStep
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors.local import Executor
 from topline.storage.arrays import dual_parts
@@ -55,7 +55,7 @@ def bound(executor: Executor) -> Executor:
     return executor
 
 
-def saved(place: RunPlace, executor: Executor, round_: int, commit: Commit | None = None) -> Checkpoint:
+def saved(place: RunPlace, executor: Executor, round_: int, commit: PendingStep | None = None) -> Checkpoint:
     save_state(place, SolverState(round=round_, W=W), written_where_held(executor, commit))
     found = find_checkpoint(place)
     assert found is not None
@@ -80,9 +80,9 @@ def test_saving_takes_a_twentieth_of_a_run_at_most() -> None:
 
 def test_every_executor_stores_and_loads_the_same_rows(workers: Client, place: RunPlace) -> None:
     """Each saves in its own cut, with the step that waits applied; each goes on from what another saved."""
-    commit = Commit(0, 0.5)
+    commit = PendingStep(0, 0.5)
     with SerialExecutor(blocks=1) as serial:
-        bound(serial).run(OracleOrder(0, W))
+        bound(serial).run(OracleRequest(0, W))
         (_, _, A), *_ = list(serial.duals(commit))
         assert 0 < np.count_nonzero(A) < A.size
     executors: list[Executor] = [
@@ -91,7 +91,7 @@ def test_every_executor_stores_and_loads_the_same_rows(workers: Client, place: R
         DaskExecutor(workers, blocks=7),
     ]
     for number, executor in enumerate(executors):
-        bound(executor).run(OracleOrder(0, W))
+        bound(executor).run(OracleRequest(0, W))
         found = saved(place, executor, number + 1, commit)
         np.testing.assert_array_equal(found.duals(0, N), A)
         assert len(list(found.dual_blocks())) >= 6

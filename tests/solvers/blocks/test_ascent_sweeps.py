@@ -13,9 +13,9 @@ from topline.solvers.blocks.ascent import BlockAscent, Work
 from topline.solvers.blocks.ascent_changes import project_rows
 from topline.solvers.blocks.ascent_rows import DualWindow
 from topline.solvers.blocks.extrapolation import Extrapolation
-from topline.solvers.core.deflation import SharedDirection
+from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_rows import DenseStore
-from topline.solvers.core.requests import AscentOrder
+from topline.solvers.core.requests import AscentRequest
 from topline.solvers.losses import OneVsAll
 from topline.solvers.projections import column_updates
 from topline.solvers.projections.columns import column_kind, margins_or_empty
@@ -31,7 +31,7 @@ def setting(loss, *, as_sparse=False, smoothing=0.0, shared=None, weights=None, 
     rows = sparse.csr_matrix(X) if as_sparse else X
     block = BlockAscent(problem, rows, y.astype(np.int32), weights, 0, np.dtype(np.float64))
     W = np.zeros((X.shape[1], M)) if start is None else start
-    order = AscentOrder(round=0, W=W, seed=3, shared=shared)
+    order = AscentRequest(round=0, W=W, seed=3, shared=shared)
     A, delta = (DenseStore(len(y), M, np.dtype(np.float64)) for _ in range(2))
     work = Work(block, order, DualWindow(A, delta))
     work.duals.open((0, len(y)))
@@ -72,7 +72,7 @@ def test_a_sweep_is_the_algorithm_written_out(loss, as_sparse, smoothing) -> Non
 def test_a_direction_kept_apart_is_a_sweep_over_shrunk_rows(as_sparse) -> None:
     """The rows are never shrunk in memory; what comes out is what shrunk rows would give."""
     u = np.random.default_rng(2).standard_normal(6)
-    shared = SharedDirection(u / np.linalg.norm(u), kappa=0.2)
+    shared = DeflatedDirection(u / np.linalg.norm(u), kappa=0.2)
     start = 0.2 * np.random.default_rng(1).standard_normal((6, M))
     X, y, problem, work, feed = setting(MaxHinge(), as_sparse=as_sparse, shared=shared, start=start)
     portion = next(iter(feed.shuffled(np.arange(40), work.random)))

@@ -11,9 +11,9 @@ from tests.solvers.problems import LOSSES, M, examples, loss_name
 from topline import Problem, SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge, solve
 from topline.solvers.blocks import ascent, ascent_tiles
 from topline.solvers.blocks.ascent import BlockAscent
-from topline.solvers.core.deflation import SharedDirection
+from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_rows import DenseStore
-from topline.solvers.core.requests import AscentOrder
+from topline.solvers.core.requests import AscentRequest
 
 
 def change(problem, X, y, weights, order, start, monkeypatch, *, by_tiles):
@@ -36,8 +36,8 @@ def test_tiles_change_what_single_rows_change(loss, sweeps, apart, monkeypatch) 
     random = np.random.default_rng(5)
     weights = random.choice([0.0, 0.5, 1.0, 2.0], 60)
     u = np.abs(X.mean(axis=0)) / np.linalg.norm(X.mean(axis=0))
-    shared = SharedDirection(u, 0.4) if apart else None
-    order = AscentOrder(round=1, W=np.zeros((9, M)), sweeps=sweeps, spread=1.5, exact=True, shared=shared)
+    shared = DeflatedDirection(u, 0.4) if apart else None
+    order = AscentRequest(round=1, W=np.zeros((9, M)), sweeps=sweeps, spread=1.5, exact=True, shared=shared)
     arguments = problem, X, y, weights, order, 0.0, monkeypatch
     rows, by_row = change(*arguments, by_tiles=False)
     tiles, by_tile = change(*arguments, by_tiles=True)
@@ -60,7 +60,7 @@ def test_weights_move_by_the_product_of_features_and_changes(classes, monkeypatc
     A, delta = (DenseStore(50, classes, np.dtype(np.float32)) for _ in range(2))
     block = BlockAscent(problem, X, y.astype(np.int32), np.ones(50), 0, np.dtype(np.float32))
     W = random.standard_normal((12, classes))
-    stats = block.run(AscentOrder(round=0, W=W), A, delta)
+    stats = block.run(AscentRequest(round=0, W=W), A, delta)
     share = np.count_nonzero(delta.dense) / delta.dense.size
     assert (share < 1 / 12) == (classes == 60)
     np.testing.assert_allclose(stats.product, X.T.astype(float) @ delta.dense, rtol=1e-5, atol=1e-6)

@@ -25,7 +25,7 @@ from topline import (
 )
 from topline.solvers.blocks import row_sets
 from topline.solvers.blocks.column_atoms import BlockColumnAtoms
-from topline.solvers.core.requests import ColumnOrder, Commit
+from topline.solvers.core.requests import ColumnRequest, PendingStep
 from topline.solvers.core.tiles import TileReader
 from topline.solvers.run import loop as iteration
 
@@ -249,8 +249,8 @@ class TestAnswersThatDoNotDependOnHowItRuns:
         pairwise = method == "fw_pairwise_columns"
         with SerialExecutor(blocks=3) as executor:
             executor.bind(problem, X, y.astype(np.int32), keep_duals=True)
-            stats = executor.run(ColumnOrder(0, W, pairwise=pairwise))
-            second = ColumnOrder(1, W + 0.1, Commit(0, 0.3), pairwise=pairwise, length=0.5)
+            stats = executor.run(ColumnRequest(0, W, pairwise=pairwise))
+            second = ColumnRequest(1, W + 0.1, PendingStep(0, 0.3), pairwise=pairwise, length=0.5)
             once, twice = executor.run(second), executor.run(second)
             np.testing.assert_array_equal(once.product, twice.product)
             assert (once.loss, once.b_u, once.u_sq, once.alpha_sq) == (
@@ -258,7 +258,7 @@ class TestAnswersThatDoNotDependOnHowItRuns:
             )  # fmt: skip
             assert once.alpha_sq == pytest.approx(0.09 * stats.u_sq)
             with pytest.raises(StateLostError, match="round 7"):
-                executor.run(ColumnOrder(8, W, Commit(7, 0.5), pairwise=pairwise))
+                executor.run(ColumnRequest(8, W, PendingStep(7, 0.5), pairwise=pairwise))
 
 
 def sets_of(sets, i, y, rho):
@@ -300,10 +300,10 @@ def test_sets_stay_the_rows_of_A_however_small_they_are(pairwise, places, begin,
     dropped, merged = 0, 0
     for round_ in range(60):
         W = 3.0 * random.standard_normal((X.shape[1], M))
-        block.run(ColumnOrder(round_, W, commit, pairwise, length=10.0), A, change)
+        block.run(ColumnRequest(round_, W, commit, pairwise, length=10.0), A, change)
         step = float(random.choice([0.0, 0.3, 1.0, 1.0]))
         before = block._sets.used.copy()
-        commit = Commit(round_, step)
+        commit = PendingStep(round_, step)
         A += step * change
         block._commit(commit)
         dropped += int((block._sets.used < before).sum())

@@ -25,7 +25,7 @@ def one_signed(n=600, d=24, m=6, seed=3):
 
 
 def rounds_of(X, y, C, monkeypatch, *, apart, **options):
-    monkeypatch.setattr(DualAscent, "keeps_apart", apart)
+    monkeypatch.setattr(DualAscent, "deflates", apart)
     result = solve(X, y, TopKHinge(2), 1.0 / (C * len(y)), max_passes=5000, **options)
     assert result.status is Status.SOLVED
     return len(result.history)

@@ -17,7 +17,7 @@ from tests.solvers.problems import examples
 from topline import MaxHinge, SerialExecutor, ThreadExecutor, TopKHinge, UnsupportedCombinationError, solve
 from topline.solvers.core import dual_rows as dual_rows_module
 from topline.solvers.core.dual_rows import ByteBudget, DenseStore, PackedStore, row_runs
-from topline.solvers.core.requests import SdcaOrder
+from topline.solvers.core.requests import SdcaRequest
 from topline.solvers.core.row_packing import pack, unpack
 from topline.solvers.losses import OneVsAll, Softmax
 
@@ -222,4 +222,4 @@ def test_a_packed_block_refuses_an_order_that_needs_arrays() -> None:
     with SerialExecutor(dual_bytes=0) as executor:
         ExecutorContract().bound(executor)
         with pytest.raises(UnsupportedCombinationError, match="sdca works on dual variables as arrays"):
-            executor.run(SdcaOrder(0, ExecutorContract().weights()))
+            executor.run(SdcaRequest(0, ExecutorContract().weights()))

@@ -37,7 +37,7 @@ from topline import (
     solve,
 )
 from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.requests import LossesOrder, OracleOrder, SelectedOrder
+from topline.solvers.core.requests import LossesRequest, OracleRequest, SelectedRowsRequest
 from topline.solvers.core.risks import LargestLosses
 from topline.solvers.executors.risk import TopLossExecutor
 from topline.solvers.methods import atoms
@@ -110,7 +110,7 @@ def test_every_row_has_its_own_loss(loss, smoothing, dtype) -> None:
     with SerialExecutor(blocks=3) as executor:
         problem = Problem(loss, *X.shape, M, 0.1, smoothing)
         executor.bind(problem, X, y.astype(np.int32), keep_duals=False)
-        found = executor.run(LossesOrder(W, 12, exact=dtype == np.float64)).largest
+        found = executor.run(LossesRequest(W, 12, exact=dtype == np.float64)).largest
     expected = losses_at(X, y, loss, smoothing, W.astype(np.float64))
     np.testing.assert_array_equal(found.rows, np.arange(12))
     np.testing.assert_allclose(found.losses, expected, atol=1e-11 if dtype == np.float64 else 1e-4)
@@ -198,7 +198,7 @@ def test_the_answer_does_not_depend_on_the_blocks(loss, kind) -> None:
         with SerialExecutor(blocks=blocks) as executor:
             results.append(run(X, y, loss, k, tol=1e-4, executor=executor))
             at_top = TopLossExecutor(executor, results[0].problem, AverageTopK(k))
-            answers.append(at_top.run(OracleOrder(0, W, exact=True)))
+            answers.append(at_top.run(OracleRequest(0, W, exact=True)))
     for result, answer in zip(results[1:], answers[1:], strict=True):
         assert result.status is Status.SOLVED
         assert result.primal == pytest.approx(results[0].primal, rel=1e-4)  # both are that near the optimum
@@ -299,8 +299,8 @@ class TestLostRows:
     def test_a_vertex_that_lacks_rows_is_refused(self) -> None:
         class Careless(SerialExecutor):
             def run(self, order):
-                if isinstance(order, SelectedOrder):
-                    order = SelectedOrder(order.W, order.rows.between(0, 5), order.exact)
+                if isinstance(order, SelectedRowsRequest):
+                    order = SelectedRowsRequest(order.W, order.rows.between(0, 5), order.exact)
                 return super().run(order)
 
         X, y = clouds()

@@ -24,7 +24,7 @@ from topline import (
 )
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf, tree_merge, tree_total
-from topline.solvers.core.requests import Commit, OracleOrder
+from topline.solvers.core.requests import OracleRequest, PendingStep
 from topline.solvers.executors.local import Executor, block_bounds
 
 
@@ -77,7 +77,7 @@ def test_after_an_error_no_thread_goes_on() -> None:
     with ThreadExecutor(2, blocks=64) as executor:
         executor.bind(Problem(MaxHinge(), *X.shape, M, 0.1), X, y, keep_duals=True)
         with pytest.raises(NonFiniteError):
-            executor.run(OracleOrder(0, np.zeros((X.shape[1], M))))
+            executor.run(OracleRequest(0, np.zeros((X.shape[1], M))))
         executor.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("topline-block")]
 
@@ -152,13 +152,13 @@ def test_a_block_names_the_rows_of_the_whole_problem() -> None:
     X[[7, 23], 1] = np.inf
     block = Block(2, 100, 140, X, y, Problem(MaxHinge(), 500, 4, M, 0.1), keep_duals=False)
     with pytest.raises(NonFiniteError, match="rows 107, 123 hold NaN or infinity"):
-        block.run(OracleOrder(0, np.zeros((4, M))))
+        block.run(OracleRequest(0, np.zeros((4, M))))
 
 
 def test_a_block_without_duals_says_so() -> None:
     X, y = examples(n=40)
     block = Block(0, 0, 40, X, y, Problem(MaxHinge(), 40, 4, M, 0.1), keep_duals=False)
     with pytest.raises(StateLostError, match="keeps no dual variables"):
-        block.duals(Commit(0, 1.0))
+        block.duals(PendingStep(0, 1.0))
     with pytest.raises(StateLostError, match="keeps no dual variables"):
         block.load_duals(0, np.zeros((40, M)))

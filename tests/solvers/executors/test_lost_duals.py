@@ -9,7 +9,7 @@ from tests.contracts.executor_contract import BOUNDS, ExecutorContract
 from tests.solvers.problems import M, examples
 from topline import SerialExecutor, TopKHinge, solve
 from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.requests import Commit, OracleOrder, Order
+from topline.solvers.core.requests import OracleRequest, PendingStep, Request
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import DualsReplacedError
 
@@ -21,7 +21,7 @@ class Forgetful(SerialExecutor):
         super().__init__(blocks=4)
         self.at_order, self.orders = at_order, 0
 
-    def run(self, order: Order) -> BlockStats:
+    def run(self, order: Request) -> BlockStats:
         self.orders += 1
         if self.orders != self.at_order:
             return super().run(order)
@@ -58,11 +58,11 @@ def test_a_run_goes_on_to_the_same_answer(method: str, smoothing: float, at_orde
 
 
 def test_settled_blocks_have_the_step_however_far_they_had_come() -> None:
-    contract, commit = ExecutorContract(), Commit(0, 0.5)
+    contract, commit = ExecutorContract(), PendingStep(0, 0.5)
     with SerialExecutor(bounds=BOUNDS) as plain, SerialExecutor(bounds=BOUNDS) as settled:
         for executor in (contract.bound(plain), contract.bound(settled)):
-            executor.run(OracleOrder(0, contract.weights(0)))
-        order = OracleOrder(1, contract.weights(1), commit)
+            executor.run(OracleRequest(0, contract.weights(0)))
+        order = OracleRequest(1, contract.weights(1), commit)
         settled._blocks[2].run(order)
         for block in settled._blocks:
             block.settle(commit)

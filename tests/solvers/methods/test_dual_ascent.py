@@ -15,7 +15,7 @@ from topline import MaxHinge, Problem, SerialExecutor, Status, ThreadExecutor, T
 from topline.solvers.blocks import ascent_rows
 from topline.solvers.blocks.block import Block
 from topline.solvers.core import rows
-from topline.solvers.core.requests import AscentOrder
+from topline.solvers.core.requests import AscentRequest
 from topline.solvers.methods import dual_ascent
 
 
@@ -179,7 +179,7 @@ def test_features_in_memory_are_not_copied_whole(dtype) -> None:
     X = np.zeros((60_000, 50), dtype=dtype)
     y = (np.arange(len(X)) % 2).astype(np.int32)
     block = Block(0, 0, len(X), X, y, Problem(MaxHinge(), *X.shape, 2, 1.0), keep_duals=True)
-    order = AscentOrder(round=0, W=np.zeros((50, 2)), exact=dtype == np.float32)
+    order = AscentRequest(round=0, W=np.zeros((50, 2)), exact=dtype == np.float32)
     block.run(order)
     tracemalloc.start()
     try:

@@ -22,7 +22,7 @@ from topline import (
     linear,
     solve,
 )
-from topline.solvers.core.requests import OracleOrder
+from topline.solvers.core.requests import OracleRequest
 
 LAM_N = [0.1, 1.0, 100.0]
 SMOOTHING = [0.0, 0.5]
@@ -237,14 +237,14 @@ def test_keyboard_interrupt_is_not_swallowed() -> None:
 
 
 def test_a_block_sums_what_its_rows_are_worth() -> None:
-    """One OracleOrder, every field of BlockStats against the reference."""
+    """One OracleRequest, every field of BlockStats against the reference."""
     X, y = examples()
     loss, lam = TopKHinge(2), 0.05
     problem = Problem(loss, *X.shape, M, lam)
     W = np.random.default_rng(3).standard_normal((X.shape[1], M))
     with SerialExecutor(blocks=4) as executor:
         executor.bind(problem, X, y.astype(np.int32), keep_duals=False)
-        stats = executor.run(OracleOrder(round=0, W=W))
+        stats = executor.run(OracleRequest(round=0, W=W))
     U = np.array([reference.vertex(loss, s, label) for s, label in zip(X @ W, y, strict=True)])
     np.testing.assert_allclose(stats.product, X.T @ U, atol=1e-12)
     assert stats.rows == len(y)

@@ -21,7 +21,7 @@ from topline import (
     solve,
 )
 from topline.solvers.blocks.sdca_pass import BlockSdca
-from topline.solvers.core.requests import SdcaOrder
+from topline.solvers.core.requests import SdcaRequest
 from topline.solvers.core.rows import RowRange
 from topline.solvers.projections import column_updates
 
@@ -62,7 +62,7 @@ def test_a_pass_is_the_algorithm_written_out(loss, smoothing, kind, make) -> Non
     W = X.T @ (weights[:, None] * A) * problem.scale
     delta = np.zeros_like(A)
     block = BlockSdca(problem, RowRange(make(X), 0, len(y)), y, weights, 7, np.dtype(np.float64))
-    stats = block.run(SdcaOrder(round=4, W=W, spread=1.5, seed=2), A, delta)
+    stats = block.run(SdcaRequest(round=4, W=W, spread=1.5, seed=2), A, delta)
     random = np.random.default_rng((2, 4, 7))
     random.permutation(1)  # of the only slab
     end, B = one_pass(problem, X, y, weights, W, A, random.permutation(len(y)), 1.5)
