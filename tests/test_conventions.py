@@ -7,16 +7,73 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.import_graph import circles_of, import_graph, modules_of, relative_imports
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("solvers", "storage", "pipeline", "flows")
 MODULES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
 LONGEST_MODULE = 330
 LONGEST_FUNCTION = 60
+MOST_MODULES = 25
+#: Circles of files that are still there, below `topline`; a circle that goes, goes from here too.
+CIRCLES = {
+    frozenset(
+        f"pipeline.readers.{name}"
+        for name in ("arff", "arff_header", "arrays", "features", "libsvm", "tables", "text_rows")
+    ),
+    frozenset(f"pipeline.training.{name}" for name in ("kernel_training", "plan", "starting_point")),
+    frozenset({"solvers.blocks.ascent", "solvers.blocks.extrapolation"}),
+    frozenset({"solvers.core.state", "solvers.core.stopping"}),
+    frozenset({"solvers.executors.local", "solvers.executors.map_duals"}),
+    frozenset({"storage.datasets.checks", "storage.datasets.features"}),
+    frozenset(f"storage.stores.{name}" for name in ("local", "objects", "opening")),
+}
+#: Rooms whose docstring is still to be written.
+UNDESCRIBED = {
+    "solvers/baselines",
+    "solvers/blocks",
+    "solvers/core",
+    "solvers/estimators",
+    "solvers/executors",
+    "solvers/kernels",
+    "solvers/losses",
+    "solvers/methods",
+    "solvers/projections",
+    "solvers/run",
+    "storage/arrays",
+    "storage/datasets",
+    "storage/models",
+    "storage/runs",
+    "storage/stores",
+    "pipeline",
+    "pipeline/certification",
+    "pipeline/cli",
+    "pipeline/cluster",
+    "pipeline/dashboard",
+    "pipeline/doctor",
+    "pipeline/evaluation",
+    "pipeline/export",
+    "pipeline/images",
+    "pipeline/ingest",
+    "pipeline/jobs",
+    "pipeline/options",
+    "pipeline/pages",
+    "pipeline/prediction",
+    "pipeline/readers",
+    "pipeline/registry",
+    "pipeline/report",
+    "pipeline/rows",
+    "pipeline/sweep",
+    "pipeline/telemetry",
+    "pipeline/training",
+    "flows",
+}
 
 
 def trees() -> Iterator[tuple[Path, ast.Module]]:
@@ -37,6 +94,53 @@ def test_imports_point_one_way() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_module_reaches_itself_through_its_imports() -> None:
+    modules = modules_of(ROOT / ".package" / "topline")
+    assert len(modules) > len(MODULES)
+    assert not list(relative_imports(modules))
+    found = {
+        frozenset(name.removeprefix("topline.") for name in circle)
+        for circle in circles_of(import_graph(modules))
+    }
+    new, gone = found - CIRCLES, CIRCLES - found
+    assert not new, "these modules import each other in a circle: " + "; ".join(map(str, map(sorted, new)))
+    assert not gone, "no circle any more, remove from CIRCLES: " + "; ".join(map(str, map(sorted, gone)))
+
+
+def test_circles_are_found_in_functions_and_under_type_checking(tmp_path: Path) -> None:
+    sources = {
+        "__init__": "",
+        "a": "from pack.b import x",
+        "b": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pack.c",
+        "c": "def f():\n    from pack import a",
+        "d": "from pack import a, name",
+    }
+    for name, text in sources.items():
+        path = tmp_path / "pack" / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    graph = import_graph(modules_of(tmp_path / "pack"))
+    assert graph["pack.d"] == {"pack", "pack.a"}
+    assert circles_of(graph) == [("pack.a", "pack.b", "pack.c")]
+
+
+def test_no_folder_is_too_full_to_look_through() -> None:
+    folders = Counter(path.parent for path in MODULES)
+    assert not {
+        f"{folder.relative_to(ROOT)}: {count}" for folder, count in folders.items() if count > MOST_MODULES
+    }
+
+
+def test_every_room_says_what_it_is_for() -> None:
+    found = []
+    for path in MODULES:
+        if path.name == "__init__.py":
+            text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            if len(re.findall(r"[.!?](?=\s|$)", text)) < 2:
+                found.append(str(path.parent.relative_to(ROOT)))
+    assert not set(found) - UNDESCRIBED, "a docstring of at least two sentences is wanted"
 
 
 def test_users_are_never_answered_by_an_assert() -> None:
