@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from topline.pipeline.backbones.base import Backbone, Features, Learner, Network
+from topline.pipeline.backbones.base import Backbone, FeatureFunction, Features, FittableBackbone
 from topline.pipeline.backbones.fisher import Fisher
 from topline.pipeline.backbones.hog import Hog
 from topline.pipeline.backbones.onnx import OnnxNetwork
@@ -13,7 +13,15 @@ from topline.pipeline.backbones.timm import TimmModel
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options.ingest import BackboneConfig
 
-__all__ = ["BACKBONES", "Backbone", "Features", "Learner", "Network", "backbone_of_spec", "make_backbone"]
+__all__ = [
+    "BACKBONES",
+    "Backbone",
+    "FeatureFunction",
+    "Features",
+    "FittableBackbone",
+    "backbone_of_spec",
+    "make_backbone",
+]
 
 BACKBONES: Mapping[str, type[Backbone]] = {kind.name: kind for kind in (Hog, Fisher, OnnxNetwork, TimmModel)}
 

@@ -15,7 +15,7 @@ from topline.pipeline.options.ingest import BackboneConfig
 
 Features = NDArray[np.float32]
 
-Network = Callable[[Sequence[Pixels]], Features]
+FeatureFunction = Callable[[Sequence[Pixels]], Features]
 """An opened backbone: images (h, w, 3), RGB, of any sizes, to features (b, dim)."""
 
 
@@ -48,23 +48,23 @@ class Backbone(Protocol):
         """Everything that decides the features, digests of files too, as plain values; "name" is its name."""
         ...
 
-    def open(self) -> Network:
+    def open(self) -> FeatureFunction:
         """Load what is heavy; called once in each process that extracts."""
         ...
 
 
 @runtime_checkable
-class Learner(Protocol):
+class FittableBackbone(Protocol):
     """A backbone that takes something from images before it can describe any; `sample` of them are enough."""
 
     sample: int
     seed: int
 
-    def learn(self, pictures: Iterable[Pixels]) -> Backbone:
+    def fit(self, pictures: Iterable[Pixels]) -> Backbone:
         """Learn from pictures, which come in an order that `seed` decides."""
         ...
 
-    def learnt_as(self, spec: Mapping[str, Any]) -> Backbone | None:
+    def fitted_as(self, spec: Mapping[str, Any]) -> Backbone | None:
         """Take what was learnt from `spec`, the specification of a backbone with the same options."""
         ...
 

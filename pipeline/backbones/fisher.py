@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from topline.pipeline.backbones.base import Features, Network, refuse_options, resized, whole_numbers
+from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options, resized, whole_numbers
 from topline.pipeline.backbones.descriptors import COLOURS, GRADIENTS, colour_grid, gradient_grid
 from topline.pipeline.backbones.vocabulary import Vocabulary
 from topline.pipeline.errors import ConfigError, InputError
@@ -19,7 +19,7 @@ from topline.pipeline.options.ingest import BackboneConfig
 
 LARGEST_SIDE = 512
 # So many descriptors of all sampled images together are kept to learn from.
-_LEARNT_FROM = 50_000
+_FITTED_ON = 50_000
 _OF_ONE_IMAGE = 1000
 
 
@@ -106,7 +106,7 @@ class Fisher:
         words = self._words()
         return {"name": self.name, **self._options(), "sha256": words.sha256, "vocabulary": words.to_dict()}
 
-    def open(self) -> Network:
+    def open(self) -> FeatureFunction:
         """Put the mixture together."""
         words = self._words()
 
@@ -115,12 +115,12 @@ class Fisher:
 
         return features
 
-    def learnt_as(self, spec: Mapping[str, Any]) -> Self | None:
+    def fitted_as(self, spec: Mapping[str, Any]) -> Self | None:
         """Take the vocabulary of `spec` where it was learnt with these options; None where it was not."""
         same = all(spec.get(name) == value for name, value in self._options().items())
         return self.from_spec(spec) if same and spec.get("name") == self.name else None
 
-    def learn(self, pictures: Iterable[Pixels]) -> Self:
+    def fit(self, pictures: Iterable[Pixels]) -> Self:
         """Learn the vocabulary from the first `sample` of the pictures.
 
         `InputError` where they have fewer descriptors than there are to be words.
@@ -134,8 +134,8 @@ class Fisher:
                 f"{len(found)} images have {len(descriptors)} descriptors, too few for {self.words} words:"
                 " take more images, or lower words or step"
             )
-        chosen = random.permutation(len(descriptors))[:_LEARNT_FROM]
-        words = Vocabulary.learn(descriptors[chosen], self.components, self.words, self.seed)
+        chosen = random.permutation(len(descriptors))[:_FITTED_ON]
+        words = Vocabulary.fit(descriptors[chosen], self.components, self.words, self.seed)
         return replace(self, vocabulary=words)
 
     @property

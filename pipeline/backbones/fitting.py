@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from topline.pipeline.backbones import Backbone, Learner
+from topline.pipeline.backbones import Backbone, FittableBackbone
 from topline.pipeline.errors import ImageRejectedError
 from topline.pipeline.images.decoding import Pixels, read_picture
 from topline.pipeline.images.sources import ImageListing
@@ -16,7 +16,7 @@ from topline.storage.datasets.features import list_datasets
 from topline.storage.stores.opening import Store
 
 
-def learnt(
+def fitted_backbone(
     backbone: Backbone,
     store: Store,
     listing: ImageListing,
@@ -30,16 +30,16 @@ def learnt(
     of the listing in a random order, which its seed decides, without those that are given as validation or
     test images; labels take no part.
     """
-    if not isinstance(backbone, Learner):
+    if not isinstance(backbone, FittableBackbone):
         return backbone
     for info in reversed(list_datasets(store)):
         spec = info.features.get("backbone")
-        again = backbone.learnt_as(spec) if isinstance(spec, Mapping) else None
+        again = backbone.fitted_as(spec) if isinstance(spec, Mapping) else None
         if again is not None:
             return again
     if progress is not None:
         progress.begin("learn from images")
-    return backbone.learn(_pictures(listing, limits, backbone.seed, backbone.side))
+    return backbone.fit(_pictures(listing, limits, backbone.seed, backbone.side))
 
 
 def _pictures(listing: ImageListing, limits: ImageLimits, seed: int, side: int) -> Iterator[Pixels]:

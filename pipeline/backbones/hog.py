@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from PIL import Image
 
-from topline.pipeline.backbones.base import Features, Network, refuse_options, resized, whole_numbers
+from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options, resized, whole_numbers
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.images.decoding import Pixels
 from topline.pipeline.options.ingest import BackboneConfig
@@ -69,7 +69,7 @@ class Hog:
         """Name and options."""
         return {"name": self.name, **asdict(self)}
 
-    def open(self) -> Network:
+    def open(self) -> FeatureFunction:
         """Nothing is heavy."""
         return self._features
 

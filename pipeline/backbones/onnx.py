@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.pipeline.backbones.base import Features, Network, refuse_options
+from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options
 from topline.pipeline.backbones.preprocessing import Preprocessing, read_sidecar
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images.decoding import Pixels
@@ -113,13 +113,13 @@ class OnnxNetwork:
             "preprocessing": self.preprocessing.values(),
         }
 
-    def open(self) -> Network:
+    def open(self) -> FeatureFunction:
         """Load the network; `InputError` where the file on this machine is another one."""
         if network_digest(Path(self.file)) != self.sha256:
             raise InputError(f"{self.file} has changed since the job began, or differs on this machine")
         return self._network(open_session(Path(self.file)))
 
-    def _network(self, session: Any) -> Network:
+    def _network(self, session: Any) -> FeatureFunction:
         kind = INPUT_TYPES[self.input_type]
 
         def features(images: Sequence[Pixels]) -> Features:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from topline.pipeline.backbones.base import Features, Network, refuse_options
+from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options
 from topline.pipeline.backbones.preprocessing import Preprocessing
 from topline.pipeline.errors import ConfigError, InputError, MissingExtraError
 from topline.pipeline.images.decoding import Pixels
@@ -88,14 +88,14 @@ class TimmModel:
             "preprocessing": self.preprocessing.values(),
         }
 
-    def open(self) -> Network:
+    def open(self) -> FeatureFunction:
         """Load the weights; `InputError` where they are others than when the job began."""
         network = _load(self.model, self.checkpoint)
         if _digest(network) != self.sha256:
             raise InputError(f"the weights of timm's {self.model} differ on this machine")
         return self._features_of(network)
 
-    def _features_of(self, network: Any) -> Network:
+    def _features_of(self, network: Any) -> FeatureFunction:
         torch, _ = _packages()
 
         def features(images: Sequence[Pixels]) -> Features:

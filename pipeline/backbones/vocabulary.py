@@ -42,7 +42,7 @@ class Vocabulary:
     variances: Float32Array
 
     @classmethod
-    def learn(cls, descriptors: NDArray[Any], dim: int, words: int, seed: int) -> Self:
+    def fit(cls, descriptors: NDArray[Any], dim: int, words: int, seed: int) -> Self:
         """Learn from descriptors (r, R); the same ones and the same seed give the same vocabulary.
 
         Source: F. Perronnin, J. Sanchez, T. Mensink, "Improving the Fisher kernel for large-scale image

@@ -50,7 +50,7 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
 
 
 def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
-    from topline.pipeline.prediction.decision_rule import Choice
+    from topline.pipeline.prediction.decision_rule import DecisionRule
     from topline.pipeline.prediction.of_datasets import predict_dataset
 
     if config.images is not None:
@@ -61,7 +61,7 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
     shown = {
         "predictions": f"{found.predictions} ({speed})",
         "dataset": f"{found.dataset}, {found.rows:,} rows{without}",
-        "classes": Choice(found.top_k, found.threshold).text(),
+        "classes": DecisionRule(found.top_k, found.threshold).text(),
     }
     return Outcome(found.to_dict(), facts({**shown, **({"table": found.output} if found.output else {})}))
 

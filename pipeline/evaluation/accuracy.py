@@ -186,7 +186,7 @@ def topk_shares(ranks: NDArray[np.int64], ks: Sequence[int]) -> dict[int, float]
 def _ranks(
     rows: TrainingRows, score: Callable[[Any], NDArray[np.float64]], progress: Progress | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rank of the own class, and the best of the other classes, for every row; one pass, unit by unit."""
+    """Rank of the own class, and the best of the other classes, for every row; one pass, batch by batch."""
     labels = rows.labels()
     if progress is not None:
         progress.begin("evaluate", len(rows), "rows")

@@ -218,7 +218,7 @@ def _labels_per_row(rows: TrainingRows) -> float:
 def _scored(
     stored: StoredModel, rows: TrainingRows, stage: str, progress: Progress | None, step: int = 1
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Labels as an indicator and scores of every `step`-th row, both (r, m); one pass, unit by unit."""
+    """Labels as an indicator and scores of every `step`-th row, both (r, m); one pass, batch by batch."""
     sets = rows.solver_label_sets
     if sets is None:
         raise InputError(f"dataset {rows.dataset.info.id} has one label a row, and the model several")

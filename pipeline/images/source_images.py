@@ -16,7 +16,7 @@ from topline.pipeline.images.sources import ImageItem, list_images
 from topline.pipeline.options.ingest import ImageLimits
 
 
-class Originals:
+class SourceImages:
     """Reads images by the rows of a manifest; `features` is the dataset's specification of its features."""
 
     def __init__(self, features: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from topline.pipeline.images.items import ImageItem
-from topline.pipeline.ingest.splits import Assignment, assign, assign_sets, repeated_content
+from topline.pipeline.ingest.splits import RowSplits, repeated_content, split_label_sets, split_rows
 from topline.pipeline.options.ingest import ExtractConfig
 from topline.pipeline.readers.label_sets import LabelLists, separated
 from topline.storage.datasets.features import Dataset, list_datasets
@@ -45,12 +45,12 @@ def split_of_content(digest: str, *, share: float, seed: int) -> str:
     return "test" if drawn < share * 2.0**64 else "train"
 
 
-def assigned(
+def with_splits(
     items: Sequence[ImageItem],
     table: pa.Table,
     config: ExtractConfig,
     recorded: Mapping[str, str] | None = None,
-) -> tuple[pa.Table, Assignment]:
+) -> tuple[pa.Table, RowSplits]:
     """The manifest with duplicates named, and labels and splits of its rows.
 
     With `recorded` splits a content that was dealt out before stays where it was, and a new one goes where
@@ -67,35 +67,35 @@ def assigned(
     # Of copies in several splits the held-out one stays: what others measured on it can still be compared.
     names = [("1" if split == "train" else "0", item.path) for item, split in zip(items, splits, strict=True)]
     same = repeated_content(digests, usable, names)
-    assignment = _assignment(items, splits, usable & (same < 0), config)
+    rows = _row_splits(items, splits, usable & (same < 0), config)
     status, errors = table["status"].to_pylist(), table["error"].to_pylist()
-    labelled: list[int] = np.flatnonzero(assignment.labels >= 0).tolist()
-    code = {items[row].label: int(assignment.labels[row]) for row in labelled}
+    labelled: list[int] = np.flatnonzero(rows.labels >= 0).tolist()
+    code = {items[row].label: int(rows.labels[row]) for row in labelled}
     for row in np.flatnonzero(same >= 0).tolist():
         first, label = int(same[row]), items[row].label
         status[row], errors[row] = "duplicate", f"same content as {items[first].path}"
         # A copy is kept only beside its original: never in another split.
         if config.duplicates == "keep" and splits[row] == splits[first] and label in code:
-            assignment.labels[row] = code[label]
-            assignment.split[row] = assignment.split[first]
+            rows.labels[row] = code[label]
+            rows.split[row] = rows.split[first]
     for name, values in (("status", status), ("error", errors)):
         position = table.schema.get_field_index(name)
         table = table.set_column(position, table.schema.field(name), pa.array(values, pa.string()))
-    return table, assignment
+    return table, rows
 
 
-def _assignment(
+def _row_splits(
     items: Sequence[ImageItem],
     splits: Sequence[str | None],
     usable: NDArray[np.bool_],
     config: ExtractConfig,
-) -> Assignment:
+) -> RowSplits:
     ids, labels = [item.sample_id for item in items], [item.label for item in items]
     share, seed = config.test_share, config.split_seed
     if config.label_separator is None:
-        return assign(ids, labels, splits, usable, test_share=share, seed=seed)
+        return split_rows(ids, labels, splits, usable, test_share=share, seed=seed)
     lists = LabelLists([separated(label, config.label_separator) for label in labels], None)
-    return assign_sets(ids, lists, splits, usable, test_share=share, seed=seed)
+    return split_label_sets(ids, lists, splits, usable, test_share=share, seed=seed)
 
 
 def _drawn(digest: str, config: ExtractConfig) -> str:

@@ -1,4 +1,4 @@
-"""Images to a stored dataset of features: list, describe unit by unit, assign splits, commit."""
+"""Images to a stored dataset of features: list, describe unit by unit, split, commit."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from topline.pipeline.backbones import Backbone, make_backbone
-from topline.pipeline.backbones.fitting import learnt
+from topline.pipeline.backbones.fitting import fitted_backbone
 from topline.pipeline.cluster.connection import open_cluster
 from topline.pipeline.errors import ClusterError, ConfigError, InterruptedRunError, RejectedShareError
 from topline.pipeline.images.sources import ImageListing, list_images
-from topline.pipeline.ingest.dataset_rows import CONTENT_RULE, assigned, recorded_splits
+from topline.pipeline.ingest.dataset_rows import CONTENT_RULE, recorded_splits, with_splits
 from topline.pipeline.ingest.known_images import KnownImages, known_images
-from topline.pipeline.ingest.splits import Assignment
+from topline.pipeline.ingest.splits import RowSplits
 from topline.pipeline.ingest.unit import Describer, Extractor, UnitReport
 from topline.pipeline.ingest.unit_runs import StoppedError, Units
 from topline.pipeline.interrupts import StopFlag, stop_on_signals
@@ -27,7 +27,7 @@ from topline.pipeline.progress import Progress
 from topline.storage.arrays.chunking import ChunkPlan
 from topline.storage.datasets.features import Dataset
 from topline.storage.datasets.info import DatasetInfo
-from topline.storage.datasets.manifest import with_assignments
+from topline.storage.datasets.manifest import with_labels_and_splits
 from topline.storage.datasets.parts import read_part
 from topline.storage.datasets.writers import DatasetWriter
 from topline.storage.fingerprint import digest_json
@@ -127,13 +127,11 @@ def extract(
     )
     newest = None if job.known is None else job.known.dataset.info
     recorded = recorded_splits(job.writer.store, newest.id if newest else None) if follow else None
-    table, assignment = assigned(job.listing.items, table, config, recorded)
-    if follow and newest is not None and _unchanged(job, table, assignment):
+    table, rows = with_splits(job.listing.items, table, config, recorded)
+    if follow and newest is not None and _unchanged(job, table, rows):
         job.writer.abandon()
         return _result(job, newest, reused=True, seconds=time.monotonic() - begun, done=done)
-    info = job.writer.commit(
-        assignment.labels, assignment.split, assignment.class_names, table, assignment.label_sets
-    )
+    info = job.writer.commit(rows.labels, rows.split, rows.class_names, table, rows.label_sets)
     return _result(job, info, reused=False, seconds=time.monotonic() - begun, done=done)
 
 
@@ -144,7 +142,7 @@ def _prepare(config: ExtractConfig, progress: Progress | None, *, follow: bool) 
     store = open_store(config.store, create=True)
     wanted = make_backbone(config)
     listing = list_images(config.images).shuffled()
-    backbone = learnt(wanted, store, listing, config.limits, progress)
+    backbone = fitted_backbone(wanted, store, listing, config.limits, progress)
     attributes = _attributes(config, listing, backbone)
     if follow:
         attributes["split_rule"] = CONTENT_RULE if not any(i.split for i in listing.items) else "given"
@@ -174,11 +172,11 @@ def _attributes(config: ExtractConfig, listing: ImageListing, backbone: Backbone
     }
 
 
-def _unchanged(job: _Job, table: pa.Table, assignment: Assignment) -> bool:
+def _unchanged(job: _Job, table: pa.Table, rows: RowSplits) -> bool:
     """Whether the newest dataset has the same rows: names, contents, labels and splits."""
-    if job.known is None or job.known.dataset.class_names != assignment.class_names:
+    if job.known is None or job.known.dataset.class_names != rows.class_names:
         return False
-    now = with_assignments(table, assignment.labels, assignment.split, assignment.class_names)
+    now = with_labels_and_splits(table, rows.labels, rows.split, rows.class_names)
     return bool(now.select(COMPARED).equals(job.known.dataset.manifest().select(COMPARED)))
 
 

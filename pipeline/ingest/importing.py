@@ -13,12 +13,12 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
-from topline.pipeline.ingest.splits import Assignment, assign, assign_sets
+from topline.pipeline.ingest.splits import RowSplits, split_label_sets, split_rows
 from topline.pipeline.interrupts import stop_on_signals
 from topline.pipeline.options.ingest import ImportConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.readers.arff_header import read_label_names
-from topline.pipeline.readers.concatenated_features import JoinedFeatures
+from topline.pipeline.readers.concatenated_features import ConcatenatedFeatures
 from topline.pipeline.readers.features import FeatureFile, Rows, open_features
 from topline.pipeline.readers.label_sets import label_lists
 from topline.pipeline.readers.labels import (
@@ -83,16 +83,16 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
     path = Path(config.features).expanduser().absolute()
     with closing(_source(config, path)) as source:
         ids = source.ids() or [f"row{row:09d}" for row in range(source.n)]
-        assignment = _assignment(config, source, ids)
+        rows = _row_splits(config, source, ids)
         writer = _begin(config, source)
         info, reused = writer.committed, writer.committed is not None
         if info is None:
             _write(config, source, writer, ids, progress)
             info = writer.commit(
-                assignment.labels,
-                assignment.split,
-                assignment.class_names,
-                label_sets=assignment.label_sets,
+                rows.labels,
+                rows.split,
+                rows.class_names,
+                label_sets=rows.label_sets,
             )
     return ImportResult(
         dataset=info.id,
@@ -119,13 +119,13 @@ def _source(config: ImportConfig, path: Path) -> FeatureFile:
     with ExitStack() as stack:
         source = stack.enter_context(closing(open_features(path, *names)))
         test = stack.enter_context(closing(open_features(config.test_features.absolute(), *names)))
-        joined = JoinedFeatures(source, test)
+        joined = ConcatenatedFeatures(source, test)
         # From here on it is the joined file that closes them.
         stack.pop_all()
     return joined
 
 
-def _assignment(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -> Assignment:
+def _row_splits(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -> RowSplits:
     """Labels and splits of all rows, from the options' files before the features' own."""
     inside = config.labels is None or _names_attributes(config)
     found = source.labels() if inside else read_labels(Path(str(config.labels)))
@@ -148,9 +148,9 @@ def _assignment(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -
         given = split_words(np.asarray(splits), place)
     usable, share, seed = np.ones(source.n, dtype=bool), config.test_share, config.split_seed
     if lists is not None:
-        return assign_sets(ids, lists, given, usable, test_share=share, seed=seed)
+        return split_label_sets(ids, lists, given, usable, test_share=share, seed=seed)
     words = label_words(np.asarray(found), place, names)
-    return assign(ids, words, given, usable, test_share=share, seed=seed, class_names=names)
+    return split_rows(ids, words, given, usable, test_share=share, seed=seed, class_names=names)
 
 
 def _label_attributes(config: ImportConfig) -> list[str] | None:

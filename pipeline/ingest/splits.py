@@ -18,7 +18,7 @@ from topline.storage.schema import NO_LABEL, SPLITS
 
 
 @dataclass(frozen=True, eq=False)
-class Assignment:
+class RowSplits:
     """Labels (n,) int32, codes of `storage.schema.SPLITS` (n,) int8, and the names of labels 0, 1, ...
 
     Where rows have several labels, theirs are numbers of the `label_sets` of those names.
@@ -30,7 +30,7 @@ class Assignment:
     label_sets: LabelSetTable | None = None
 
 
-def assign(
+def split_rows(
     ids: Sequence[str],
     labels: Sequence[str | None],
     splits: Sequence[str | None],
@@ -39,7 +39,7 @@ def assign(
     test_share: float,
     seed: int,
     class_names: Sequence[str] | None = None,
-) -> Assignment:
+) -> RowSplits:
     """Labels and splits of rows; those that are not `usable` go to the split "rejected" without a label.
 
     A row keeps its split in `splits`; where no row has one, `hold_out` makes them.  Classes without a usable
@@ -55,11 +55,11 @@ def assign(
     y = np.full(len(ids), NO_LABEL, dtype=np.int32)
     rows: list[int] = np.flatnonzero(usable).tolist()
     y[rows] = [code[str(labels[row])] for row in rows]
-    split = _dealt(ids, rows, splits, y[rows], test_share=test_share, seed=seed)
-    return Assignment(y, split, names)
+    split = _split_codes(ids, rows, splits, y[rows], test_share=test_share, seed=seed)
+    return RowSplits(y, split, names)
 
 
-def assign_sets(
+def split_label_sets(
     ids: Sequence[str],
     lists: LabelLists,
     splits: Sequence[str | None],
@@ -67,8 +67,8 @@ def assign_sets(
     *,
     test_share: float,
     seed: int,
-) -> Assignment:
-    """Label sets and splits of rows, as `assign`; a held-out share is one of all rows.
+) -> RowSplits:
+    """Label sets and splits of rows, as `split_rows`; a held-out share is one of all rows.
 
     Most label sets have a row or two, so that a share of each would hold out next to nothing.
     """
@@ -80,11 +80,11 @@ def assign_sets(
     y = np.full(len(ids), NO_LABEL, dtype=np.int32)
     table, y[rows] = numbered(known, names)
     same = np.zeros(len(rows), dtype=np.int64)
-    split = _dealt(ids, rows, splits, same, test_share=test_share, seed=seed)
-    return Assignment(y, split, names, table)
+    split = _split_codes(ids, rows, splits, same, test_share=test_share, seed=seed)
+    return RowSplits(y, split, names, table)
 
 
-def _dealt(
+def _split_codes(
     ids: Sequence[str],
     rows: list[int],
     splits: Sequence[str | None],

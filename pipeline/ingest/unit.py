@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from topline.pipeline.backbones import Backbone, Network
+from topline.pipeline.backbones import Backbone, FeatureFunction
 from topline.pipeline.errors import ImageRejectedError
 from topline.pipeline.images.decoding import Pixels, read_picture
 from topline.pipeline.images.items import ImageItem
@@ -51,7 +51,7 @@ class Describer:
     limits: ImageLimits
     known: KnownImages | None = None
 
-    def describe(self, network: Network, rows: Sequence[ImageRow]) -> NDArray[np.float32]:
+    def describe(self, network: FeatureFunction, rows: Sequence[ImageRow]) -> NDArray[np.float32]:
         """Features (b, dim) of the images of `rows`, 0 for those that are rejected; fills in the rows."""
         X = np.zeros((len(rows), self.backbone.dim), dtype=np.float32)
         read = {i: data for i, row in enumerate(rows) if (data := self._read(row)) is not None}
@@ -142,11 +142,11 @@ def extract_unit(
     return UnitReport(unit, len(rows), sum(row.error is not None for row in rows))
 
 
-_networks: dict[str, Network] = {}
+_networks: dict[str, FeatureFunction] = {}
 _opening = threading.Lock()
 
 
-def opened(backbone: Backbone) -> Network:
+def opened(backbone: Backbone) -> FeatureFunction:
     """The backbone's network, loaded once in each process."""
     key = digest_json(backbone.spec())
     with _opening:

@@ -14,14 +14,14 @@ from topline.storage.models.records import ModelRecord
 
 
 @dataclass(frozen=True)
-class Choice:
+class DecisionRule:
     """The best `top_k` classes of a row, or of them those that score above a threshold."""
 
     top_k: int
     threshold: float | None = None
 
     @classmethod
-    def of(cls, record: ModelRecord, config: PredictConfig) -> Choice:
+    def of(cls, record: ModelRecord, config: PredictConfig) -> DecisionRule:
         """What the options mean for a model; `ConfigError` for those that it has no use for.
 
         A model of several labels predicts all that score above its threshold, or the best `top_k` of these

@@ -21,7 +21,7 @@ from topline.pipeline.cluster.connection import open_cluster
 from topline.pipeline.errors import ClusterError, InputError
 from topline.pipeline.options.ingest import PredictConfig
 from topline.pipeline.options.train import ClusterConfig
-from topline.pipeline.prediction.decision_rule import Choice
+from topline.pipeline.prediction.decision_rule import DecisionRule
 from topline.pipeline.prediction.table import write_table
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows.stored_model import StoredModel
@@ -75,7 +75,7 @@ class BatchTask:
     model_url: str
     dataset: Dataset
     draft: PredictionsDraft
-    choice: Choice
+    rule: DecisionRule
 
 
 def predict_dataset(
@@ -96,22 +96,22 @@ def predict_dataset(
     record = stored.model.record
     store = stored.model.store if config.store is None else open_store(config.store)
     dataset = Dataset.open(store, config.dataset or "latest")
-    choice = Choice.of(record, config)
+    rule = DecisionRule.of(record, config)
     _check(stored, dataset)
     facts = {
         "model": stored.model.url,
         "model_created": record.created,
         "dataset": dataset.info.id,
         "dataset_digest": dataset.info.digest,
-        "top_k": choice.top_k,
-        **({} if choice.threshold is None else {"threshold": choice.threshold}),
+        "top_k": rule.top_k,
+        **({} if rule.threshold is None else {"threshold": rule.threshold}),
     }
     key = derived_key(facts)
     found = find_predictions(store, key)
     reused = found is not None
     if found is None:
-        draft = PredictionsDraft.begin(store, key, dataset.plan, choice.top_k)
-        task = BatchTask(stored.model.url, dataset, draft, choice)
+        draft = PredictionsDraft.begin(store, key, dataset.plan, rule.top_k)
+        task = BatchTask(stored.model.url, dataset, draft, rule)
         try:
             entries = _entries(task, cluster or ClusterConfig(), progress, client)
             found = draft.publish(key, entries, {**facts, "class_names": list(record.class_names)})
@@ -126,8 +126,8 @@ def predict_dataset(
         dataset=dataset.info.id,
         rows=dataset.info.n_rows,
         unclassified=int((dataset.labels() < 0).sum()),
-        top_k=choice.top_k,
-        threshold=choice.threshold,
+        top_k=rule.top_k,
+        threshold=rule.threshold,
         seconds=time.perf_counter() - started,
         reused=reused,
         output=None if config.output is None else str(config.output),
@@ -147,7 +147,7 @@ def predict_units(task: BatchTask, units: Sequence[int]) -> list[FileEntry]:
         step = max(1, SCORE_BYTES // (8 * m))
         for low in range(0, span.rows, step):
             found = stored.scores(stored.transforms.apply(rows[low : low + step]))
-            classes[low : low + step], scores[low : low + step] = task.choice.best(found)
+            classes[low : low + step], scores[low : low + step] = task.rule.best(found)
         # A rejected row has zeros for features, which mean nothing.
         rejected = labels[span.start : span.stop] < 0
         classes[rejected], scores[rejected] = -1, np.nan

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from topline.pipeline.backbones import Backbone, Network, backbone_of_spec
+from topline.pipeline.backbones import Backbone, FeatureFunction, backbone_of_spec
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images.sources import list_images
 from topline.pipeline.ingest.unit import Describer, ImageRow, opened
 from topline.pipeline.options.ingest import PredictConfig
-from topline.pipeline.prediction.decision_rule import Choice
+from topline.pipeline.prediction.decision_rule import DecisionRule
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows.stored_model import StoredModel
 
@@ -64,7 +64,7 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
         raise ConfigError("--images is missing: name a folder of images")
     stored = StoredModel.open(model_url)
     backbone = _backbone(stored)
-    choice = Choice.of(stored.model.record, config)
+    rule = DecisionRule.of(stored.model.record, config)
     listing = list_images(config.images, labelled=False)
     network = opened(backbone)
     describer = Describer(listing.root, backbone, config.limits)
@@ -73,7 +73,7 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
     found: list[Prediction] = []
     for start in range(0, len(listing.items), config.batch):
         rows = [ImageRow(item) for item in listing.items[start : start + config.batch]]
-        found += _predicted(stored, describer, network, rows, choice)
+        found += _predicted(stored, describer, network, rows, rule)
         if progress is not None:
             progress.advance(len(rows))
     return PredictResult(stored.model.url, tuple(found), len(listing.ignored))
@@ -99,11 +99,15 @@ def _backbone(stored: StoredModel) -> Backbone:
 
 
 def _predicted(
-    stored: StoredModel, describer: Describer, network: Network, rows: Sequence[ImageRow], choice: Choice
+    stored: StoredModel,
+    describer: Describer,
+    network: FeatureFunction,
+    rows: Sequence[ImageRow],
+    rule: DecisionRule,
 ) -> list[Prediction]:
     X = describer.describe(network, rows)
     scores = stored.scores(np.asarray(stored.transforms.apply(X), dtype=np.float64))
-    best, _ = choice.best(scores)
+    best, _ = rule.best(scores)
     names = stored.model.record.class_names
     return [
         Prediction(row.item.path, "rejected", error=row.error)

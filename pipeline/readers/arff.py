@@ -20,12 +20,12 @@ from topline.pipeline.readers.arff_header import (
     split_values,
     unquoted,
 )
-from topline.pipeline.readers.text_rows import TextRows, line_blocks
+from topline.pipeline.readers.text_rows import TextFeatures, line_blocks
 
 FEATURE, MEMBER, SINGLE = range(3)
 
 
-class ArffFeatures(TextRows):
+class ArffFeatures(TextFeatures):
     """An ARFF file, read twice; features are the attributes that are no labels.
 
     With `label_attributes` (Mulan's XML), or -C in the relation's name (MEKA), rows have label sets; else the

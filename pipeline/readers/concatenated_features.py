@@ -15,7 +15,7 @@ from topline.pipeline.readers.features import SEVERAL, FeatureFile, Rows
 from topline.pipeline.readers.libsvm import LibsvmFeatures
 
 
-class JoinedFeatures(FeatureFile):
+class ConcatenatedFeatures(FeatureFile):
     """The rows of `train` and, after them, those of `test`; closes both.
 
     LIBSVM files may have different columns, as each leaves out its zeros; all others have the same.

@@ -62,12 +62,12 @@ def numbered(
     return LabelSetTable.checked(sets.indptr, sets.indices, len(names)), codes
 
 
-def solver_sets(table: LabelSetTable | None, m: int) -> LabelSets | None:
+def label_sets_for_solver(table: LabelSetTable | None, m: int) -> LabelSets | None:
     """Give the stored table as the solvers take it; None for single labels."""
     return None if table is None else LabelSets(table.indptr, table.indices.astype(np.int64), m)
 
 
-def single_labels_only(info: DatasetInfo, why: str) -> None:
+def require_single_labels(info: DatasetInfo, why: str) -> None:
     """`InputError` for a dataset whose rows have several labels, which have no top-k accuracy."""
     if info.label_sets is not None:
         raise InputError(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers.text_rows import TextRows, line_blocks
+from topline.pipeline.readers.text_rows import TextFeatures, line_blocks
 
 FORM = "a line is LABEL INDEX:VALUE INDEX:VALUE ... with rising indices"
 
@@ -31,7 +31,7 @@ class _Block:
     bare: int | None = None
 
 
-class LibsvmFeatures(TextRows):
+class LibsvmFeatures(TextFeatures):
     """A file of LIBSVM text, read twice: once to count rows, columns and entries, once to store them.
 
     Columns count from 1, or from 0 if the file has a column 0.  Where a line has several labels, with commas

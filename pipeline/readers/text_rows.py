@@ -18,7 +18,7 @@ from topline.pipeline.readers.features import FeatureFile
 BLOCK_LINES = 4096
 
 
-class TextRows(FeatureFile):
+class TextFeatures(FeatureFile):
     """Rows that a subclass parses from blocks of lines; its `__init__` sets n, d and nonzeros."""
 
     def __init__(self, path: Path) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from topline.pipeline.errors import InputError
 from topline.pipeline.evaluation.accuracy import REPORTED_K, ranks_against_ties
 from topline.pipeline.progress import Progress
-from topline.pipeline.readers.label_sets import single_labels_only
+from topline.pipeline.readers.label_sets import require_single_labels
 from topline.pipeline.registry.drift import Drift, drift_between
 from topline.pipeline.registry.mcnemar import paired_accuracy
 from topline.pipeline.registry.promotion import Evidence
@@ -96,7 +96,7 @@ def measure(
     challenger, champion = StoredModel.open(challenger_url), StoredModel.open(champion_url)
     try:
         dataset = challenger.dataset()
-        single_labels_only(dataset.info, "models are compared")
+        require_single_labels(dataset.info, "models are compared")
         _check_features(champion, challenger, dataset)
         rows = TrainingRows(dataset, split)
         kept, excluded = _held_out(rows, champion)
@@ -168,11 +168,11 @@ def _ranks(rows: TrainingRows, models: Sequence[StoredModel], progress: Progress
     prepared = [TrainingRows(rows.dataset, rows.split, model.transforms) for model in models]
     codes = [_codes(rows, model.model.record.class_names) for model in models]
     ranks = np.empty((len(models), len(rows)), dtype=np.int64)
-    for unit in range(rows.units):
-        start, stop = rows.unit_span(unit)
+    for batch in range(rows.batches):
+        start, stop = rows.batch_span(batch)
         if start == stop:
             continue
-        raw = rows.raw_unit(unit)
+        raw = rows.raw_batch(batch)
         for place, model in enumerate(models):
             known = codes[place][start:stop] >= 0
             y = np.where(known, codes[place][start:stop], 0)

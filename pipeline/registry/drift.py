@@ -117,7 +117,7 @@ def drift_between(before: TrainingRows, now: TrainingRows) -> Drift:
 
 
 def _raw_tiles(rows: TrainingRows) -> Iterable[Any]:
-    return (rows.raw_unit(unit) for unit in range(rows.units))
+    return (rows.raw_batch(batch) for batch in range(rows.batches))
 
 
 def _moments_of(X: Any) -> FeatureMoments:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from topline.pipeline.evaluation.accuracy import Evaluation
 from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
-from topline.pipeline.images.source_images import Originals
+from topline.pipeline.images.source_images import SourceImages
 from topline.pipeline.pages.charts import bar_chart
 from topline.pipeline.pages.templating import template
 from topline.pipeline.report.charts import charts, work_charts
@@ -35,7 +35,7 @@ def write_report(model_url: str, path: Path | None = None) -> str:
     """
     stored = StoredModel.open(model_url)
     created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    page = render(gather(stored, Originals(stored.model.record.features), created)).encode()
+    page = render(gather(stored, SourceImages(stored.model.record.features), created)).encode()
     if path is not None:
         path = path.absolute()
         open_store(str(path.parent), create=True).write_bytes(path.name, page)

@@ -1,9 +1,9 @@
-"""The rows of one split as blocks of whole chunks: how a dataset is dealt out and read during training.
+"""The rows of one split as blocks of whole chunks: how a dataset is partitioned and read during training.
 
-A dataset is read in units: a unit is a shard or, where a dataset has few shards or large ones, a run of whole
-chunks.
+A dataset is read in batches: a batch is a shard or, where a dataset has few shards or large ones, a run of
+whole chunks.
 Training row i is the i-th row of the split, in row order.  Cut points depend on the dataset alone, so the
-number of workers cannot change an answer; and as every reader takes whole units in order and holds on to
+number of workers cannot change an answer; and as every reader takes whole batches in order and holds on to
 the last one, no chunk is decoded twice in a pass.
 """
 
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from topline.pipeline.options.train import BLOCKS_AT_MOST
-from topline.pipeline.readers.label_sets import solver_sets
-from topline.pipeline.rows.read_batches import Rows, nbytes, no_rows, row_bytes, unit_rows, units_within
+from topline.pipeline.readers.label_sets import label_sets_for_solver
+from topline.pipeline.rows.read_batches import Rows, batch_rows, batches_within, empty_rows, nbytes, row_bytes
 from topline.solvers.core.rows import as_rows, stacked
 from topline.solvers.losses.label_sets import LabelSets
 from topline.storage.datasets.features import Dataset
@@ -42,10 +42,10 @@ class RowTransform(Protocol):
 
 
 class TrainingRows:
-    """Rows of one split after the fitted transforms: row slices, read unit by unit.
+    """Rows of one split after the fitted transforms: row slices, read batch by batch.
 
     Slices are float16 where float16 is stored and nothing transforms it, for the solvers widen what they work
-    on; else, and from `read_unit` and `tiles`, rows are float32.
+    on; else, and from `read_batch` and `tiles`, rows are float32.
 
     Pickles as the dataset's address, the split and the transforms; it opens the dataset where it is used.
     A slice may be a view of a buffer of its thread: it is valid until the next slice is taken.
@@ -65,10 +65,10 @@ class TrainingRows:
         labels = self.dataset.labels()
         self._indices = np.flatnonzero((self.dataset.split() == SPLITS[self.split]) & (labels >= 0))
         self._labels = labels[self._indices]
-        self._unit_rows = unit_rows(self.dataset)
-        cuts = range(0, self.dataset.info.n_rows + self._unit_rows, self._unit_rows)
+        self._batch_rows = batch_rows(self.dataset)
+        cuts = range(0, self.dataset.info.n_rows + self._batch_rows, self._batch_rows)
         self._offsets = np.searchsorted(self._indices, np.asarray(cuts)).astype(np.int64)
-        #: Training rows at which units end, from 0 to n: what lies between two of them is read at once.
+        #: Training rows at which batches end, from 0 to n: what lies between two of them is read at once.
         self.cuts: list[int] = np.unique(self._offsets).tolist()
         d = self.dataset.info.d
         if self._transforms:
@@ -88,8 +88,8 @@ class TrainingRows:
         return self.shape[0]
 
     @property
-    def units(self) -> int:
-        """Number of units the dataset is read in."""
+    def batches(self) -> int:
+        """Number of batches the dataset is read in."""
         return len(self._offsets) - 1
 
     @property
@@ -109,7 +109,7 @@ class TrainingRows:
     @cached_property
     def solver_label_sets(self) -> LabelSets | None:
         """The label sets that labels are numbers of, None where each row has one label."""
-        return solver_sets(self.dataset.label_sets(), self.dataset.info.m)
+        return label_sets_for_solver(self.dataset.label_sets(), self.dataset.info.m)
 
     def class_counts(self) -> NDArray[np.int64]:
         """Rows of each class, shape (m,); a row with several labels counts for each of them."""
@@ -125,20 +125,20 @@ class TrainingRows:
         table, names = self.dataset.label_sets(), self.dataset.class_names
         return np.asarray(names if table is None else table.names(names), dtype=object)[self._labels]
 
-    def unit_span(self, unit: int) -> tuple[int, int]:
-        """First training row of `unit` and the one after its last."""
-        return int(self._offsets[unit]), int(self._offsets[unit + 1])
+    def batch_span(self, batch: int) -> tuple[int, int]:
+        """First training row of `batch` and the one after its last."""
+        return int(self._offsets[batch]), int(self._offsets[batch + 1])
 
     def block_bounds(self, most: int = BLOCKS_AT_MOST) -> list[int]:
-        """Cut points of at most so many blocks: runs of whole units, fixed by the data, never empty."""
-        blocks = max(min(most, self.units), 1)
-        return sorted({int(self._offsets[self.units * block // blocks]) for block in range(blocks + 1)})
+        """Cut points of at most so many blocks: runs of whole batches, fixed by the data, never empty."""
+        blocks = max(min(most, self.batches), 1)
+        return sorted({int(self._offsets[self.batches * block // blocks]) for block in range(blocks + 1)})
 
-    def raw_unit(self, unit: int) -> Rows:
-        """Rows of `unit` as stored, without transforms."""
-        first, last = self.unit_span(unit)
+    def raw_batch(self, batch: int) -> Rows:
+        """Rows of `batch` as stored, without transforms."""
+        first, last = self.batch_span(batch)
         if first == last:
-            return no_rows(self.dataset)
+            return empty_rows(self.dataset)
         picked = self._indices[first:last]
         start, stop = int(picked[0]), int(picked[-1]) + 1
         stored = self.dataset.rows(start, stop)
@@ -150,13 +150,13 @@ class TrainingRows:
         """Stored rows as float32, transforms applied."""
         return self._applied(raw, lambda rows: rows.astype(np.float32, copy=False))
 
-    def read_unit(self, unit: int) -> Rows:
-        """Rows of `unit`: float32, transforms applied."""
-        return self.transformed(self.raw_unit(unit))
+    def read_batch(self, batch: int) -> Rows:
+        """Rows of `batch`: float32, transforms applied."""
+        return self.transformed(self.raw_batch(batch))
 
-    def _prepared(self, unit: int) -> Rows:
-        """Rows of `unit` as slices give them."""
-        raw = self.raw_unit(unit)
+    def _prepared(self, batch: int) -> Rows:
+        """Rows of `batch` as slices give them."""
+        raw = self.raw_batch(batch)
         if raw.dtype == self.dtype and not self._transforms:
             return raw
         return self._applied(raw, lambda rows: as_rows(rows, np.dtype(np.float32)))
@@ -174,39 +174,41 @@ class TrainingRows:
         return rows
 
     def tiles(self) -> Iterator[tuple[int, int, Rows]]:
-        """All rows, as (start, stop, rows) unit by unit."""
-        for unit in range(self.units):
-            start, stop = self.unit_span(unit)
+        """All rows, as (start, stop, rows) batch by batch."""
+        for batch in range(self.batches):
+            start, stop = self.batch_span(batch)
             if stop > start:
-                yield start, stop, self.read_unit(unit)
+                yield start, stop, self.read_batch(batch)
 
     def __getitem__(self, rows: slice) -> Rows:
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("training rows are taken in slices of step 1")
         parts = []
-        for unit in self._units_of(start, stop):
-            low, high = self.unit_span(unit)
-            parts.append(self._unit(unit)[max(start, low) - low : min(stop, high) - low])
+        for batch in self._batches_of(start, stop):
+            low, high = self.batch_span(batch)
+            parts.append(self._batch(batch)[max(start, low) - low : min(stop, high) - low])
         if not parts:
-            return self.transformed(no_rows(self.dataset)).astype(self.dtype)
+            return self.transformed(empty_rows(self.dataset)).astype(self.dtype)
         return parts[0] if len(parts) == 1 else stacked(parts)
 
-    def _units_of(self, start: int, stop: int) -> Iterator[int]:
-        """Units that have rows among start..stop-1."""
-        for unit in range(max(0, int(np.searchsorted(self._offsets, start, side="right")) - 1), self.units):
-            low, high = self.unit_span(unit)
+    def _batches_of(self, start: int, stop: int) -> Iterator[int]:
+        """Batches that have rows among start..stop-1."""
+        for batch in range(
+            max(0, int(np.searchsorted(self._offsets, start, side="right")) - 1), self.batches
+        ):
+            low, high = self.batch_span(batch)
             if low >= stop:
                 return
             if max(low, start) < min(high, stop):
-                yield unit
+                yield batch
 
-    def _unit(self, unit: int) -> Rows:
-        """Give a unit from this thread's buffer, which holds the last one."""
-        if getattr(self._buffer, "unit", None) != unit:
+    def _batch(self, batch: int) -> Rows:
+        """Give a batch from this thread's buffer, which holds the last one."""
+        if getattr(self._buffer, "batch", None) != batch:
             self._buffer.rows = None  # let the old one go before the new one comes
-            self._buffer.rows = self._prepared(unit)
-            self._buffer.unit = unit
+            self._buffer.rows = self._prepared(batch)
+            self._buffer.batch = batch
         return self._buffer.rows
 
 
@@ -221,13 +223,13 @@ class CachedRows(TrainingRows):
     def __init__(self, rows: TrainingRows, budget: int, start: int = 0, stop: int | None = None) -> None:
         super().__init__(rows.dataset, rows.split, rows.transforms)
         stop = len(self) if stop is None else stop
-        sizes = [max(0, min(b, stop) - max(a, start)) for a, b in map(self.unit_span, range(self.units))]
+        sizes = [max(0, min(b, stop) - max(a, start)) for a, b in map(self.batch_span, range(self.batches))]
         info = self.dataset.info
         ready, stored = row_bytes(info, self.shape[1], self.dtype), row_bytes(info, info.d, info.dtype)
         self.keeps_stored = stored < ready and sum(sizes) * ready > budget
-        self._kept = units_within(sizes, stored if self.keeps_stored else ready, budget)
+        self._kept = batches_within(sizes, stored if self.keeps_stored else ready, budget)
         self._cache: dict[int, Rows] = {}
-        self._locks = {unit: threading.Lock() for unit in self._kept}
+        self._locks = {batch: threading.Lock() for batch in self._kept}
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("cached rows stay in their process: send the TrainingRows and cache them there")
@@ -237,7 +239,7 @@ class CachedRows(TrainingRows):
         if other.keeps_stored == self.keeps_stored:
             # A copy, for a task of the epoch before may still be adding to it.
             held = other._cache.copy()
-            self._cache.update({unit: rows for unit, rows in held.items() if unit in self._kept})
+            self._cache.update({batch: rows for batch, rows in held.items() if batch in self._kept})
 
     @property
     def cached_bytes(self) -> int:
@@ -246,21 +248,21 @@ class CachedRows(TrainingRows):
 
     def at_hand(self, start: int, stop: int) -> bool:
         """Whether rows start..stop-1 are in memory as slices give them."""
-        return not self.keeps_stored and all(unit in self._cache for unit in self._units_of(start, stop))
+        return not self.keeps_stored and all(batch in self._cache for batch in self._batches_of(start, stop))
 
-    def raw_unit(self, unit: int) -> Rows:
-        """Rows of `unit` as stored, from memory where they are kept so."""
-        if unit in self._kept and self.keeps_stored:
-            return self._keep(unit)
-        return super().raw_unit(unit)
+    def raw_batch(self, batch: int) -> Rows:
+        """Rows of `batch` as stored, from memory where they are kept so."""
+        if batch in self._kept and self.keeps_stored:
+            return self._keep(batch)
+        return super().raw_batch(batch)
 
-    def _unit(self, unit: int) -> Rows:
-        if unit in self._kept and not self.keeps_stored:
-            return self._keep(unit)
-        return super()._unit(unit)
+    def _batch(self, batch: int) -> Rows:
+        if batch in self._kept and not self.keeps_stored:
+            return self._keep(batch)
+        return super()._batch(batch)
 
-    def _keep(self, unit: int) -> Rows:
-        with self._locks[unit]:
-            if unit not in self._cache:
-                self._cache[unit] = super().raw_unit(unit) if self.keeps_stored else self._prepared(unit)
-            return self._cache[unit]
+    def _keep(self, batch: int) -> Rows:
+        with self._locks[batch]:
+            if batch not in self._cache:
+                self._cache[batch] = super().raw_batch(batch) if self.keeps_stored else self._prepared(batch)
+            return self._cache[batch]

@@ -1,4 +1,4 @@
-"""Units of rows: how many rows a dataset is read in at a time, and how much memory they take."""
+"""Read batches: how many rows a dataset is read in at a time, and how much memory they take."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Rows: TypeAlias = Any
 
 # Fewer shards than this are read in runs of chunks instead, so that a small dataset still has several blocks.
 FEW_SHARDS = 8
-UNITS_WANTED = 16
-# A unit of dense rows takes about so many bytes at most, as stored: a worker holds a few units at a time.
-UNIT_BYTES = 1 << 24
+BATCHES_WANTED = 16
+# A batch of dense rows takes about so many bytes at most, as stored: a worker holds a few batches at a time.
+BATCH_BYTES = 1 << 24
 
 
-def unit_rows(dataset: Dataset) -> int:
-    """Rows of a unit: a shard, or whole chunks of one."""
+def batch_rows(dataset: Dataset) -> int:
+    """Rows of a batch: a shard, or whole chunks of one."""
     plan, info = dataset.plan, dataset.info
-    chunks = -(-plan.n_rows // plan.chunk_rows) // UNITS_WANTED
+    chunks = -(-plan.n_rows // plan.chunk_rows) // BATCHES_WANTED
     if plan.units >= FEW_SHARDS:
         chunks = plan.chunks_per_shard
     if info.layout == "dense":
-        chunks = min(chunks, UNIT_BYTES // max(1, plan.chunk_rows * row_bytes(info, info.d, info.dtype)))
+        chunks = min(chunks, BATCH_BYTES // max(1, plan.chunk_rows * row_bytes(info, info.d, info.dtype)))
     return plan.chunk_rows * max(1, chunks)
 
 
@@ -41,17 +41,17 @@ def row_bytes(info: DatasetInfo, width: int, dtype: DTypeLike) -> int:
     return width * np.dtype(dtype).itemsize
 
 
-def units_within(sizes: Sequence[int], row_bytes: int, budget: int) -> frozenset[int]:
-    """Units, of so many rows each, that fit into a budget of bytes together: the first ones that do."""
+def batches_within(sizes: Sequence[int], row_bytes: int, budget: int) -> frozenset[int]:
+    """Batches, of so many rows each, that fit into a budget of bytes together: the first ones that do."""
     kept, used = set(), 0
-    for unit, rows in enumerate(sizes):
+    for batch, rows in enumerate(sizes):
         if rows and used + rows * row_bytes <= budget:
-            kept.add(unit)
+            kept.add(batch)
             used += rows * row_bytes
     return frozenset(kept)
 
 
-def no_rows(dataset: Dataset) -> Rows:
+def empty_rows(dataset: Dataset) -> Rows:
     """An array or matrix without a row."""
     empty = np.zeros((0, dataset.info.d), dtype=np.float32)
     return csr_matrix(empty) if dataset.info.layout == "csr" else empty

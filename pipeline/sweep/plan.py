@@ -14,7 +14,7 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options.loss import chosen_loss
 from topline.pipeline.options.sweep import Cell, SweepConfig, Variant
 from topline.pipeline.options.train import TrainConfig
-from topline.pipeline.readers.label_sets import single_labels_only
+from topline.pipeline.readers.label_sets import require_single_labels
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource
 from topline.pipeline.training.plan import settled
@@ -81,7 +81,7 @@ def plan_sweep(config: SweepConfig) -> SweepPlan:
         config = _as_it_was(config, store)
     dataset = Dataset.open(store, config.dataset)
     config = config.model_copy(update={"dataset": dataset.info.id})
-    single_labels_only(dataset.info, "a sweep compares cells")
+    require_single_labels(dataset.info, "a sweep compares cells")
     rows = TrainingRows(dataset, "train")
     n = len(rows) if config.rows is None else min(len(rows), config.rows)
     _check_rows(config, rows, n)

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.sparse import issparse
 
 from topline.storage.arrays.writing import ArraySpec
-from topline.storage.datasets.assignments import check_assignments, split_counts
-from topline.storage.datasets.manifest import with_assignments
+from topline.storage.datasets.labels_and_splits import check_labels_and_splits, split_counts
+from topline.storage.datasets.manifest import with_labels_and_splits
 from topline.storage.errors import StorageError
 from topline.storage.findings import Finding
 from topline.storage.fingerprint import digest_bytes
@@ -83,12 +83,12 @@ def _value_findings(dataset: Dataset) -> Iterator[Finding]:
     mend = "make the dataset anew under another key"
     try:
         sets = dataset.label_sets()
-        labels, split = check_assignments(dataset.labels(), dataset.split(), info.n_rows, info.m, sets)
+        labels, split = check_labels_and_splits(dataset.labels(), dataset.split(), info.n_rows, info.m, sets)
         shown = info.class_names if sets is None else sets.names(info.class_names)
         table = dataset.manifest()
         if table.num_rows != info.n_rows or table["sample_id"].to_pylist() != dataset.sample_ids():
             yield Finding("manifest", manifest_path, "its rows are not the dataset's sample ids", mend)
-        elif not with_assignments(table, labels, split, shown).equals(table):
+        elif not with_labels_and_splits(table, labels, split, shown).equals(table):
             what = "its labels, class names or splits are not the dataset's"
             yield Finding("manifest", manifest_path, what, mend)
         if split_counts(split) != dict(info.counts):

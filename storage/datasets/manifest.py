@@ -71,7 +71,7 @@ def empty_manifest(sample_ids: Sequence[str]) -> pa.Table:
     return conform(pa.table({"sample_id": pa.array(list(sample_ids), pa.string())}))
 
 
-def with_assignments(
+def with_labels_and_splits(
     table: pa.Table, labels: NDArray[np.int32], split: NDArray[np.int8], class_names: Sequence[str]
 ) -> pa.Table:
     """`table` with its label, class_name and split columns taken from the dataset's arrays."""

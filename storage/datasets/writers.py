@@ -20,12 +20,6 @@ from topline.storage.arrays.writing import (
     packed_shard,
     packed_strings,
 )
-from topline.storage.datasets.assignments import (
-    check_assignments,
-    check_class_names,
-    check_rejected,
-    split_counts,
-)
 from topline.storage.datasets.info import (
     DatasetInfo,
     dataset_folder,
@@ -34,7 +28,13 @@ from topline.storage.datasets.info import (
     info_of_commit,
 )
 from topline.storage.datasets.label_sets import LabelSetTable
-from topline.storage.datasets.manifest import conform, dump_manifest, with_assignments
+from topline.storage.datasets.labels_and_splits import (
+    check_class_names,
+    check_labels_and_splits,
+    check_rejected,
+    split_counts,
+)
+from topline.storage.datasets.manifest import conform, dump_manifest, with_labels_and_splits
 from topline.storage.datasets.parts import Part, finished_part, part_units, write_part
 from topline.storage.datasets.units import dense_unit
 from topline.storage.errors import FormatError, IncompleteError, MismatchError
@@ -167,7 +167,7 @@ class DatasetWriter:
         names = check_class_names(class_names)
         if label_sets is not None:
             label_sets = LabelSetTable.checked(label_sets.indptr, label_sets.indices, len(names))
-        y, s = check_assignments(labels, split, self.plan.n_rows, len(names), label_sets)
+        y, s = check_labels_and_splits(labels, split, self.plan.n_rows, len(names), label_sets)
         parts = self._finished_parts()
         table = pa.concat_tables([part.table for part in parts]) if manifest is None else conform(manifest)
         if table.num_rows != self.plan.n_rows:
@@ -175,7 +175,7 @@ class DatasetWriter:
         check_rejected(table, s)
         entries = [entry for part in parts for entry in (*part.entries, part.entry)]
         shown = names if label_sets is None else label_sets.names(names)
-        packed = self._packed_rest(y, s, names, with_assignments(table, y, s, shown), label_sets)
+        packed = self._packed_rest(y, s, names, with_labels_and_splits(table, y, s, shown), label_sets)
         entries += put_files(self.store, self.folder, packed)
         listing = dump_entries(entries)
         self.store.write_bytes(join(self.folder, FILES_LIST), listing)

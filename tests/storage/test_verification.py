@@ -192,8 +192,8 @@ def test_values_that_break_the_rules_though_every_digest_fits(
     write_units(writer, X)
     labels = np.zeros(101, np.int32)
     with monkeypatch.context() as patch:
-        patch.setattr(writers, "check_assignments", careless)
-        patch.setattr(writers, "with_assignments", lambda table, *_: table)
+        patch.setattr(writers, "check_labels_and_splits", careless)
+        patch.setattr(writers, "with_labels_and_splits", lambda table, *_: table)
         labels[17] = 99
         writer.commit(labels, np.zeros(101, np.int8), ("a", "b"))
     finding = only(verify_store(local_store))
@@ -208,7 +208,7 @@ def test_a_manifest_that_disagrees_though_every_digest_fits(
     import topline.storage.datasets.writers as writers
 
     with monkeypatch.context() as patch:
-        patch.setattr(writers, "with_assignments", lambda table, *_: table)
+        patch.setattr(writers, "with_labels_and_splits", lambda table, *_: table)
         write_dataset(local_store, dense(101, 6), PLAN)
     finding = only(verify_store(local_store))
     assert finding.kind == "manifest"

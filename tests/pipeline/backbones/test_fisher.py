@@ -34,16 +34,16 @@ OPTIONS = "size=32,step=4,radius=5,words=3,components=6,stripes=2,sample=6"
 PICTURES = [scene(50 + 5 * seed, 40, seed) for seed in range(8)]
 
 
-def learnt(options: str = OPTIONS) -> Fisher:
+def fitted(options: str = OPTIONS) -> Fisher:
     made = make_backbone(BackboneConfig(backbone=f"fisher:{options}"))
     assert isinstance(made, Fisher)
-    return made.learn(iter(PICTURES))
+    return made.fit(iter(PICTURES))
 
 
 class TestFisher(BackboneContract):
     @pytest.fixture
     def backbone(self) -> Backbone:
-        return learnt()
+        return fitted()
 
 
 def loglikelihood(z: Any, logits: Any, centres: Any, deviations: Any) -> float:
@@ -66,7 +66,7 @@ def slopes(function: Any, at: Any) -> Any:
 
 def test_it_is_the_gradient_of_the_mixture_in_its_natural_units() -> None:
     """Slopes of the log-likelihood, divided by the root of the Fisher information (Sanchez et al., 2013)."""
-    backbone = learnt(OPTIONS.replace("stripes=2", "stripes=0"))
+    backbone = fitted(OPTIONS.replace("stripes=2", "stripes=0"))
     words = backbone.vocabulary
     assert words is not None
     image = scene(60, 60, 99)
@@ -94,8 +94,8 @@ def test_it_is_the_gradient_of_the_mixture_in_its_natural_units() -> None:
 
 
 def test_each_region_has_length_one_and_sees_its_own_part() -> None:
-    backbone = learnt()
-    whole = learnt(OPTIONS.replace("stripes=2", "stripes=0"))
+    backbone = fitted()
+    whole = fitted(OPTIONS.replace("stripes=2", "stripes=0"))
     assert backbone.dim == 3 * 3 * 13
     assert whole.dim == 3 * 13
     image = scene(64, 64, 3)
@@ -113,7 +113,7 @@ def test_each_region_has_length_one_and_sees_its_own_part() -> None:
 
 def test_images_without_any_edge_have_features_too() -> None:
     flat_image = np.full((30, 30, 3), 128, dtype=np.uint8)
-    assert np.isfinite(learnt().open()([flat_image])).all()
+    assert np.isfinite(fitted().open()([flat_image])).all()
 
 
 def test_colours_are_statistics_of_the_cells_of_a_patch() -> None:
@@ -142,7 +142,7 @@ def test_colours_are_statistics_of_the_cells_of_a_patch() -> None:
 
 @pytest.mark.parametrize(("colour", "numbers"), [(0, 104), (1, 200)])
 def test_colours_are_a_choice(colour: int, numbers: int) -> None:
-    words = learnt(f"{OPTIONS},colour={colour}").vocabulary
+    words = fitted(f"{OPTIONS},colour={colour}").vocabulary
     assert words is not None
     assert words.axes.shape == (numbers, 6)
 
@@ -152,7 +152,7 @@ def test_colours_are_a_choice(colour: int, numbers: int) -> None:
 
 def test_components_are_scikit_learns_on_a_common_scale() -> None:
     rows = np.random.default_rng(0).normal(size=(400, 9)) * np.arange(1, 10)
-    words = Vocabulary.learn(rows, dim=4, words=2, seed=0)
+    words = Vocabulary.fit(rows, dim=4, words=2, seed=0)
     theirs = PCA(4, svd_solver="full").fit_transform(rows)
     ours = words.project(rows)
     np.testing.assert_allclose(np.abs(ours), np.abs(theirs) / np.sqrt(theirs.var(axis=0).mean()), atol=1e-4)
@@ -161,14 +161,14 @@ def test_components_are_scikit_learns_on_a_common_scale() -> None:
 def test_the_same_images_and_seed_learn_the_same_words() -> None:
     # With as many words as this, where the mixture ends depends on where it begins.
     options = OPTIONS.replace("words=3", "words=8")
-    first, again, other = learnt(options), learnt(options), learnt(options + ",seed=1")
+    first, again, other = fitted(options), fitted(options), fitted(options + ",seed=1")
     assert first.spec() == again.spec()
     assert first.spec()["sha256"] != other.spec()["sha256"]
-    assert learnt(options.replace("sample=6", "sample=2")).spec()["sha256"] != first.spec()["sha256"]
+    assert fitted(options.replace("sample=6", "sample=2")).spec()["sha256"] != first.spec()["sha256"]
 
 
 def test_a_damaged_vocabulary_is_refused() -> None:
-    spec = json.loads(json.dumps(learnt().spec()))
+    spec = json.loads(json.dumps(fitted().spec()))
     words = spec["vocabulary"]
     for changed, message in [
         ({"sha256": "0" * 64}, "it is damaged"),
@@ -184,20 +184,20 @@ def test_a_damaged_vocabulary_is_refused() -> None:
 
 def test_words_of_other_descriptors_are_refused() -> None:
     rows = np.random.default_rng(0).normal(size=(50, 10))
-    words = Vocabulary.learn(rows, dim=6, words=3, seed=0)
-    spec = replace(learnt(), vocabulary=words).spec()
+    words = Vocabulary.fit(rows, dim=6, words=3, seed=0)
+    spec = replace(fitted(), vocabulary=words).spec()
     with pytest.raises(InputError, match="descriptors of 10 numbers and these have 200"):
         backbone_of_spec(spec)
 
 
-def test_nothing_is_described_before_anything_is_learnt() -> None:
+def test_nothing_is_described_before_anything_is_fitted() -> None:
     plain = make_backbone(BackboneConfig(backbone="fisher"))
     assert plain.dim == 4 * 16 * 97
     for use in (plain.spec, plain.open):
         with pytest.raises(InputError, match="no vocabulary yet"):
             use()
     with pytest.raises(InputError, match="0 images have 0 descriptors, too few for 16 words"):
-        plain.learn(iter([]))  # type: ignore[attr-defined]
+        plain.fit(iter([]))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def extracted(tmp_path: Path, folder: str = "photos", options: str = OPTIONS) ->
     return extract(config, HERE)
 
 
-def test_a_store_learns_once_and_predictions_use_what_it_learnt(tmp_path: Path) -> None:
+def test_a_store_fits_once_and_predictions_use_what_it_fitted(tmp_path: Path) -> None:
     root = write_classes(tmp_path / "photos", 3, 8)
     first = extracted(tmp_path)
     assert extracted(tmp_path).reused
@@ -254,7 +254,7 @@ def test_a_store_learns_once_and_predictions_use_what_it_learnt(tmp_path: Path) 
     assert shown["backbone.sha256"] == first.info.features["backbone"]["sha256"]
 
 
-def test_validation_and_test_images_are_not_learnt_from(tmp_path: Path) -> None:
+def test_validation_and_test_images_are_not_fitted_on(tmp_path: Path) -> None:
     for split, seeds in (("train", range(6)), ("test", range(6, 12))):
         for seed in seeds:
             path = tmp_path / "photos" / split / f"class{seed % 2}" / f"{seed}.png"

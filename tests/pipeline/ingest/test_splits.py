@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.ingest.splits import assign, hold_out, repeated_content
+from topline.pipeline.ingest.splits import hold_out, repeated_content, split_rows
 from topline.storage.schema import SPLITS
 
 
@@ -43,7 +43,7 @@ def test_the_hold_out_depends_on_ids_and_seed_alone() -> None:
 
 def test_rejected_rows_have_no_label_and_classes_without_rows_are_left_out() -> None:
     usable = np.array([True, False, True, True, False])
-    found = assign(ids(5), ["b", "a", "b", "c", None], [None] * 5, usable, test_share=0.5, seed=0)
+    found = split_rows(ids(5), ["b", "a", "b", "c", None], [None] * 5, usable, test_share=0.5, seed=0)
     assert found.class_names == ("b", "c")
     assert found.labels.tolist() == [0, -1, 0, 1, -1]
     assert (found.split == SPLITS["rejected"]).tolist() == (~usable).tolist()
@@ -54,15 +54,15 @@ def test_rejected_rows_have_no_label_and_classes_without_rows_are_left_out() -> 
 
 def test_given_splits_are_kept() -> None:
     splits = ["train", "val", "test", "train"]
-    found = assign(ids(4), ["a", "a", "b", "b"], splits, np.ones(4, bool), test_share=0.5, seed=0)
+    found = split_rows(ids(4), ["a", "a", "b", "b"], splits, np.ones(4, bool), test_share=0.5, seed=0)
     assert found.split.tolist() == [0, 1, 2, 0]
 
 
 def test_nothing_left_is_said() -> None:
     with pytest.raises(InputError, match="no usable example"):
-        assign(ids(1), ["a"], [None], np.zeros(1, bool), test_share=0.2, seed=0)
+        split_rows(ids(1), ["a"], [None], np.zeros(1, bool), test_share=0.2, seed=0)
     with pytest.raises(InputError, match="left for training"):
-        assign(ids(1), ["a"], ["test"], np.ones(1, bool), test_share=0.2, seed=0)
+        split_rows(ids(1), ["a"], ["test"], np.ones(1, bool), test_share=0.2, seed=0)
 
 
 def test_repeated_content_points_to_the_usable_row_with_the_first_name() -> None:

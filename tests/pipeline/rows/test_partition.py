@@ -1,4 +1,4 @@
-"""Training rows: the right rows, whole units, each chunk decoded once a pass, whatever is cached."""
+"""Training rows: the right rows, whole batches, each chunk decoded once a pass, whatever is cached."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from topline.solvers.core.tiles import iterate_tiles
 from topline.storage.arrays.chunking import ChunkPlan
 from topline.storage.datasets.features import Dataset
 
-# 700 rows in shards of 64 are 11 units of one shard; in shards of 256 they are 3, so runs of chunks of 16.
+# 700 rows in shards of 64 are 11 batches of one shard; in shards of 256 they are 3, so runs of chunks of 16.
 PLANS = {"many shards": ChunkPlan(700, 16, 64), "few shards": ChunkPlan(700, 16, 256)}
 
 
@@ -118,7 +118,7 @@ def test_float16_is_kept_as_stored_where_only_that_fits(
 def test_shards_of_any_size_are_read_in_units_of_a_few_megabytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("topline.pipeline.rows.read_batches.UNIT_BYTES", 2 * 12 * 40)
+    monkeypatch.setattr("topline.pipeline.rows.read_batches.BATCH_BYTES", 2 * 12 * 40)
     dataset = small_dataset(tmp_path, dtype="float16")
     rows = TrainingRows(dataset)
     assert max(stop - start for start, stop in read_spans(rows, monkeypatch, 50)) <= 32
@@ -128,20 +128,20 @@ def test_shards_of_any_size_are_read_in_units_of_a_few_megabytes(
 @pytest.mark.parametrize("dataset", [("many shards", "float16")], indirect=True, ids=str)
 def test_a_pass_holds_three_units_at_most(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[weakref.ref[Any]] = []
-    original = TrainingRows.raw_unit
+    original = TrainingRows.raw_batch
 
-    def counted(self: TrainingRows, unit: int) -> Any:
-        rows = original(self, unit)
+    def counted(self: TrainingRows, batch: int) -> Any:
+        rows = original(self, batch)
         given.append(weakref.ref(rows))
-        assert sum(unit() is not None for unit in given) <= 3
+        assert sum(batch() is not None for batch in given) <= 3
         return rows
 
-    monkeypatch.setattr(TrainingRows, "raw_unit", counted)
+    monkeypatch.setattr(TrainingRows, "raw_batch", counted)
     monkeypatch.setattr("topline.solvers.core.rows._SLAB_BYTES", 1)
     rows = TrainingRows(dataset)
     tiles = [tile[:2] for tile in iterate_tiles(rows, 0, 20)]
     assert tiles[-1][1] == len(rows)
-    assert len(given) == rows.units
+    assert len(given) == rows.batches
 
 
 def test_rows_are_transformed_alike_however_many_at_a_time(
@@ -178,7 +178,7 @@ def test_blocks_are_whole_units_and_cover_every_row(dataset: Dataset) -> None:
     assert cuts[-1] == len(rows)
     assert all(a < b for a, b in itertools.pairwise(cuts))
     assert len(cuts) > 8
-    starts = {rows.unit_span(unit)[0] for unit in range(rows.units)}
+    starts = {rows.batch_span(batch)[0] for batch in range(rows.batches)}
     assert set(cuts[:-1]) <= starts
 
 

@@ -28,7 +28,7 @@ def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def check_assignments(
+def check_labels_and_splits(
     labels: ArrayLike,
     split: ArrayLike,
     n_rows: int,
