@@ -21,7 +21,7 @@ import httpx
 import psutil
 
 from topline.flows import environment
-from topline.pipeline.doctor.probes import CheckFailedError, Probe
+from topline.pipeline.doctor.runner import Check, CheckFailedError
 
 MEND = 'python -m pip install "prefect>=3.8.8,<3.9" "fastapi<0.151" "sqlalchemy[asyncio]<2.1"'
 
@@ -30,11 +30,11 @@ FIRE_SECONDS = 120.0
 INTERVAL_SECONDS = 5
 
 
-def prefect_checks() -> list[Probe]:
+def prefect_checks() -> list[Check]:
     """Give the checks that `topline doctor` finds through the entry points "topline.checks"."""
     return [
-        Probe("prefect", "topline.flows.checks:server_application", 120.0),
-        Probe(
+        Check("prefect", "topline.flows.checks:server_application", 120.0),
+        Check(
             "prefect schedule",
             "topline.flows.checks:schedule_fires",
             START_SECONDS + FIRE_SECONDS + 60.0,

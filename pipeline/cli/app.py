@@ -8,17 +8,19 @@ from typing import Annotated
 import typer
 
 from topline.pipeline.cli import (
-    checks,
+    certs,
     dashboard,
-    data,
-    decisions,
-    evaluating,
+    doctor,
+    evaluate,
+    export,
+    fsck,
+    ingest,
     models,
-    retraining,
+    predict,
+    retrain,
     run,
-    sharing,
-    sweeping,
-    training,
+    sweep,
+    train,
 )
 from topline.pipeline.cli.command import add_command
 
@@ -56,24 +58,24 @@ add_command(
 )
 add_command(
     app,
-    retraining.retrain,
+    retrain.retrain,
     name="retrain",
-    sections=retraining.SECTIONS,
-    hidden=retraining.HIDDEN,
+    sections=retrain.SECTIONS,
+    hidden=retrain.HIDDEN,
     flow=True,
     example="topline retrain --images photos --store photos-store",
 )
 add_command(
     app,
-    retraining.serve,
+    retrain.serve,
     name="serve",
-    sections=retraining.SECTIONS,
-    hidden=retraining.HIDDEN,
+    sections=retrain.SECTIONS,
+    hidden=retrain.HIDDEN,
     example='topline serve --every "0 2 * * *" --images photos --store photos-store',
 )
 add_command(
     app,
-    data.extract,
+    ingest.extract,
     name="extract",
     sections=("extract", "cluster"),
     flow=True,
@@ -81,14 +83,14 @@ add_command(
 )
 add_command(
     app,
-    data.import_,
+    ingest.import_,
     name="import",
     sections=("import",),
     example="topline import --features embeddings.npy --labels labels.npy --store my-store",
 )
 add_command(
     app,
-    training.train,
+    train.train,
     name="train",
     sections=("train", "cluster"),
     flow=True,
@@ -96,16 +98,16 @@ add_command(
 )
 add_command(
     app,
-    sweeping.sweep,
+    sweep.sweep,
     name="sweep",
     sections=("sweep", "cluster"),
     flow=True,
     example="topline sweep --store topline-run --C 1e-3:1e2:11 --k 1,5 --topk 5",
 )
-add_command(app, training.certify, name="certify", example="topline certify topline-run/models/m0001")
+add_command(app, train.certify, name="certify", example="topline certify topline-run/models/m0001")
 add_command(
     app,
-    evaluating.evaluate,
+    evaluate.evaluate,
     name="evaluate",
     sections=("evaluate",),
     flow=True,
@@ -113,14 +115,14 @@ add_command(
 )
 add_command(
     app,
-    sharing.predict,
+    predict.predict,
     name="predict",
     sections=("predict", "cluster"),
     example="topline predict topline-run/models/m0001 --images new-photos --top-k 5",
 )
 add_command(
     app,
-    sharing.export,
+    export.export,
     name="export",
     example="topline export topline-run/models/m0001 --format onnx --output model.onnx",
 )
@@ -128,7 +130,7 @@ add_command(models_app, models.list_, name="list", example="topline models list 
 add_command(models_app, models.show, name="show", example="topline models show topline-run/models/m0001")
 add_command(
     models_app,
-    decisions.compare,
+    models.compare,
     name="compare",
     sections=("evaluate",),
     hidden=frozenset({"confused"}),
@@ -136,25 +138,25 @@ add_command(
 )
 add_command(
     models_app,
-    decisions.promote,
+    models.promote,
     name="promote",
     sections=("promote", "evaluate"),
     hidden=frozenset({"confused"}),
     example="topline models promote topline-run/models/m0002 --by-rule",
 )
 add_command(
-    models_app, decisions.rollback, name="rollback", example="topline models rollback --store topline-run"
+    models_app, models.rollback, name="rollback", example="topline models rollback --store topline-run"
 )
 add_command(
-    models_app, decisions.archive, name="archive", example="topline models archive topline-run/models/m0001"
+    models_app, models.archive, name="archive", example="topline models archive topline-run/models/m0001"
 )
 add_command(
-    models_app, decisions.delete, name="delete", example="topline models delete topline-run/models/m0001"
+    models_app, models.delete, name="delete", example="topline models delete topline-run/models/m0001"
 )
 app.add_typer(models_app)
 add_command(
     app, dashboard.dashboard, name="dashboard", example="topline dashboard --store topline-run --port 8788"
 )
-add_command(app, checks.fsck, name="fsck", example="topline fsck topline-run")
-add_command(app, checks.doctor, name="doctor", example="topline doctor --schedule")
-add_command(app, checks.certs, name="certs", example="topline certs --out certs --host scheduler.example")
+add_command(app, fsck.fsck, name="fsck", example="topline fsck topline-run")
+add_command(app, doctor.doctor, name="doctor", example="topline doctor --schedule")
+add_command(app, certs.certs, name="certs", example="topline certs --out certs --host scheduler.example")

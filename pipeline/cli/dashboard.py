@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from topline.pipeline.cli.arguments import StoreOption
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.models import StoreOption
 from topline.pipeline.cli.table import facts
 
 RunArgument = Annotated[

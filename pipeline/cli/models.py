@@ -1,4 +1,4 @@
-"""Which model a person means, and how models are shown."""
+"""`topline models`: the models of a store, and decisions on them."""
 
 from __future__ import annotations
 
@@ -8,49 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from topline.pipeline.cli.arguments import ModelArgument, StoreOption, find_model
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import table
-from topline.pipeline.errors import InputError
+from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
+from topline.pipeline.cli.table import facts, table
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.options.config import EvaluateConfig, PromotionRule
 
 if TYPE_CHECKING:
+    from topline.pipeline.registry.operations import Weighing
+    from topline.pipeline.registry.promotion import Evidence
     from topline.storage.models.registry import Standing
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="Model URL such as STORE/models/m0001 or STORE/models/champion, or a store (its newest)",
-    ),
-]
-StoreOption = Annotated[str, typer.Option("--store", help="Store of the models")]
-
-
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the registry's log")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Override the guards; needs a --reason")]
 HEAD = ("model", "dataset", "loss", "C", "method", "gap", "certified", "top-1", "top-5", "stage")
-
-
-def find_model(text: str) -> str:
-    """Give the URL of a model; it may be called "champion", and a store stands for its newest."""
-    from topline.storage.models.records import list_models
-    from topline.storage.stores.opening import open_store
-    from topline.storage.stores.urls import join
-
-    place, _, name = text.rstrip("/").rpartition("/")
-    if place.endswith("models"):
-        return _champion(place) if name == "champion" else text.rstrip("/")
-    store = open_store(text)
-    records = list_models(store)
-    if not records:
-        raise InputError(f"{text} holds no model: give STORE/models/m0001, or train one with topline train")
-    return join(store.url, "models", records[-1].id)
-
-
-def _champion(models: str) -> str:
-    from topline.pipeline.registry.operations import champion_url
-
-    found = champion_url(models.removesuffix("models"))
-    if found is None:
-        raise InputError(f"{models} has no champion: topline models promote makes a model the champion")
-    return found
 
 
 def list_(call: Call, store: StoreOption = "topline-run") -> Outcome:  # noqa: ARG001 - one shape for all
@@ -118,3 +90,131 @@ def _row(model: Mapping[str, Any]) -> tuple[str, ...]:
         model["id"], model["dataset"], named, f"{model['C']:g}", model["method"],
         "-" if gap is None else f"{gap:.1e}", certified, *shares, model["stage"],
     )  # fmt: skip
+
+
+def compare(
+    call: Call,
+    model: ModelArgument,
+    other: Annotated[
+        str | None, typer.Argument(metavar="OTHER", help="Model to compare with (default: the champion)")
+    ] = None,
+) -> Outcome:
+    """Compare two models on the same held-out rows: accuracies with intervals, drift, what differs."""
+    from topline.pipeline.registry.comparison import compare as side_by_side
+
+    first = find_model(model)
+    second = find_model(other or f"{first.rpartition('/')[0]}/champion")
+    split = call.config(EvaluateConfig).split
+    found = side_by_side(first, second, split=split, progress=call.progress)
+    payload = found.to_dict()
+    ids = (found.first.id, found.second.id)
+    names = ("stage", "dataset", "certified", "relative_gap", "passes", "seconds")
+    rows = [(name, *(_text(one[name]) for one in payload["models"])) for name in names]
+    rows += [(name, *map(_text, values)) for name, values in found.differences.items() if name not in names]
+    return Outcome(payload, [*_measured(found.evidence, ids), "", *table(("", *ids), rows)])
+
+
+def promote(
+    call: Call,
+    model: ModelArgument,
+    by_rule: Annotated[
+        bool, typer.Option("--by-rule", help="Only if the rule says so; any option of the rule implies it")
+    ] = False,
+    reason: ReasonOption = "",
+    force: ForceOption = False,
+) -> Outcome:
+    """Make a model the champion: by hand, or only where it beats the champion by the written rule."""
+    from topline.pipeline.registry.operations import promote as crown
+    from topline.pipeline.registry.operations import promote_by_rule
+
+    url = find_model(model)
+    by_rule = by_rule or call.chose("promote", *PromotionRule.model_fields)
+    if not by_rule:
+        return _decided(crown(url, reason=reason, force=force))
+    if force or reason:
+        raise ConfigError("--force and --reason are for promotion by hand: leave out the rule, or them")
+    split = call.config(EvaluateConfig).split
+    found: Weighing = promote_by_rule(url, call.config(PromotionRule), split=split, progress=call.progress)
+    promoted = found.decision.promote
+    verdict = "promoted" if promoted else "kept out"
+    ids = (url.rpartition("/")[2], (found.champion or "").rpartition("/")[2])
+    lines = [*_measured(found.evidence, ids), "", f"{ids[0]} is {verdict}:"]
+    lines += [f"  {reason}" for reason in found.decision.reasons]
+    return Outcome(found.to_dict(), lines, code=SUCCESS if promoted else SHORT_OF_TOLERANCE)
+
+
+def rollback(
+    call: Call,  # noqa: ARG001 - one shape for all
+    store: StoreOption = "topline-run",
+    reason: ReasonOption = "",
+) -> Outcome:
+    """Make the champion before the champion again."""
+    from topline.pipeline.registry.operations import rollback as back
+
+    return _decided(back(store, reason=reason))
+
+
+def archive(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
+    """Lay a model aside; it can still be promoted."""
+    from topline.pipeline.registry.operations import archive as lay_aside
+
+    return _decided(lay_aside(find_model(model), reason=reason))
+
+
+def delete(
+    call: Call,  # noqa: ARG001 - one shape for all
+    model: ModelArgument,
+    reason: ReasonOption = "",
+    force: ForceOption = False,
+) -> Outcome:
+    """Delete a model for good, except the champion and what a rollback would need."""
+    from topline.pipeline.registry.operations import delete as remove
+
+    if not model.rstrip("/").rpartition("/")[0].endswith("models"):
+        raise ConfigError(
+            f"{model} is not the URL of a model: write STORE/models/m0001, so that none is meant by chance"
+        )
+    return _decided(remove(find_model(model), reason=reason, force=force))
+
+
+def _decided(standing: Standing) -> Outcome:
+    entry = standing.entries[-1]
+    payload = {
+        "decision": entry.to_json(),
+        "champion": standing.champion,
+        "rollback": standing.previous,
+    }
+    shown = {
+        "decision": str(entry),
+        "champion": standing.champion or "none",
+        "rollback to": standing.previous or "none",
+    }
+    return Outcome(payload, facts(shown))
+
+
+def _measured(evidence: Evidence, ids: tuple[str, str]) -> list[str]:
+    """Lay out the accuracies on the same rows, and the drift."""
+    if not evidence.accuracies:
+        return [f"no accuracies: {evidence.unmeasured}"] if evidence.unmeasured else []
+    rows = [
+        (
+            f"top-{pair.k}", f"{pair.challenger:.2%}", f"{pair.champion:.2%}", f"{pair.gain:+.2%}",
+            f"{pair.low:+.2%} to {pair.high:+.2%}", f"{pair.p_value:.2g}",
+        )
+        for pair in evidence.accuracies
+    ]  # fmt: skip
+    first = evidence.accuracies[0]
+    left_out = f", {evidence.excluded:,} left out that {ids[1]} was trained on" if evidence.excluded else ""
+    lines = [f"{first.rows:,} {evidence.split} rows of {evidence.dataset}{left_out}", ""]
+    lines += table(("", *ids, "gain", f"{first.confidence:.0%} interval", "p"), rows)
+    drift = evidence.drift
+    if drift is not None:
+        features = "not comparable" if drift.features is None else f"{drift.features:.3g}"
+        lines += ["", f"drift: features {features} (stability index), classes {drift.classes:.1%}"]
+    return lines
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "-" if value is None else str(value)

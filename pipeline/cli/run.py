@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import accuracies, counted, facts
-from topline.pipeline.cli.training import judge, training_facts
+from topline.pipeline.cli.train import judge, training_facts
 from topline.pipeline.options.config import (
     ClusterConfig,
     EvaluateConfig,

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.cluster.run_events import TOPIC
-from topline.pipeline.dashboard.feed import Feed
-from topline.pipeline.dashboard.views import Tile, happened, problem_words, remark, tiles, verdict
+from topline.pipeline.dashboard.run_status import Tile, event_rows, problem_words, remark, tiles, verdict
+from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.telemetry.run_view import RunView
 from topline.storage.errors import StorageError
 from topline.storage.runs.folders import RunRecord
@@ -101,7 +101,7 @@ def summary(record: RunRecord, run: RunView, now: float) -> str:
 
 def event_lines(run: RunView) -> str:
     """Give the latest events, one a line."""
-    return "\n".join("  ".join(part for part in row if part) for row in happened(run)[:EVENTS_SHOWN])
+    return "\n".join("  ".join(part for part in row if part) for row in event_rows(run)[:EVENTS_SHOWN])
 
 
 def shown_columns(run: RunView) -> dict[str, NDArray[np.float64]]:
@@ -116,10 +116,12 @@ def shown_columns(run: RunView) -> dict[str, NDArray[np.float64]]:
 
 def shown_workers(run: RunView) -> dict[str, list[Any]]:
     """Give the workers that are there, and the share of the time in which each worked."""
-    here = [lane for lane in run.workers if lane.here and len(lane.at) and run.begun is not None]
-    spans = [max(float(lane.at[-1]) - float(run.begun or 0.0), 1e-9) for lane in here]
-    shares = [min(1.0, lane.seconds_busy / span) for lane, span in zip(here, spans, strict=True)]
-    return {"worker": [lane.name for lane in here], "share": shares}
+    here = [
+        timeline for timeline in run.workers if timeline.here and len(timeline.at) and run.begun is not None
+    ]
+    spans = [max(float(timeline.at[-1]) - float(run.begun or 0.0), 1e-9) for timeline in here]
+    shares = [min(1.0, timeline.seconds_busy / span) for timeline, span in zip(here, spans, strict=True)]
+    return {"worker": [timeline.name for timeline in here], "share": shares}
 
 
 def last_announced(scheduler: Any) -> tuple[str, str] | None:
@@ -132,8 +134,8 @@ def last_announced(scheduler: Any) -> tuple[str, str] | None:
 
 
 @functools.lru_cache(maxsize=4)
-def _feed(store_url: str) -> Feed:
-    return Feed(open_store(store_url))
+def _feed(store_url: str) -> StoreFollower:
+    return StoreFollower(open_store(store_url))
 
 
 def _look(scheduler: Any) -> tuple[RunRecord, RunView] | str | None:

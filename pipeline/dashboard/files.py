@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from topline.pipeline.dashboard.feed import Feed
 from topline.pipeline.dashboard.overview_page import overview_page
 from topline.pipeline.dashboard.run_page import run_page
+from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.storage.stores.opening import open_store
 
 
@@ -16,7 +16,7 @@ def write_page(store_url: str, run_id: str | None, path: Path) -> str:
 
     What is there is replaced in one step.
     """
-    feed, now = Feed(open_store(store_url)), time.time()
+    feed, now = StoreFollower(open_store(store_url)), time.time()
     if run_id is None:
         page = overview_page(feed.store.url, feed.overview(now), now)
     else:

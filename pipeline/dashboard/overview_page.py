@@ -6,8 +6,8 @@ from markupsafe import Markup
 
 from topline.pipeline.dashboard.overview import Overview
 from topline.pipeline.dashboard.pages import Live, Page, macros, make_page
-from topline.pipeline.dashboard.version_figures import reigns_figure, versions_figure
-from topline.pipeline.dashboard.views import clock
+from topline.pipeline.dashboard.registry_charts import reigns_chart, versions_chart
+from topline.pipeline.dashboard.run_status import clock
 
 
 def overview_parts(seen: Overview, now: float, root: str | None) -> dict[str, Markup]:
@@ -15,8 +15,8 @@ def overview_parts(seen: Overview, now: float, root: str | None) -> dict[str, Ma
     make = macros()
     return {
         "tiles": make.tiles(seen.tiles),
-        "versions": versions_figure(seen.models, seen.ks),
-        "reigns": reigns_figure(seen.reigns, now),
+        "versions": versions_chart(seen.models, seen.ks),
+        "reigns": reigns_chart(seen.reigns, now),
         "history": make.history(seen.reigns),
         "models": make.models(seen.models, seen.ks, seen.models_in_all, root),
         "runs": make.runs(seen.runs, root),

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from topline.pipeline.dashboard.figures import lanes_figure
 from topline.pipeline.dashboard.pages import Live, Page, macros, make_page
-from topline.pipeline.dashboard.views import (
+from topline.pipeline.dashboard.run_status import (
     clock,
-    happened,
+    event_rows,
     last_rounds,
     problem_words,
     remark,
     tiles,
     verdict,
 )
+from topline.pipeline.dashboard.timelines import timelines_chart
 from topline.pipeline.report.charts import charts, work_charts
 from topline.pipeline.report.document import flat
 from topline.pipeline.report.run import work_facts
@@ -32,9 +32,9 @@ def run_parts(run: RunView, now: float) -> dict[str, Markup]:
         "tiles": make.tiles(tiles(run)),
         "charts": make.figures(charts(run.columns, run.tol) if run.rounds else []),
         "rounds": make.rounds(last_rounds(run)),
-        "workers": lanes_figure(run),
+        "workers": timelines_chart(run),
         "work": make.facts(work_facts(run)) + make.figures(work_charts(run) if run.rounds else []),
-        "events": make.events(happened(run)),
+        "events": make.events(event_rows(run)),
     }
 
 

@@ -26,11 +26,11 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from topline.pipeline.dashboard.feed import Feed
 from topline.pipeline.dashboard.overview_page import overview_page, overview_parts
 from topline.pipeline.dashboard.pages import LATER, SOON, Live, Page, message_page
 from topline.pipeline.dashboard.run_page import run_page, run_parts
-from topline.pipeline.dashboard.views import numbers
+from topline.pipeline.dashboard.run_status import numbers
+from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.telemetry.run_view import RunView
 from topline.storage.errors import NotFoundError, StorageError
@@ -68,7 +68,7 @@ class Site:
     """Answers requests for what a store holds; threads may share it."""
 
     def __init__(self, store: Store, now: Callable[[], float] = time.time) -> None:
-        self._feed = Feed(store)
+        self._feed = StoreFollower(store)
         self._now = now
         self._routes: list[tuple[re.Pattern[str], Callable[..., Answer]]] = [
             (re.compile(r"/"), self._overview),

@@ -6,7 +6,7 @@ import functools
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from topline.pipeline.pages.numbers import count, duration, number, percent
+from topline.pipeline.pages.formatting import count, duration, number, percent
 
 
 def page_environment() -> Environment:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from topline.pipeline.pages.charts import Series, line_chart
-from topline.pipeline.pages.numbers import number
+from topline.pipeline.pages.formatting import number
 from topline.pipeline.telemetry.run_view import RunView
 
 #: A chart with its title and what it is drawn over.

@@ -17,7 +17,7 @@ from topline.pipeline.pages.charts import bar_chart
 from topline.pipeline.pages.templating import template
 from topline.pipeline.report.charts import charts, work_charts
 from topline.pipeline.report.data import ReportData, gather
-from topline.pipeline.report.run import happenings, work_facts
+from topline.pipeline.report.run import run_events, work_facts
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.storage.stores.opening import open_store
 from topline.storage.stores.urls import join
@@ -62,7 +62,7 @@ def render(data: ReportData) -> str:
         charts=charts(data.run.columns, _tolerance(record.config, record.certificate)),
         work_charts=work_charts(data.run),
         work_facts=work_facts(data.run),
-        happenings=happenings(data.run),
+        run_events=run_events(data.run),
         accuracy_chart=accuracy_chart(evaluation),
         configuration=flat(record.config),
         features=flat(record.features),

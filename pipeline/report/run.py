@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 
-from topline.pipeline.pages.numbers import amount, count, duration, percent
+from topline.pipeline.pages.formatting import amount, count, duration, percent
 from topline.pipeline.telemetry.run_view import RunView
 
-MOST_HAPPENINGS = 50
+MOST_EVENTS = 50
 
 PARTS = {
     "products": "Products and reading",
@@ -56,7 +56,7 @@ def work_facts(run: RunView) -> list[tuple[str, str]]:
     return facts
 
 
-def happenings(run: RunView) -> list[tuple[str, str, str]]:
+def run_events(run: RunView) -> list[tuple[str, str, str]]:
     """Give what happened to the run, but for checkpoints, as (time, what, more); the last ones of many."""
     shown = []
     for event in run.events:
@@ -64,7 +64,7 @@ def happenings(run: RunView) -> list[tuple[str, str, str]]:
             time = "" if math.isnan(event.at) else _clock(event.at)
             more = event.facts.get("reason") or event.facts.get("worker") or ""
             shown.append((time, f"{KINDS[event.kind]} after {event.after + 1:,} rounds", str(more)))
-    return shown[-MOST_HAPPENINGS:]
+    return shown[-MOST_EVENTS:]
 
 
 def _clock(at: float) -> str:

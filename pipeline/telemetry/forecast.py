@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from topline.solvers.core.history_thinning import KeptRounds
+from topline.solvers.core.history_thinning import ThinnedHistory
 
 # Fewer rounds than this show no law.
 LEAST_ROUNDS = 6
@@ -69,7 +69,7 @@ class Forecast:
 
     def __init__(self, tol: float) -> None:
         self._tol = tol
-        self._points: KeptRounds[tuple[float, float, float]] = KeptRounds(KEPT)
+        self._points: ThinnedHistory[tuple[float, float, float]] = ThinnedHistory(KEPT)
         self._round, self._best = -1, math.inf
 
     def take(self, record: Mapping[str, Any]) -> None:
@@ -80,7 +80,7 @@ class Forecast:
             return
         if record["round"] <= self._round:
             # Rounds are done again after a loss: what they said before is void.
-            self._points, self._best = KeptRounds(KEPT), math.inf
+            self._points, self._best = ThinnedHistory(KEPT), math.inf
         self._round, self._best = record["round"], min(self._best, gap)
         self._points.add((float(self._round), float(record["seconds"]), self._best))
 

@@ -15,7 +15,7 @@ from topline.storage.stores.opening import Store
 WRITE_SECONDS = 0.5
 
 
-class RunHistory:
+class HistoryRecorder:
     """Appends to a run's history: `topline.storage.runs.history` says what.
 
     `remote` is whether workers are processes elsewhere, which come and go.
@@ -27,7 +27,7 @@ class RunHistory:
         self._waiting: list[dict[str, Any]] = []
         self._written = time.monotonic()
         self._workers: list[str] | None = None
-        self.happened("begin", **encoding(HISTORY_ENCODING))
+        self.event("begin", **encoding(HISTORY_ENCODING))
 
     def round(self, record: IterationRecord) -> dict[str, Any]:
         """Note a round and give its facts; many short ones are written together, twice a second."""
@@ -39,9 +39,9 @@ class RunHistory:
             self.write()
         return facts
 
-    def happened(self, event: str, **facts: Any) -> None:
+    def event(self, kind: str, /, **facts: Any) -> None:
         """Note what happened between two rounds."""
-        self._waiting.append({"event": event, "at": _now(), **facts})
+        self._waiting.append({"event": kind, "at": _now(), **facts})
         self.write()
 
     def write(self) -> None:
@@ -53,17 +53,17 @@ class RunHistory:
     def close(self, reason: str | None) -> None:
         """Note why the run stops here, None where it came to its end, and close the file."""
         try:
-            self.happened("end", reason=reason)
+            self.event("end", reason=reason)
         finally:
             self._writer.close()
 
     def _note_workers(self, names: list[str]) -> None:
         before = names if self._workers is None else self._workers
         self._workers = names
-        for event, some, others in (("worker-lost", before, names), ("worker-joined", names, before)):
+        for kind, some, others in (("worker-lost", before, names), ("worker-joined", names, before)):
             for name in some:
                 if name not in others:
-                    self.happened(event, worker=name)
+                    self.event(kind, worker=name)
 
 
 def written_together(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.telemetry.forecast import TimeLeft, time_left
 from topline.pipeline.telemetry.run_table import RunTable
-from topline.pipeline.telemetry.timeline import WorkerLane, WorkerLanes
+from topline.pipeline.telemetry.timeline import WorkerTimeline, WorkerTimelines
 from topline.storage.errors import IntegrityError
 from topline.storage.runs.folders import read_run
 from topline.storage.runs.history import HistoryReader
@@ -69,7 +69,7 @@ class RunView:
     rounds: int = 0
     repeated: int = 0
     columns: Mapping[str, NDArray[np.float64]] = field(default_factory=lambda: RunTable().columns())
-    workers: tuple[WorkerLane, ...] = ()
+    workers: tuple[WorkerTimeline, ...] = ()
     events: tuple[RunEvent, ...] = ()
     left: TimeLeft | None = None
 
@@ -126,7 +126,7 @@ class _Story:
 
     def __init__(self, rows: int = 2048) -> None:
         self._table = RunTable(rows)
-        self._lanes = WorkerLanes()
+        self._timelines = WorkerTimelines()
         self._events: deque[RunEvent] = deque(maxlen=MOST_EVENTS)
         self._begun: float | None = None
         self._heard: float | None = None
@@ -162,7 +162,7 @@ class _Story:
             rounds=self._rounds,
             repeated=self._table.repeated,
             columns=columns,
-            workers=self._lanes.lanes(),
+            workers=self._timelines.timelines(),
             events=tuple(self._events),
             left=left,
         )
@@ -174,7 +174,7 @@ class _Story:
         if "round" in record:
             self._rounds = record["round"] + 1
             if record.get("activity") and at is not None:
-                self._lanes.add(at, record["activity"])
+                self._timelines.add(at, record["activity"])
             return
         facts = {name: value for name, value in record.items() if name not in ("event", "at")}
         event = RunEvent(str(record.get("event")), at or math.nan, self._rounds - 1, facts)

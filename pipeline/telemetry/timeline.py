@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Workers that are remembered; of more, those that were not heard of for the longest time are forgotten.
-MOST_LANES = 256
+MOST_WORKERS = 256
 # Stretches of time that are told apart for each.
 MOST_STRETCHES = 512
 
 
 @dataclass(frozen=True, eq=False)
-class WorkerLane:
+class WorkerTimeline:
     """One worker of a run.
 
     Attributes
@@ -38,7 +38,7 @@ class WorkerLane:
 
 
 @dataclass
-class _Lane:
+class _Timeline:
     rows: int = 0
     memory_bytes: int = 0
     heard: int = 0
@@ -46,38 +46,42 @@ class _Lane:
     busy: list[float] = field(default_factory=list)
 
 
-class WorkerLanes:
-    """Takes the activity of rounds and gives one lane a worker."""
+class WorkerTimelines:
+    """Takes the activity of rounds and gives one timeline a worker."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, _Lane] = {}
+        self._timelines: dict[str, _Timeline] = {}
         self._taken = 0
 
     def add(self, at: float, activity: Sequence[Mapping[str, Any]]) -> None:
         """Take what workers did up to the time `at`."""
         self._taken += 1
         for worker in activity:
-            lane = self._lanes.setdefault(worker["name"], _Lane())
-            lane.rows, lane.memory_bytes, lane.heard = worker["rows"], worker["memory_bytes"], self._taken
-            lane.at.append(at)
-            lane.busy.append(worker["seconds_busy"])
-            if len(lane.at) > 2 * MOST_STRETCHES:
-                lane.at = lane.at[1::2] if len(lane.at) % 2 == 0 else [*lane.at[1::2], lane.at[-1]]
-                lane.busy = [sum(lane.busy[i : i + 2]) for i in range(0, len(lane.busy), 2)]
-        while len(self._lanes) > MOST_LANES:
-            del self._lanes[min(self._lanes, key=lambda name: self._lanes[name].heard)]
+            line = self._timelines.setdefault(worker["name"], _Timeline())
+            line.rows, line.memory_bytes, line.heard = (
+                worker["rows"],
+                worker["memory_bytes"],
+                self._taken,
+            )
+            line.at.append(at)
+            line.busy.append(worker["seconds_busy"])
+            if len(line.at) > 2 * MOST_STRETCHES:
+                line.at = line.at[1::2] if len(line.at) % 2 == 0 else [*line.at[1::2], line.at[-1]]
+                line.busy = [sum(line.busy[i : i + 2]) for i in range(0, len(line.busy), 2)]
+        while len(self._timelines) > MOST_WORKERS:
+            del self._timelines[min(self._timelines, key=lambda name: self._timelines[name].heard)]
 
-    def lanes(self) -> tuple[WorkerLane, ...]:
+    def timelines(self) -> tuple[WorkerTimeline, ...]:
         """Give the workers in the order in which they came."""
         return tuple(
-            WorkerLane(
+            WorkerTimeline(
                 name,
-                lane.rows,
-                lane.memory_bytes,
-                lane.heard == self._taken,
-                sum(lane.busy),
-                np.asarray(lane.at),
-                np.asarray(lane.busy),
+                line.rows,
+                line.memory_bytes,
+                line.heard == self._taken,
+                sum(line.busy),
+                np.asarray(line.at),
+                np.asarray(line.busy),
             )
-            for name, lane in self._lanes.items()
+            for name, line in self._timelines.items()
         )

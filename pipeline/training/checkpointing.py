@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.progress import Progress
 from topline.pipeline.telemetry.forecast import Forecast, TimeLeft
-from topline.pipeline.telemetry.recorder import RunHistory
+from topline.pipeline.telemetry.recorder import HistoryRecorder
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.executors.local import Executor, SerialExecutor
@@ -99,7 +99,7 @@ class RunRecorder:
         self._flag = flag
         self._progress = progress
         remote = not isinstance(executor, SerialExecutor)
-        self._history = RunHistory(place.store, place.run_id, remote=remote)
+        self._history = HistoryRecorder(place.store, place.run_id, remote=remote)
         self._passes = 0
         self._pace = Pace(seconds, began=time.monotonic())
         self._forecast = Forecast(tol)
@@ -122,7 +122,7 @@ class RunRecorder:
     def note(self, record: Mapping[str, Any]) -> None:
         """Append an event to the history."""
         facts = dict(record)
-        self._history.happened(facts.pop("event"), **facts)
+        self._history.event(facts.pop("event"), **facts)
 
     def save(self, state: SolverState) -> None:
         """Save a checkpoint of `state`, which is the one that the blocks are at."""
@@ -133,7 +133,7 @@ class RunRecorder:
         size = save_state(self._place, state, duals)
         ended = time.monotonic()
         self._pace = self._pace.after(began, ended)
-        self._history.happened("checkpoint", rounds=state.round, seconds=round(ended - began, 3), bytes=size)
+        self._history.event("checkpoint", rounds=state.round, seconds=round(ended - began, 3), bytes=size)
 
     def check_lock(self) -> None:
         """`LeaseLostError` where another process has taken the run over meanwhile."""

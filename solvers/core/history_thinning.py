@@ -10,7 +10,7 @@ MOST_ROUNDS = 10_000
 T = TypeVar("T")
 
 
-class KeptRounds(Generic[T]):
+class ThinnedHistory(Generic[T]):
     """Takes something each round and keeps at most `most` of them, in order.
 
     Beyond that every second one is dropped, and from then on only every second one is taken, and so on.  The

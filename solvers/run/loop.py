@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.history_thinning import KeptRounds
+from topline.solvers.core.history_thinning import ThinnedHistory
 from topline.solvers.core.problem import Problem, relative_gap
 from topline.solvers.core.requests import Request
 from topline.solvers.core.state import IterationRecord, SolverState
@@ -87,7 +87,7 @@ class _Rounds:
         self._began, self._seconds_before = time.perf_counter(), state.seconds
         self._target, self._refuted = criteria, False
         self._follows_duals = duals_kept and follows_duals(method)
-        self._history: KeptRounds[IterationRecord] = KeptRounds()
+        self._history: ThinnedHistory[IterationRecord] = ThinnedHistory()
         self._traffic_timer = _TrafficTimer(executor)
 
     def go_on_after(self, error: DualsReplacedError) -> None:

@@ -101,7 +101,7 @@ def test_a_run_is_followed_while_it_lives(tab: Tab, tmp_path: Path) -> None:
         tab.shoot(tmp_path / "run_light.png")
         assert_readable(tab)
         story.rounds(30, 45, names="a")
-        story.happened("rebalance", workers=[], reason="a worker joined")
+        story.event("rebalance", workers=[], reason="a worker joined")
         gap = last_gap(store, story.run)
         tab.until(f"document.querySelector('[data-part=tiles]').innerText.includes('{gap}')")
         tab.until("document.querySelector('[data-part=events]').innerText.includes('blocks moved')")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from topline.flows.checks import prefect_checks
-from topline.pipeline.doctor.probes import run_checks
+from topline.pipeline.doctor.runner import run_checks
 
 pytestmark = pytest.mark.prefect
 
@@ -117,7 +117,7 @@ def test_an_error_stays_one_sentence_under_flow(store: str, tmp_path: Path, pref
 
 @pytest.mark.timeout(600)
 def test_a_schedule_fires_with_the_installed_versions() -> None:
-    checks = {check.name: check for check in run_checks(probes=prefect_checks(), schedule=True)}
+    checks = {check.name: check for check in run_checks(checks=prefect_checks(), schedule=True)}
     assert checks["prefect"].ok, checks
     assert checks["prefect schedule"].ok, checks
     assert "had run after" in checks["prefect schedule"].detail

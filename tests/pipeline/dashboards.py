@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from topline.pipeline.telemetry.recorder import RunHistory
+from topline.pipeline.telemetry.recorder import HistoryRecorder
 from topline.solvers.core.state import IterationRecord
 from topline.solvers.core.traffic import WorkerActivity
 from topline.storage.models.records import ModelRecord, save_model
@@ -42,7 +42,7 @@ class Story:
         self.run = create_run(store, {**CONFIG, **config}, dataset="d0001-ab12")
         self.at = began
         with self._clock():
-            self.history = RunHistory(store, self.run, remote=True)
+            self.history = HistoryRecorder(store, self.run, remote=True)
 
     def rounds(self, first: int, stop: int, **options: Any) -> None:
         for number in range(first, stop):
@@ -51,9 +51,9 @@ class Story:
                 self.history.round(record_of(number, **options))
         self.history.write()
 
-    def happened(self, event: str, **facts: Any) -> None:
+    def event(self, kind: str, /, **facts: Any) -> None:
         with self._clock():
-            self.history.happened(event, **facts)
+            self.history.event(kind, **facts)
 
     def end(self, reason: str | None = None) -> None:
         with self._clock():
@@ -72,9 +72,9 @@ def begun_run(store: Store, rounds: int = 30, **config: Any) -> Story:
     story = Story(store, time.time() - 0.1 * rounds, **config)
     story.rounds(0, rounds // 2)
     blocks = {"moved_blocks": [3, 4], "lost_blocks": [3], "saved_round": 2}
-    story.happened("loss", workers=[NASTY], reason=NASTY, **blocks)
+    story.event("loss", workers=[NASTY], reason=NASTY, **blocks)
     story.rounds(rounds // 2, rounds, names="a")
-    story.happened("checkpoint", rounds=rounds, seconds=0.25, bytes=4_000_000)
+    story.event("checkpoint", rounds=rounds, seconds=0.25, bytes=4_000_000)
     return story
 
 

@@ -18,16 +18,16 @@ import pytest
 
 from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store, record_of
 from topline.pipeline.cli import main
-from topline.pipeline.dashboard.feed import Feed
-from topline.pipeline.dashboard.figures import busy_shares
 from topline.pipeline.dashboard.files import write_page
 from topline.pipeline.dashboard.run_page import run_parts
+from topline.pipeline.dashboard.run_status import is_silent, numbers, tiles, verdict
 from topline.pipeline.dashboard.server import Site, serving
-from topline.pipeline.dashboard.views import is_silent, numbers, tiles, verdict
+from topline.pipeline.dashboard.store_follower import StoreFollower
+from topline.pipeline.dashboard.timelines import busy_shares
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.jobs.retraining import LEASE
 from topline.pipeline.telemetry.run_view import view_of, view_run
-from topline.pipeline.telemetry.timeline import WorkerLane
+from topline.pipeline.telemetry.timeline import WorkerTimeline
 from topline.storage.errors import NotFoundError
 from topline.storage.runs.folders import create_run, finish_run
 from topline.storage.runs.history import history_path, read_history
@@ -93,14 +93,14 @@ def test_numbers_are_those_of_the_history(store: Store) -> None:
 
 
 def test_busy_seconds_are_spread_over_time() -> None:
-    lane = WorkerLane("a", 1, 1, True, 3.0, np.asarray([102.0, 104.0]), np.asarray([2.0, 1.0]))
+    timeline = WorkerTimeline("a", 1, 1, True, 3.0, np.asarray([102.0, 104.0]), np.asarray([2.0, 1.0]))
     np.testing.assert_allclose(
-        busy_shares(lane, 100.0, np.asarray([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])), [1, 1, 0.5, 0.5, np.nan]
+        busy_shares(timeline, 100.0, np.asarray([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])), [1, 1, 0.5, 0.5, np.nan]
     )
 
 
 def test_what_users_wrote_is_escaped(full: Store) -> None:
-    feed = Feed(full)
+    feed = StoreFollower(full)
     site = Site(full)
     for path in ("/", "/runs/r0001"):
         page = site.answer(path).body.decode()
@@ -111,7 +111,7 @@ def test_what_users_wrote_is_escaped(full: Store) -> None:
 
 
 def test_the_page_of_models_tells_champions_and_decisions(full: Store) -> None:
-    seen = Feed(full).overview(time.time())
+    seen = StoreFollower(full).overview(time.time())
     told = {tile.label: tile.figure for tile in seen.tiles}
     assert told["champion"] == "m0002"
     assert told["top-3 accuracy"] == "94.0%"
@@ -133,12 +133,12 @@ def test_the_schedule_and_what_came_of_it(tmp_path: Path) -> None:
     note_schedule(store, "0 2 * * *", "Europe/Berlin")
     with held_lease(store, LEASE, "a flow"):
         now = datetime(2026, 3, 27, 12, tzinfo=UTC).timestamp()
-        told = {tile.label: tile for tile in Feed(store).overview(now).tiles}
+        told = {tile.label: tile for tile in StoreFollower(store).overview(now).tiles}
     assert told["schedule"].figure == "0 2 * * *"
     assert told["schedule"].note.startswith("next 2026-03-28 02:00, Europe/Berlin")
     assert (told["last challenger"].figure, told["last challenger"].note[:5]) == ("promoted", "m0004")
     assert told["retraining"].note.startswith("by a flow")
-    assert "retraining" not in {tile.label for tile in Feed(store).overview(time.time()).tiles}
+    assert "retraining" not in {tile.label for tile in StoreFollower(store).overview(time.time()).tiles}
     assert all("schedule.json" not in finding.path for finding in verify_store(store))
 
 
@@ -152,7 +152,7 @@ def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path: Path) -> None
     store = hand_made_store(tmp_path / "store")
     lines = store.read_bytes(history_path("r0002")).splitlines(keepends=True)
     store.write_bytes(history_path("r0002"), b"".join([lines[0], b"no JSON\n", *lines[1:]]))
-    words = {line.id: line.words for line in Feed(store).overview(time.time()).runs}
+    words = {line.id: line.words for line in StoreFollower(store).overview(time.time()).runs}
     assert words == {"r0003": "Solved", "r0002": "Damaged", "r0001": "Solved"}
     page = Site(store).answer("/runs/r0002")
     assert (page.status, b"line 2 of" in page.body) == (503, True)
@@ -260,7 +260,7 @@ def test_many_lookers_read_a_history_once(store: Store, monkeypatch: pytest.Monk
         return before(self, path, start, length)
 
     monkeypatch.setattr(type(store), "read_range", counted)
-    feed = Feed(store)
+    feed = StoreFollower(store)
     feed.run(story.run)
     once = len(reads)
     lookers = [threading.Thread(target=feed.run, args=(story.run,)) for _ in range(8)]

@@ -11,7 +11,7 @@ import pytest
 from topline.pipeline.evaluation.confusions import Mistake, WorstClass
 from topline.pipeline.images.thumbnails import thumbnail
 from topline.pipeline.pages.charts import MOST_POINTS, Series, bar_chart, line_chart, thin
-from topline.pipeline.pages.numbers import amount, duration
+from topline.pipeline.pages.formatting import amount, duration
 from topline.pipeline.report.data import Rejected, ReportData
 from topline.pipeline.report.document import flat, render, verdict
 from topline.pipeline.telemetry.run_view import view_of

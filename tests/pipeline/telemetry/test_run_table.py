@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topline.pipeline.telemetry.run_table import LEVELS, SUMS, RunTable
-from topline.pipeline.telemetry.timeline import MOST_LANES, MOST_STRETCHES, WorkerLanes
+from topline.pipeline.telemetry.timeline import MOST_STRETCHES, MOST_WORKERS, WorkerTimelines
 
 MOST = 500
 
@@ -93,11 +93,11 @@ def test_records_of_an_older_version() -> None:
 
 
 def test_lanes_of_workers_that_come_and_go() -> None:
-    lanes = WorkerLanes()
+    timelines = WorkerTimelines()
     a, b = ({"name": name, "rows": 5, "seconds_busy": 0.5, "memory_bytes": 7} for name in "ab")
     for second in range(3 * MOST_STRETCHES):
-        lanes.add(float(second), [a, b] if second < 10 else [a])
-    first, second_lane = lanes.lanes()
+        timelines.add(float(second), [a, b] if second < 10 else [a])
+    first, second_lane = timelines.timelines()
     assert (first.name, first.rows, first.memory_bytes, first.here) == ("a", 5, 7, True)
     assert not second_lane.here
     assert second_lane.seconds_busy == 5.0
@@ -108,9 +108,9 @@ def test_lanes_of_workers_that_come_and_go() -> None:
 
 
 def test_lanes_are_bounded() -> None:
-    lanes = WorkerLanes()
-    for second in range(2 * MOST_LANES):
+    timelines = WorkerTimelines()
+    for second in range(2 * MOST_WORKERS):
         worker = {"name": str(second), "rows": 1, "seconds_busy": 1.0, "memory_bytes": 0}
-        lanes.add(float(second), [worker])
-    names = [lane.name for lane in lanes.lanes()]
-    assert names == [str(second) for second in range(MOST_LANES, 2 * MOST_LANES)]
+        timelines.add(float(second), [worker])
+    names = [timeline.name for timeline in timelines.timelines()]
+    assert names == [str(second) for second in range(MOST_WORKERS, 2 * MOST_WORKERS)]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topline.pipeline.telemetry.recorder import RunHistory, written_together
+from topline.pipeline.telemetry.recorder import HistoryRecorder, written_together
 from topline.pipeline.telemetry.run_view import RunFollower, view_of, view_run
 from topline.solvers.core.state import IterationRecord
 from topline.solvers.core.traffic import WorkerActivity
@@ -36,12 +36,12 @@ def run(store: Store) -> str:
 def test_a_run_from_its_beginning_to_its_end(store: Store, run: str) -> None:
     follower = RunFollower(store, run)
     assert (follower.look().stage, follower.look().rounds) == ("waiting", 0)
-    history = RunHistory(store, run, remote=True)
+    history = HistoryRecorder(store, run, remote=True)
     seen = follower.look()
     assert (seen.stage, seen.rounds, seen.events[0].kind) == ("running", 0, "begin")
     for number in range(40):
         history.round(record_of(number, 0.5 * 0.9**number))
-    history.happened("checkpoint", rounds=40, seconds=0.2, bytes=1000)
+    history.event("checkpoint", rounds=40, seconds=0.2, bytes=1000)
     seen = follower.look()
     assert (seen.stage, seen.rounds, seen.tol, seen.repeated) == ("running", 40, 1e-3, 0)
     np.testing.assert_allclose(seen.columns["dual"], np.ones(40))
@@ -52,7 +52,10 @@ def test_a_run_from_its_beginning_to_its_end(store: Store, run: str) -> None:
     assert {part: pytest.approx(values[5]) for part, values in split.items()} == {
         "products": 0.03, "kernels": 0.02, "waiting": 0.03, "other": 0.02,
     }  # fmt: skip
-    assert [(lane.name, lane.rows, lane.here) for lane in seen.workers] == [("a", 4, True), ("b", 4, True)]
+    assert [(timeline.name, timeline.rows, timeline.here) for timeline in seen.workers] == [
+        ("a", 4, True),
+        ("b", 4, True),
+    ]
     assert seen.workers[0].seconds_busy == pytest.approx(40 * 0.05)
     history.close(None)
     assert follower.look().stage == "publishing"
@@ -64,16 +67,16 @@ def test_a_run_from_its_beginning_to_its_end(store: Store, run: str) -> None:
 
 
 def test_a_run_that_is_stopped_resumed_and_loses_a_worker(store: Store, run: str) -> None:
-    history = RunHistory(store, run, remote=True)
+    history = HistoryRecorder(store, run, remote=True)
     for number in range(10):
         history.round(record_of(number))
     history.close("SIGTERM")
     seen = view_run(store, run)
     assert (seen.stage, seen.reason, seen.rounds) == ("stopped", "SIGTERM", 10)
-    history = RunHistory(store, run, remote=True)
+    history = HistoryRecorder(store, run, remote=True)
     history.round(record_of(8))
     history.round(record_of(9, names="ac"))
-    history.happened("rollback", reason="b is gone")
+    history.event("rollback", reason="b is gone")
     history.round(record_of(9, names="ac"))
     history.write()
     seen = view_run(store, run)
@@ -83,11 +86,11 @@ def test_a_run_that_is_stopped_resumed_and_loses_a_worker(store: Store, run: str
         ("begin", -1), ("end", 9), ("begin", 9), ("worker-lost", 8), ("worker-joined", 8), ("rollback", 9),
     ]  # fmt: skip
     assert seen.events[3].facts == {"worker": "b"}
-    assert {lane.name: lane.here for lane in seen.workers} == {"a": True, "b": False, "c": True}
+    assert {timeline.name: timeline.here for timeline in seen.workers} == {"a": True, "b": False, "c": True}
 
 
 def test_threads_neither_join_nor_leave(store: Store, run: str) -> None:
-    history = RunHistory(store, run, remote=False)
+    history = HistoryRecorder(store, run, remote=False)
     for number, names in enumerate(["ab", "a", "abc"]):
         history.round(record_of(number, names=names))
     history.close(None)
@@ -132,7 +135,7 @@ def test_a_second_look_reads_what_is_new(store: Store, run: str, monkeypatch: py
 
 
 def test_a_history_that_lost_lines_to_a_power_cut_is_read_anew(store: Store, run: str) -> None:
-    history = RunHistory(store, run, remote=False)
+    history = HistoryRecorder(store, run, remote=False)
     for number in range(5):
         history.round(record_of(number))
     history.close(None)
@@ -155,7 +158,7 @@ def test_a_history_of_before_events(store: Store, run: str) -> None:
 
 
 def test_what_recorders_write_is_what_views_read(store: Store, run: str) -> None:
-    history = RunHistory(store, run, remote=True)
+    history = HistoryRecorder(store, run, remote=True)
     for number in range(30):
         history.round(record_of(number))
     history.close(None)

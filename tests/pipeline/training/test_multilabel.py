@@ -15,7 +15,7 @@ from sklearn import metrics
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.certification.recompute import certify
 from topline.pipeline.cli import main
-from topline.pipeline.cli.evaluating import ThresholdRule
+from topline.pipeline.cli.evaluate import ThresholdRule
 from topline.pipeline.cluster.connection import open_cluster
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation.accuracy import evaluate, evaluate_model

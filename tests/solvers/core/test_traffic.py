@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from topline import MaxHinge, SerialExecutor, ThreadExecutor, solve
-from topline.solvers.core.history_thinning import KeptRounds
+from topline.solvers.core.history_thinning import ThinnedHistory
 from topline.solvers.core.state import IterationRecord
 from topline.solvers.core.traffic import Traffic, WorkerActivity, resident_bytes
 
@@ -65,7 +65,7 @@ def test_resident_memory_follows_what_is_held() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 8, 9, 100, 1001])
 def test_an_endless_run_keeps_an_even_choice_of_its_rounds(rounds: int) -> None:
-    kept: KeptRounds[IterationRecord] = KeptRounds(8)
+    kept: ThinnedHistory[IterationRecord] = ThinnedHistory(8)
     for number in range(rounds):
         kept.add(record_of(number))
     numbers = [record.round for record in kept.records()]
@@ -81,4 +81,4 @@ def test_an_endless_run_keeps_an_even_choice_of_its_rounds(rounds: int) -> None:
 
 
 def test_no_rounds_are_kept_of_none() -> None:
-    assert KeptRounds[int]().records() == ()
+    assert ThinnedHistory[int]().records() == ()

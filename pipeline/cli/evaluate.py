@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.models import ModelArgument, find_model
 from topline.pipeline.cli.table import accuracies, facts, table
 from topline.pipeline.options.config import EvaluateConfig
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from topline.pipeline.dashboard.overview import ModelLine
 from topline.pipeline.dashboard.pages import when
 from topline.pipeline.pages.charts import Scale, Series, legend
-from topline.pipeline.pages.numbers import percent
+from topline.pipeline.pages.formatting import percent
 from topline.storage.models.registry import Reign
 
 # Versions that a chart has room for.
@@ -22,7 +22,7 @@ WIDE, TALL = 1140, 260
 LEFT, RIGHT, TOP, BOTTOM = 62, 20, 14, 42
 
 
-def versions_figure(models: Sequence[ModelLine], ks: Sequence[int]) -> Markup:
+def versions_chart(models: Sequence[ModelLine], ks: Sequence[int]) -> Markup:
     """Draw the accuracies of the newest versions, one line a k; champions have a ring.  Newest come first."""
     known = [model for model in models if model.accuracy][:MOST_VERSIONS][::-1]
     shares = [model.accuracy[k] for model in known for k in ks if k in model.accuracy]
@@ -50,7 +50,7 @@ def versions_figure(models: Sequence[ModelLine], ks: Sequence[int]) -> Markup:
     return svg + legend(lines)
 
 
-def reigns_figure(reigns: Sequence[Reign], now: float) -> Markup:
+def reigns_chart(reigns: Sequence[Reign], now: float) -> Markup:
     """Draw who was champion when, as a strip over time."""
     shown = reigns[-MOST_REIGNS:]
     if not shown:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from markupsafe import Markup
 
-from topline.pipeline.dashboard.views import clock
+from topline.pipeline.dashboard.run_status import clock
 from topline.pipeline.pages.charts import Scale
-from topline.pipeline.pages.numbers import count, percent
+from topline.pipeline.pages.formatting import count, percent
 from topline.pipeline.telemetry.run_view import RunEvent, RunView
-from topline.pipeline.telemetry.timeline import WorkerLane
+from topline.pipeline.telemetry.timeline import WorkerTimeline
 
-# Lanes that fit a page; of more workers the busiest ones are drawn.
-MOST_LANES = 24
-# Shades of a lane: stretches of equal time.
+# Timelines that fit a page; of more workers the busiest ones are drawn.
+MOST_WORKERS = 24
+# Shades of a worker: stretches of equal time.
 STRETCHES = 120
 
 WIDE, LEFT, RIGHT = 1140, 210, 70
@@ -29,31 +29,31 @@ _MARKED = {
 }
 
 
-def lanes_figure(run: RunView) -> Markup:
-    """Draw one lane a worker: how busy it was in each stretch of time, and what happened meanwhile."""
-    known = [lane for lane in run.workers if len(lane.at)]
+def timelines_chart(run: RunView) -> Markup:
+    """Draw one timeline a worker: how busy it was in each stretch of time, and what happened meanwhile."""
+    known = [worker for worker in run.workers if len(worker.at)]
     if not known or run.begun is None:
         return Markup('<p class="empty">No worker has been heard of.</p>')
-    shown = sorted(known, key=lambda lane: -lane.seconds_busy)[:MOST_LANES]
-    shown = [lane for lane in known if any(lane is one for one in shown)]
-    end = max(max(float(lane.at[-1]) for lane in shown), run.heard or 0.0, run.begun + 1e-3)
+    shown = sorted(known, key=lambda worker: -worker.seconds_busy)[:MOST_WORKERS]
+    shown = [worker for worker in known if any(worker is one for one in shown)]
+    end = max(max(float(worker.at[-1]) for worker in shown), run.heard or 0.0, run.begun + 1e-3)
     axis = Scale(0.0, end - run.begun, LEFT, WIDE - RIGHT)
     bottom = ROW * len(shown) + 22
-    parts = [_lane(lane, 22 + ROW * row, axis, run.begun) for row, lane in enumerate(shown)]
+    parts = [_timeline(worker, 22 + ROW * row, axis, run.begun) for row, worker in enumerate(shown)]
     parts += [_mark(event, axis, run.begun, bottom) for event in run.events if event.kind in _MARKED]
     parts.append(_time_axis(axis, bottom))
     note = f"{len(shown)} of {len(known)} workers" if len(known) > len(shown) else f"{len(known)} workers"
     return Markup(
-        '<svg class="lanes" viewBox="0 0 {0} {1}" role="img" aria-label="{2}: share of the time in which each'
-        ' worked, over {3:.0f} seconds">{4}</svg>'
+        '<svg class="workers" viewBox="0 0 {0} {1}" role="img" aria-label="{2}: share of the time in which'
+        ' each worked, over {3:.0f} seconds">{4}</svg>'
     ).format(WIDE, bottom + 40, note, end - run.begun, Markup("").join(parts))
 
 
-def busy_shares(lane: WorkerLane, begun: float, edges: np.ndarray) -> np.ndarray:
-    """Spread a lane's busy seconds over stretches of time between `edges`; NaN where nothing is known."""
-    ends = np.asarray(lane.at) - begun
-    starts = np.concatenate([[max(0.0, float(ends[0]) - max(float(lane.busy[0]), 1e-3))], ends[:-1]])
-    done = np.concatenate([[0.0], np.cumsum(lane.busy)])
+def busy_shares(worker: WorkerTimeline, begun: float, edges: np.ndarray) -> np.ndarray:
+    """Spread a timeline's busy seconds over stretches of time between `edges`; NaN where nothing is known."""
+    ends = np.asarray(worker.at) - begun
+    starts = np.concatenate([[max(0.0, float(ends[0]) - max(float(worker.busy[0]), 1e-3))], ends[:-1]])
+    done = np.concatenate([[0.0], np.cumsum(worker.busy)])
     times = np.concatenate([starts[:1], ends])
     work = np.diff(np.interp(edges, times, done))
     covered = np.diff(np.clip(edges, times[0], times[-1]))
@@ -63,9 +63,9 @@ def busy_shares(lane: WorkerLane, begun: float, edges: np.ndarray) -> np.ndarray
     return shares
 
 
-def _lane(lane: WorkerLane, top: float, axis: Scale, begun: float) -> Markup:
+def _timeline(worker: WorkerTimeline, top: float, axis: Scale, begun: float) -> Markup:
     edges = np.linspace(axis.low, axis.high, STRETCHES + 1)
-    shares = busy_shares(lane, begun, edges)
+    shares = busy_shares(worker, begun, edges)
     tall = ROW - 8
     bars = Markup("").join(
         Markup('<rect class="busy" x="{0}" y="{1}" width="{2}" height="{3}"/>').format(
@@ -77,17 +77,18 @@ def _lane(lane: WorkerLane, top: float, axis: Scale, begun: float) -> Markup:
         for i, share in enumerate(shares.tolist())
         if share > 0.0
     )
-    whole = max(float(lane.at[-1]) - begun, 1e-9)
-    state = "" if lane.here else ", gone"
-    title = f"{lane.name}: {count(lane.rows)} rows, worked {lane.seconds_busy:.1f} s{state}"
-    name = lane.name if len(lane.name) <= 30 else f"\u2026{lane.name[-29:]}"
+    whole = max(float(worker.at[-1]) - begun, 1e-9)
+    state = "" if worker.here else ", gone"
+    title = f"{worker.name}: {count(worker.rows)} rows, worked {worker.seconds_busy:.1f} s{state}"
+    name = worker.name if len(worker.name) <= 30 else f"\u2026{worker.name[-29:]}"
     return Markup(
         '<g class="{8}"><title>{0}</title><text class="tick" x="{1}" y="{2}" text-anchor="end">{3}</text>'
         '<rect class="track" x="{4}" y="{5}" width="{6}" height="{7}"/>{9}'
         '<text class="value" x="{10}" y="{2}">{11}</text></g>'
     ).format(
         title, LEFT - 8, top + tall - 4, name, LEFT, top, axis.stop - axis.start, tall,
-        "here" if lane.here else "gone", bars, WIDE - RIGHT + 8, percent(min(1.0, lane.seconds_busy / whole)),
+        "here" if worker.here else "gone", bars, WIDE - RIGHT + 8,
+        percent(min(1.0, worker.seconds_busy / whole)),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from topline.pipeline.pages.numbers import amount, count, duration, number
+from topline.pipeline.pages.formatting import amount, count, duration, number
 from topline.pipeline.report.run import KINDS
 from topline.pipeline.telemetry.forecast import TimeLeft, rough_time
 from topline.pipeline.telemetry.run_view import RunEvent, RunView
@@ -81,9 +81,9 @@ def numbers(run: RunView, now: float) -> dict[str, Any]:
     """Give a run in JSON's types: where it is, its last round, its workers and its latest events."""
     last = {name: values[-1] for name, values in run.columns.items()} if len(run.columns["round"]) else {}
     workers = [
-        {"name": lane.name, "rows": lane.rows, "memory_bytes": lane.memory_bytes, "here": lane.here,
-         "seconds_busy": lane.seconds_busy}
-        for lane in run.workers
+        {"name": worker.name, "rows": worker.rows, "memory_bytes": worker.memory_bytes, "here": worker.here,
+         "seconds_busy": worker.seconds_busy}
+        for worker in run.workers
     ]  # fmt: skip
     found: dict[str, Any] = plain(
         {
@@ -125,7 +125,7 @@ def tiles(run: RunView) -> list[Tile]:
     shown.append(Tile("rounds", count(run.rounds), passes))
     pace = f"{(last['seconds'] or 0.0) / run.rounds:.2g} s a round"
     shown.append(Tile("time of solving", duration(last["seconds"]), pace))
-    here = sum(lane.here for lane in run.workers)
+    here = sum(timeline.here for timeline in run.workers)
     if here:
         memory = "" if last["memory_bytes"] is None else f"{amount(last['memory_bytes'])} in all"
         shown.append(Tile("workers", count(here), memory))
@@ -175,7 +175,7 @@ def problem_words(config: Mapping[str, Any]) -> str:
     return ", ".join(said)
 
 
-def happened(run: RunView) -> list[tuple[str, str, str, str]]:
+def event_rows(run: RunView) -> list[tuple[str, str, str, str]]:
     """Give the latest events as (time, after which round, what, more), the newest first."""
     return [
         (

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from topline.pipeline.doctor.probes import CheckFailedError
+from topline.pipeline.doctor.runner import CheckFailedError
 
 GIB = 1 << 30
 LEAST_DISK = GIB

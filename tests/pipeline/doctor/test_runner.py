@@ -9,12 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from topline.pipeline.doctor import checks
-from topline.pipeline.doctor import probes as doctor
-from topline.pipeline.doctor.probes import Check, CheckFailedError, Probe, run_checks
+from topline.pipeline.doctor import installation, runner
+from topline.pipeline.doctor.runner import Check, CheckFailedError, CheckResult, run_checks
 
-BROKEN = "tests.pipeline.broken_checks"
-ROOT = Path(__file__).resolve().parents[2]
+BROKEN = "tests.pipeline.doctor.broken_checks"
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -23,18 +22,18 @@ def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-def run(name: str, timeout: float = 60.0) -> Check:
-    return run_checks(probes=[Probe(name, f"{BROKEN}:{name}", timeout)])[0]
+def run(name: str, timeout: float = 60.0) -> CheckResult:
+    return run_checks(checks=[Check(name, f"{BROKEN}:{name}", timeout)])[0]
 
 
-def test_a_good_check_gives_its_sentence_and_nothing_to_mend() -> None:
+def test_a_good_check_gives_its_sentence_and_nothing_to_fix() -> None:
     check = run("fine")
-    assert (check.name, check.ok, check.detail, check.mend) == ("fine", True, "all is well", "")
+    assert (check.name, check.ok, check.detail, check.fix) == ("fine", True, "all is well", "")
     assert check.seconds > 0
 
 
 @pytest.mark.parametrize(
-    ("name", "detail", "mend"),
+    ("name", "detail", "fix"),
     [
         ("failing", "the moon is missing", "Wait for the night."),
         ("raising", "ZeroDivisionError: no denominator", "broken_checks:raising"),
@@ -43,11 +42,11 @@ def test_a_good_check_gives_its_sentence_and_nothing_to_mend() -> None:
         ("absent", "has no attribute 'absent'", "broken_checks:absent"),
     ],
 )
-def test_a_broken_check_is_a_failed_line_with_a_mend(name: str, detail: str, mend: str) -> None:
+def test_a_broken_check_is_a_failed_line_with_a_fix(name: str, detail: str, fix: str) -> None:
     check = run(name)
     assert not check.ok
     assert detail in check.detail
-    assert mend in check.mend
+    assert fix in check.fix
 
 
 def test_a_hanging_check_ends_at_its_deadline_with_all_that_it_started(
@@ -67,90 +66,86 @@ def test_a_hanging_check_ends_at_its_deadline_with_all_that_it_started(
         time.sleep(0.05)
 
 
-def test_one_broken_check_leaves_the_others_and_each_is_told_as_it_comes() -> None:
+def test_one_broken_check_leaves_the_others() -> None:
     names = ["dying", "fine", "failing"]
-    told: list[Check] = []
-    outcome = run_checks(
-        probes=[Probe(name, f"{BROKEN}:{name}", 60.0) for name in names], on_done=told.append
-    )
-    assert [check.name for check in outcome] == names
-    assert [check.ok for check in outcome] == [False, True, False]
-    assert told == outcome
+    results = run_checks(checks=[Check(name, f"{BROKEN}:{name}", 60.0) for name in names])
+    assert [result.name for result in results] == names
+    assert [result.ok for result in results] == [False, True, False]
 
 
 def test_slow_checks_run_only_when_they_are_asked_for() -> None:
-    probes = [Probe("fine", f"{BROKEN}:fine", 60.0, on_schedule=True)]
-    assert run_checks(probes=probes) == []
-    assert [check.ok for check in run_checks(probes=probes, schedule=True)] == [True]
+    checks = [Check("fine", f"{BROKEN}:fine", 60.0, on_schedule=True)]
+    assert run_checks(checks=checks) == []
+    assert [check.ok for check in run_checks(checks=checks, schedule=True)] == [True]
 
 
 def test_checks_come_in_through_entry_points_and_a_broken_contribution_is_a_finding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     points = (
-        EntryPoint("good", "tests.pipeline.test_doctor:contributed", doctor.ENTRY_POINTS),
-        EntryPoint("gone", "no_such_module:checks", doctor.ENTRY_POINTS),
+        EntryPoint("good", "tests.pipeline.doctor.test_runner:contributed", runner.ENTRY_POINTS),
+        EntryPoint("gone", "no_such_module:checks", runner.ENTRY_POINTS),
     )
-    monkeypatch.setattr(doctor, "entry_points", lambda group: points if group == doctor.ENTRY_POINTS else ())
-    monkeypatch.setattr(doctor, "PROBES", ())
+    monkeypatch.setattr(runner, "entry_points", lambda group: points if group == runner.ENTRY_POINTS else ())
+    monkeypatch.setattr(runner, "CHECKS", ())
     gone, good = run_checks()
     assert (good.name, good.ok) == ("contributed", True)
     assert (gone.name, gone.ok) == ("gone", False)
     assert "no_such_module" in gone.detail
 
 
-def contributed() -> list[Probe]:
-    return [Probe("contributed", f"{BROKEN}:fine", 60.0)]
+def contributed() -> list[Check]:
+    return [Check("contributed", f"{BROKEN}:fine", 60.0)]
 
 
-def test_an_offending_pin_is_named_with_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offending_pin_is_named_with_the_command_that_fixes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"fastapi": "0.165.0", "sqlalchemy": "2.0.58", "dask": "2026.8.0", "distributed": "2026.8.0"}
-    monkeypatch.setattr(checks, "requires", lambda _: ["fastapi<0.151", "sqlalchemy[asyncio]<2.1"])
-    monkeypatch.setattr(checks, "installed_version", there.get)
+    monkeypatch.setattr(installation, "requires", lambda _: ["fastapi<0.151", "sqlalchemy[asyncio]<2.1"])
+    monkeypatch.setattr(installation, "installed_version", there.get)
     with pytest.raises(
         CheckFailedError, match=r"fastapi 0\.165\.0 is installed, topline needs <0\.151"
     ) as caught:
-        checks.versions()
-    assert caught.value.mend == 'python -m pip install "fastapi<0.151"'
+        installation.versions()
+    assert caught.value.fix == 'python -m pip install "fastapi<0.151"'
 
 
 def test_dask_and_distributed_must_be_of_one_version(monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"dask": "2026.8.0", "distributed": "2026.7.0"}
-    monkeypatch.setattr(checks, "requires", lambda _: ["dask>=2026.1", "distributed>=2026.1"])
-    monkeypatch.setattr(checks, "installed_version", there.get)
+    monkeypatch.setattr(installation, "requires", lambda _: ["dask>=2026.1", "distributed>=2026.1"])
+    monkeypatch.setattr(installation, "installed_version", there.get)
     with pytest.raises(CheckFailedError, match="dask and distributed differ") as caught:
-        checks.versions()
-    assert '"distributed==2026.8.0"' in caught.value.mend
+        installation.versions()
+    assert '"distributed==2026.8.0"' in caught.value.fix
 
 
 def test_requirements_of_extras_and_other_platforms_are_left_out() -> None:
     declared = ['moto>=5 ; extra == "test"', 'pywin32 ; sys_platform == "nowhere"', "zarr[remote]>=9"]
-    found = checks.mismatches(declared, lambda _: "3.1.6")
+    found = installation.mismatches(declared, lambda _: "3.1.6")
     assert found == {"zarr 3.1.6 is installed, topline needs >=9": "zarr[remote]>=9"}
-    assert checks.mismatches(["zarr>=3"], lambda _: None) == {"zarr is not installed": "zarr>=3"}
+    assert installation.mismatches(["zarr>=3"], lambda _: None) == {"zarr is not installed": "zarr>=3"}
 
 
 def test_more_threads_than_processors_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.os, "sched_getaffinity", lambda _: ())
+    monkeypatch.setattr(installation.os, "sched_getaffinity", lambda _: ())
     with pytest.raises(CheckFailedError, match="on 0 processors"):
-        checks.threads()
+        installation.threads()
 
 
 def test_a_full_disk_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "LEAST_DISK", 1 << 60)
+    monkeypatch.setattr(installation, "LEAST_DISK", 1 << 60)
     with pytest.raises(CheckFailedError, match="GiB are free for the working directory"):
-        checks.space()
+        installation.space()
 
 
 def test_a_store_that_notices_nothing_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the flipped byte by the same byte: the check must not pass when reading succeeds."""
     monkeypatch.setattr(Path, "write_bytes", lambda self, data: len(data))
     with pytest.raises(CheckFailedError, match="was not noticed"):
-        checks.store()
+        installation.store()
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("probe", doctor.PROBES, ids=lambda probe: probe.name)
-def test_this_installation_is_sound(probe: Probe) -> None:
-    (check,) = run_checks(probes=[probe])
+@pytest.mark.parametrize("wanted", runner.CHECKS, ids=lambda check: check.name)
+def test_this_installation_is_sound(wanted: Check) -> None:
+    (check,) = run_checks(checks=[wanted])
     assert check.ok, check

@@ -47,7 +47,7 @@ class _Followed:
     seen_at: float = 0.0
 
 
-class Feed:
+class StoreFollower:
     """The runs and models of one store; threads may share it."""
 
     def __init__(self, store: Store) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
-from topline.pipeline.cli.models import ModelArgument, find_model
 from topline.pipeline.cli.table import facts
 from topline.pipeline.options.config import ClusterConfig, TrainConfig
 
@@ -50,8 +50,8 @@ def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
     why = f"stopped after {result.passes} passes ({result.status})"
     if call.chose("train", "max_passes", "time_limit"):
         return SUCCESS, [f"{why}: {short}"]
-    mend = f"--resume {result.run} --max-passes {10 * result.passes} goes on, a larger --tol accepts it"
-    return SHORT_OF_TOLERANCE, [f"{why}: {short}; {mend}"]
+    fix = f"--resume {result.run} --max-passes {10 * result.passes} goes on, a larger --tol accepts it"
+    return SHORT_OF_TOLERANCE, [f"{why}: {short}; {fix}"]
 
 
 def training_facts(result: TrainResult) -> dict[str, str]:

@@ -1,0 +1,30 @@
+"""`topline certs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.table import facts
+
+
+def certs(
+    call: Call,  # noqa: ARG001 - one shape for all
+    out: Annotated[Path, typer.Option("--out", help="New folder for the certificates and keys")],
+    host: Annotated[
+        list[str] | None, typer.Option("--host", help="Name or address of a machine of the cluster (repeat)")
+    ] = None,
+    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Days until they expire")] = 365,
+) -> Outcome:
+    """Make the certificates and keys for a Dask cluster over TLS, and Dask's configuration of them."""
+    from topline.pipeline.cluster.tls import make_certificates
+
+    made = make_certificates(out, host or [], days)
+    until = made.expires.date().isoformat()
+    payload = {"config": str(made.config), "hosts": list(made.hosts), "expires": made.expires.isoformat()}
+    shown = {"certificates": f"{made.folder}, until {until}", "hosts": ", ".join(made.hosts)}
+    following = f"  next: export DASK_CONFIG={made.config}   for the scheduler, the workers and topline"
+    return Outcome(payload, [*facts(shown), "", following])

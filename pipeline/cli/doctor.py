@@ -1,0 +1,35 @@
+"""`topline doctor`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.exits import FAILURE, SUCCESS
+
+
+def doctor(
+    call: Call,  # noqa: ARG001 - one shape for all
+    schedule: Annotated[
+        bool,
+        typer.Option("--schedule", help="Also wait for a schedule of a Prefect server to fire (minutes)"),
+    ] = False,
+) -> Outcome:
+    """Prove the installation: versions, threads, a model trained, a store written and read, a cluster."""
+    from topline.pipeline.doctor.runner import run_checks
+
+    checks = run_checks(schedule=schedule)
+    width = max((len(check.name) for check in checks), default=0)
+    lines = []
+    for check in checks:
+        lines.append(
+            f"{'ok  ' if check.ok else 'FAIL'}  {check.name:<{width}}  {check.detail} ({check.seconds:.1f} s)"
+        )
+        if not check.ok:
+            lines.append(f"      {'':<{width}}  fix: {check.fix}")
+    failed = [check for check in checks if not check.ok]
+    lines.append(f"{len(failed)} of {len(checks)} checks failed" if failed else "everything works")
+    payload = {"ok": not failed, "checks": [check.to_dict() for check in checks]}
+    return Outcome(payload, lines, code=FAILURE if failed else SUCCESS)
