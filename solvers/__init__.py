@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from topline.solvers.jit_cache import forget_stale_kernels
+from topline.solvers.jit_cache import forget_stale_cache
 
-forget_stale_kernels(Path(__file__).parent)
+forget_stale_cache(Path(__file__).parent)

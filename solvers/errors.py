@@ -28,4 +28,4 @@ class StateLostError(SolverError, RuntimeError):
 
 
 class DualsReplacedError(StateLostError):
-    """Some dual variables are gone and others, feasible too, took their place: rebuild W, b and aa."""
+    """Some dual variables are gone and others, feasible too, took their place: rebuild W, b and |A|^2."""

@@ -14,13 +14,13 @@ from pathlib import Path
 _STAMP = "kernels.sha256"
 
 
-def forget_stale_kernels(package: Path) -> bool:
+def forget_stale_cache(package: Path) -> bool:
     """Delete the compiled kernels below `package` if the source of any changed since they were compiled.
 
     Gives whether there was something to delete.  A folder that cannot be written holds none: Numba keeps
     those of such a package elsewhere.
     """
-    present = _digest_of_kernels(package)
+    present = _digest_of_sources(package)
     stamp = package / "__pycache__" / _STAMP
     if stamp.is_file() and stamp.read_text(encoding="ascii") == present:
         return False
@@ -37,7 +37,7 @@ def forget_stale_kernels(package: Path) -> bool:
     return bool(stale)
 
 
-def _digest_of_kernels(package: Path) -> str:
+def _digest_of_sources(package: Path) -> str:
     digest = hashlib.sha256()
     for source in sorted(package.rglob("*.py")):
         text = source.read_bytes()

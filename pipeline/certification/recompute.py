@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,8 @@ from topline.storage.models.records import ModelRecord, update_record
 TILE_ROWS = 4096
 # Products were float32 while training ran, so W(A) and P may differ from what was recorded in the 7th digit.
 AGREEMENT = 1e-6
+# Fields whose stored name is another.
+_STORED = {"smoothed_gap": "lifted_gap"}
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,12 @@ class Certificate:
     `rests_on` is "A" (the dual variables were stored: every row was checked and W(A) recomputed),
     "W and b", "W, b and aa" where smoothing > 0, "W" (A is the gradient at W), or for the average top-k risk
     "W and its cuts" (A and p are made again where training found them) or, where these were too many to
-    keep, "W, W(A) and b".  `gap_kind` is "true"; `lifted_gap` is the upper bound that training watches where
-    smoothing > 0, None where it is the same.  `infeasibility` is the largest share by which a dual row,
-    or A as a whole, leaves its domain, and `w_difference` is |W - W(A)| / |W|, rounding where W was made
-    from A and anything where it was not; both None without A.  `agrees` says whether training recorded
-    the same P and D to 1e-6, `valid` whether these checks hold, and `certified` whether the relative gap
-    is also within the tolerance `tol` asked for.
+    keep, "W, W(A) and b".  `gap_kind` is "true"; `smoothed_gap` is the smoothed upper bound that training
+    watches where smoothing > 0, None where it is the same.  `infeasibility` is the largest share by which a
+    dual row, or A as a whole, leaves its domain, and `w_difference` is |W - W(A)| / |W|, rounding where W was
+    made from A and anything where it was not; both None without A.  `agrees` says whether training recorded
+    the same P and D to 1e-6, `valid` whether these checks hold, and `certified` whether the relative gap is
+    also within the tolerance `tol` asked for.
     """
 
     model: str
@@ -71,7 +73,7 @@ class Certificate:
     gap: float
     relative_gap: float
     gap_kind: str
-    lifted_gap: float | None
+    smoothed_gap: float | None
     rests_on: str
     n: int
     recorded_primal: float
@@ -86,8 +88,13 @@ class Certificate:
     created: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
-        return asdict(self)
+        """Return plain values for JSON."""
+        return {_STORED.get(name, name): value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
+        """Return what `to_dict` wrote; fields that are not known here are left out."""
+        return cls(**{part.name: values[_STORED.get(part.name, part.name)] for part in fields(cls)})
 
 
 def certify(model_url: str, progress: Progress | None = None, *, store: bool = True) -> Certificate:
@@ -173,8 +180,8 @@ def _conclude(
         )
     lam, gamma, n = record.lam, record.smoothing, record.n
     if sums.product is None:
-        b, aa = (float(stored.model.array("dual_sums")[i]) for i in (0, 1))
-        linear, penalty = b, 0.5 * gamma * aa
+        conjugate_mean, mean_sq_dual = (float(stored.model.array("dual_sums")[i]) for i in (0, 1))
+        linear, penalty = conjugate_mean, 0.5 * gamma * mean_sq_dual
         W_dual, rests_on = W, "W, b and aa" if gamma > 0 else "W and b"
         if DUAL_W in stored.model.arrays:
             W_dual, rests_on = np.asarray(stored.model.array(DUAL_W)), "W, W(A) and b"
@@ -187,11 +194,11 @@ def _conclude(
         square = dual_square = float(np.vdot(W, W_dual))
     primal = 0.5 * lam * square + sums.loss_sum / n
     dual = linear - 0.5 * lam * dual_square - penalty
-    lifted = None
+    smoothed_gap = None
     if gamma > 0 and sums.product is not None and top_count(record.config, n) is None:
-        lifted = 0.5 * lam * square + penalty + sums.lifted_sum / n - dual
+        smoothed_gap = 0.5 * lam * square + penalty + sums.shifted_sum / n - dual
     gap = primal - dual
-    _check_order(record, gap, lifted, primal)
+    _check_order(record, gap, smoothed_gap, primal)
     relative = max(gap, 0.0) / max(abs(primal), float(np.finfo(np.float64).tiny))
     recorded = {name: float(record.result[name]) for name in ("primal", "dual")}
     agrees = all(
@@ -208,7 +215,7 @@ def _conclude(
         gap=gap,
         relative_gap=relative,
         gap_kind="true",
-        lifted_gap=lifted,
+        smoothed_gap=smoothed_gap,
         rests_on=rests_on,
         n=n,
         recorded_primal=recorded["primal"],
@@ -229,7 +236,7 @@ def _distance(W: NDArray[np.float64], V: NDArray[np.float64]) -> float:
     return float(np.linalg.norm(W - V) / max(float(np.linalg.norm(W)), 1e-300))
 
 
-def _check_order(record: ModelRecord, gap: float, lifted: float | None, primal: float) -> None:
+def _check_order(record: ModelRecord, gap: float, smoothed_gap: float | None, primal: float) -> None:
     """D <= P <= P~ holds for every W and A; a reversal means that numbers or files are wrong."""
     rounding = 1e-6 * max(abs(primal), 1e-300)
     if not gap >= -rounding:
@@ -237,8 +244,8 @@ def _check_order(record: ModelRecord, gap: float, lifted: float | None, primal: 
             f"the duality gap of model {record.id} comes out as {gap:.3e}, below zero: its files do not"
             " belong together, so train again"
         )
-    if lifted is not None and lifted < gap - rounding:
+    if smoothed_gap is not None and smoothed_gap < gap - rounding:
         raise CertificateMismatchError(
-            f"the lifted gap of model {record.id} is {lifted:.3e}, below the true gap {gap:.3e}: its dual"
-            " variables do not belong to its weights, so train again"
+            f"the smoothed upper bound of model {record.id} is {smoothed_gap:.3e}, below the true gap"
+            f" {gap:.3e}: its dual variables do not belong to its weights, so train again"
         )

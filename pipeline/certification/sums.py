@@ -26,7 +26,7 @@ class CertificateSums:
     class_weights: NDArray[np.float64]
     rows: int = 0
     loss_sum: float = 0.0
-    lifted_sum: float = 0.0
+    shifted_sum: float = 0.0
     conjugate: float = 0.0
     penalty: float = 0.0
     infeasibility: float = 0.0
@@ -71,7 +71,7 @@ class CertificateSums:
             lift = self.gamma * beta
             if self.gamma_own != self.gamma:
                 lift[np.arange(len(y)), y] *= self.gamma_own / self.gamma
-            self.lifted_sum += float(weights @ self.loss.values(scores + lift, y))
+            self.shifted_sum += float(weights @ self.loss.values(scores + lift, y))
 
     def _check(
         self,

@@ -145,39 +145,39 @@ class DaskExecutor:
         self._placer.begin()
         self._renewal = LeaseRenewal(self._calls, self._placer.places, self._lease)
 
-    def run(self, order: Request) -> BlockStats:
-        """Run an order on every block and give the sum.
+    def run(self, request: Request) -> BlockStats:
+        """Run a request on every block and give the sum.
 
         Raises `DualsReplacedError` where dual variables went with a worker and others took their place,
         `ClusterError` where there are no workers or they keep dying.
         """
-        placer, commit = self._here(), getattr(order, "commit", None)
-        placer.look_around(commit)
+        placer, pending_step = self._here(), getattr(request, "pending_step", None)
+        placer.look_around(pending_step)
         while True:
             try:
-                sums = self._sums(self._to_owners(worker_blocks.run_request, order))
+                sums = self._sums(self._to_owners(worker_blocks.run_request, request))
             except WorkersLost as lost:
-                placer.recover(lost, commit)
+                placer.recover(lost, pending_step)
                 continue
             placer.done(sums.answers)
             return tree_total(sums.parts, self.blocks)
 
-    def duals(self, commit: PendingStep | None = None) -> Iterator[DualRows]:
-        """Yield A block by block, a run of rows after the other, after applying `commit` once."""
+    def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
+        """Yield A block by block, a run of rows after the other, after applying `pending_step` once."""
         places = self._here().places
         epoch = places.epoch
         for owner, spans in sorted(self.owners.items(), key=lambda item: item[1][0].index):
             for span in spans:
                 for start, stop in row_runs(span.start, span.stop, places.m):
-                    arguments = (places.run, epoch, span.index, start, stop, commit)
+                    arguments = (places.run, epoch, span.index, start, stop, pending_step)
                     call = Call(owner, worker_blocks.read_duals, arguments)
-                    yield start, stop, self._once([call], commit)[owner]
+                    yield start, stop, self._once([call], pending_step)[owner]
 
     def map_duals(
-        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: PendingStep | None = None
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
     ) -> list[T]:
         """Give A to calls of `visit` on the workers, at the same time, and join their answers."""
-        answers = self._once(self._to_owners(worker_checkpoints.map_duals, visit, commit), commit)
+        answers = self._once(self._to_owners(worker_checkpoints.map_duals, visit, pending_step), pending_step)
         return [item for items in answers.values() for item in items]
 
     def load_duals(self, duals: Iterable[DualRows]) -> None:
@@ -233,18 +233,18 @@ class DaskExecutor:
         places = self._here().places
         return [Call(owner, function, (places.run, places.epoch, *arguments)) for owner in places.owned]
 
-    def _sums(self, orders: list[Call]) -> Sums:
+    def _sums(self, requests: list[Call]) -> Sums:
         """Sums over all blocks, merged between the workers where these are many."""
-        calls, wanted = with_merges(orders, self.owners, self.blocks)
+        calls, wanted = with_merges(requests, self.owners, self.blocks)
         answers = self._calls.run_together(calls, wanted)
         return joined([calls[number].worker for number in wanted], answers)
 
-    def _once(self, calls: Sequence[Call], commit: PendingStep | None) -> dict[str, Any]:
+    def _once(self, calls: Sequence[Call], pending_step: PendingStep | None) -> dict[str, Any]:
         """Run calls that are not worth repeating on other rows of A."""
         try:
             return self._calls.run(calls)
         except WorkersLost as lost:
-            self._here().recover(lost, commit)
+            self._here().recover(lost, pending_step)
             raise replaced(lost) from lost
 
     def _release(self) -> None:

@@ -17,7 +17,7 @@ class LeaseRenewal:
     """Renews the leases of a run on all workers that hold blocks, several times a lease.
 
     It goes on until `stop`, or until nobody has the blocks' places any more.  Nothing waits for the workers:
-    whoever is lost is found out by the next order.
+    whoever is lost is found out by the next request.
     """
 
     def __init__(self, calls: WorkerCalls, places: BlockPlacement, lease: float) -> None:
@@ -39,7 +39,7 @@ def _renew(
             return
         try:
             begun = [calls.begin(Call(worker, worker_blocks.renew, (found.run,))) for worker in found.owned]
-        except Exception as error:  # noqa: BLE001 - the connection is gone, which the next order says
+        except Exception as error:  # noqa: BLE001 - the connection is gone, which the next request says
             logger.info("leases are not renewed: %s", error)
             return
         del found

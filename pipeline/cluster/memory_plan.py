@@ -29,7 +29,7 @@ COORDINATOR_ARRAYS = 7
 WORKER_ARRAYS = 8
 # Features, and dual variables opened with them, that are read, converted and worked on.
 READING_BYTES = 192 * MIB
-# Labels, weights, norms and orders of a row, wherever the rows are.
+# Labels, weights, norms and permutation of a row, wherever the rows are.
 ROW_BYTES = 96
 # Workers are filled up to this share: Dask ends one at 95 %.
 FILLED = 0.85

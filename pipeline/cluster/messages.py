@@ -28,9 +28,9 @@ class Placement:
     """What one worker holds from this epoch on.
 
     `labels` and `weights` (None: every example counts once) are those of rows spans[0].start ..
-    spans[-1].stop-1.  Dual variables of the blocks `keeps` are kept from the epoch before, with `commit`
-    applied where it waits; those of other blocks are 0.  A run that no call has touched for `lease` seconds
-    is dropped, since its coordinator must have died.  `dual_bytes` is as for
+    spans[-1].stop-1.  Dual variables of the blocks `keeps` are kept from the epoch before, with
+    `pending_step` applied where it waits; those of other blocks are 0.  A run that no call has touched for
+    `lease` seconds is dropped, since its coordinator must have died.  `dual_bytes` is as for
     `topline.solvers.blocks.block.Block`, for all blocks together.
     """
 
@@ -46,13 +46,13 @@ class Placement:
     lease: float
     weights: NDArray[np.float64] | None = None
     keeps: frozenset[int] = frozenset()
-    commit: PendingStep | None = None
+    pending_step: PendingStep | None = None
     dual_bytes: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a worker answers to an order: the sums of its blocks, merged as far as they reach, and its cost.
+    """What a worker answers to a request: the sums of its blocks, merged as far as they reach, and its cost.
 
     `bytes_read` of features counts since the blocks were placed.
     """

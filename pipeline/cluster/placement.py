@@ -88,15 +88,17 @@ class BlockPlacement:
         if self._bound.keep_duals:
             self._holders = {span.index: worker for worker, spans in owned.items() for span in spans}
 
-    def move(self, owned: Deal, alive: Iterable[str], commit: PendingStep | None, saved: Saved) -> Moved:
-        """Give the blocks to `owned`, each with its dual variables after `commit` or those that were saved.
+    def move(
+        self, owned: Deal, alive: Iterable[str], pending_step: PendingStep | None, saved: Saved
+    ) -> Moved:
+        """Give the blocks to `owned`, each with its dual variables after the pending step or those saved.
 
         `alive` are all workers that can be asked.  Raises `WorkersLost`; it can then be called again.
         """
         before = {*self.owned, *self._holders.values()}
         old = {worker: () for worker in alive if worker in before and worker not in owned}
         had = {span.index: worker for worker, spans in self.owned.items() for span in spans}
-        kept = self._place(owned, {**owned, **old}, commit)
+        kept = self._place(owned, {**owned, **old}, pending_step)
         wanted = [(span, worker) for worker, spans in owned.items() for span in spans]
         moved = tuple(span.index for span, worker in wanted if had.get(span.index) != worker)
         if self._bound.keep_duals:
@@ -108,25 +110,25 @@ class BlockPlacement:
                     self._fetch(span, worker)
             if lost:
                 self._restore(lost, owned, saved)
-            self._ask(owned, worker_blocks.seal, lambda _: (commit,))
+            self._ask(owned, worker_blocks.seal, lambda _: (pending_step,))
         self._calls.run([Call(worker, worker_blocks.release, (self.run,)) for worker in old])
         replaced, self._replaced = self._replaced, set()
         return Moved(moved, tuple(sorted(replaced)), self._saved_round)
 
     def _place(
-        self, owned: Deal, asked: Mapping[str, tuple[Span, ...]], commit: PendingStep | None
+        self, owned: Deal, asked: Mapping[str, tuple[Span, ...]], pending_step: PendingStep | None
     ) -> dict[str, set[int]]:
         """Begin an epoch on all that are asked; gives the blocks whose dual variables each of them has."""
         self.epoch += 1
         calls = [
-            Call(worker, worker_blocks.place, (self._placement(worker, spans, commit),))
+            Call(worker, worker_blocks.place, (self._placement(worker, spans, pending_step),))
             for worker, spans in asked.items()
         ]
         kept = self._calls.run(calls)
         self.owned = owned
         return {worker: set(indices) for worker, indices in kept.items()}
 
-    def _placement(self, worker: str, spans: tuple[Span, ...], commit: PendingStep | None) -> Placement:
+    def _placement(self, worker: str, spans: tuple[Span, ...], pending_step: PendingStep | None) -> Placement:
         bound = self._bound
         start, stop = (spans[0].start, spans[-1].stop) if spans else (0, 0)
         X, n = bound.X, bound.problem.n
@@ -145,7 +147,7 @@ class BlockPlacement:
             dual_bytes=None if bound.dual_bytes is None else bound.dual_bytes * budgeted // n,
             lease=bound.lease,
             keeps=frozenset(index for index, holder in self._holders.items() if holder == worker),
-            commit=commit,
+            pending_step=pending_step,
         )
 
     def _fetch(self, span: Span, worker: str) -> None:

@@ -74,15 +74,15 @@ class BlockScheduler:
             return
 
     def done(self, answers: Mapping[str, Answer]) -> None:
-        """Note that an order was run."""
+        """Note that a request was run."""
         self._losses = 0
         for worker, answer in answers.items():
             self.log.add(worker, rows_of(self.places.owned[worker]), answer)
 
-    def recover(self, lost: WorkersLost, commit: PendingStep | None) -> None:
+    def recover(self, lost: WorkersLost, pending_step: PendingStep | None) -> None:
         """Give the blocks of lost workers to others; then `DualsReplacedError` where dual variables are kept.
 
-        A of everyone else gets `commit`, the last step that was taken.
+        A of everyone else gets `pending_step`, the last step that was taken.
         """
         first, hoped_for = lost, len(self.places.owned)
         while True:
@@ -93,7 +93,7 @@ class BlockScheduler:
             found = self._calls.wait_for_workers(hoped_for, self._worker_wait)
             owned = deal_after_loss(self._bound.spans, self.places.owned, self.log.shares(found))
             try:
-                moved = self.places.move(owned, found, commit, self._saved_duals)
+                moved = self.places.move(owned, found, pending_step, self._saved_duals)
             except WorkersLost as again:
                 lost = again
                 continue
@@ -103,14 +103,14 @@ class BlockScheduler:
             # Also where no block was lost: a worker may have said that its A was not what was asked for.
             raise replaced(first) from first
 
-    def look_around(self, commit: PendingStep | None) -> None:
+    def look_around(self, pending_step: PendingStep | None) -> None:
         """Now and then move blocks to workers that have joined, and from slow ones to fast ones.
 
-        Between rounds, when `commit` is the step that blocks have not yet applied to A: it is what tells
+        Between rounds, when `pending_step` is the step that blocks have not yet applied to A: it tells
         what A is, and without it nothing is moved.
         """
         now = time.monotonic()
-        if now - self._looked <= self._look or (commit is None and self._bound.keep_duals):
+        if now - self._looked <= self._look or (pending_step is None and self._bound.keep_duals):
             return
         found = self._calls.trusted_workers()
         # Whoever was there at the last look too has come to stay.
@@ -122,9 +122,9 @@ class BlockScheduler:
         if owned is None:
             return
         try:
-            moved = self.places.move(owned, found, commit, self._saved_duals)
+            moved = self.places.move(owned, found, pending_step, self._saved_duals)
         except WorkersLost as lost:
-            self.recover(lost, commit)
+            self.recover(lost, pending_step)
             return
         self._tell("rebalance", moved)
 

@@ -31,7 +31,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class MergePlan:
-    """What is merged where: after the orders of the owners, calls 0, 1, ..., come those of `merges`.
+    """What is merged where: after the requests of the owners, calls 0, 1, ..., come those of `merges`.
 
     `wanted` are the numbers of the calls whose answers go to the coordinator.
     """
@@ -85,19 +85,19 @@ def part_starts(first: int, stop: int, blocks: int) -> list[int]:
     return starts
 
 
-def with_merges(orders: Sequence[Call], owned: Deal, blocks: int) -> tuple[list[Call], Sequence[int]]:
-    """Add the calls that merge the answers to `orders`, one to each owner, and say which answers to fetch."""
+def with_merges(requests: Sequence[Call], owned: Deal, blocks: int) -> tuple[list[Call], Sequence[int]]:
+    """Add the calls that merge the answers to `requests`, one an owner, and say which answers to fetch."""
     plan = plan_merges(owned, blocks)
     if plan is None:
-        return [*orders], range(len(orders))
-    names = [call.worker for call in orders] + [""] * len(plan.merges)
+        return [*requests], range(len(requests))
+    names = [call.worker for call in requests] + [""] * len(plan.merges)
     merges = []
     for merge in plan.merges:
         sources = [AnswerOf(number) for number in merge.sources]
         come_from = [names[number] for number in merge.sources]
         arguments = (blocks, merge.first, merge.stop, come_from, *sources)
         merges.append(Call(merge.worker, merged, arguments))
-    return [*orders, *merges], plan.wanted
+    return [*requests, *merges], plan.wanted
 
 
 def joined(names: Sequence[str], sources: Iterable[Answer | Sums]) -> Sums:

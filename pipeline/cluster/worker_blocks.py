@@ -39,7 +39,7 @@ class _Held:
     placement: Placement
     blocks: dict[int, Block]
     rows: RowSource
-    # Of all epochs of the run: an order of the last one may still be at work when the next one begins.
+    # Of all epochs of the run: a request of the last one may still be at work when the next one begins.
     lock: threading.Lock = field(default_factory=threading.Lock)
     touched: float = field(default_factory=time.monotonic)
     calls: int = 0
@@ -67,7 +67,7 @@ def place(placement: Placement) -> list[int]:
         held = {} if before is None else before.blocks
         kept = {index: block for index, block in held.items() if index in placement.keeps}
         for index, block in kept.items():
-            block.settle(placement.commit)
+            block.finish_step(placement.pending_step)
             if index in blocks:
                 blocks[index].take_duals(block)
             else:
@@ -101,14 +101,14 @@ def _made(placement: Placement, rows: RowSource) -> dict[int, Block]:
     }
 
 
-def seal(run: str, epoch: int, commit: PendingStep | None) -> None:
-    """Let go of blocks that are elsewhere by now; the others count as having `commit`."""
+def seal(run: str, epoch: int, pending_step: PendingStep | None) -> None:
+    """Let go of blocks that are elsewhere by now; the others count as having `pending_step`."""
     with using(run, epoch) as held:
         own = {span.index for span in held.placement.spans}
         for index in held.blocks.keys() - own:
             del held.blocks[index]
         for block in held.blocks.values():
-            block.settle(commit)
+            block.finish_step(pending_step)
 
 
 def _current(key: tuple[str, str], placement: Placement) -> _Held | None:
@@ -119,13 +119,13 @@ def _current(key: tuple[str, str], placement: Placement) -> _Held | None:
     return held
 
 
-def run_request(run: str, epoch: int, order: Request) -> Answer:
-    """Run `order` on the blocks of this worker and give their sums."""
+def run_request(run: str, epoch: int, request: Request) -> Answer:
+    """Run `request` on the blocks of this worker and give their sums."""
     with using(run, epoch) as held, _blas_threads.one():
         began = time.perf_counter()
         merger = TreeMerger(held.placement.blocks)
         blocks = [held.blocks[span.index] for span in held.placement.spans]
-        for block, stats in zip(blocks, _on_threads(blocks, order), strict=True):
+        for block, stats in zip(blocks, _on_threads(blocks, request), strict=True):
             merger.add(leaf(block.index), stats)
         seconds = time.perf_counter() - began
         read = int(getattr(held.rows, "bytes_read", 0))
@@ -135,11 +135,11 @@ def run_request(run: str, epoch: int, order: Request) -> Answer:
 
 
 def read_duals(
-    run: str, epoch: int, block: int, start: int, stop: int, commit: PendingStep | None
+    run: str, epoch: int, block: int, start: int, stop: int, pending_step: PendingStep | None
 ) -> NDArray[Any]:
-    """Rows start..stop-1 of A, all within one block, after applying `commit` where that has not been done."""
+    """Rows start..stop-1 of A, all within one block, after the pending step where that is not applied yet."""
     with using(run, epoch) as held:
-        return np.asarray(held.blocks[block].duals(commit, start, stop))
+        return np.asarray(held.blocks[block].duals(pending_step, start, stop))
 
 
 def write_duals(run: str, epoch: int, block: int, start: int, rows: NDArray[Any]) -> None:
@@ -176,14 +176,14 @@ def forget(run: str, dask_worker: Any) -> None:
         _registry.pop((str(dask_worker.address), run), None)
 
 
-def _on_threads(blocks: list[Block], order: Request) -> Iterator[BlockStats]:
+def _on_threads(blocks: list[Block], request: Request) -> Iterator[BlockStats]:
     """Results in block order; a worker of several threads works on that many blocks at the same time."""
     threads = min(int(get_worker().state.nthreads), len(blocks))
     if threads == 1:
-        yield from (block.run(order) for block in blocks)
+        yield from (block.run(request) for block in blocks)
         return
     with ThreadPoolExecutor(threads, thread_name_prefix="topline-block") as pool:
-        yield from pool.map(lambda block: block.run(order), blocks)
+        yield from pool.map(lambda block: block.run(request), blocks)
 
 
 @contextmanager

@@ -14,14 +14,14 @@ from topline.solvers.executors.map_duals import StoredDuals, T, visit_on_threads
 
 
 def map_duals(
-    run: str, epoch: int, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: PendingStep | None
+    run: str, epoch: int, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None
 ) -> list[T]:
     """Give the dual rows of this worker to `visit`, on each of its threads a share."""
     with using(run, epoch) as held:
         blocks = [held.blocks[span.index] for span in held.placement.spans]
         threads = int(get_worker().state.nthreads)
         with ThreadPoolExecutor(threads, thread_name_prefix="topline-duals") as pool:
-            return visit_on_threads(pool, threads, blocks, visit, commit)
+            return visit_on_threads(pool, threads, blocks, visit, pending_step)
 
 
 def load_own_duals(run: str, epoch: int, stored: StoredDuals) -> None:

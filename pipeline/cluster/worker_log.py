@@ -28,7 +28,7 @@ class WorkerLog:
         self._row_seconds, self._read = {}, {}
 
     def add(self, worker: str, rows: int, answer: Answer) -> None:
-        """Count an order that a worker has done on its rows."""
+        """Count a request that a worker has done on its rows."""
         self._busy[worker] = self._busy.get(worker, 0.0) + answer.seconds
         self._memory[worker] = answer.memory_bytes
         self.bytes_read += answer.bytes_read - self._read.get(worker, 0)

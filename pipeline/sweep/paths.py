@@ -110,15 +110,15 @@ class _Reached:
         """Take it from the result of a solve in this process."""
         if result.A is None:
             raise AssertionError("the serial executor keeps A")
-        state = replace(result.state, W=result.W, b=result.b, commit=None)
+        state = replace(result.state, W=result.W, conjugate_mean=result.conjugate_mean, pending_step=None)
         return cls(C, state, csr_matrix(result.A), result.primal, result.dual)
 
     def dual_for(self, C: float, n: int, smoothing: float) -> float:
         """Give the dual value of the best multiple of A for another C: W(A) is as many times larger."""
         W = (C / self.C) * self.state.W
-        square = squared_norm(W) / (n * C) + smoothing * self.state.aa
-        share = min(self.state.b / square, 1.0) if square > 0.0 else 1.0
-        return share * self.state.b - 0.5 * share**2 * square
+        square = squared_norm(W) / (n * C) + smoothing * self.state.mean_sq_dual
+        share = min(self.state.conjugate_mean / square, 1.0) if square > 0.0 else 1.0
+        return share * self.state.conjugate_mean - 0.5 * share**2 * square
 
 
 @dataclass(eq=False)

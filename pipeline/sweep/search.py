@@ -33,7 +33,7 @@ from topline.pipeline.sweep.race import Standing, best_cell, judged, next_gap
 from topline.pipeline.sweep.result import SweepResult, concluded
 from topline.pipeline.sweep.workers import DaskRunner, HereRunner, Runner
 from topline.pipeline.training.session import train
-from topline.solvers.run.compiling import compile_kernels
+from topline.solvers.run.compiling import compile_jit_functions
 from topline.storage.runs.sweeps import add_answer, finish_sweep, read_answers
 
 # Path and fold of an answer.
@@ -198,7 +198,7 @@ def _compile(plan: SweepPlan, progress: Progress | None) -> None:
         progress.begin("compile kernels")
     info = plan.dataset.info
     for path in plan.paths:
-        compile_kernels(
+        compile_jit_functions(
             chosen_loss(path), info.d, info.m, path.smoothing, path.method,
             smoothing_kind=path.smoothing_kind, keep_duals=True, sparse=info.layout == "csr",
         )  # fmt: skip

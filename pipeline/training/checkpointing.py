@@ -36,8 +36,12 @@ SAVING_SHARE = 0.05
 # Prefix of the arrays in which a checkpoint keeps what the method remembers.
 MEMORY = "memory."
 
-# Fields of SolverState that are single numbers; W is an array and the commit is applied before saving.
-SCALARS = ("round", "b", "aa", "passes", "seconds", "loss_at_zero", "best_primal", "best_dual", "exact")
+# Fields of SolverState that are single numbers, by their stored names; W is an array, and the pending step is
+# applied before saving.
+SCALARS = {
+    "round": "round", "b": "conjugate_mean", "aa": "mean_sq_dual", "passes": "passes", "seconds": "seconds",
+    "loss_at_zero": "loss_at_zero", "best_primal": "best_primal", "best_dual": "best_dual", "exact": "exact",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ class RunRecorder:
         began = time.monotonic()
         self.check_lock()
         self._history.write()
-        duals = written_where_held(self._executor, state.commit) if self._place.keep_duals else None
+        duals = written_where_held(self._executor, state.pending_step) if self._place.keep_duals else None
         size = save_state(self._place, state, duals)
         ended = time.monotonic()
         self._pace = self._pace.after(began, ended)
@@ -172,31 +176,33 @@ class RunRecorder:
                 raise
 
 
-def written_where_held(executor: Executor, commit: PendingStep | None) -> DualSource:
-    """Give what writes A of an executor, with `commit` applied, from wherever its rows are held."""
+def written_where_held(executor: Executor, pending_step: PendingStep | None) -> DualSource:
+    """Give what writes A of an executor, with `pending_step` applied, from wherever its rows are held."""
 
     def write(writer: DualWriter) -> Sequence[FileEntry]:
-        return executor.map_duals(writer.write, commit)
+        return executor.map_duals(writer.write, pending_step)
 
     return write
 
 
 def save_state(place: RunPlace, state: SolverState, duals: DualSource | None) -> int:
-    """Save `state` and, where they are kept, the dual variables with its commit applied; give the bytes."""
+    """Save `state` and, where they are kept, the dual variables with its step applied; give the bytes."""
     memory = {MEMORY + name: array for name, array in state.memory.items()}
     arrays = {"W": state.W, **memory, **place.transforms}
-    scalars = {name: getattr(state, name) for name in SCALARS}
+    scalars = {stored: getattr(state, name) for stored, name in SCALARS.items()}
     finite = {name: value if value is None or np.isfinite(value) else None for name, value in scalars.items()}
     meta = {"fingerprint": dict(place.fingerprint), "state": finite}
     return save_checkpoint(place.store, place.run_id, state.round, arrays, duals, meta)
 
 
 def load_state(checkpoint: Checkpoint) -> SolverState:
-    """Give the state that `save_state` saved; its duals have every commit applied already."""
+    """Give the state that `save_state` saved; its duals have every step applied already."""
     arrays = {name: np.asarray(array, dtype=np.float64) for name, array in checkpoint.arrays.items()}
     memory = {name.removeprefix(MEMORY): array for name, array in arrays.items() if name.startswith(MEMORY)}
     blank = SolverState(round=0, W=arrays["W"], memory=memory)
-    known = {name: value for name, value in checkpoint.meta["state"].items() if value is not None}
+    known = {
+        SCALARS[stored]: value for stored, value in checkpoint.meta["state"].items() if value is not None
+    }
     return replace(blank, **known)
 
 

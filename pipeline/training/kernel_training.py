@@ -38,7 +38,7 @@ def planned_kernel(config: TrainConfig, rows: TrainingRows) -> Kernel | None:
     if config.kernel is None:
         return None
     method = method_named(config.method)
-    if not (method.keeps_duals or method.lifted) or config.keep_duals is False:
+    if not (method.keeps_duals or method.smooths_through_duals) or config.keep_duals is False:
         without = (
             "keep_duals is off" if config.keep_duals is False else f"the method {method.name} knows none"
         )
@@ -74,7 +74,7 @@ def on_kernel(plan: TrainingPlan, executor: Executor, result: SolveResult) -> So
     """Give the result with P, D and the gap recomputed on the kernel matrix itself, in float64."""
     if plan.stored_kernel is None or result.status in {Status.INTERRUPTED, Status.NONFINITE}:
         return result
-    A = np.concatenate([rows for _, _, rows in executor.duals(result.state.commit)])
+    A = np.concatenate([rows for _, _, rows in executor.duals(result.state.pending_step)])
     config, n = plan.config, len(plan.rows)
     problem = Problem(
         plan.loss, n, n, plan.m, plan.lam, config.smoothing, config.smoothing_kind, label_sets=plan.label_sets

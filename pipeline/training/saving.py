@@ -30,14 +30,14 @@ def store_model(plan: TrainingPlan, executor: Executor, result: SolveResult) -> 
             "gap": result.gap,
             "relative_gap": result.relative_gap,
             "gap_kind": result.gap_kind,
-            "lifted_gap": result.lifted_gap,
+            "lifted_gap": result.smoothed_gap,
             "stationarity": result.stationarity,
             "passes": result.passes,
             "seconds": result.seconds,
             "collapsed": result.collapsed,
         }
     )
-    duals = written_where_held(executor, result.state.commit) if plan.stores_duals else None
+    duals = written_where_held(executor, result.state.pending_step) if plan.stores_duals else None
     return save_model(plan.store, record, arrays, duals)
 
 
@@ -54,9 +54,9 @@ def _dual_sums(result: SolveResult) -> dict[str, NDArray[np.float64]]:
     """
     problem = result.problem
     if result.W_dual is not None and not problem.mean_risk:
-        return {"dual_sums": np.asarray([result.b, 0.0]), DUAL_W: result.W_dual}
-    for aa in (result.state.aa, 0.0) if result.W_dual is None else ():
-        rounding = 1e-9 * (abs(result.b) + abs(result.primal))
-        if abs(problem.dual(result.W, result.b, aa) - result.dual) <= rounding:
-            return {"dual_sums": np.asarray([result.b, aa])}
+        return {"dual_sums": np.asarray([result.conjugate_mean, 0.0]), DUAL_W: result.W_dual}
+    for mean_sq_dual in (result.state.mean_sq_dual, 0.0) if result.W_dual is None else ():
+        rounding = 1e-9 * (abs(result.conjugate_mean) + abs(result.primal))
+        if abs(problem.dual(result.W, result.conjugate_mean, mean_sq_dual) - result.dual) <= rounding:
+            return {"dual_sums": np.asarray([result.conjugate_mean, mean_sq_dual])}
     return {}

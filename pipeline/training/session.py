@@ -34,7 +34,7 @@ from topline.solvers.core.stopping import Status
 from topline.solvers.errors import NonFiniteError, StateLostError
 from topline.solvers.executors.local import Executor
 from topline.solvers.run.api import solve
-from topline.solvers.run.compiling import compile_kernels
+from topline.solvers.run.compiling import compile_jit_functions
 from topline.storage.errors import AccessError, DiskFullError, IntegrityError, StorageError
 from topline.storage.runs.checkpoints import Checkpoint
 from topline.storage.runs.folders import finish_run
@@ -90,7 +90,7 @@ class TrainResult:
         known |= {name: math.nan for name in ("dual", "gap", "relative_gap") if known[name] is None}
         known["collapsed"] = bool(known["collapsed"])
         certificate = values["certificate"]
-        return cls(**{**known, "certificate": Certificate(**certificate) if certificate else None})
+        return cls(**{**known, "certificate": Certificate.from_dict(certificate) if certificate else None})
 
 
 def train(
@@ -108,7 +108,7 @@ def train(
     """
     plan = plan_training(config)
     with run_lock(plan.store, plan.run_id) as lock:
-        _compile_kernels(plan, progress)
+        _compile_jit_functions(plan, progress)
         result, url = _trained(plan, cluster or ClusterConfig(), progress, client, lock)
     certificate = certify(url, progress) if plan.config.certify and plan.convex else None
     return _conclude(plan, result, url, certificate)
@@ -148,12 +148,12 @@ def _trained(
     return result, url
 
 
-def _compile_kernels(plan: TrainingPlan, progress: Progress | None) -> None:
+def _compile_jit_functions(plan: TrainingPlan, progress: Progress | None) -> None:
     """Compile before the clock starts, and before the workers, who then find the kernels on disk."""
     if progress is not None:
         progress.begin("compile kernels")
     config = plan.config
-    compile_kernels(
+    compile_jit_functions(
         plan.loss,
         plan.trained.shape[1] if plan.kernel is None else len(plan.rows),
         plan.m,

@@ -107,8 +107,13 @@ def starting_point(plan: TrainingPlan, model: str) -> StartingPoint:
         why = f"rows or classes of {model} changed, and its dual variables are not stored"
         return StartingPoint(model, "zero", carried, why)
     # The same A with rows of zeros: means are over more rows, and W(A) = C X^T A has no n in it.
-    b, aa = earlier.model.array("dual_sums") * (record.n / len(plan.rows))
-    state = SolverState(round=0, W=W * (plan.config.C / record.C), b=float(b), aa=float(aa))
+    conjugate_mean, mean_sq_dual = earlier.model.array("dual_sums") * (record.n / len(plan.rows))
+    state = SolverState(
+        round=0,
+        W=W * (plan.config.C / record.C),
+        conjugate_mean=float(conjugate_mean),
+        mean_sq_dual=float(mean_sq_dual),
+    )
     return StartingPoint(model, "weights", carried, state=state)
 
 

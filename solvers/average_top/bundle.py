@@ -37,7 +37,9 @@ def bundle(problem: AverageTopProblem, tol: float = 1e-4, max_iterations: int = 
 
 def _corrected(problem: AverageTopProblem, tol: float, max_iterations: int) -> AverageTopResult:
     lam = 1.0 / problem.C
-    atoms = Atoms(W=np.zeros((1, problem.d, 1)), b=np.zeros(1), weights=np.ones(1), gram=np.zeros((1, 1)))
+    atoms = Atoms(
+        W=np.zeros((1, problem.d, 1)), conjugate_means=np.zeros(1), weights=np.ones(1), gram=np.zeros((1, 1))
+    )
     w, best_w = np.zeros(problem.d), np.zeros(problem.d)
     primal, dual = np.inf, 0.0
     iteration = stalled = 0
@@ -51,7 +53,7 @@ def _corrected(problem: AverageTopProblem, tol: float, max_iterations: int) -> A
         if value < primal:
             best_w, primal = w, value
         atoms, _ = atoms.with_atom(lam, cut.w[:, None], cut.b)
-        weights = maximise_on_simplex(atoms.gram, atoms.b, atoms.weights)
+        weights = maximise_on_simplex(atoms.gram, atoms.conjugate_means, atoms.weights)
         atoms = atoms.weighted(weights, idle=_IDLE)
         w, dual = _minimum(problem, atoms, dual)
         stalled = 0 if (primal, dual) != before else stalled + 1

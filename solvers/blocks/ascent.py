@@ -43,7 +43,7 @@ _LARGE_W = 1 << 20
 #: Rows over which a change is summed at once, and numbers in them.
 _SUMMED_ROWS = 4096
 _SUMMED_NUMBERS = 1 << 22
-#: An order for up to so many sweeps is taken literally, one for more asks for stages of so many sweeps each.
+#: A request for up to so many sweeps is taken literally, one for more asks for stages of so many sweeps each.
 _PLAIN_SWEEPS = 2
 #: Visits after a round's first sweep, in rows of the block, and stages that they may be spread over.
 _MOST_VISITS = 8.0
@@ -71,7 +71,7 @@ class BlockAscent:
     X : (rows, d) features of the block.
     y, weights : (rows,) labels, and how often each row counts.
     index : place of the block among all blocks; it seeds the random orders.
-    dtype : precision of products, where an order does not ask for float64.
+    dtype : precision of products, where a request does not ask for float64.
     """
 
     def __init__(
@@ -92,31 +92,31 @@ class BlockAscent:
         self.norms, self.along = np.full(len(y), -1.0), np.zeros(len(y))
         self._direction = np.zeros(problem.d)
 
-    def keep_apart(self, order: AscentRequest) -> tuple[Float64Array, float]:
-        """Give the direction that an order keeps apart, and by how much it shrinks squares along it."""
-        shared = order.shared
+    def keep_apart(self, request: AscentRequest) -> tuple[Float64Array, float]:
+        """Give the direction that a request keeps apart, and by how much it shrinks squares along it."""
+        shared = request.shared
         u = np.zeros(self.problem.d) if shared is None else shared.u
         if not np.array_equal(u, self._direction):
             self._direction = u
             self.norms[:] = -1.0
         return self._direction, 0.0 if shared is None else 1.0 - shared.kappa
 
-    def run(self, order: AscentRequest, A: DualStore, delta: DualStore) -> BlockStats:
+    def run(self, request: AscentRequest, A: DualStore, delta: DualStore) -> BlockStats:
         """Write to `delta` (rows, m) the change of A (rows, m) that the sweeps find, and sum it.
 
-        The result depends on the order and on A alone.
+        The result depends on the request and on A alone.
         """
         delta.clear()
-        work = Work(self, order, DualWindow(A, delta))
+        work = Work(self, request, DualWindow(A, delta))
         feed = self.feed_for(A)
         first = work.sweep(feed.shuffled(np.arange(len(self.y)), work.random))
         busy = np.flatnonzero(work.rises >= 0.0)
-        in_one = A.dense is not None and order.sweeps > _PLAIN_SWEEPS and len(busy) > 0
+        in_one = A.dense is not None and request.sweeps > _PLAIN_SWEEPS and len(busy) > 0
         held = feed.held(busy) if in_one else None
         if held is not None:
-            _stages(work, held, first, order.sweeps)
+            _stages(work, held, first, request.sweeps)
             return work.stats(feed)
-        for _ in range(order.sweeps - 1):
+        for _ in range(request.sweeps - 1):
             busy = busy[work.moved(busy)]
             work.sweep(feed.shuffled(busy, work.random))
         return work.stats(feed)
@@ -153,18 +153,18 @@ def _stages(work: Work, held: HeldRows, first: float, sweeps: int) -> None:
 
 
 class Work:
-    """What the sweeps of one order share: the weights as they move, and which rows move."""
+    """What the sweeps of one request share: the weights as they move, and which rows move."""
 
-    def __init__(self, block: BlockAscent, order: AscentRequest, duals: DualWindow) -> None:
+    def __init__(self, block: BlockAscent, request: AscentRequest, duals: DualWindow) -> None:
         self.block, self.duals = block, duals
-        self.random = np.random.default_rng((order.seed, order.round, block.index))
-        self.scale = block.problem.scale * order.spread
+        self.random = np.random.default_rng((request.seed, request.round, block.index))
+        self.scale = block.problem.scale * request.safety_factor
         self.linear = block.problem.form.linear_conjugate
         self.rises = np.empty(len(block.y))
-        self._products = np.dtype(np.float64) if order.exact else block.dtype
-        self._start = order.W
+        self._products = np.dtype(np.float64) if request.exact else block.dtype
+        self._start = request.W
         self.sparse = False
-        self.u, self.kept_apart = block.keep_apart(order)
+        self.u, self.kept_apart = block.keep_apart(request)
         self.apart = np.zeros(block.problem.m)
         self.W: FloatArray = np.empty((0, 0))
         self._tiles: TiledWeights | None = None
@@ -285,7 +285,7 @@ class Work:
         return BlockStats(
             rows=n,
             product=product if self.sparse else np.ascontiguousarray(product.T),
-            b_u=float(sums[0]),
+            conjugate_u=float(sums[0]),
             alpha_u=float(sums[1]),
             u_sq=float(sums[2]),
             alpha_sq=float(sums[3]),

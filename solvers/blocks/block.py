@@ -1,4 +1,4 @@
-"""Work on one block of examples: an order in, a small sum out."""
+"""Work on one block of examples: a request in, a small sum out."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numpy as np
 from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.blocks.column_atoms import BlockColumnAtoms
 from topline.solvers.blocks.duals import BlockDuals, is_uniform
-from topline.solvers.blocks.duals_from_primal import adopted
-from topline.solvers.blocks.largest_losses import BlockSelection
+from topline.solvers.blocks.duals_from_primal import duals_from_primal
+from topline.solvers.blocks.largest_losses import LargestLossesOracle
 from topline.solvers.blocks.sdca_pass import BlockSdca
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
 from topline.solvers.core.block_stats import BlockStats
@@ -74,7 +74,7 @@ class Block:
         self._weighted = not is_uniform(self._weights)
         self._dtype = compute_dtype(X.dtype)
         self._tiles = TileReader(X, self._y, self._weights, start, problem.m)
-        self._selection = BlockSelection(problem, X, self._y, self._tiles, start, self._dtype)
+        self._largest_losses = LargestLossesOracle(problem, X, self._y, self._tiles, start, self._dtype)
         self._ascent: BlockAscent | None = None
         self._sdca: BlockSdca | None = None
         self._column_atoms: BlockColumnAtoms | None = None
@@ -83,52 +83,52 @@ class Block:
             cuts = [0, *(stop for _, _, stop in self._tiles.bounds())]
             self._duals = BlockDuals(problem, self._y, self._weights, self._dtype, cuts, dual_bytes)
 
-    def run(self, order: Request) -> BlockStats:
-        """Carry out an order; the same order again gives the same sums and changes nothing more.
+    def run(self, request: Request) -> BlockStats:
+        """Carry out a request; the same request again gives the same sums and changes nothing more.
 
         Raises NonFiniteError naming the rows where features are NaN or infinite, StateLostError where a
-        commit refers to a round that this block has not seen.
+        step refers to a round that this block has not seen.
         """
         # Overflow shows in the sums, which the coordinator checks.
         with np.errstate(over="ignore", invalid="ignore"):
-            match order:
+            match request:
                 case OracleRequest():
-                    return self._find_vertex(order)
+                    return self._find_vertex(request)
                 case AscentRequest() | SdcaRequest() | ColumnRequest():
-                    return self._find_change(order)
+                    return self._find_change(request)
                 case EvaluateRequest():
-                    return self._evaluate(order)
+                    return self._evaluate(request)
                 case RebuildRequest():
-                    return self._rebuild(order)
+                    return self._rebuild(request)
                 case DualsFromPrimalRequest():
-                    return adopted(self.problem, self._tiles, self._kept_duals(), order)
+                    return duals_from_primal(self.problem, self._tiles, self._kept_duals(), request)
                 case LossesRequest():
-                    return self._selection.largest(order)
+                    return self._largest_losses.largest(request)
                 case SelectedRowsRequest():
-                    return self._selection.vertices(order)
+                    return self._largest_losses.vertices(request)
 
     def duals(
-        self, commit: PendingStep | None = None, start: int | None = None, stop: int | None = None
+        self, pending_step: PendingStep | None = None, start: int | None = None, stop: int | None = None
     ) -> FloatArray:
-        """Give the rows [start, stop) of A, by their numbers in the problem, after applying `commit` once.
+        """Give the rows [start, stop) of A, by their numbers in the problem, after the pending step.
 
         All rows by default; `topline.solvers.core.dual_rows.row_runs` says how many at a time are no burden.
         """
         first = 0 if start is None else start - self.start
         last = (self.stop if stop is None else stop) - self.start
-        return self._committed(commit).counted(first, last)
+        return self._duals_after(pending_step).counted(first, last)
 
     def load_duals(self, start: int, rows: FloatArray) -> None:
         """Replace A from row `start` of the problem on by `rows` (r, m)."""
         self._kept_duals().load_counted(start - self.start, rows)
         self._column_atoms = None
 
-    def settle(self, commit: PendingStep | None) -> None:
-        """Take A for what it is after `commit`: applied where its change waits, however far orders had come.
+    def finish_step(self, pending_step: PendingStep | None) -> None:
+        """Take A for what it is after a step: applied where its change waits, however far requests had come.
 
         Every row is feasible before, after and between rounds, so that A is a state to go on from.
         """
-        self._kept_duals().settle(commit)
+        self._kept_duals().finish_step(pending_step)
         self._column_atoms = None
 
     def take_duals(self, other: Block) -> None:
@@ -136,14 +136,14 @@ class Block:
         self._duals = other._kept_duals()
         self._column_atoms = None
 
-    def _find_vertex(self, order: OracleRequest) -> BlockStats:
+    def _find_vertex(self, request: OracleRequest) -> BlockStats:
         """Sum the vertex u_i at s_i + gamma alpha_i (Tajima et al., eq. 2.25 with the sign of C.24)."""
         clock = Clock()
-        dtype = _FLOAT64 if order.exact else self._dtype
-        W = np.ascontiguousarray(order.W, dtype=dtype)
-        duals = None if order.envelope else self._lifting_duals()
+        dtype = _FLOAT64 if request.exact else self._dtype
+        W = np.ascontiguousarray(request.W, dtype=dtype)
+        duals = None if request.envelope else self._lifting_duals()
         scratch = Scratch(self._tiles.rows, self.problem.m, dtype)
-        vertices = vertices_of(self.problem, self._tiles.rows, smoothed=order.envelope)
+        vertices = vertices_of(self.problem, self._tiles.rows, smoothed=request.envelope)
         product = np.zeros((self.problem.m, self.problem.d))
         sums = np.zeros(ranking.N_SUMS)
         alpha_u = alpha_sq = 0.0
@@ -151,76 +151,76 @@ class Block:
             scores = scratch.scores_of(tile.X, W)
             clock.product()
             if duals is not None:
-                A = duals.committed(tile.number, tile.start, tile.stop, order.commit)
+                A = duals.rows_after(tile.number, tile.start, tile.stop, request.pending_step)
                 alpha_sq += duals.squares(A, tile.rows)
                 duals.lift(scores, A, tile.rows)
             vertices.find(scores, tile.y, tile.weights, sums)
             if duals is not None:
-                alpha_u += vertices.mix_later(duals, A, tile.number, tile.rows, order.round)
+                alpha_u += vertices.mix_later(duals, A, tile.number, tile.rows, request.round)
             clock.kernel()
             vertices.accumulate(tile.X, product)
             clock.product()
         return BlockStats(
             rows=self.stop - self.start,
             product=np.ascontiguousarray(product.T),
-            b_u=float(sums[ranking.B_U]),
+            conjugate_u=float(sums[ranking.B_U]),
             alpha_u=alpha_u,
             u_sq=float(sums[ranking.U_SQ]),
             alpha_sq=alpha_sq,
             loss=float(sums[ranking.LOSS]),
-            lifted_loss=float(sums[ranking.LOSS]),
+            shifted_loss=float(sums[ranking.LOSS]),
             active=int(sums[ranking.ACTIVE]),
             seconds_products=clock.products,
             seconds_kernels=clock.kernels,
         )
 
-    def _find_change(self, order: AscentRequest | SdcaRequest | ColumnRequest) -> BlockStats:
-        """Find a change of A row by row; it waits for its commit."""
-        duals = self._committed(order.commit)
-        if order.exact or isinstance(order, ColumnRequest):
+    def _find_change(self, request: AscentRequest | SdcaRequest | ColumnRequest) -> BlockStats:
+        """Find a change of A row by row; it waits for its step."""
+        duals = self._duals_after(request.pending_step)
+        if request.exact or isinstance(request, ColumnRequest):
             duals.widen()
         rows = self.problem, self._X, self._y, self._weights, self.index, self._dtype
-        match order:
+        match request:
             case AscentRequest():
                 self._ascent = self._ascent or BlockAscent(*rows)
-                stats = self._ascent.run(order, duals.A, duals.change())
+                stats = self._ascent.run(request, duals.A, duals.change())
             case SdcaRequest():
                 self._sdca = self._sdca or BlockSdca(*rows)
-                stats = self._sdca.run(order, *duals.whole("sdca"))
+                stats = self._sdca.run(request, *duals.whole("sdca"))
             case ColumnRequest():
                 A, change = duals.whole("Frank-Wolfe over the columns")
                 self._column_atoms = self._column_atoms or BlockColumnAtoms(
-                    self.problem, self._tiles, self._y, self._weights, A, self._dtype, order.commit
+                    self.problem, self._tiles, self._y, self._weights, A, self._dtype, request.pending_step
                 )
-                stats = self._column_atoms.run(order, A, change)
-        duals.changed(order.round)
+                stats = self._column_atoms.run(request, A, change)
+        duals.changed(request.round)
         return stats
 
-    def _evaluate(self, order: EvaluateRequest) -> BlockStats:
+    def _evaluate(self, request: EvaluateRequest) -> BlockStats:
         clock = Clock()
-        dtype = _FLOAT64 if order.exact else self._dtype
-        W = np.ascontiguousarray(order.W, dtype=dtype)
+        dtype = _FLOAT64 if request.exact else self._dtype
+        W = np.ascontiguousarray(request.W, dtype=dtype)
         scratch = Scratch(self._tiles.rows, self.problem.m, dtype)
         smoothed = self.problem.smoothing > 0
         plain = vertices_of(self.problem, self._tiles.rows, smoothed=True)
-        lifted = vertices_of(self.problem, self._tiles.rows, smoothed=False) if smoothed else plain
-        sums, lifted_sums = np.zeros(ranking.N_SUMS), np.zeros(ranking.N_SUMS)
-        alpha_sq = b_alpha = x_sq = 0.0
+        shifted = vertices_of(self.problem, self._tiles.rows, smoothed=False) if smoothed else plain
+        sums, shifted_sums = np.zeros(ranking.N_SUMS), np.zeros(ranking.N_SUMS)
+        alpha_sq = conjugate_alpha = x_sq = 0.0
         total: Float64Array | None = None
         for tile in self._tiles.read(dtype):
             scores = scratch.scores_of(tile.X, W)
-            if order.total and not is_sparse(tile.X):
+            if request.total and not is_sparse(tile.X):
                 total, x_sq = tile.added_to(total, x_sq)
             clock.product()
             if self._duals is not None:
-                A = self._duals.committed(tile.number, tile.start, tile.stop, order.commit)
+                A = self._duals.rows_after(tile.number, tile.start, tile.stop, request.pending_step)
                 alpha_sq += self._duals.squares(A, tile.rows)
                 if not self.problem.form.linear_conjugate:
-                    b_alpha += self._duals.conjugates(A, tile.rows)
+                    conjugate_alpha += self._duals.conjugates(A, tile.rows)
                 if smoothed:
                     raised = scratch.copy_of(scores)
                     self._duals.lift(raised, A, tile.rows)
-                    lifted.find(raised, tile.y, tile.weights, lifted_sums)
+                    shifted.find(raised, tile.y, tile.weights, shifted_sums)
             plain.find(scores, tile.y, tile.weights, sums)
             clock.kernel()
         loss = float(sums[ranking.LOSS])
@@ -229,26 +229,26 @@ class Block:
             product=total,
             u_sq=x_sq,
             alpha_sq=alpha_sq,
-            b_alpha=b_alpha,
+            conjugate_alpha=conjugate_alpha,
             loss=loss,
-            lifted_loss=float(lifted_sums[ranking.LOSS]) if smoothed else loss,
+            shifted_loss=float(shifted_sums[ranking.LOSS]) if smoothed else loss,
             active=int(sums[ranking.ACTIVE]),
             seconds_products=clock.products,
             seconds_kernels=clock.kernels,
         )
 
-    def _rebuild(self, order: RebuildRequest) -> BlockStats:
-        """Sum what W, b and aa of eq. 2 and 3 are made of."""
+    def _rebuild(self, request: RebuildRequest) -> BlockStats:
+        """Sum what W and D of eq. 2 and 3 are made of."""
         clock = Clock()
         duals = self._kept_duals()
-        if order.exact:
-            self._committed(order.commit).widen()
-        if order.inside:
-            self._committed(order.commit).put_inside()
+        if request.exact:
+            self._duals_after(request.pending_step).widen()
+        if request.inside:
+            self._duals_after(request.pending_step).put_inside()
         product = np.zeros((self.problem.m, self.problem.d))
         b = alpha_sq = 0.0
         for tile in self._tiles.read(_FLOAT64):
-            A = duals.committed(tile.number, tile.start, tile.stop, order.commit).astype(np.float64)
+            A = duals.rows_after(tile.number, tile.start, tile.stop, request.pending_step).astype(np.float64)
             b += duals.conjugates(A, tile.rows)
             alpha_sq += duals.squares(A, tile.rows)
             clock.kernel()
@@ -257,16 +257,16 @@ class Block:
         return BlockStats(
             rows=self.stop - self.start,
             product=np.ascontiguousarray(product.T),
-            b_u=b,
+            conjugate_u=b,
             alpha_sq=alpha_sq,
             seconds_products=clock.products,
             seconds_kernels=clock.kernels,
         )
 
-    def _committed(self, commit: PendingStep | None) -> BlockDuals:
-        """Give the duals with `commit` applied to every row."""
+    def _duals_after(self, pending_step: PendingStep | None) -> BlockDuals:
+        """Give the duals with `pending_step` applied to every row."""
         duals = self._kept_duals()
-        duals.commit(commit)
+        duals.apply_step(pending_step)
         return duals
 
     def _lifting_duals(self) -> BlockDuals | None:

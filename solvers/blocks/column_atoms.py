@@ -5,7 +5,7 @@ classes, and its own direction inside it.  All examples then take one step, alon
 
 A direction that always led to the border of its polytope would make that one step tiny: the best step of the
 sum is that of the most of its members.  So an example goes as far as its own closed form says for a dual that
-is curved 1/length times as much as its own row alone makes it, and the order's `length` stands for what the
+is curved 1/length times as much as its own row alone makes it, and the request's `length` stands for what the
 other examples add.
 """
 
@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.blocks import column_atom_jit as column_atom_kernels
-from topline.solvers.blocks import jit as kernels
+from topline.solvers.blocks import column_atom_jit, jit
 from topline.solvers.blocks.ascent_jit import change_sums
 from topline.solvers.blocks.row_sets import RowSets
 from topline.solvers.blocks.vertices import vertices_of
@@ -42,8 +41,8 @@ class BlockColumnAtoms:
     problem : what is solved; its loss has sparse vertices.
     tiles, y, weights : the rows of the block, (rows,) labels, and how often each row counts.
     A : (rows, m) float64, the dual rows to start from.
-    dtype : precision of products, where an order does not ask for float64.
-    commit : the last one that A has been given.
+    dtype : precision of products, where a request does not ask for float64.
+    pending_step : the last one that A has been given.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class BlockColumnAtoms:
         weights: Float64Array,
         A: FloatArray,
         dtype: np.dtype[Any],
-        commit: PendingStep | None = None,
+        pending_step: PendingStep | None = None,
     ) -> None:
         self.problem = problem
         self._tiles, self._y, self._weights, self._dtype = tiles, y, weights, dtype
@@ -62,18 +61,18 @@ class BlockColumnAtoms:
         # |x_i|^2, NaN until it is known.
         self._norms = np.full(len(y), np.nan)
         self._pending = _NEVER
-        self._committed = _NEVER if commit is None else commit.round
+        self._applied = _NEVER if pending_step is None else pending_step.round
 
-    def run(self, order: ColumnRequest, A: FloatArray, change: FloatArray) -> BlockStats:
+    def run(self, request: ColumnRequest, A: FloatArray, change: FloatArray) -> BlockStats:
         """Write to `change` (rows, m) the directions of the rows of A (rows, m), and sum them.
 
-        A has been given the commit of the order; the sets are given it here, once.  `loss` in the answer is
+        A has been given the step of the request; the sets are given it here, once.  `loss` in the answer is
         the true one, as in that to an EvaluateRequest.
         """
-        self._commit(order.commit)
+        self._apply_step(request.pending_step)
         clock = Clock()
-        dtype = np.dtype(np.float64) if order.exact else self._dtype
-        W = np.ascontiguousarray(order.W, dtype=dtype)
+        dtype = np.dtype(np.float64) if request.exact else self._dtype
+        W = np.ascontiguousarray(request.W, dtype=dtype)
         scratch = Scratch(self._tiles.rows, self.problem.m, dtype)
         product = np.zeros((self.problem.m, self.problem.d))
         sums, smoothed_sums = np.zeros(ranking.N_SUMS), np.zeros(ranking.N_SUMS)
@@ -84,22 +83,22 @@ class BlockColumnAtoms:
             clock.product()
             if gammas[0] > 0:
                 smoothed.find(scratch.copy_of(scores), tile.y, tile.weights, smoothed_sums)
-                kernels.lift_scores(scores, A[tile.rows], tile.y, *gammas)
+                jit.lift_scores(scores, A[tile.rows], tile.y, *gammas)
             if np.isnan(self._norms[tile.start]):
                 self._norms[tile.rows] = _squared_norms(tile.X)
             self._sets.choose(
-                tile.rows, scores, scratch.copy_of(scores), self._bends(tile.rows, order),
-                (gammas[0] / order.length, gammas[1] / order.length), A[tile.rows], change[tile.rows], sums,
-                pairwise=order.pairwise,
+                tile.rows, scores, scratch.copy_of(scores), self._bends(tile.rows, request),
+                (gammas[0] / request.length, gammas[1] / request.length),
+                A[tile.rows], change[tile.rows], sums, pairwise=request.pairwise,
             )  # fmt: skip
             clock.kernel()
             rows = change[tile.rows], tile.weights, product
             if is_sparse(tile.X):
-                column_atom_kernels.add_rows_csr(tile.X.data, tile.X.indices, tile.X.indptr, *rows)
+                column_atom_jit.add_rows_csr(tile.X.data, tile.X.indices, tile.X.indptr, *rows)
             else:
-                column_atom_kernels.add_rows(tile.X, *rows)
+                column_atom_jit.add_rows(tile.X, *rows)
             clock.product()
-        self._pending = order.round
+        self._pending = request.round
         linear, cross, square, alpha_sq, changed = change_sums(
             column_kind(form), self._y, self._weights, A, change, margins_or_empty(form),
             self.problem.own_share,
@@ -108,33 +107,33 @@ class BlockColumnAtoms:
         return BlockStats(
             rows=len(A),
             product=np.ascontiguousarray(product.T),
-            b_u=linear,
+            conjugate_u=linear,
             alpha_u=cross,
             u_sq=square,
             alpha_sq=alpha_sq,
             loss=float((smoothed_sums if gammas[0] > 0 else sums)[ranking.LOSS]),
-            lifted_loss=float(sums[ranking.LOSS]),
+            shifted_loss=float(sums[ranking.LOSS]),
             active=changed,
             seconds_products=clock.products,
             seconds_kernels=clock.kernels,
         )
 
-    def _bends(self, rows: slice, order: ColumnRequest) -> Float64Array:
+    def _bends(self, rows: slice, request: ColumnRequest) -> Float64Array:
         """Give the curvature of the dual along the scores of some rows, each alone, over the length."""
-        scale = self.problem.scale / order.length
+        scale = self.problem.scale / request.length
         return np.asarray(scale * self._weights[rows] * self._norms[rows])
 
-    def _commit(self, commit: PendingStep | None) -> None:
+    def _apply_step(self, pending_step: PendingStep | None) -> None:
         """Take the step of an earlier round in the sets, once."""
-        if commit is None or commit.round == self._committed:
+        if pending_step is None or pending_step.round == self._applied:
             return
-        if self._pending != commit.round:
+        if self._pending != pending_step.round:
             raise StateLostError(
-                f"the active sets of a block do not hold the directions of round {commit.round}; load the "
-                "duals of a checkpoint and go on from its state"
+                f"the active sets of a block do not hold the directions of round {pending_step.round}; load"
+                " the duals of a checkpoint and go on from its state"
             )
-        self._sets.take(commit.step)
-        self._committed = commit.round
+        self._sets.take(pending_step.step)
+        self._applied = pending_step.round
 
 
 def _squared_norms(X: Rows) -> Float64Array:

@@ -22,9 +22,9 @@ _AT_ONCE = 1 << 19
 
 
 class BlockDuals:
-    """A of one block (rows, m) and, tile by tile, the vertex found last and the last commit applied.
+    """A of one block (rows, m) and, tile by tile, the vertex found last and the last step applied.
 
-    Keeping the round numbers per tile makes every order repeatable: one that was cut off half-way, or comes
+    Keeping the round numbers per tile makes every request repeatable: one that was cut off half-way, or comes
     twice, finds what it has already done.
 
     Parameters
@@ -61,7 +61,7 @@ class BlockDuals:
         self._change: DualStore | None = None
         tiles = len(cuts) - 1
         self._dense = np.zeros(tiles, dtype=np.bool_)
-        self._committed = np.full(tiles, _NEVER, dtype=np.int64)
+        self._applied = np.full(tiles, _NEVER, dtype=np.int64)
         self._pending = np.full(tiles, _NEVER, dtype=np.int64)
 
     def conjugates(self, A: FloatArray, rows: slice) -> float:
@@ -79,41 +79,47 @@ class BlockDuals:
         if gamma > 0:
             lift_scores(scores, A, self._y[rows], gamma, gamma_own)
 
-    def commit(self, commit: PendingStep | None) -> None:
-        """Apply a commit to all rows, once."""
+    def apply_step(self, pending_step: PendingStep | None) -> None:
+        """Apply a step to all rows, once."""
         for tile, (start, stop) in enumerate(pairwise(self._cuts)):
-            if commit is not None and self._committed[tile] != commit.round:
-                self.committed(tile, start, stop, commit)
+            if pending_step is not None and self._applied[tile] != pending_step.round:
+                self.rows_after(tile, start, stop, pending_step)
 
-    def committed(self, tile: int, start: int, stop: int, commit: PendingStep | None) -> FloatArray:
-        """Give the rows [start, stop) of A, those of one tile, after applying a commit to them, once."""
+    def rows_after(self, tile: int, start: int, stop: int, pending_step: PendingStep | None) -> FloatArray:
+        """Give the rows [start, stop) of A, those of one tile, after applying a step to them, once."""
         A = self.A.read(start, stop)
-        if commit is None or self._committed[tile] == commit.round:
+        if pending_step is None or self._applied[tile] == pending_step.round:
             return A
-        if self._pending[tile] != commit.round:
+        if self._pending[tile] != pending_step.round:
             raise StateLostError(
-                f"rows {start}:{stop} of a block do not hold the vertex of round {commit.round}; "
+                f"rows {start}:{stop} of a block do not hold the vertex of round {pending_step.round}; "
                 "load the duals of a checkpoint and go on from its state"
             )
         rows = slice(start, stop)
         if self._change is not None and self._dense[tile]:
             change = self._change.read(start, stop)
-            A = A + np.asarray(commit.step * change, dtype=A.dtype)
-            A = A if commit.shrink == 1.0 else commit.shrink * A
+            A = A + np.asarray(pending_step.step * change, dtype=A.dtype)
+            A = A if pending_step.shrink == 1.0 else pending_step.shrink * A
         else:
             commit_rows(
-                A, self._y[rows], self._rho, self.ranked[rows], self.counts[rows], commit.step, commit.shrink
+                A,
+                self._y[rows],
+                self._rho,
+                self.ranked[rows],
+                self.counts[rows],
+                pending_step.step,
+                pending_step.shrink,
             )
         self.A.write(start, stop, A)
-        self._committed[tile] = commit.round
+        self._applied[tile] = pending_step.round
         return A
 
-    def settle(self, commit: PendingStep | None) -> None:
-        """Apply a commit where its change waits; what A is then counts as having it, and no change waits."""
+    def finish_step(self, pending_step: PendingStep | None) -> None:
+        """Apply a step where its change waits; what A is then counts as having it, and no change waits."""
         for tile, (start, stop) in enumerate(pairwise(self._cuts)):
-            if commit is not None and self._pending[tile] == commit.round:
-                self.committed(tile, start, stop, commit)
-        self._committed[:] = _NEVER if commit is None else commit.round
+            if pending_step is not None and self._pending[tile] == pending_step.round:
+                self.rows_after(tile, start, stop, pending_step)
+        self._applied[:] = _NEVER if pending_step is None else pending_step.round
         self._pending[:] = _NEVER
 
     def found_ranked(self, tile: int, rows: slice, ranked: IntArray, counts: IntArray, round_: int) -> None:
@@ -129,7 +135,7 @@ class BlockDuals:
         self._pending[tile], self._dense[tile] = round_, True
 
     def change(self) -> DualStore:
-        """Give room (rows, m) for a change of A; what was in it is not waiting for a commit any more."""
+        """Give room (rows, m) for a change of A; what was in it is not waiting for a step any more."""
         self._pending[:] = _NEVER
         return self._room()
 
@@ -192,7 +198,7 @@ class BlockDuals:
         if rows.dtype == np.float64 and self.A.dtype != np.float64:
             self._to_float64()
         self.A.write(start, start + len(rows), rows)
-        self._committed[:] = _NEVER
+        self._applied[:] = _NEVER
         self._pending[:] = _NEVER
 
     def _to_float64(self) -> None:

@@ -16,10 +16,10 @@ from topline.solvers.losses import ranking
 _FLOAT64 = np.dtype(np.float64)
 
 
-def adopted(
-    problem: Problem, tiles: TileReader, duals: BlockDuals, order: DualsFromPrimalRequest
+def duals_from_primal(
+    problem: Problem, tiles: TileReader, duals: BlockDuals, request: DualsFromPrimalRequest
 ) -> BlockStats:
-    """Make minus the gradients at W the dual rows of a block, and sum what W, b and aa are made of."""
+    """Make minus the gradients at W the dual rows of a block, and sum what W and D are made of."""
     clock = Clock()
     scratch = Scratch(tiles.rows, problem.m, _FLOAT64)
     gradients = DenseVertices(problem, smoothed=True)
@@ -28,7 +28,7 @@ def adopted(
     b = alpha_sq = 0.0
     rows = 0
     for tile in tiles.read(_FLOAT64):
-        U = scratch.scores_of(tile.X, order.W)
+        U = scratch.scores_of(tile.X, request.W)
         clock.product()
         gradients.find(U, tile.y, tile.weights, sums)
         duals.load(tile.start, U)
@@ -41,7 +41,7 @@ def adopted(
     return BlockStats(
         rows=rows,
         product=np.ascontiguousarray(product.T),
-        b_u=b,
+        conjugate_u=b,
         alpha_sq=alpha_sq,
         loss=float(sums[ranking.LOSS]),
         active=int(sums[ranking.ACTIVE]),

@@ -20,7 +20,7 @@ from topline.solvers.losses import ranking
 from topline.solvers.typing import IntArray
 
 
-class BlockSelection:
+class LargestLossesOracle:
     """The rows of one block, as `Block` holds them; `dtype` is that of the products."""
 
     def __init__(
@@ -35,10 +35,10 @@ class BlockSelection:
         self._problem, self._X, self._y, self._tiles = problem, X, y, tiles
         self._start, self._dtype = start, dtype
 
-    def largest(self, order: LossesRequest) -> BlockStats:
+    def largest(self, request: LossesRequest) -> BlockStats:
         """Give the largest losses Phi_gamma at W, and the sum of all."""
-        clock, dtype = Clock(), self._precision(order.exact)
-        W = np.ascontiguousarray(order.W, dtype=dtype)
+        clock, dtype = Clock(), self._precision(request.exact)
+        W = np.ascontiguousarray(request.W, dtype=dtype)
         scratch = Scratch(self._tiles.rows, self._problem.m, dtype)
         vertices = vertices_of(self._problem, self._tiles.rows, smoothed=True)
         losses = np.empty(len(self._y))
@@ -51,17 +51,17 @@ class BlockSelection:
         return BlockStats(
             rows=len(losses),
             loss=float(losses.sum()),
-            largest=LargestLosses.of(order.most, rows, losses),
+            largest=LargestLosses.of(request.most, rows, losses),
             active=int(np.count_nonzero(losses)),
             seconds_products=clock.products,
             seconds_kernels=clock.kernels,
         )
 
-    def vertices(self, order: SelectedRowsRequest) -> BlockStats:
+    def vertices(self, request: SelectedRowsRequest) -> BlockStats:
         """Sum the vertices at W of the rows that are selected, each times its weight; read no others."""
-        clock, dtype, problem = Clock(), self._precision(order.exact), self._problem
-        W = np.ascontiguousarray(order.W, dtype=dtype)
-        chosen = order.rows.between(self._start, self._start + len(self._y))
+        clock, dtype, problem = Clock(), self._precision(request.exact), self._problem
+        W = np.ascontiguousarray(request.W, dtype=dtype)
+        chosen = request.rows.between(self._start, self._start + len(self._y))
         scratch = Scratch(self._tiles.rows, problem.m, dtype)
         vertices = vertices_of(problem, self._tiles.rows, smoothed=True)
         product, sums = np.zeros((problem.m, problem.d)), np.zeros(ranking.N_SUMS)
@@ -76,10 +76,10 @@ class BlockSelection:
         return BlockStats(
             rows=len(chosen),
             product=np.ascontiguousarray(product.T),
-            b_u=float(sums[ranking.B_U]),
+            conjugate_u=float(sums[ranking.B_U]),
             u_sq=float(sums[ranking.U_SQ]),
             loss=float(sums[ranking.LOSS]),
-            lifted_loss=float(sums[ranking.LOSS]),
+            shifted_loss=float(sums[ranking.LOSS]),
             active=int(sums[ranking.ACTIVE]),
             seconds_products=clock.products,
             seconds_kernels=clock.kernels,

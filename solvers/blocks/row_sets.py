@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.blocks import active_sets
-from topline.solvers.blocks import column_atom_jit as column_atom_kernels
+from topline.solvers.blocks import active_sets, column_atom_jit
 from topline.solvers.core.problem import Problem
 from topline.solvers.losses import ranking
 from topline.solvers.losses.base import Family
@@ -77,7 +76,7 @@ class RowSets:
 
         Parameters
         ----------
-        scores, lasting : (b, m) lifted scores, twice; the first is overwritten.
+        scores, lasting : (b, m) shifted scores, twice; the first is overwritten.
         bends, gammas : curvature of the dual in each row (b,), and what smoothing adds to it.
         A, change : (b, m) dual rows, and room for their directions.
         sums : added to as by `ranking.rank_rows`.
@@ -87,7 +86,7 @@ class RowSets:
             scores, y, weights, self._rho, self._hinge_first, self._own_in_sort, self._own_share,
             self._margins, self._ranked[rows], self._counts[rows], sums,
         )  # fmt: skip
-        column_atom_kernels.choose_directions(
+        column_atom_jit.choose_directions(
             lasting, y, weights, bends, *gammas, self._rho, self._margins, pairwise, self._ranked[rows],
             self._counts[rows], *self._sets(rows), A, change, self._moves[rows], self._leaving[rows],
             self._reach[rows],

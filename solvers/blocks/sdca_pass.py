@@ -35,7 +35,7 @@ class BlockSdca:
     X : (rows, d) features of the block.
     y, weights : (rows,) labels, and how often each row counts.
     index : place of the block among all blocks; it seeds the random orders.
-    dtype : precision of products, where an order does not ask for float64.
+    dtype : precision of products, where a request does not ask for float64.
     """
 
     def __init__(
@@ -53,16 +53,17 @@ class BlockSdca:
         self._loss = column_kind(form), form.rho, margins_or_empty(form)
         self._slabs = [(0, len(y))] if held_in_memory(X) else list(slab_bounds(X, _GATHERED_ROWS))
 
-    def run(self, order: SdcaRequest, A: FloatArray, delta: FloatArray) -> BlockStats:
+    def run(self, request: SdcaRequest, A: FloatArray, delta: FloatArray) -> BlockStats:
         """Write to `delta` (rows, m) the change of A (rows, m) that one pass finds, and sum it.
 
-        The order of slabs, and of the rows in one, is random; the result depends on the order and on A alone.
+        The order of slabs, and of the rows in one, is random; the result depends on the request and on A
+        alone.
         """
         delta[:] = 0.0
         clock = Clock()
-        random = np.random.default_rng((order.seed, order.round, self._index))
-        dtype = np.dtype(np.float64) if order.exact else self._dtype
-        weights = _Weights(order.W, dtype)
+        random = np.random.default_rng((request.seed, request.round, self._index))
+        dtype = np.dtype(np.float64) if request.exact else self._dtype
+        weights = _Weights(request.W, dtype)
         slabs = [self._slabs[int(slab)] for slab in random.permutation(len(self._slabs))]
         for start, stop, values in stored_slabs(self._X, slabs):
             rows = random.permutation(stop - start)
@@ -70,7 +71,7 @@ class BlockSdca:
                 chosen = rows[low : low + _GATHERED_ROWS]
                 X = as_rows(values[chosen], dtype)
                 clock.product()
-                self._visit(X, start + chosen, A, delta, weights, self._problem.scale * order.spread)
+                self._visit(X, start + chosen, A, delta, weights, self._problem.scale * request.safety_factor)
                 clock.kernel()
         kind, _, margins = self._loss
         linear, cross, square, alpha_sq, changed = change_sums(
@@ -80,7 +81,7 @@ class BlockSdca:
         return BlockStats(
             rows=len(A),
             product=weights.product,
-            b_u=linear,
+            conjugate_u=linear,
             alpha_u=cross,
             u_sq=square,
             alpha_sq=alpha_sq,

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from topline.solvers.blocks import jit as kernels
+from topline.solvers.blocks import jit
 from topline.solvers.blocks.duals import BlockDuals, is_uniform
 from topline.solvers.blocks.row_losses import dense_losses, ranked_losses
 from topline.solvers.core.problem import Problem
@@ -76,17 +76,15 @@ class RankedVertices:
         """Copy what was found to the duals, and give sum w_i <alpha_i, u_i>."""
         ranked, counts = self._found()
         duals.found_ranked(tile, rows, ranked, counts, round_)
-        return float(
-            kernels.alpha_dot_u(A, self._y, self._weights, self._rho, ranked, counts, self._own_share)
-        )
+        return float(jit.alpha_dot_u(A, self._y, self._weights, self._rho, ranked, counts, self._own_share))
 
     def accumulate(self, X: Rows, product: Float64Array) -> None:
         """Add sum w_i x_i u_i^T to `product` (m, d)."""
         found = (self._y, self._weights, self._rho, *self._found())
         if is_sparse(X):
-            kernels.accumulate_csr(X.data, X.indices, X.indptr, *found, product)
+            jit.accumulate_csr(X.data, X.indices, X.indptr, *found, product)
         else:
-            kernels.accumulate_dense(X, *found, product)
+            jit.accumulate_dense(X, *found, product)
 
     def _found(self) -> tuple[IntArray, IntArray]:
         rows = len(self._y)
@@ -126,7 +124,7 @@ class DenseVertices:
 def accumulate_rows(X: Rows, U: FloatArray, weights: Float64Array, product: Float64Array) -> None:
     """Add sum w_i x_i u_i^T to `product` (m, d): or by the few non-zeros of U."""
     if not is_sparse(X) and _FEW_NONZEROS * np.count_nonzero(U) < U.size:
-        kernels.accumulate_nonzeros(X, U, weights, product)
+        jit.accumulate_nonzeros(X, U, weights, product)
         return
     if not is_uniform(weights):
         U = U * weights[:, None].astype(U.dtype)

@@ -29,19 +29,19 @@ class BlockStats:
     Attributes
     ----------
     rows : examples summed over.
-    product : (d, m) float64, sum x_i u_i^T; None where the order asks for none.  Here and below u_i is
+    product : (d, m) float64, sum x_i u_i^T; None where the request asks for none.  Here and below u_i is
         alpha_i in the answer to a RebuildRequest, and the change of alpha_i in that to an AscentRequest.
-    b_u : sum b(u_i), b(u) = -Phi*(-u), which is -<delta_i, u_i> for the hinges; for an AscentRequest the
-    change
-        of sum b(alpha_i).
+    conjugate_u : sum b(u_i), b(u) = -Phi*(-u), which is -<delta_i, u_i> for the hinges; for an
+        AscentRequest the change of sum b(alpha_i).
     alpha_u : sum <alpha_i, u_i>; 0 where no A is kept.
     u_sq : sum |u_i|^2; in the answer to an EvaluateRequest that asks for the total, sum |x_i|^2.
     alpha_sq : sum |alpha_i|^2; 0 where no A is kept.
-    b_alpha : sum -Phi*(-alpha_i) of the kept A in the answer to an EvaluateRequest, where that is not linear.
-    loss : sum Phi at the (lifted) scores; for an EvaluateRequest the true loss, Phi_gamma where smoothing >
-    0.
-    lifted_loss : sum Phi(W^T x_i + gamma alpha_i) of an EvaluateRequest; equal to `loss` where smoothing is
-    0.
+    conjugate_alpha : sum -Phi*(-alpha_i) of the kept A in the answer to an EvaluateRequest, where that is
+        not linear.
+    loss : sum Phi at the (shifted) scores; for an EvaluateRequest the true loss, Phi_gamma where
+        smoothing > 0.
+    shifted_loss : sum Phi(W^T x_i + gamma alpha_i) of an EvaluateRequest; equal to `loss` where
+        smoothing is 0.
     largest : the largest losses in the answer to a LossesRequest.
     active : rows with u_i != 0; in the answer to a LossesRequest, with a loss.
     visited : column updates of an AscentRequest.
@@ -52,13 +52,13 @@ class BlockStats:
     rows: int = 0
     product: Float64Array | None = None
     largest: LargestLosses | None = None
-    b_u: float = 0.0
+    conjugate_u: float = 0.0
     alpha_u: float = 0.0
     u_sq: float = 0.0
     alpha_sq: float = 0.0
-    b_alpha: float = 0.0
+    conjugate_alpha: float = 0.0
     loss: float = 0.0
-    lifted_loss: float = 0.0
+    shifted_loss: float = 0.0
     active: int = 0
     visited: int = 0
     seconds_products: float = 0.0

@@ -7,7 +7,7 @@ With one example per row of X (n x d), A the dual variables (n x m, row alpha_i)
     D(A) = b - lam/2 |W(A)|^2 - gamma/2 aa,   b = (1/n) sum_i -Phi*(-alpha_i),  aa = |A|_F^2 / n       (3)
 
 where -Phi*(-alpha) = -<delta, alpha> for the hinges.  An example with the weight w_i counts w_i times: its
-alpha_i is w_i times a point of the domain, at which -Phi* and the square are taken, and which the lifted
+alpha_i is w_i times a point of the domain, at which -Phi* and the square are taken, and which the shifted
 score below adds.  Blocks store that point, beta_i = alpha_i / w_i.
 
 Smoothing keeps the polyhedral loss but lifts the primal variable to W~ = (W, sqrt(gamma n lam) A / (lam n)),
@@ -15,7 +15,7 @@ Smoothing keeps the polyhedral loss but lifts the primal variable to W~ = (W, sq
 
     P~(A) = lam/2 |W|^2 + gamma/2 aa + (1/n) sum_i Phi(W^T x_i + gamma alpha_i; y_i)  >=  P(W(A))      (4)
 
-(1) - (3) is the true gap, (4) - (3) the lifted one, an upper bound that costs nothing extra in a round.
+(1) - (3) is the true gap, (4) - (3) the smoothed upper bound, which costs nothing extra in a round.
 Source: Tajima et al., arXiv:2008.08894, section 2.4 and appendix C, with the sign of gamma alpha as in C.24.
 """
 
@@ -120,17 +120,17 @@ class Problem:
         """The factor 1/(lam n) of eq. 2."""
         return 1.0 / (self.lam * self.n)
 
-    def dual(self, W: Float64Array, b: float, aa: float) -> float:
+    def dual(self, W: Float64Array, conjugate_mean: float, mean_sq_dual: float) -> float:
         """D of eq. 3; W (d, m)."""
-        return b - 0.5 * self.lam * squared_norm(W) - 0.5 * self.smoothing * aa
+        return conjugate_mean - 0.5 * self.lam * squared_norm(W) - 0.5 * self.smoothing * mean_sq_dual
 
     def primal(self, W: Float64Array, mean_loss: float) -> float:
         """P of eq. 1, given the mean of Phi_gamma at the scores of W (d, m)."""
         return 0.5 * self.lam * squared_norm(W) + mean_loss
 
-    def lifted_primal(self, W: Float64Array, aa: float, mean_loss: float) -> float:
-        """P~ of eq. 4, given the mean of Phi at the lifted scores."""
-        return self.primal(W, mean_loss) + 0.5 * self.smoothing * aa
+    def primal_bound(self, W: Float64Array, mean_sq_dual: float, mean_loss: float) -> float:
+        """P~ of eq. 4, given the mean of Phi at the shifted scores."""
+        return self.primal(W, mean_loss) + 0.5 * self.smoothing * mean_sq_dual
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON; of label sets their digest."""

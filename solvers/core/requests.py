@@ -1,6 +1,6 @@
 """What the coordinator asks of every block, once a round.
 
-Orders are values: they can be sent to another machine, sent again, and compared.
+Requests are values: they can be sent to another machine, sent again, and compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class PendingStep:
     """The step that the coordinator took in `round`: A <- shrink * ((1 - step) A + step U).
 
     U is what the block found in that round: a vertex, or A + dA for an AscentRequest.  A block applies it at
-    the start of a later order, once: the round number tells it whether it has already done so.
+    the start of a later request, once: the round number tells it whether it has already done so.
     """
 
     round: int
@@ -28,19 +28,19 @@ class PendingStep:
 
 @dataclass(frozen=True, eq=False)
 class OracleRequest:
-    """Find the Frank-Wolfe vertex U at W (d, m), after applying `commit`.
+    """Find the Frank-Wolfe vertex U at W (d, m), after applying `pending_step`.
 
     Attributes
     ----------
-    round, W, commit : as for the other orders.
-    envelope : U = -grad Phi_gamma at the scores of W itself, not at the lifted ones: no A is needed, none is
-        changed, and b_u = sum -Phi*(-u_i) - (gamma/2) |u_i|^2.
+    round, W, pending_step : as for the other requests.
+    envelope : U = -grad Phi_gamma at the scores of W itself, not at the shifted ones: no A is needed, none is
+        changed, and conjugate_u = sum -Phi*(-u_i) - (gamma/2) |u_i|^2.
     exact : products in float64, not in the precision of the features.
     """
 
     round: int
     W: Float64Array
-    commit: PendingStep | None = None
+    pending_step: PendingStep | None = None
     envelope: bool = False
     exact: bool = False
 
@@ -51,10 +51,10 @@ class AscentRequest:
 
     Attributes
     ----------
-    round, W, commit : as for the other orders.
+    round, W, pending_step : as for the other requests.
     sweeps : the first visits every row, a second one the rows that are not at rest; more than two ask for
         stages of so many sweeps over those, as many stages as pay.
-    spread : factor >= 1 on the curvature, for a block that moves while others do.
+    safety_factor : factor >= 1 on the curvature, for a block that moves while others do.
     seed : of the random orders; with the round and the block it fixes them.
     exact : products and A in float64, not in the precision of the features.
     shared : the direction along which examples are shrunk; W then starts from the point that it is drawn to.
@@ -62,9 +62,9 @@ class AscentRequest:
 
     round: int
     W: Float64Array
-    commit: PendingStep | None = None
+    pending_step: PendingStep | None = None
     sweeps: int = 1
-    spread: float = 1.0
+    safety_factor: float = 1.0
     seed: int = 0
     exact: bool = False
     shared: DeflatedDirection | None = None
@@ -74,24 +74,24 @@ class AscentRequest:
 class SdcaRequest:
     """Find a change dA of A that raises the dual, by one plain pass of exact column updates from W (d, m).
 
-    The attributes are those of the other orders.
+    The attributes are those of the other requests.
     """
 
     round: int
     W: Float64Array
-    commit: PendingStep | None = None
-    spread: float = 1.0
+    pending_step: PendingStep | None = None
+    safety_factor: float = 1.0
     seed: int = 0
     exact: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnRequest:
-    """Find a direction dA of A inside the active sets of the examples, at W (d, m), after applying `commit`.
+    """Find a direction dA of A inside the active sets of the examples, at W (d, m), after the pending step.
 
     Attributes
     ----------
-    round, W, commit : as for the other orders.
+    round, W, pending_step : as for the other requests.
     pairwise : whether examples swap vertices, or go towards one or away from one.
     length : share of its own best step that an example takes.
     exact : products in float64, not in the precision of the features.
@@ -99,7 +99,7 @@ class ColumnRequest:
 
     round: int
     W: Float64Array
-    commit: PendingStep | None = None
+    pending_step: PendingStep | None = None
     pairwise: bool = False
     length: float = 1.0
     exact: bool = False
@@ -107,14 +107,14 @@ class ColumnRequest:
 
 @dataclass(frozen=True, eq=False)
 class EvaluateRequest:
-    """Sum the losses at W (d, m), after applying `commit`; U and A stay as they are.
+    """Sum the losses at W (d, m), after applying `pending_step`; U and A stay as they are.
 
     Products are in float64 where `exact`, else in the precision of the features.  Where `total`, the product
     of the answer is sum x_i (d, 1) and its u_sq sum |x_i|^2, unless the features are sparse.
     """
 
     W: Float64Array
-    commit: PendingStep | None = None
+    pending_step: PendingStep | None = None
     exact: bool = True
     total: bool = False
 
@@ -127,7 +127,7 @@ class RebuildRequest:
     `inside`, every row is put at the nearest point of its domain first: A may come from anywhere.
     """
 
-    commit: PendingStep | None = None
+    pending_step: PendingStep | None = None
     exact: bool = False
     inside: bool = False
 
@@ -144,7 +144,7 @@ class DualsFromPrimalRequest:
 
 @dataclass(frozen=True, eq=False)
 class LossesRequest:
-    """Find the `most` largest losses Phi_gamma at W (d, m), and their rows; `exact` as for other orders."""
+    """Find the `most` largest losses Phi_gamma at W (d, m), and their rows; `exact` as for other requests."""
 
     W: Float64Array
     most: int

@@ -26,35 +26,35 @@ GapKind: TypeAlias = Literal["true", "lifted", "none"]
 class SolverState:
     """Everything that a run needs to go on, except A and the examples.
 
-    With A (smoothing > 0 or keep_duals) a checkpoint also holds `executor.duals(state.commit)`.
+    With A (smoothing > 0 or keep_duals) a checkpoint also holds `executor.duals(state.pending_step)`.
 
     Attributes
     ----------
     round : number of the next round, which is also the number of rounds done.
     W : (d, m) float64, W(A) of eq. 2.
-    b : (1/n) sum b(alpha_i), the linear term of the dual.
-    aa : |A|_F^2 / n; 0 where no A is kept.
+    conjugate_mean : (1/n) sum b(alpha_i), the linear term of the dual.
+    mean_sq_dual : |A|_F^2 / n; 0 where no A is kept.
     passes : passes over the examples so far.
     seconds : seconds of solving so far, over all resumptions.
     loss_at_zero : mean loss at W = 0, known after the first round; it bounds the ball of projected_gradient.
     best_primal, best_dual : best values seen; both bound the optimum.
     exact : whether the method has gone over to float64 products.
-    commit : the step that blocks have not yet applied to A.
+    pending_step : the step that blocks have not yet applied to A.
     memory : what the method remembers besides, by name: atoms, or the last steps of L-BFGS.
     problem_key : `problem.problem_key` of what it is a state of; empty where its keeper vouches for that.
     """
 
     round: int
     W: Float64Array
-    b: float = 0.0
-    aa: float = 0.0
+    conjugate_mean: float = 0.0
+    mean_sq_dual: float = 0.0
     passes: int = 0
     seconds: float = 0.0
     loss_at_zero: float | None = None
     best_primal: float = math.inf
     best_dual: float = -math.inf
     exact: bool = False
-    commit: PendingStep | None = None
+    pending_step: PendingStep | None = None
     memory: Mapping[str, Float64Array] = field(default_factory=dict)
     problem_key: str = ""
 
@@ -120,10 +120,11 @@ class SolveResult:
     ----------
     W : (d, m) float64; with A it is W(A), rebuilt from A, unless `W_dual` says otherwise.
     A : (n, m) dual variables, None where they were not kept or live with an executor elsewhere.
-    b : linear term of the dual at A.
+    conjugate_mean : (1/n) sum b(alpha_i), linear term of the dual at A.
     primal, dual, gap, relative_gap : P(W), D(A), their difference; the true gap unless `gap_kind` says
         "lifted", or "none" where the loss is not convex: they are then NaN and certify nothing.
-    lifted_gap : the upper bound of the gap that the rounds reported; equal to `gap` where smoothing is 0.
+    smoothed_gap : the smoothed upper bound of the gap that the rounds reported; equal to `gap` where
+        smoothing is 0.
     status : how the run ended.
     passes, seconds : passes over the examples and seconds, over all resumptions.
     history : one record per round of this call; of more than 10,000 rounds an even choice, and the last.
@@ -139,13 +140,13 @@ class SolveResult:
 
     W: Float64Array
     A: FloatArray | None
-    b: float
+    conjugate_mean: float
     primal: float
     dual: float
     gap: float
     relative_gap: float
     gap_kind: GapKind
-    lifted_gap: float
+    smoothed_gap: float
     status: Status
     passes: int
     seconds: float

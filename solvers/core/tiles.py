@@ -128,7 +128,7 @@ class TileReader:
 
 
 class Scratch:
-    """Buffers that the tiles of one order share."""
+    """Buffers that the tiles of one request share."""
 
     def __init__(self, rows: int, m: int, dtype: np.dtype[Any]) -> None:
         self._scores = np.empty((rows, m), dtype=dtype)

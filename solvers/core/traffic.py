@@ -30,8 +30,8 @@ class WorkerActivity:
     Attributes
     ----------
     name : what tells it from the others, such as an address; the same all through the run.
-    rows : examples that it holds; of a thread, those that it took of the last order.
-    seconds_busy : seconds in which it worked on orders.
+    rows : examples that it holds; of a thread, those that it took of the last request.
+    seconds_busy : seconds in which it worked on requests.
     memory_bytes : its resident memory; 0 where it shares that of the coordinator.
     """
 
@@ -86,8 +86,8 @@ class ThreadActivity:
         self._busy: dict[str, float] = {}
         self._rows: dict[str, int] = {}
 
-    def begin_order(self) -> None:
-        """Forget which rows each thread took of the order before."""
+    def begin_request(self) -> None:
+        """Forget which rows each thread took of the request before."""
         with self._lock:
             self._rows = {}
 

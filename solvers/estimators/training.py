@@ -52,7 +52,7 @@ class Training(KernelAttributes):
         lam = 1.0 / (len(labels) * positive(self.C))
         spec = method_named(self.solver)
         kernel, seed = self._chosen_kernel(), seed_of(self.random_state)
-        keep_duals = kernel is not None and (spec.keeps_duals or spec.lifted)
+        keep_duals = kernel is not None and (spec.keeps_duals or spec.smooths_through_duals)
         linear: Callable[[Any], SolveResult] = partial(
             solve, y=labels, loss=loss, lam=lam, smoothing=smoothing, method=self.solver, tol=self.tol,
             max_passes=self.max_passes, seed=seed, smoothing_kind=smoothing_kind, keep_duals=keep_duals,

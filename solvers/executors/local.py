@@ -28,7 +28,7 @@ DualRows: TypeAlias = tuple[int, int, FloatArray]
 
 @runtime_checkable
 class Executor(Protocol):
-    """Holds the examples in blocks and runs an order on all of them.
+    """Holds the examples in blocks and runs a request on all of them.
 
     Whatever the workers, `run` adds the blocks along the tree of `topline.solvers.core.block_stats`, so two
     executors with the same bounds agree bitwise.
@@ -69,16 +69,16 @@ class Executor(Protocol):
         """
         ...
 
-    def run(self, order: Request) -> BlockStats:
-        """Run an order on every block and give the sum."""
+    def run(self, request: Request) -> BlockStats:
+        """Run a request on every block and give the sum."""
         ...
 
-    def duals(self, commit: PendingStep | None = None) -> Iterator[DualRows]:
-        """Yield A in row order, a run of rows after the other, after applying `commit` once."""
+    def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
+        """Yield A in row order, a run of rows after the other, after applying `pending_step` once."""
         ...
 
     def map_duals(
-        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: PendingStep | None = None
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
     ) -> list[T]:
         """Give A to calls of `visit` where it is held, at the same time, and join their answers.
 
@@ -170,27 +170,27 @@ class SerialExecutor:
             for i, (start, stop) in enumerate(pairwise(bounds))
         ]
 
-    def run(self, order: Request) -> BlockStats:
-        """Run an order on every block and give the sum.
+    def run(self, request: Request) -> BlockStats:
+        """Run a request on every block and give the sum.
 
         BLAS keeps to one thread, so that sums do not depend on the machine and workers do not fight.
         """
         merger = TreeMerger(len(self._blocks))
-        self._activity.begin_order()
+        self._activity.begin_request()
         with self._blas.limit(limits=1, user_api="blas"):
-            for block, stats in zip(self._blocks, self._results(order), strict=True):
+            for block, stats in zip(self._blocks, self._results(request), strict=True):
                 merger.add(leaf(block.index), stats)
         return merger.total()
 
-    def duals(self, commit: PendingStep | None = None) -> Iterator[DualRows]:
-        """Yield A block by block, a run of rows after the other, after applying `commit` once."""
-        return dual_rows(self._blocks, commit)
+    def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
+        """Yield A block by block, a run of rows after the other, after applying `pending_step` once."""
+        return dual_rows(self._blocks, pending_step)
 
     def map_duals(
-        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: PendingStep | None = None
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
     ) -> list[T]:
         """Give A to `visit`, block by block."""
-        return list(visit(self.duals(commit)))
+        return list(visit(self.duals(pending_step)))
 
     def load_duals(self, duals: Iterable[DualRows]) -> None:
         """Replace A; the parts are in row order and cover every row."""
@@ -221,12 +221,12 @@ class SerialExecutor:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _results(self, order: Request) -> Iterator[BlockStats]:
-        return (self._run_block(block, order) for block in self._blocks)
+    def _results(self, request: Request) -> Iterator[BlockStats]:
+        return (self._run_block(block, request) for block in self._blocks)
 
-    def _run_block(self, block: Block, order: Request) -> BlockStats:
+    def _run_block(self, block: Block, request: Request) -> BlockStats:
         began = time.perf_counter()
-        stats = block.run(order)
+        stats = block.run(request)
         self._activity.worked(block.stop - block.start, began)
         return stats
 
@@ -260,18 +260,18 @@ class ThreadExecutor(SerialExecutor):
         return self._workers
 
     def map_duals(
-        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: PendingStep | None = None
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
     ) -> list[T]:
         """Give A to calls of `visit`, on every thread the rows of consecutive blocks."""
-        return visit_on_threads(self._pool, self._workers, self._blocks, visit, commit)
+        return visit_on_threads(self._pool, self._workers, self._blocks, visit, pending_step)
 
     def close(self) -> None:
         """Stop the threads and let go of the examples."""
         super().close()
         self._pool.shutdown()
 
-    def _results(self, order: Request) -> Iterator[BlockStats]:
-        futures = [self._pool.submit(self._run_block, block, order) for block in self._blocks]
+    def _results(self, request: Request) -> Iterator[BlockStats]:
+        futures = [self._pool.submit(self._run_block, block, request) for block in self._blocks]
         try:
             for future in futures:
                 yield future.result()

@@ -30,11 +30,11 @@ class StoredDuals(Protocol):
         ...
 
 
-def dual_rows(blocks: Iterable[Block], commit: PendingStep | None) -> Iterator[DualRows]:
-    """Yield A of some blocks, after applying `commit` where that has not been done."""
+def dual_rows(blocks: Iterable[Block], pending_step: PendingStep | None) -> Iterator[DualRows]:
+    """Yield A of some blocks, after applying `pending_step` where that has not been done."""
     for block in blocks:
         for start, stop in row_runs(block.start, block.stop, block.problem.m):
-            yield start, stop, block.duals(commit, start, stop)
+            yield start, stop, block.duals(pending_step, start, stop)
 
 
 def visit_on_threads(
@@ -42,12 +42,12 @@ def visit_on_threads(
     threads: int,
     blocks: Sequence[Block],
     visit: Callable[[Iterator[DualRows]], Sequence[T]],
-    commit: PendingStep | None,
+    pending_step: PendingStep | None,
 ) -> list[T]:
     """Give the dual rows of the blocks to `visit`, a run of blocks to each thread, and join the answers."""
     threads = max(1, min(threads, len(blocks)))
     cuts = [len(blocks) * i // threads for i in range(threads + 1)]
-    futures = [pool.submit(visit, dual_rows(blocks[a:b], commit)) for a, b in pairwise(cuts)]
+    futures = [pool.submit(visit, dual_rows(blocks[a:b], pending_step)) for a, b in pairwise(cuts)]
     try:
         return [item for future in futures for item in future.result()]
     finally:

@@ -70,26 +70,26 @@ class TopLossExecutor:
         self._executor.bind(problem, X, y, keep_duals=keep_duals, weights=weights)
         self._n = problem.n
 
-    def run(self, order: Request) -> BlockStats:
-        """Run an order at W on the rows of the largest losses, any other as it is."""
-        match order:
+    def run(self, request: Request) -> BlockStats:
+        """Answer a request at W on the rows of the largest losses, any other as it is."""
+        match request:
             case OracleRequest():
-                return self._find_vertex(order)
+                return self._find_vertex(request)
             case EvaluateRequest():
-                stats = self._executor.run(LossesRequest(order.W, self._risk.rows, order.exact))
+                stats = self._executor.run(LossesRequest(request.W, self._risk.rows, request.exact))
                 return self._with_risk(stats, stats)
             case _:
-                return self._executor.run(order)
+                return self._executor.run(request)
 
-    def duals(self, commit: PendingStep | None = None) -> Iterator[DualRows]:
+    def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
         """As the executor."""
-        return self._executor.duals(commit)
+        return self._executor.duals(pending_step)
 
     def map_duals(
-        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], commit: PendingStep | None = None
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
     ) -> list[T]:
         """As the executor."""
-        return self._executor.map_duals(visit, commit)
+        return self._executor.map_duals(visit, pending_step)
 
     def load_duals(self, duals: Iterable[DualRows]) -> None:
         """As the executor."""
@@ -103,10 +103,10 @@ class TopLossExecutor:
         """Close the executor."""
         self._executor.close()
 
-    def _find_vertex(self, order: OracleRequest) -> BlockStats:
-        found = self._executor.run(LossesRequest(order.W, self._risk.rows, order.exact))
+    def _find_vertex(self, request: OracleRequest) -> BlockStats:
+        found = self._executor.run(LossesRequest(request.W, self._risk.rows, request.exact))
         rows = self._risk.selected(self._largest(found), self._n)
-        stats = self._executor.run(SelectedRowsRequest(order.W, rows, order.exact))
+        stats = self._executor.run(SelectedRowsRequest(request.W, rows, request.exact))
         if stats.rows != len(rows):
             raise StateLostError(
                 f"the vertex covers {stats.rows} of the {len(rows)} rows that were selected; run it again"
@@ -123,7 +123,7 @@ class TopLossExecutor:
         largest = self._largest(found)
         weights = self._risk.selected(largest, self._n).weights
         loss = float(weights @ largest.losses)
-        return replace(stats, loss=loss, lifted_loss=loss, largest=None)
+        return replace(stats, loss=loss, shifted_loss=loss, largest=None)
 
     def _largest(self, found: BlockStats) -> LargestLosses:
         if found.largest is None or len(found.largest.rows) != self._risk.rows or found.rows != self._n:

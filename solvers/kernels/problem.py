@@ -138,7 +138,7 @@ def solve_with_kernel(
     solved = time.perf_counter()
     A = result.A
     if remote is not None:
-        A = np.concatenate([rows for _, _, rows in remote.duals(result.state.commit)])
+        A = np.concatenate([rows for _, _, rows in remote.duals(result.state.pending_step)])
     values = _certified(features, problem, labels, weights, result, A)
     spent = factored - began + time.perf_counter() - solved
     status = result.status
@@ -179,7 +179,7 @@ def _certified(
         loss = run(EvaluateRequest(C)).loss / problem.n
     primal = 0.5 * problem.lam * inner(C, columns[features.pivots] @ C) + loss
     dual = result.dual - _loss_of_dual(features, problem, weights)
-    return {"expansion": expansion, **_values(primal, dual, primal - dual, result.b)}
+    return {"expansion": expansion, **_values(primal, dual, primal - dual, result.conjugate_mean)}
 
 
 def values_on_matrix(
@@ -196,24 +196,24 @@ def values_on_matrix(
     if sums.product is None:
         raise StateLostError("the kernel matrix gave no product with A; run it again")
     norm = problem.scale**2 * inner(kept, sums.product)
-    b, aa = sums.b_u / n, sums.alpha_sq / n
-    dual = b - 0.5 * lam * norm - 0.5 * gamma * aa
-    lifted = 0.5 * lam * norm + 0.5 * gamma * aa + stats.lifted_loss / n - dual
-    return _values(0.5 * lam * norm + stats.loss / n, dual, lifted, b)
+    conjugate_mean, mean_sq_dual = sums.conjugate_u / n, sums.alpha_sq / n
+    dual = conjugate_mean - 0.5 * lam * norm - 0.5 * gamma * mean_sq_dual
+    smoothed_gap = 0.5 * lam * norm + 0.5 * gamma * mean_sq_dual + stats.shifted_loss / n - dual
+    return _values(0.5 * lam * norm + stats.loss / n, dual, smoothed_gap, conjugate_mean)
 
 
-def _values(primal: float, dual: float, lifted_gap: float, b: float) -> dict[str, float]:
-    if primal - dual < -_ROUNDING * (abs(primal) + abs(b)):
+def _values(primal: float, dual: float, smoothed_gap: float, conjugate_mean: float) -> dict[str, float]:
+    if primal - dual < -_ROUNDING * (abs(primal) + abs(conjugate_mean)):
         raise CertificateError(
             f"the dual value {dual:.17g} exceeds the primal value {primal:.17g}; do not use this result"
         )
     return {
-        "b": b,
+        "conjugate_mean": conjugate_mean,
         "primal": primal,
         "dual": dual,
         "gap": primal - dual,
         "relative_gap": relative_gap(primal - dual, primal),
-        "lifted_gap": lifted_gap,
+        "smoothed_gap": smoothed_gap,
     }
 
 

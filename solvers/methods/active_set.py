@@ -1,6 +1,6 @@
 """Frank-Wolfe variants over whole-matrix atoms, without A: away steps, pairwise steps, fully corrective.
 
-A round asks the blocks for the vertex U at W, that of the smoothed loss itself, so that no lifted scores and
+A round asks the blocks for the vertex U at W, that of the smoothed loss itself, so that no shifted scores and
 no A are needed.  All that follows is arithmetic on the atoms' Gram matrix (`topline.solvers.methods.atoms`),
 for any number of examples.  Wherever the loss is smoothed or its conjugate is not linear, D is a lower bound
 of the dual at the mixture of atoms: P - D is a true gap all the same.
@@ -95,7 +95,7 @@ class FullyCorrective:
 
     def reweigh(self, atoms: Atoms, newest: int) -> Reweighted:
         """Give new weights (T,) on the simplex, and the step."""
-        weights = maximise_on_simplex(atoms.gram, atoms.b, atoms.weights)
+        weights = maximise_on_simplex(atoms.gram, atoms.conjugate_means, atoms.weights)
         return weights, float(weights[newest])
 
 
@@ -120,7 +120,7 @@ class AtomFrankWolfe:
         stats = run(OracleRequest(round=state.round, W=state.W, envelope=True, exact=state.exact))
         loss = stats.loss / problem.n
         primal = problem.primal(state.W, loss)
-        dual = problem.dual(state.W, state.b, state.aa)
+        dual = problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
         before = replace(
             state,
             loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
@@ -134,10 +134,16 @@ class AtomFrankWolfe:
         before, stats = measured.before, measured.stats
         atoms = Atoms.of(problem, before)
         # A state of another method may say b and |A|^2 apart; those of atoms are one.
-        before = replace(before, b=before.b - 0.5 * problem.smoothing * before.aa, aa=0.0)
-        W, b = problem.scale * product_of(stats), stats.b_u / problem.n
-        towards = Direction.of(problem, before.W, W - before.W, b - before.b, cross=0.0, square=0.0)
-        towards = replace(towards, terms=towards.terms + abs(before.b))
+        before = replace(
+            before,
+            conjugate_mean=before.conjugate_mean - 0.5 * problem.smoothing * before.mean_sq_dual,
+            mean_sq_dual=0.0,
+        )
+        W, conjugate_mean = problem.scale * product_of(stats), stats.conjugate_u / problem.n
+        towards = Direction.of(
+            problem, before.W, W - before.W, conjugate_mean - before.conjugate_mean, cross=0.0, square=0.0
+        )
+        towards = replace(towards, terms=towards.terms + abs(before.conjugate_mean))
         after = replace(before, round=before.round + 1)
         step, raised = math.nan, False
         if not (math.isfinite(towards.slope) and math.isfinite(towards.curvature)):
@@ -145,13 +151,13 @@ class AtomFrankWolfe:
         elif not rises(towards):
             step = 0.0
         else:
-            atoms, newest = atoms.with_atom(problem.lam, W, b, found_at=before.W)
+            atoms, newest = atoms.with_atom(problem.lam, W, conjugate_mean, found_at=before.W)
             weights, step = self.rule.reweigh(atoms, newest)
-            raised = rise_between(atoms.gram, atoms.b, atoms.weights, weights) > 0
+            raised = rise_between(atoms.gram, atoms.conjugate_means, atoms.weights, weights) > 0
             if raised:
                 atoms = atoms.weighted(weights, self.rule.idle)
                 point, linear = atoms.point()
-                after = replace(after, W=point, b=linear, memory=atoms.memory())
+                after = replace(after, W=point, conjugate_mean=linear, memory=atoms.memory())
         coarse = abs(towards.slope - (measured.primal - measured.dual)) > _DISAGREEMENT * abs(towards.slope)
         return Advance(
             step=step,
@@ -171,9 +177,14 @@ class AtomFrankWolfe:
         duals_kept: bool,  # noqa: ARG002 - never, see MethodSpec.dual_free
     ) -> FinalValues:
         """Give the values of a last state in float64, from W and b as they are."""
-        b = state.b - 0.5 * problem.smoothing * state.aa
-        values = final_values(problem, executor, replace(state, b=b, aa=0.0, commit=None), duals_kept=False)
-        return replace(values, lifted_gap=values.gap)
+        conjugate_mean = state.conjugate_mean - 0.5 * problem.smoothing * state.mean_sq_dual
+        values = final_values(
+            problem,
+            executor,
+            replace(state, conjugate_mean=conjugate_mean, mean_sq_dual=0.0, pending_step=None),
+            duals_kept=False,
+        )
+        return replace(values, smoothed_gap=values.gap)
 
 
 def _worst(atoms: Atoms, gradient: Float64Array) -> int:
@@ -182,7 +193,7 @@ def _worst(atoms: Atoms, gradient: Float64Array) -> int:
     A step that was the best of its segment leaves its two ends equal, and rounding must not choose.
     """
     used = np.where(atoms.weights > 0, gradient, np.inf)
-    rounding = _TIE * (np.abs(atoms.b).max() + np.abs(atoms.b - gradient).max())
+    rounding = _TIE * (np.abs(atoms.conjugate_means).max() + np.abs(atoms.conjugate_means - gradient).max())
     return int(np.argmax(used <= used.min() + rounding))
 
 

@@ -36,7 +36,7 @@ class Atoms:
     Attributes
     ----------
     W : (T, d, m) weights of each atom.
-    b : (T,) linear terms.
+    conjugate_means : (T,) b(U_t), the linear terms of the dual.
     weights : (T,) >= 0 with sum 1; 0 for an atom that has just come, or idles.
     gram : (T, T) lam <W_s, W_t>.
     found_at : (T, d, m) the weights at which each atom is the vertex, NaN for A = 0 and for an atom that is
@@ -44,7 +44,7 @@ class Atoms:
     """
 
     W: Float64Array
-    b: Float64Array
+    conjugate_means: Float64Array
     weights: Float64Array
     gram: Float64Array
     found_at: Float64Array | None = None
@@ -53,33 +53,35 @@ class Atoms:
     def of(cls, problem: Problem, state: SolverState) -> Atoms:
         """Give the atoms that a state remembers; a state of another method is one atom itself."""
         if _W in state.memory:
-            W, b, weights, gram = (state.memory[name] for name in (_W, _B, _WEIGHTS, _GRAM))
-            return cls(W, b, weights, gram, state.memory.get(_FOUND_AT))
+            W, linear, weights, gram = (state.memory[name] for name in (_W, _B, _WEIGHTS, _GRAM))
+            return cls(W, linear, weights, gram, state.memory.get(_FOUND_AT))
         W = state.W[None]
-        b = np.array([state.b - 0.5 * problem.smoothing * state.aa])
+        linear = np.array([state.conjugate_mean - 0.5 * problem.smoothing * state.mean_sq_dual])
         gram = problem.lam * _inner_products(W, state.W)[:, None]
         found_at = None if problem.mean_risk else np.full_like(W, np.nan)
-        return cls(W=W, b=b, weights=np.ones(1), gram=gram, found_at=found_at)
+        return cls(W=W, conjugate_means=linear, weights=np.ones(1), gram=gram, found_at=found_at)
 
     def memory(self) -> dict[str, Float64Array]:
         """Give what a state is to remember."""
         found_at = {} if self.found_at is None else {_FOUND_AT: self.found_at}
-        return {_W: self.W, _B: self.b, _WEIGHTS: self.weights, _GRAM: self.gram, **found_at}
+        return {_W: self.W, _B: self.conjugate_means, _WEIGHTS: self.weights, _GRAM: self.gram, **found_at}
 
     def __len__(self) -> int:
-        return len(self.b)
+        return len(self.conjugate_means)
 
     def gradient(self) -> Float64Array:
         """Give <grad D, U_t> for each atom, (T,)."""
-        return np.asarray(self.b - self.gram @ self.weights)
+        return np.asarray(self.conjugate_means - self.gram @ self.weights)
 
     def point(self) -> tuple[Float64Array, float]:
         """Give W and b of the point, summed anew so that nothing drifts."""
         T, d, m = self.W.shape
-        return (self.weights @ self.W.reshape(T, d * m)).reshape(d, m), float(self.weights @ self.b)
+        return (self.weights @ self.W.reshape(T, d * m)).reshape(d, m), float(
+            self.weights @ self.conjugate_means
+        )
 
     def with_atom(
-        self, lam: float, W: Float64Array, b: float, found_at: Float64Array | None = None
+        self, lam: float, W: Float64Array, conjugate_mean: float, found_at: Float64Array | None = None
     ) -> tuple[Atoms, int]:
         """Give the atoms and one more of weight 0, and its place; an atom that is there already stays alone.
 
@@ -87,11 +89,13 @@ class Atoms:
         """
         products = lam * _inner_products(self.W, W)
         square = lam * float(np.vdot(W, W))
-        for t in np.flatnonzero(np.isclose(products, square, rtol=1e-9, atol=0.0) & (self.b == b)):
+        for t in np.flatnonzero(
+            np.isclose(products, square, rtol=1e-9, atol=0.0) & (self.conjugate_means == conjugate_mean)
+        ):
             if np.array_equal(self.W[t], W):
                 return self, int(t)
         if len(self) >= most_atoms(*W.shape):
-            return self._merged().with_atom(lam, W, b, found_at)
+            return self._merged().with_atom(lam, W, conjugate_mean, found_at)
         gram = np.empty((len(self) + 1, len(self) + 1))
         gram[:-1, :-1] = self.gram
         gram[-1, :-1] = gram[:-1, -1] = products
@@ -99,7 +103,7 @@ class Atoms:
         point = np.full_like(W, np.nan) if found_at is None else found_at
         more = Atoms(
             W=np.concatenate([self.W, np.ascontiguousarray(W)[None]]),
-            b=np.append(self.b, b),
+            conjugate_means=np.append(self.conjugate_means, conjugate_mean),
             weights=np.append(self.weights, 0.0),
             gram=gram,
             found_at=None if self.found_at is None else np.concatenate([self.found_at, point[None]]),
@@ -115,7 +119,11 @@ class Atoms:
             return replace(self, weights=weights)
         found_at = None if self.found_at is None else self.found_at[kept]
         return Atoms(
-            self.W[kept], self.b[kept], weights[kept], self.gram[np.ix_(kept, kept)], found_at=found_at
+            self.W[kept],
+            self.conjugate_means[kept],
+            weights[kept],
+            self.gram[np.ix_(kept, kept)],
+            found_at=found_at,
         )
 
     def cuts(self) -> tuple[Float64Array, Float64Array] | None:
@@ -124,7 +132,7 @@ class Atoms:
         They and the examples make the dual point again.  A = 0 is left out, so that the weights sum to at
         most 1; None where an atom is not known by such a W.
         """
-        used = (self.weights > 0) & ((self.b != 0) | self.W.any(axis=(1, 2)))
+        used = (self.weights > 0) & ((self.conjugate_means != 0) | self.W.any(axis=(1, 2)))
         if self.found_at is None or not np.isfinite(self.found_at[used]).all():
             return None
         return self.found_at[used], self.weights[used]
@@ -154,7 +162,13 @@ class Atoms:
         if found_at is not None:
             found_at = np.delete(found_at, second, axis=0)
             found_at[first] = np.nan
-        return Atoms(W=mixed(self.W), b=mixed(self.b), weights=weights, gram=gram, found_at=found_at)
+        return Atoms(
+            W=mixed(self.W),
+            conjugate_means=mixed(self.conjugate_means),
+            weights=weights,
+            gram=gram,
+            found_at=found_at,
+        )
 
 
 def most_atoms(d: int, m: int) -> int:

@@ -21,7 +21,7 @@ from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.step_rules import Direction
 from topline.solvers.typing import Float64Array
 
-#: Runs an order on every block and gives the sum.
+#: Runs a request on every block and returns the sum.
 Runner: TypeAlias = Callable[[Request], BlockStats]
 
 #: Rounding of a sum of many terms, as a share of their size.
@@ -107,7 +107,7 @@ def change_of(problem: Problem, W: Float64Array, stats: BlockStats) -> Direction
         problem,
         W,
         weights=problem.scale * product_of(stats),
-        linear=stats.b_u / problem.n,
+        linear=stats.conjugate_u / problem.n,
         cross=stats.alpha_u / problem.n,
         square=stats.u_sq / problem.n,
     )
@@ -119,8 +119,8 @@ def stepped(state: SolverState, direction: Direction, step: float) -> SolverStat
         state,
         round=state.round + 1,
         W=state.W + step * direction.weights,
-        b=state.b + step * direction.linear,
-        aa=state.aa + step * (2.0 * direction.cross + step * direction.square),
+        conjugate_mean=state.conjugate_mean + step * direction.linear,
+        mean_sq_dual=state.mean_sq_dual + step * (2.0 * direction.cross + step * direction.square),
     )
 
 

@@ -59,7 +59,7 @@ class Bundle:
         if _BEST not in memory or not value >= memory[_BEST_PRIMAL][0]:
             memory |= {_BEST: state.W, _BEST_PRIMAL: np.array([value])}
         primal = float(memory[_BEST_PRIMAL][0])
-        dual = problem.dual(memory[_MIXTURE], state.b, state.aa)
+        dual = problem.dual(memory[_MIXTURE], state.conjugate_mean, state.mean_sq_dual)
         before = replace(
             state,
             loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
@@ -74,25 +74,27 @@ class Bundle:
         before, stats = measured.before, measured.stats
         mixture, best = before.memory[_MIXTURE], before.memory[_BEST]
         atoms = Atoms.of(problem, replace(before, W=mixture))
-        W, b = problem.scale * product_of(stats), stats.b_u / problem.n
-        towards = Direction.of(problem, mixture, W - mixture, b - before.b, cross=0.0, square=0.0)
-        towards = replace(towards, terms=towards.terms + abs(before.b))
+        W, conjugate_mean = problem.scale * product_of(stats), stats.conjugate_u / problem.n
+        towards = Direction.of(
+            problem, mixture, W - mixture, conjugate_mean - before.conjugate_mean, cross=0.0, square=0.0
+        )
+        towards = replace(towards, terms=towards.terms + abs(before.conjugate_mean))
         after = replace(before, round=before.round + 1)
         if not (math.isfinite(towards.slope) and math.isfinite(towards.curvature)):
             after = replace(after, W=math.nan * before.W)
             return Advance(math.nan, moved=True, after=after, active=stats.active, passes=0)
         step, raised = 0.0, False
         if rises(towards):
-            atoms, newest = atoms.with_atom(problem.lam, W, b, found_at=before.W)
-            weights = maximise_on_simplex(atoms.gram, atoms.b, atoms.weights)
+            atoms, newest = atoms.with_atom(problem.lam, W, conjugate_mean, found_at=before.W)
+            weights = maximise_on_simplex(atoms.gram, atoms.conjugate_means, atoms.weights)
             step, raised = (
                 float(weights[newest]),
-                rise_between(atoms.gram, atoms.b, atoms.weights, weights) > 0,
+                rise_between(atoms.gram, atoms.conjugate_means, atoms.weights, weights) > 0,
             )
         if raised:
             atoms = atoms.weighted(weights, _IDLE)
             mixture, linear = atoms.point()
-            after = replace(after, b=linear)
+            after = replace(after, conjugate_mean=linear)
         # A vertex at the mixture itself that does not rise says that the mixture is the optimum.
         moved = raised or not np.array_equal(before.W, mixture)
         share = self.share if raised else 1.0
@@ -116,12 +118,28 @@ class Bundle:
         Raises CertificateError where D exceeds P by more than rounding.
         """
         W, mixture = state.memory.get(_BEST, state.W), state.memory.get(_MIXTURE, state.W)
-        if not (np.isfinite(W).all() and np.isfinite(mixture).all() and math.isfinite(state.b)):
-            return FinalValues(W=W, b=state.b, primal=math.nan, dual=math.nan, lifted_gap=math.nan)
+        if not (np.isfinite(W).all() and np.isfinite(mixture).all() and math.isfinite(state.conjugate_mean)):
+            return FinalValues(
+                W=W,
+                conjugate_mean=state.conjugate_mean,
+                primal=math.nan,
+                dual=math.nan,
+                smoothed_gap=math.nan,
+            )
         stats = executor.run(EvaluateRequest(W))
-        primal, dual = problem.primal(W, stats.loss / problem.n), problem.dual(mixture, state.b, 0.0)
+        primal, dual = (
+            problem.primal(W, stats.loss / problem.n),
+            problem.dual(mixture, state.conjugate_mean, 0.0),
+        )
         return checked_order(
-            FinalValues(W=W, b=state.b, primal=primal, dual=dual, lifted_gap=primal - dual, W_dual=mixture)
+            FinalValues(
+                W=W,
+                conjugate_mean=state.conjugate_mean,
+                primal=primal,
+                dual=dual,
+                smoothed_gap=primal - dual,
+                W_dual=mixture,
+            )
         )
 
 

@@ -22,17 +22,17 @@ _ROUNDING_FLOAT32 = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class FinalValues(HasGap):
-    """An iterate and its objective values; gap is the true one, lifted_gap its bound with smoothing.
+    """An iterate and its objective values; gap is the true one, smoothed_gap its bound with smoothing.
 
     `W_dual` is the W(A) that D belongs to, where it is not W.  Where the loss is not convex `stationarity` is
     |grad P(W)| / |grad P(0)|, and b, D and the gaps are NaN.
     """
 
     W: Float64Array
-    b: float
+    conjugate_mean: float
     primal: float
     dual: float
-    lifted_gap: float
+    smoothed_gap: float
     W_dual: Float64Array | None = None
     stationarity: float | None = None
 
@@ -46,11 +46,11 @@ class FinalValues(HasGap):
 def rebuild(
     problem: Problem, executor: Executor, state: SolverState, *, inside: bool = False
 ) -> tuple[Float64Array, float, float]:
-    """Give W(A), b and aa of the stored A (eq. 2 and 3 of `core.problem`); put `inside` if asked."""
-    stats = executor.run(RebuildRequest(state.commit, exact=state.exact, inside=inside))
+    """Give W(A), b and |A|^2 / n of the stored A (eq. 2 and 3 of `core.problem`); put `inside` if asked."""
+    stats = executor.run(RebuildRequest(state.pending_step, exact=state.exact, inside=inside))
     if stats.product is None or stats.rows != problem.n:
         raise StateLostError(f"the rebuilt sum covers {stats.rows} of {problem.n} rows; run it again")
-    return problem.scale * stats.product, stats.b_u / problem.n, stats.alpha_sq / problem.n
+    return problem.scale * stats.product, stats.conjugate_u / problem.n, stats.alpha_sq / problem.n
 
 
 def final_values(
@@ -60,20 +60,26 @@ def final_values(
 
     Raises CertificateError where D exceeds P by more than rounding.
     """
-    W, b, aa = rebuild(problem, executor, state) if duals_kept else (state.W, state.b, 0.0)
-    if not (np.isfinite(W).all() and math.isfinite(b)):
-        return FinalValues(W=W, b=b, primal=math.nan, dual=math.nan, lifted_gap=math.nan)
-    stats = executor.run(EvaluateRequest(W, state.commit))
+    W, conjugate_mean, mean_sq_dual = (
+        rebuild(problem, executor, state) if duals_kept else (state.W, state.conjugate_mean, 0.0)
+    )
+    if not (np.isfinite(W).all() and math.isfinite(conjugate_mean)):
+        return FinalValues(
+            W=W, conjugate_mean=conjugate_mean, primal=math.nan, dual=math.nan, smoothed_gap=math.nan
+        )
+    stats = executor.run(EvaluateRequest(W, state.pending_step))
     primal = problem.primal(W, stats.loss / problem.n)
-    dual = problem.dual(W, b, aa)
-    lifted = problem.lifted_primal(W, aa, stats.lifted_loss / problem.n) - dual
-    values = FinalValues(W=W, b=b, primal=primal, dual=dual, lifted_gap=lifted)
+    dual = problem.dual(W, conjugate_mean, mean_sq_dual)
+    smoothed_gap = problem.primal_bound(W, mean_sq_dual, stats.shifted_loss / problem.n) - dual
+    values = FinalValues(
+        W=W, conjugate_mean=conjugate_mean, primal=primal, dual=dual, smoothed_gap=smoothed_gap
+    )
     return checked_order(values, _ROUNDING_FLOAT32 if duals_kept else _ROUNDING)
 
 
 def checked_order(values: FinalValues, share: float = _ROUNDING) -> FinalValues:
     """Give the values; CertificateError where D exceeds P by more than this share of their terms."""
-    if values.gap < -share * (abs(values.primal) + abs(values.b)):
+    if values.gap < -share * (abs(values.primal) + abs(values.conjugate_mean)):
         raise CertificateError(
             f"the dual value {values.dual:.17g} exceeds the primal value {values.primal:.17g}; do not use "
             "this result"

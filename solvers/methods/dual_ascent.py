@@ -7,8 +7,9 @@ a loss whose conjugate is not linear the parabola is a lower bound of D, because
 touches it at g = 0 and g = 1: the dual still never decreases.
 
 Blocks that move at the same time overshoot together, so each takes the curvature for larger than it is, by
-the spread.  How much they need depends on the data and on C, and the line search tells: where the top of the
-parabola lies before g = 1 they have overshot.  The spread follows it, quickly up and slowly down.
+a safety factor (sigma' of CoCoA).  How much they need depends on the data and on C, and the line search
+tells: where the top of the parabola lies before g = 1 they have overshot.  The factor follows it, quickly up
+and slowly down.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from topline.solvers.typing import Float64Array
 _SWEEPS = (1, 2, 3, 6)
 #: Sweeps where several blocks move: what more of them bring on one block, the others undo.
 _SWEEPS_TOGETHER = 2
-#: The spread at first is this power of the number of blocks,
-_SPREAD_POWER = 0.7
+#: The safety factor at first is this power of the number of blocks,
+_SAFETY_POWER = 0.7
 #: and from one round to the next it changes by these factors at most.
-_SPREAD_DOWN, _SPREAD_UP = 0.95, 2.0
-#: Name of the spread in `SolverState.memory`.
-_SPREAD = "ascent.spread"
+_SAFETY_DOWN, _SAFETY_UP = 0.95, 2.0
+#: Name of the safety factor in `SolverState.memory`.
+_SAFETY_FACTOR = "ascent.spread"
 #: A rise of the dual below this share of the gap, and of the dual itself, says that float32 has nothing more
 #: to give: a round of sweeps otherwise closes a tenth of the distance or so.
 _STALLED = 1e-3
@@ -61,19 +62,23 @@ class DualAscent:
     deflates: ClassVar[bool] = True
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
-        """Measure W; with smoothing the gap is the true one, for the lifted one closes far more slowly."""
+        """Measure W; with smoothing the gap is the true one: the upper bound closes far more slowly."""
         looks = self.deflates and self.blocks > 1 and not shared_direction.looked_for(state.memory)
-        stats = run(EvaluateRequest(W=state.W, commit=state.commit, exact=state.exact, total=looks))
-        aa = stats.alpha_sq / problem.n
+        stats = run(
+            EvaluateRequest(W=state.W, pending_step=state.pending_step, exact=state.exact, total=looks)
+        )
+        mean_sq_dual = stats.alpha_sq / problem.n
         loss = stats.loss / problem.n
         # Where it is no linear function the line search knew only a bound of it.
-        b = state.b if problem.form.linear_conjugate else stats.b_alpha / problem.n
+        conjugate_mean = (
+            state.conjugate_mean if problem.form.linear_conjugate else stats.conjugate_alpha / problem.n
+        )
         primal = problem.primal(state.W, loss)
-        dual = problem.dual(state.W, b, aa)
+        dual = problem.dual(state.W, conjugate_mean, mean_sq_dual)
         before = replace(
             state,
-            b=b,
-            aa=aa,
+            conjugate_mean=conjugate_mean,
+            mean_sq_dual=mean_sq_dual,
             loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
             best_primal=min(state.best_primal, primal),
             best_dual=max(state.best_dual, dual),
@@ -90,7 +95,7 @@ class DualAscent:
         start, memory = before.W, before.memory
         if shared is not None:
             start, memory = shared_direction.drawn_to_point(shared, before.W, before.memory)
-        stats = run(self._order(before, start, shared))
+        stats = run(self._request(before, start, shared))
         direction = change_of(problem, before.W, stats)
         step = ExactStep().step(before.round, direction)
         rise = direction.rise(step)
@@ -102,8 +107,10 @@ class DualAscent:
         after = replace(
             stepped(before, direction, step),
             exact=before.exact or stalled,
-            commit=PendingStep(round=before.round, step=step),
-            memory=memory if self.blocks == 1 else {**memory, _SPREAD: self._next_spread(before, direction)},
+            pending_step=PendingStep(round=before.round, step=step),
+            memory=memory
+            if self.blocks == 1
+            else {**memory, _SAFETY_FACTOR: self._next_safety_factor(before, direction)},
         )
         return Advance(
             step=step,
@@ -115,32 +122,32 @@ class DualAscent:
             passes=math.ceil(stats.visited / problem.n),
         )
 
-    def _order(self, state: SolverState, start: Float64Array, shared: DeflatedDirection | None) -> Request:
-        """Give the order by which the blocks find their changes, from weights `start` on."""
+    def _request(self, state: SolverState, start: Float64Array, shared: DeflatedDirection | None) -> Request:
+        """Return the request by which the blocks find their changes, from weights `start` on."""
         return AscentRequest(
             round=state.round,
             W=start,
-            commit=state.commit,
+            pending_step=state.pending_step,
             sweeps=_SWEEPS[min(state.round, len(_SWEEPS) - 1)] if self.blocks == 1 else _SWEEPS_TOGETHER,
-            spread=self._spread(state),
+            safety_factor=self._safety_factor(state),
             seed=self.seed,
             exact=state.exact,
             shared=shared,
         )
 
-    def _spread(self, state: SolverState) -> float:
+    def _safety_factor(self, state: SolverState) -> float:
         """Give the factor on the curvature that blocks take in this round, 1 for a single one."""
-        known = state.memory.get(_SPREAD)
+        known = state.memory.get(_SAFETY_FACTOR)
         return (
-            float(self.blocks**_SPREAD_POWER) if known is None else min(float(known[0]), float(self.blocks))
+            float(self.blocks**_SAFETY_POWER) if known is None else min(float(known[0]), float(self.blocks))
         )
 
-    def _next_spread(self, state: SolverState, direction: Direction) -> Float64Array:
+    def _next_safety_factor(self, state: SolverState, direction: Direction) -> Float64Array:
         """Give the factor for the next round, after a change whose best step was slope / curvature."""
         overshot = 1.0
         if direction.slope > 0.0 and direction.curvature > 0.0:
-            overshot = min(max(direction.curvature / direction.slope, _SPREAD_DOWN), _SPREAD_UP)
-        return np.array([min(max(self._spread(state) * overshot, 1.0), float(self.blocks))])
+            overshot = min(max(direction.curvature / direction.slope, _SAFETY_DOWN), _SAFETY_UP)
+        return np.array([min(max(self._safety_factor(state) * overshot, 1.0), float(self.blocks))])
 
     def final(
         self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool

@@ -28,15 +28,15 @@ class FrankWolfe:
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W, and find the vertex on the way."""
-        stats = run(OracleRequest(round=state.round, W=state.W, commit=state.commit))
+        stats = run(OracleRequest(round=state.round, W=state.W, pending_step=state.pending_step))
         # The blocks know |A|^2 of the A they hold; the recursion for it is only needed between rounds.
-        aa = stats.alpha_sq / problem.n
+        mean_sq_dual = stats.alpha_sq / problem.n
         loss = stats.loss / problem.n
-        primal = problem.lifted_primal(state.W, aa, loss)
-        dual = problem.dual(state.W, state.b, aa)
+        primal = problem.primal_bound(state.W, mean_sq_dual, loss)
+        dual = problem.dual(state.W, state.conjugate_mean, mean_sq_dual)
         before = replace(
             state,
-            aa=aa,
+            mean_sq_dual=mean_sq_dual,
             loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
             best_primal=min(state.best_primal, primal),
             best_dual=max(state.best_dual, dual),
@@ -76,38 +76,43 @@ class FrankWolfe:
             problem,
             state.W,
             weights=weights,
-            linear=stats.b_u / problem.n - state.b,
-            cross=alpha_u - state.aa,
-            square=stats.u_sq / problem.n - 2.0 * alpha_u + state.aa,
+            linear=stats.conjugate_u / problem.n - state.conjugate_mean,
+            cross=alpha_u - state.mean_sq_dual,
+            square=stats.u_sq / problem.n - 2.0 * alpha_u + state.mean_sq_dual,
         )
         # Its sums are themselves differences.
-        return replace(direction, terms=direction.terms + abs(state.b) + problem.smoothing * state.aa)
+        return replace(
+            direction,
+            terms=direction.terms + abs(state.conjugate_mean) + problem.smoothing * state.mean_sq_dual,
+        )
 
     def _advance(
         self, problem: Problem, state: SolverState, direction: Direction, step: float
     ) -> SolverState:
         """Go `step` along the direction, then back into the ball where the rule asks for it."""
         W = state.W + step * direction.weights
-        b = state.b + step * direction.linear
-        aa = state.aa + step * (2.0 * direction.cross + step * direction.square)
-        shrink = _shrink_to_ball(problem, W, aa, state.loss_at_zero) if self.rule.projects else 1.0
+        conjugate_mean = state.conjugate_mean + step * direction.linear
+        mean_sq_dual = state.mean_sq_dual + step * (2.0 * direction.cross + step * direction.square)
+        shrink = _shrink_to_ball(problem, W, mean_sq_dual, state.loss_at_zero) if self.rule.projects else 1.0
         return replace(
             state,
             round=state.round + 1,
             W=shrink * W,
-            b=shrink * b,
-            aa=shrink * shrink * aa,
-            commit=PendingStep(round=state.round, step=step, shrink=shrink),
+            conjugate_mean=shrink * conjugate_mean,
+            mean_sq_dual=shrink * shrink * mean_sq_dual,
+            pending_step=PendingStep(round=state.round, step=step, shrink=shrink),
         )
 
 
-def _shrink_to_ball(problem: Problem, W: Float64Array, aa: float, loss_at_zero: float | None) -> float:
+def _shrink_to_ball(
+    problem: Problem, W: Float64Array, mean_sq_dual: float, loss_at_zero: float | None
+) -> float:
     """Give s <= 1 such that |s W~|^2 <= P(0)/lam, with |W~|^2 = |W|^2 + (gamma/lam) aa.
 
     The optimum lies inside: lam |W~*|^2 = b* - loss* <= P(0).  Scaling keeps A feasible, for 0 is.
     """
     if loss_at_zero is None:
         raise StateLostError("the state does not hold the loss at zero, which its first round found")
-    norm_sq = squared_norm(W) + problem.smoothing / problem.lam * aa
+    norm_sq = squared_norm(W) + problem.smoothing / problem.lam * mean_sq_dual
     radius_sq = loss_at_zero / problem.lam
     return math.sqrt(radius_sq / norm_sq) if norm_sq > radius_sq else 1.0

@@ -142,11 +142,18 @@ class Lbfgs:
             steepness = squared_norm(_gradient(problem, W, stats))
             stationarity = _stationarity(steepness, state.memory)
             nan = math.nan
-            return FinalValues(W, b=nan, primal=primal, dual=nan, lifted_gap=nan, stationarity=stationarity)
+            return FinalValues(
+                W, conjugate_mean=nan, primal=primal, dual=nan, smoothed_gap=nan, stationarity=stationarity
+            )
         W_dual = problem.scale * product_of(stats)
-        dual = problem.dual(W_dual, stats.b_u / problem.n, stats.alpha_sq / problem.n)
+        dual = problem.dual(W_dual, stats.conjugate_u / problem.n, stats.alpha_sq / problem.n)
         values = FinalValues(
-            W, b=stats.b_u / problem.n, primal=primal, dual=dual, lifted_gap=primal - dual, W_dual=W_dual
+            W,
+            conjugate_mean=stats.conjugate_u / problem.n,
+            primal=primal,
+            dual=dual,
+            smoothed_gap=primal - dual,
+            W_dual=W_dual,
         )
         return checked_order(values)
 

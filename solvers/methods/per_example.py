@@ -1,8 +1,8 @@
 """Frank-Wolfe with away or pairwise steps inside the domain of every example.
 
 The other reading of these names on a product of polytopes (`topline.solvers.methods.active_set` has the
-first): not one active set of whole matrices, but one for every example.  This needs A, and with it the lifted
-scores where the loss is smoothed.
+first): not one active set of whole matrices, but one for every example.  This needs A, and with it the
+shifted scores where the loss is smoothed.
 
 Sources: S. Lacoste-Julien, M. Jaggi, "On the global linear convergence of Frank-Wolfe optimization variants",
 NIPS 2015, algorithms 1 and 2, with one step for all examples.
@@ -52,20 +52,20 @@ class ColumnFrankWolfe:
             ColumnRequest(
                 round=state.round,
                 W=state.W,
-                commit=state.commit,
+                pending_step=state.pending_step,
                 pairwise=self.pairwise,
                 length=_length(state),
                 exact=state.exact,
             )
         )
         # The blocks know |A|^2 of the A they hold; the recursion for it is only needed between rounds.
-        aa = stats.alpha_sq / problem.n
+        mean_sq_dual = stats.alpha_sq / problem.n
         loss = stats.loss / problem.n
         primal = problem.primal(state.W, loss)
-        dual = problem.dual(state.W, state.b, aa)
+        dual = problem.dual(state.W, state.conjugate_mean, mean_sq_dual)
         before = replace(
             state,
-            aa=aa,
+            mean_sq_dual=mean_sq_dual,
             loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
             best_primal=min(state.best_primal, primal),
             best_dual=max(state.best_dual, dual),
@@ -83,7 +83,7 @@ class ColumnFrankWolfe:
         after = replace(
             stepped(before, direction, step),
             exact=before.exact or coarse,
-            commit=PendingStep(round=before.round, step=step),
+            pending_step=PendingStep(round=before.round, step=step),
             memory={_LENGTH: np.array([_next_length(_length(before), direction)])},
         )
         return Advance(

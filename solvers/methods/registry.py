@@ -30,9 +30,9 @@ class MethodSpec:
     ----------
     name : as people say it.
     make : gives the method for a number of blocks and a seed.
-    keeps_duals : whether it needs A in every case; `lifted` ones need it only with smoothing.
+    keeps_duals : whether it needs A in every case; `smooths_through_duals` ones need it only with smoothing.
     dual_free : whether it never knows A, so that there is none to keep.
-    lifted : whether it handles smoothing through the lifted problem, which needs A.
+    smooths_through_duals : whether it smooths by shifting scores by gamma A, which needs A.
     one_block : whether it takes more rounds on several blocks, so that one is the default.
     convex_only : whether it needs a dual problem.
     whole_duals : whether it works on A as arrays, which a budget for dual variables must hold.
@@ -45,7 +45,7 @@ class MethodSpec:
     make: Callable[[int, int], Method]
     keeps_duals: bool = False
     dual_free: bool = False
-    lifted: bool = False
+    smooths_through_duals: bool = False
     one_block: bool = False
     convex_only: bool = True
     whole_duals: bool = False
@@ -61,7 +61,7 @@ class MethodSpec:
 
     def needs_duals(self, smoothing: float) -> bool:
         """Say whether A must be kept, with this smoothing."""
-        return self.keeps_duals or (self.lifted and smoothing > 0)
+        return self.keeps_duals or (self.smooths_through_duals and smoothing > 0)
 
     def refuse(self, problem: Problem) -> None:
         """Raise UnsupportedCombinationError where the problem is not for this method."""
@@ -83,8 +83,8 @@ class MethodSpec:
             raise UnsupportedCombinationError(
                 f"the method {self.name} is for the mean risk, not for {name}; take one of {able}"
             )
-        if self.lifted and problem.smoothing > 0:
-            able = ", ".join(spec.name for spec in _SPECS if spec.any_risk and not spec.lifted)
+        if self.smooths_through_duals and problem.smoothing > 0:
+            able = ", ".join(spec.name for spec in _SPECS if spec.any_risk and not spec.smooths_through_duals)
             raise UnsupportedCombinationError(
                 f"the method {self.name} smooths through dual variables, which it cannot keep for the risk "
                 f"{name}; take one of {able}, or leave smoothing = {problem.smoothing:g} out"
@@ -104,7 +104,9 @@ _SPECS = (
     MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
     MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True, whole_duals=True),
     MethodSpec("lbfgs", lambda _blocks, _seed: Lbfgs(), convex_only=False, unfit=unfit_for_lbfgs),
-    MethodSpec("fw", lambda _blocks, _seed: FrankWolfe(ExactStep()), lifted=True, any_risk=True),
+    MethodSpec(
+        "fw", lambda _blocks, _seed: FrankWolfe(ExactStep()), smooths_through_duals=True, any_risk=True
+    ),
     MethodSpec("fw_away", lambda _blocks, _seed: AtomFrankWolfe(AwaySteps()), dual_free=True, any_risk=True),
     MethodSpec(
         "fw_pairwise", lambda _blocks, _seed: AtomFrankWolfe(PairwiseSteps()), dual_free=True, any_risk=True
@@ -130,9 +132,17 @@ _SPECS = (
         whole_duals=True,
         unfit=unfit_for_columns,
     ),
-    MethodSpec("fw_open_loop", lambda _blocks, _seed: FrankWolfe(OpenLoopStep()), lifted=True, any_risk=True),
     MethodSpec(
-        "projected_gradient", lambda _blocks, _seed: FrankWolfe(HarmonicStep()), lifted=True, any_risk=True
+        "fw_open_loop",
+        lambda _blocks, _seed: FrankWolfe(OpenLoopStep()),
+        smooths_through_duals=True,
+        any_risk=True,
+    ),
+    MethodSpec(
+        "projected_gradient",
+        lambda _blocks, _seed: FrankWolfe(HarmonicStep()),
+        smooths_through_duals=True,
+        any_risk=True,
     ),
 )
 #: Every method by its name.

@@ -22,12 +22,12 @@ class Sdca(DualAscent):
 
     deflates: ClassVar[bool] = False
 
-    def _order(self, state: SolverState, start: Float64Array, _shared: DeflatedDirection | None) -> Request:
+    def _request(self, state: SolverState, start: Float64Array, _shared: DeflatedDirection | None) -> Request:
         return SdcaRequest(
             round=state.round,
             W=start,
-            commit=state.commit,
-            spread=self._spread(state),
+            pending_step=state.pending_step,
+            safety_factor=self._safety_factor(state),
             seed=self.seed,
             exact=state.exact,
         )

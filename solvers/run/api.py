@@ -100,10 +100,10 @@ def solve(
     keep_duals : keep A (n, m) also with a Frank-Wolfe method and no smoothing, where it is not needed.
     time_limit : seconds.
     m : number of classes; by default the largest label + 1.
-    state, duals : continue from a SolverState and, where A is kept, from ``executor.duals(state.commit)`` or
-        ``[(0, n, result.A)]`` of the same problem.  Duals alone start a new run from their best
-        multiple, by one pass more; they may be those of other features, another lam, smoothing, loss or
-        other weights: rows outside their domain are put at its nearest point.
+    state, duals : continue from a SolverState and, where A is kept, from
+        ``executor.duals(state.pending_step)`` or ``[(0, n, result.A)]`` of the same problem.  Duals alone
+        start a new run from their best multiple, by one pass more; they may be those of other features,
+        another lam, smoothing, loss or other weights: rows outside their domain are put at its nearest point.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def solve(
     spec.refuse(problem)
     _refuse_counts(problem, weights, keep_duals=keep_duals)
     if kernel is not None:
-        keep_duals = keep_duals or spec.keeps_duals or (spec.lifted and problem.mean_risk)
+        keep_duals = keep_duals or spec.keeps_duals or (spec.smooths_through_duals and problem.mean_risk)
         linear = partial(
             solve, y=labels, loss=loss, lam=lam, smoothing=smoothing, method=spec.name, sample_weight=weights,
             tol=tol, max_passes=max_passes, seed=seed, executor=executor, callbacks=callbacks,
@@ -144,7 +144,7 @@ def solve(
     key = problem_key(problem, labels, weights)
     _check_state(problem, key, state, duals_kept=duals_kept, duals_given=duals is not None)
     with ExitStack() as stack:
-        # Between orders too: threads that share the norm of a matrix wait longer than one takes alone.
+        # Between requests too: threads that share the norm of a matrix wait longer than one takes alone.
         stack.enter_context(_blas().limit(limits=1, user_api="blas"))
         if executor is None:
             executor = _default_executor(problem, spec)
@@ -157,7 +157,7 @@ def solve(
             else:
                 executor.load_duals(duals)
                 # They come with the step that the state was waiting to see applied.
-                state = replace(state, commit=None)
+                state = replace(state, pending_step=None)
         state = replace(SolverState.start(problem) if state is None else state, problem_key=key)
         chosen = spec.method_for(problem, executor.blocks, seed)
         blocks = TopLossExecutor(executor, problem, risk) if isinstance(risk, AverageTopK) else executor
@@ -222,7 +222,7 @@ def available_cores() -> int:
 
 
 def _collected_duals(executor: Executor, state: SolverState) -> FloatArray:
-    return np.concatenate([rows for _, _, rows in executor.duals(state.commit)])
+    return np.concatenate([rows for _, _, rows in executor.duals(state.pending_step)])
 
 
 def _collapsed(problem: Problem, run: Run, tol: float) -> bool:
@@ -241,13 +241,13 @@ def _result(problem: Problem, run: Run, A: FloatArray | None, tol: float) -> Sol
     return SolveResult(
         W=final.W,
         A=A,
-        b=final.b,
+        conjugate_mean=final.conjugate_mean,
         primal=final.primal,
         dual=final.dual,
         gap=final.gap,
         relative_gap=final.relative_gap,
         gap_kind="true" if final.stationarity is None else "none",
-        lifted_gap=final.lifted_gap,
+        smoothed_gap=final.smoothed_gap,
         status=run.status,
         passes=run.state.passes,
         seconds=run.state.seconds,

@@ -24,7 +24,7 @@ _ROWS = 40
 _LAM = 1e-3
 
 
-def compile_kernels(
+def compile_jit_functions(
     loss: Loss,
     d: int,
     m: int,

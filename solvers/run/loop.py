@@ -91,9 +91,9 @@ class _Rounds:
         self._traffic_timer = _TrafficTimer(executor)
 
     def go_on_after(self, error: DualsReplacedError) -> None:
-        """Take up A as it is now, which has every commit applied; the round under way is begun anew."""
+        """Take up A as it is now, which has every step applied; the round under way is begun anew."""
         logger.warning("%s", error)
-        self._state = replace(self._state, commit=None)
+        self._state = replace(self._state, pending_step=None)
         self._rebuild()
 
     def take_one(self) -> Run | None:
@@ -139,15 +139,15 @@ class _Rounds:
         return None
 
     def _rebuild(self) -> None:
-        """Make W, b and aa anew from A, where they follow it."""
+        """Make W, b and |A|^2 anew from A, where they follow it."""
         if not self._follows_duals:
             return
         try:
-            W, b, aa = rebuild(self._problem, self._executor, self._state)
+            W, conjugate_mean, mean_sq_dual = rebuild(self._problem, self._executor, self._state)
         except DualsReplacedError as error:
             self.go_on_after(error)
         else:
-            self._state = replace(self._state, W=W, b=b, aa=aa)
+            self._state = replace(self._state, W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
 
 
 def _due_for_rebuild(before: SolverState, after: SolverState) -> bool:
@@ -170,7 +170,7 @@ def _confirmed(status: Status, final: FinalValues, criteria: StoppingCriteria) -
 
 
 class _RoundTimer:
-    """Runs the orders of one round and counts the time that they took."""
+    """Runs the requests of one round and counts the time that they took."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -181,10 +181,10 @@ class _RoundTimer:
         """How many blocks run at the same time."""
         return self._executor.workers
 
-    def run(self, order: Request) -> BlockStats:
-        """Run an order; what is not products or kernels of a busy worker is waiting."""
+    def run(self, request: Request) -> BlockStats:
+        """Run a request; what is not products or per-row work of a busy worker is waiting."""
         began = time.perf_counter()
-        stats = self._executor.run(order)
+        stats = self._executor.run(request)
         busy = (stats.seconds_products + stats.seconds_kernels) / self._executor.workers
         self.products += stats.seconds_products
         self.kernels += stats.seconds_kernels

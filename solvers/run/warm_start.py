@@ -23,13 +23,13 @@ def state_of_duals(problem: Problem, executor: Executor, duals: Iterable[DualRow
     is often worse than nothing: the best s of D(s A) >= s b - s^2/2 (lam |W(A)|^2 + gamma aa) is taken.
     """
     executor.load_duals(_checked(part) for part in duals)
-    W, b, aa = rebuild(problem, executor, SolverState.start(problem), inside=True)
-    square = problem.lam * squared_norm(W) + problem.smoothing * aa
-    if b < square:
-        share = max(b / square, 0.0)
+    W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, SolverState.start(problem), inside=True)
+    square = problem.lam * squared_norm(W) + problem.smoothing * mean_sq_dual
+    if conjugate_mean < square:
+        share = max(conjugate_mean / square, 0.0)
         executor.load_duals((start, stop, _times(share, rows)) for start, stop, rows in executor.duals())
-        W, b, aa = share * W, share * b, share * share * aa
-    return SolverState(round=0, W=W, b=b, aa=aa, passes=1)
+        W, conjugate_mean, mean_sq_dual = share * W, share * conjugate_mean, share * share * mean_sq_dual
+    return SolverState(round=0, W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual, passes=1)
 
 
 def _checked(part: DualRows) -> DualRows:

@@ -109,13 +109,13 @@ def cases(options: Options) -> Iterator[Case]:
             print(f"{name}: skipped, {missing.filename} is not there")
             continue
         print(data.title)
-        compile_kernels(data, loss, methods)
+        compile_jit_functions(data, loss, methods)
         with PeerProcess(name, options.folder, quick=options.quick, threads=threads) as peers:
             for lam_n in options.lam_n:
                 yield run_case(data, loss, lam_n, methods, peers, options)
 
 
-def compile_kernels(data: DataSet, loss: Any, methods: Sequence[str]) -> None:
+def compile_jit_functions(data: DataSet, loss: Any, methods: Sequence[str]) -> None:
     """Run every method on a few rows in both precisions, so that no compiling is timed."""
     rows = np.unique(data.y, return_index=True)[1]
     X, y = data.X[rows], data.y[rows]

@@ -20,7 +20,7 @@ from topline.solvers.core.requests import (
 from topline.solvers.executors.local import Executor
 
 BOUNDS = (0, 1, 17, 40, 41, 75)
-SUMS = ("rows", "b_u", "alpha_u", "u_sq", "alpha_sq", "loss", "lifted_loss", "active")
+SUMS = ("rows", "conjugate_u", "alpha_u", "u_sq", "alpha_sq", "loss", "shifted_loss", "active")
 
 
 class ExecutorContract:
@@ -50,7 +50,7 @@ class ExecutorContract:
     def weights(self, seed=0):
         return np.random.default_rng(seed).standard_normal((self.problem().d, M))
 
-    def orders(self):
+    def requests(self):
         """Two rounds, a measurement and a rebuild."""
         first, second = PendingStep(0, 1.0), PendingStep(1, 0.25, 0.5)
         return [
@@ -68,15 +68,15 @@ class ExecutorContract:
         if left.product is not None:
             np.testing.assert_array_equal(left.product, right.product)
 
-    def all_duals(self, executor: Executor, commit=None):
-        parts = [(start, stop, rows.copy()) for start, stop, rows in executor.duals(commit)]
+    def all_duals(self, executor: Executor, pending_step=None):
+        parts = [(start, stop, rows.copy()) for start, stop, rows in executor.duals(pending_step)]
         assert [start for start, _, _ in parts] == [0, *[stop for _, stop, _ in parts[:-1]]]
         return np.concatenate([rows for _, _, rows in parts])
 
     def test_traffic_says_who_worked(self, executor: Executor) -> None:
         before = self.bound(executor).traffic()
-        for order in self.orders():
-            executor.run(order)
+        for request in self.requests():
+            executor.run(request)
         moved = executor.traffic().since(before)
         assert sum(worker.rows for worker in moved.workers) == BOUNDS[-1]
         assert len({worker.name for worker in moved.workers}) == len(moved.workers)
@@ -90,8 +90,8 @@ class ExecutorContract:
     def test_sums_are_bitwise_those_of_one_process(self, executor: Executor, serial: Executor) -> None:
         self.bound(executor)
         self.bound(serial)
-        for order in self.orders():
-            self.assert_same(executor.run(order), serial.run(order))
+        for request in self.requests():
+            self.assert_same(executor.run(request), serial.run(request))
         np.testing.assert_array_equal(self.all_duals(executor), self.all_duals(serial))
 
     def test_weights_reach_every_block(self, executor: Executor, serial: Executor) -> None:
@@ -101,34 +101,34 @@ class ExecutorContract:
         for each in (executor, serial):
             each.bind(self.problem(), *self.data(), keep_duals=True, weights=weights)
         answers = []
-        for order in self.orders():
-            answers.append(executor.run(order))
-            self.assert_same(answers[-1], serial.run(order))
+        for request in self.requests():
+            answers.append(executor.run(request))
+            self.assert_same(answers[-1], serial.run(request))
         duals = self.all_duals(executor)
         np.testing.assert_array_equal(duals, self.all_duals(serial))
         assert not duals[20:25].any()
         self.bound(serial)
-        assert serial.run(self.orders()[0]).loss != answers[0].loss
+        assert serial.run(self.requests()[0]).loss != answers[0].loss
 
     def test_an_order_that_comes_twice_changes_nothing(self, executor: Executor, serial: Executor) -> None:
         self.bound(executor)
         self.bound(serial)
-        for order in self.orders():
-            expected = serial.run(order)
-            executor.run(order)
-            self.assert_same(executor.run(order), expected)
+        for request in self.requests():
+            expected = serial.run(request)
+            executor.run(request)
+            self.assert_same(executor.run(request), expected)
 
     def test_duals_come_with_the_last_step(self, executor: Executor) -> None:
         """A after the commits is rebuilt into the same sums, and applying the commit again does nothing."""
         self.bound(executor)
-        for order in self.orders()[:2]:
-            executor.run(order)
-        commit = PendingStep(1, 0.25, 0.5)
-        A = self.all_duals(executor, commit)
-        np.testing.assert_array_equal(self.all_duals(executor, commit), A)
+        for request in self.requests()[:2]:
+            executor.run(request)
+        pending_step = PendingStep(1, 0.25, 0.5)
+        A = self.all_duals(executor, pending_step)
+        np.testing.assert_array_equal(self.all_duals(executor, pending_step), A)
         assert A.dtype == np.float32
         X, _ = self.data()
-        stats = executor.run(RebuildRequest(commit))
+        stats = executor.run(RebuildRequest(pending_step))
         np.testing.assert_allclose(stats.product, X.astype(np.float64).T @ A, rtol=1e-12, atol=1e-12)
 
     def test_loaded_duals_are_used(self, executor: Executor) -> None:
@@ -154,8 +154,8 @@ class ExecutorContract:
 
     def test_binding_again_starts_from_zero(self, executor: Executor) -> None:
         self.bound(executor)
-        for order in self.orders():
-            executor.run(order)
+        for request in self.requests():
+            executor.run(request)
         self.bound(executor)
         assert not self.all_duals(executor).any()
 

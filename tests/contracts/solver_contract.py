@@ -167,7 +167,7 @@ class SolverContract:
         assert result.gap == pytest.approx(result.primal - result.dual, abs=1e-15)
         if result.A is None:
             # Without A its linear term is taken on trust here, and checked by the optimum below.
-            expected = result.b - 0.5 * LAM * np.sum(result.W**2)
+            expected = result.conjugate_mean - 0.5 * LAM * np.sum(result.W**2)
         else:
             A = np.asarray(result.A, dtype=np.float64)
             expected = reference.dual(

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from topline.solvers.jit_cache import forget_stale_kernels
+from topline.solvers.jit_cache import forget_stale_cache
 
 INNER = """
 from numba import njit
@@ -27,9 +27,9 @@ PROGRAM = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from topline.solvers.jit_cache import forget_stale_kernels
+from topline.solvers.jit_cache import forget_stale_cache
 if sys.argv[2] == "looks":
-    forget_stale_kernels(Path(sys.argv[1]) / "kernels")
+    forget_stale_cache(Path(sys.argv[1]) / "kernels")
 from kernels.outer import twice
 print(twice())
 """
@@ -58,12 +58,12 @@ def test_what_is_up_to_date_stays(tmp_path: Path) -> None:
     (tmp_path / "__pycache__").mkdir()
     kernel = tmp_path / "__pycache__" / "one.f-1.py311.nbi"
     kernel.touch()
-    assert forget_stale_kernels(tmp_path)
+    assert forget_stale_cache(tmp_path)
     kernel.touch()
-    assert not forget_stale_kernels(tmp_path)
+    assert not forget_stale_cache(tmp_path)
     assert kernel.exists()
     (tmp_path / "two.py").write_text("y = 1\n")
-    assert not forget_stale_kernels(tmp_path), "it has no kernels"
+    assert not forget_stale_cache(tmp_path), "it has no kernels"
     (tmp_path / "two.py").write_text("# njit\n")
-    assert forget_stale_kernels(tmp_path)
+    assert forget_stale_cache(tmp_path)
     assert not kernel.exists()

@@ -68,10 +68,10 @@ def test_sound_models_are_certified(folder: Path, options: dict[str, Any], smoot
     assert certificate.w_difference is not None
     assert certificate.w_difference < 1e-9
     if smoothing > 0:
-        assert certificate.lifted_gap is not None
-        assert certificate.lifted_gap >= certificate.gap
+        assert certificate.smoothed_gap is not None
+        assert certificate.smoothed_gap >= certificate.gap
     else:
-        assert certificate.lifted_gap is None
+        assert certificate.smoothed_gap is None
 
 
 EVERY: list[dict[str, Any]] = [
@@ -102,8 +102,8 @@ def test_every_loss_smoothing_and_weighting(folder: Path, options: dict[str, Any
     rounding = 1e-9 if class_weight == "none" else 1e-7
     assert certificate.primal == pytest.approx(certificate.recorded_primal, rel=rounding)
     assert certificate.dual == pytest.approx(certificate.recorded_dual, rel=rounding)
-    if certificate.lifted_gap is not None:
-        assert certificate.lifted_gap >= certificate.gap - 1e-9
+    if certificate.smoothed_gap is not None:
+        assert certificate.smoothed_gap >= certificate.gap - 1e-9
 
 
 @pytest.mark.parametrize("method", METHODS)

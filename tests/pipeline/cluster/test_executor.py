@@ -124,7 +124,7 @@ def test_duals_come_back_and_go_in(threads: Client) -> None:
     serial = run(SerialExecutor(blocks=7), smoothing=0.5)
     with DaskExecutor(threads, blocks=7) as executor:
         result = run(executor, smoothing=0.5)
-        parts = list(executor.duals(result.state.commit))
+        parts = list(executor.duals(result.state.pending_step))
         assert [start for start, _, _ in parts] == sorted(start for start, _, _ in parts)
         A = np.concatenate([rows for _, _, rows in parts])
         assert serial.A is not None
@@ -276,7 +276,9 @@ class Keep:
 
     def __call__(self, record: IterationRecord, state: SolverState) -> None:
         if record.round == self.at_round:
-            parts = [(start, stop, rows.copy()) for start, stop, rows in self.executor.duals(state.commit)]
+            parts = [
+                (start, stop, rows.copy()) for start, stop, rows in self.executor.duals(state.pending_step)
+            ]
             self.saved = (state.round, InMemory(parts))
 
 

@@ -83,12 +83,12 @@ class KillsBetween(DaskExecutor):
         self.pids = dict(client.run(os.getpid))
         self.choices = 0
 
-    def run(self, order: Request) -> BlockStats:
-        self.choices += isinstance(order, SelectedRowsRequest)
+    def run(self, request: Request) -> BlockStats:
+        self.choices += isinstance(request, SelectedRowsRequest)
         if self.choices == 5 and self.pids:
             os.kill(self.pids[min(self.pids)], signal.SIGKILL)
             self.pids = {}
-        return super().run(order)
+        return super().run(request)
 
 
 @pytest.mark.cluster

@@ -53,11 +53,11 @@ def test_blocks_of_a_call_that_hangs_move(
     over, hung = threading.Event(), []
     genuine = Block.run
 
-    def hanging(block: Block, order: Any) -> Any:
-        if not hung and order.round == 5:
+    def hanging(block: Block, request: Any) -> Any:
+        if not hung and request.round == 5:
             hung.append(get_worker().address)
             over.wait()
-        return genuine(block, order)
+        return genuine(block, request)
 
     monkeypatch.setattr(Block, "run", hanging)
     try:

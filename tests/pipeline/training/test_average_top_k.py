@@ -77,7 +77,7 @@ def test_a_model_is_certified_from_its_cuts(folder: Path, options: dict[str, Any
     assert certificate.certified
     assert certificate.rests_on == "W and its cuts"
     assert certificate.gap_kind == "true"
-    assert certificate.lifted_gap is None
+    assert certificate.smoothed_gap is None
     assert certificate.primal == pytest.approx(certificate.recorded_primal, rel=1e-9)
     assert certificate.dual == pytest.approx(certificate.recorded_dual, rel=1e-9)
     assert certificate.infeasibility == pytest.approx(0.0, abs=1e-12)

@@ -55,8 +55,10 @@ def bound(executor: Executor) -> Executor:
     return executor
 
 
-def saved(place: RunPlace, executor: Executor, round_: int, commit: PendingStep | None = None) -> Checkpoint:
-    save_state(place, SolverState(round=round_, W=W), written_where_held(executor, commit))
+def saved(
+    place: RunPlace, executor: Executor, round_: int, pending_step: PendingStep | None = None
+) -> Checkpoint:
+    save_state(place, SolverState(round=round_, W=W), written_where_held(executor, pending_step))
     found = find_checkpoint(place)
     assert found is not None
     return found
@@ -80,10 +82,10 @@ def test_saving_takes_a_twentieth_of_a_run_at_most() -> None:
 
 def test_every_executor_stores_and_loads_the_same_rows(workers: Client, place: RunPlace) -> None:
     """Each saves in its own cut, with the step that waits applied; each goes on from what another saved."""
-    commit = PendingStep(0, 0.5)
+    pending_step = PendingStep(0, 0.5)
     with SerialExecutor(blocks=1) as serial:
         bound(serial).run(OracleRequest(0, W))
-        (_, _, A), *_ = list(serial.duals(commit))
+        (_, _, A), *_ = list(serial.duals(pending_step))
         assert 0 < np.count_nonzero(A) < A.size
     executors: list[Executor] = [
         SerialExecutor(blocks=3),
@@ -92,7 +94,7 @@ def test_every_executor_stores_and_loads_the_same_rows(workers: Client, place: R
     ]
     for number, executor in enumerate(executors):
         bound(executor).run(OracleRequest(0, W))
-        found = saved(place, executor, number + 1, commit)
+        found = saved(place, executor, number + 1, pending_step)
         np.testing.assert_array_equal(found.duals(0, N), A)
         assert len(list(found.dual_blocks())) >= 6
         for other in executors:

@@ -24,16 +24,16 @@ LAM_N = 0.5
 
 
 def setting(loss, *, as_sparse=False, smoothing=0.0, shared=None, weights=None, start=None):
-    """A block of 40 rows at A = 0 and the work of one order."""
+    """A block of 40 rows at A = 0 and the work of one request."""
     X, y = examples(n=40, d=6)
     problem = Problem(loss, *X.shape, M, LAM_N / len(y), smoothing)
     weights = np.ones(len(y)) if weights is None else weights
     rows = sparse.csr_matrix(X) if as_sparse else X
     block = BlockAscent(problem, rows, y.astype(np.int32), weights, 0, np.dtype(np.float64))
     W = np.zeros((X.shape[1], M)) if start is None else start
-    order = AscentRequest(round=0, W=W, seed=3, shared=shared)
+    request = AscentRequest(round=0, W=W, seed=3, shared=shared)
     A, delta = (DenseStore(len(y), M, np.dtype(np.float64)) for _ in range(2))
-    work = Work(block, order, DualWindow(A, delta))
+    work = Work(block, request, DualWindow(A, delta))
     work.duals.open((0, len(y)))
     return X, y, problem, work, block.feed_for(A)
 

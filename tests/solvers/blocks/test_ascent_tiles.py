@@ -16,14 +16,14 @@ from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.requests import AscentRequest
 
 
-def change(problem, X, y, weights, order, start, monkeypatch, *, by_tiles):
+def change(problem, X, y, weights, request, start, monkeypatch, *, by_tiles):
     """Give what one order brings from dual rows `start`, in tiles of 7 rows or row by row."""
     monkeypatch.setattr(ascent, "_LARGE_W", 0 if by_tiles else 1 << 40)
     monkeypatch.setattr(ascent_tiles, "_TILE_ROWS", (7, 7))
     A, delta = (DenseStore(len(y), problem.m, np.dtype(np.float64)) for _ in range(2))
     A.dense[:] = start
     block = BlockAscent(problem, X, y.astype(np.int32), weights, 0, np.dtype(np.float64))
-    return block.run(order, A, delta), delta.dense
+    return block.run(request, A, delta), delta.dense
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, Softmax()], ids=loss_name)
@@ -37,15 +37,17 @@ def test_tiles_change_what_single_rows_change(loss, sweeps, apart, monkeypatch) 
     weights = random.choice([0.0, 0.5, 1.0, 2.0], 60)
     u = np.abs(X.mean(axis=0)) / np.linalg.norm(X.mean(axis=0))
     shared = DeflatedDirection(u, 0.4) if apart else None
-    order = AscentRequest(round=1, W=np.zeros((9, M)), sweeps=sweeps, spread=1.5, exact=True, shared=shared)
-    arguments = problem, X, y, weights, order, 0.0, monkeypatch
+    request = AscentRequest(
+        round=1, W=np.zeros((9, M)), sweeps=sweeps, safety_factor=1.5, exact=True, shared=shared
+    )
+    arguments = problem, X, y, weights, request, 0.0, monkeypatch
     rows, by_row = change(*arguments, by_tiles=False)
     tiles, by_tile = change(*arguments, by_tiles=True)
     assert np.abs(by_row).max() > 0.1
     # The same sums in another order.
     np.testing.assert_allclose(by_tile, by_row, atol=1e-9)
     np.testing.assert_allclose(tiles.product, rows.product, atol=1e-9)
-    for name in ("b_u", "alpha_u", "u_sq", "active", "visited"):
+    for name in ("conjugate_u", "alpha_u", "u_sq", "active", "visited"):
         assert getattr(tiles, name) == pytest.approx(getattr(rows, name), rel=1e-9, abs=1e-9), name
 
 

@@ -163,7 +163,7 @@ class TestEveryHinge:
             dual = reference.dual(X, y, loss, lam, smoothing, result.A, kind)
             assert result.primal == pytest.approx(primal, rel=1e-9)
             assert result.dual == pytest.approx(dual, rel=1e-9)
-            assert 0 <= result.gap <= result.lifted_gap + 1e-9 * primal
+            assert 0 <= result.gap <= result.smoothed_gap + 1e-9 * primal
             assert max(reference.infeasibility(loss, a, k) for a, k in zip(result.A, y, strict=True)) < 1e-12
             np.testing.assert_allclose(result.W, reference.weights_of(X, lam, result.A), rtol=1e-9, atol=1e-9)
             duals = [record.dual for record in result.history]
@@ -253,8 +253,8 @@ class TestAnswersThatDoNotDependOnHowItRuns:
             second = ColumnRequest(1, W + 0.1, PendingStep(0, 0.3), pairwise=pairwise, length=0.5)
             once, twice = executor.run(second), executor.run(second)
             np.testing.assert_array_equal(once.product, twice.product)
-            assert (once.loss, once.b_u, once.u_sq, once.alpha_sq) == (
-                twice.loss, twice.b_u, twice.u_sq, twice.alpha_sq
+            assert (once.loss, once.conjugate_u, once.u_sq, once.alpha_sq) == (
+                twice.loss, twice.conjugate_u, twice.u_sq, twice.alpha_sq
             )  # fmt: skip
             assert once.alpha_sq == pytest.approx(0.09 * stats.u_sq)
             with pytest.raises(StateLostError, match="round 7"):
@@ -296,16 +296,16 @@ def test_sets_stay_the_rows_of_A_however_small_they_are(pairwise, places, begin,
         A = 0.7 * np.array([reference.vertex(loss, s, label) for s, label in zip(scores, y, strict=True)])
     tiles = TileReader(X, y, weights, 0, M)
     block = BlockColumnAtoms(problem, tiles, y, weights, A, np.dtype(np.float64))
-    change, commit = np.zeros_like(A), None
+    change, pending_step = np.zeros_like(A), None
     dropped, merged = 0, 0
     for round_ in range(60):
         W = 3.0 * random.standard_normal((X.shape[1], M))
-        block.run(ColumnRequest(round_, W, commit, pairwise, length=10.0), A, change)
+        block.run(ColumnRequest(round_, W, pending_step, pairwise, length=10.0), A, change)
         step = float(random.choice([0.0, 0.3, 1.0, 1.0]))
         before = block._sets.used.copy()
-        commit = PendingStep(round_, step)
+        pending_step = PendingStep(round_, step)
         A += step * change
-        block._commit(commit)
+        block._apply_step(pending_step)
         dropped += int((block._sets.used < before).sum())
         merged += int((block._sets.base_share > 0).sum())
         for i in range(len(y)):

@@ -83,7 +83,7 @@ def test_a_checkpoint_remembers_it() -> None:
     with SerialExecutor(blocks=3) as executor:
 
         def keep(record, state):
-            A = np.concatenate([rows.copy() for _, _, rows in executor.duals(state.commit)])
+            A = np.concatenate([rows.copy() for _, _, rows in executor.duals(state.pending_step)])
             states.append((state, A))
 
         whole = solve(X, y, TopKHinge(2), lam, tol=1e-6, executor=executor, callbacks=[keep])
@@ -94,7 +94,7 @@ def test_a_checkpoint_remembers_it() -> None:
         TopKHinge(2),
         lam,
         tol=1e-6,
-        state=replace(state, commit=None),
+        state=replace(state, pending_step=None),
         duals=[(0, 200, A)],
         executor=SerialExecutor(blocks=3),
     )

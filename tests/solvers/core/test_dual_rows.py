@@ -168,7 +168,7 @@ def run(budget, method, loss, smoothing, executor=SerialExecutor, *, tol=1e-7, m
             X.astype(np.float32), y, loss, 0.01, smoothing, method, tol=tol, max_passes=max_passes,
             executor=held, keep_duals=True,
         )  # fmt: skip
-        A = np.concatenate([rows for _, _, rows in held.duals(result.state.commit)])
+        A = np.concatenate([rows for _, _, rows in held.duals(result.state.pending_step)])
     assert (result.A is None) == (budget is not None)
     return result, A
 

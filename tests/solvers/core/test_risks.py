@@ -179,7 +179,7 @@ def test_the_gap_is_the_slope_towards_the_vertex(loss) -> None:
         U = np.array([reference.gradient(loss, s, label) for s, label in zip(S, y, strict=True)])
         b = sum(p[i] * reference.minus_conjugate(loss, U[i], y[i]) for i in range(len(y)))
         W_U = X.T @ (p[:, None] * U) / lam
-        slope = b - state.b - lam * np.sum(state.W * (W_U - state.W))
+        slope = b - state.conjugate_mean - lam * np.sum(state.W * (W_U - state.W))
         assert record.gap == pytest.approx(slope, rel=1e-9, abs=1e-12)
 
 
@@ -203,7 +203,7 @@ def test_the_answer_does_not_depend_on_the_blocks(loss, kind) -> None:
         assert result.status is Status.SOLVED
         assert result.primal == pytest.approx(results[0].primal, rel=1e-4)  # both are that near the optimum
         assert answer.loss == pytest.approx(answers[0].loss, rel=1e-12)
-        assert answer.b_u == pytest.approx(answers[0].b_u, rel=1e-12)
+        assert answer.conjugate_u == pytest.approx(answers[0].conjugate_u, rel=1e-12)
         np.testing.assert_allclose(answer.product, answers[0].product, rtol=1e-9, atol=1e-9)
 
 
@@ -298,10 +298,10 @@ class TestLostRows:
 
     def test_a_vertex_that_lacks_rows_is_refused(self) -> None:
         class Careless(SerialExecutor):
-            def run(self, order):
-                if isinstance(order, SelectedRowsRequest):
-                    order = SelectedRowsRequest(order.W, order.rows.between(0, 5), order.exact)
-                return super().run(order)
+            def run(self, request):
+                if isinstance(request, SelectedRowsRequest):
+                    request = SelectedRowsRequest(request.W, request.rows.between(0, 5), request.exact)
+                return super().run(request)
 
         X, y = clouds()
         with pytest.raises(StateLostError, match="of the 7 rows"):
@@ -309,8 +309,8 @@ class TestLostRows:
 
     def test_an_answer_without_losses_is_refused(self) -> None:
         class Careless(SerialExecutor):
-            def run(self, order):
-                return BlockStats(rows=super().run(order).rows)
+            def run(self, request):
+                return BlockStats(rows=super().run(request).rows)
 
         with pytest.raises(StateLostError, match="cover 30 of 30 rows"):
             run(*clouds(), MaxHinge(), 7.0, executor=Careless())
@@ -341,7 +341,7 @@ class TestRefusals:
         with pytest.raises(UnsupportedCombinationError, match="average_top_k; take one of fw"):
             run(*clouds(), Softmax(), 5, method=method)
 
-    @pytest.mark.parametrize("method", [name for name in ABLE if METHODS[name].lifted])
+    @pytest.mark.parametrize("method", [name for name in ABLE if METHODS[name].smooths_through_duals])
     def test_smoothing_through_duals(self, method) -> None:
         with pytest.raises(UnsupportedCombinationError, match="take one of fw_away"):
             run(*clouds(), MaxHinge(), 5, smoothing=0.5, method=method)

@@ -17,23 +17,23 @@ from topline.solvers.errors import DualsReplacedError
 class Forgetful(SerialExecutor):
     """Loses the rows of its last block in some order, when the first block has run it already."""
 
-    def __init__(self, at_order: int) -> None:
+    def __init__(self, at_request: int) -> None:
         super().__init__(blocks=4)
-        self.at_order, self.orders = at_order, 0
+        self.at_request, self.requests = at_request, 0
 
-    def run(self, order: Request) -> BlockStats:
-        self.orders += 1
-        if self.orders != self.at_order:
-            return super().run(order)
-        self._blocks[0].run(order)
+    def run(self, request: Request) -> BlockStats:
+        self.requests += 1
+        if self.requests != self.at_request:
+            return super().run(request)
+        self._blocks[0].run(request)
         for block in self._blocks:
-            block.settle(getattr(order, "commit", None))
+            block.finish_step(getattr(request, "pending_step", None))
         last = self._blocks[-1]
         last.load_duals(last.start, np.zeros((last.stop - last.start, M)))
         raise DualsReplacedError("worker 3 is gone")
 
 
-@pytest.mark.parametrize("at_order", [1, 6, 7])
+@pytest.mark.parametrize("at_request", [1, 6, 7])
 @pytest.mark.parametrize(
     ("method", "smoothing"),
     [
@@ -45,29 +45,29 @@ class Forgetful(SerialExecutor):
         ("lbfgs", 0.5),
     ],
 )
-def test_a_run_goes_on_to_the_same_answer(method: str, smoothing: float, at_order: int) -> None:
+def test_a_run_goes_on_to_the_same_answer(method: str, smoothing: float, at_request: int) -> None:
     X, y = examples(n=80)
     options = {"method": method, "tol": 1e-3, "max_passes": 5000, "keep_duals": True, "m": M}
     expected = solve(X, y, TopKHinge(2), 0.05, smoothing, executor=SerialExecutor(blocks=4), **options)
-    with Forgetful(at_order) as executor:
+    with Forgetful(at_request) as executor:
         result = solve(X, y, TopKHinge(2), 0.05, smoothing, executor=executor, **options)
-        assert executor.orders > at_order
+        assert executor.requests > at_request
     assert result.status is expected.status is Status.SOLVED
     assert result.primal == pytest.approx(expected.primal, rel=2e-3)
     assert [record.round for record in result.history] == list(range(len(result.history)))
 
 
 def test_settled_blocks_have_the_step_however_far_they_had_come() -> None:
-    contract, commit = ExecutorContract(), PendingStep(0, 0.5)
+    contract, pending_step = ExecutorContract(), PendingStep(0, 0.5)
     with SerialExecutor(bounds=BOUNDS) as plain, SerialExecutor(bounds=BOUNDS) as settled:
         for executor in (contract.bound(plain), contract.bound(settled)):
             executor.run(OracleRequest(0, contract.weights(0)))
-        order = OracleRequest(1, contract.weights(1), commit)
-        settled._blocks[2].run(order)
+        request = OracleRequest(1, contract.weights(1), pending_step)
+        settled._blocks[2].run(request)
         for block in settled._blocks:
-            block.settle(commit)
-            block.settle(commit)
-        expected = contract.all_duals(plain, commit)
+            block.finish_step(pending_step)
+            block.finish_step(pending_step)
+        expected = contract.all_duals(plain, pending_step)
         assert np.abs(expected).max() > 0
         np.testing.assert_array_equal(contract.all_duals(settled), expected)
-        contract.assert_same(settled.run(order), plain.run(order))
+        contract.assert_same(settled.run(request), plain.run(request))

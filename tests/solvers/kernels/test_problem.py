@@ -111,7 +111,7 @@ def test_the_values_are_those_of_K_and_A(loss, smoothing, method) -> None:
     assert result.dual == pytest.approx(reference.dual(root, Y, loss, LAM, smoothing, result.A), rel=1e-9)
     assert result.gap == result.primal - result.dual
     assert result.relative_gap == pytest.approx(result.gap / result.primal)
-    assert 0.0 <= result.gap <= result.lifted_gap * (1 + 1e-12)
+    assert 0.0 <= result.gap <= result.smoothed_gap * (1 + 1e-12)
     np.testing.assert_allclose(
         result.decision_function(NEW),
         rbf_kernel(NEW, X, gamma=0.3) @ result.A / (LAM * 60),
@@ -138,7 +138,7 @@ def test_every_method_brackets_the_same_optimum(method, loss) -> None:
     assert result.primal >= best.dual * (1 - 1e-12)
     if result.A is None:
         assert not METHODS[method].keeps_duals
-        assert not METHODS[method].lifted
+        assert not METHODS[method].smooths_through_duals
         np.testing.assert_array_equal(np.sort(result.expansion.support), np.arange(60))
 
 

@@ -27,7 +27,7 @@ from topline import (
     solve,
 )
 from topline.solvers.blocks.ascent_sweeps import sweep_dense
-from topline.solvers.run.compiling import compile_kernels
+from topline.solvers.run.compiling import compile_jit_functions
 
 X, Y = examples(n=60)
 SETS, CODES = several_labels(Y)
@@ -184,7 +184,7 @@ def test_the_worst_examples_alone() -> None:
 
 def test_the_kernels_of_single_labels_serve_label_sets() -> None:
     """Nothing is compiled once more for the table; what is, is compiled ahead."""
-    compile_kernels(MultilabelSoftmax(), 4, M, 0.0, "dual_ascent", several=True)
+    compile_jit_functions(MultilabelSoftmax(), 4, M, 0.0, "dual_ascent", several=True)
     compiled = len(sweep_dense.signatures)
     solve(X.astype(np.float32), INDICATOR, MultilabelSoftmax(), LAM, max_passes=5)
     solve(X.astype(np.float32), Y, Softmax(), LAM, max_passes=5)

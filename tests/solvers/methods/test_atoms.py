@@ -73,7 +73,7 @@ class TestEveryConvexLoss:
             primal = reference.primal(X, y, loss, 0.5 / len(y), smoothing, result.W)
             assert result.primal == pytest.approx(primal, rel=1e-12)
             assert result.dual - rounding <= best <= result.primal + rounding
-            assert -1e-13 * result.primal <= result.gap == result.lifted_gap
+            assert -1e-13 * result.primal <= result.gap == result.smoothed_gap
             assert result.relative_gap < 0.3
 
     def test_weights_of_examples_count_in_the_certificate(self, loss, smoothing, method) -> None:
@@ -173,7 +173,7 @@ def test_few_atoms_are_enough_to_go_on(method, monkeypatch) -> None:
     monkeypatch.setattr(atoms, "_MOST", 5)
     X, y = examples()
     result = run(X, y, TopKHinge(3), 2.0, 0.0, method, max_passes=300, tol=1e-9)
-    assert len(result.state.memory["atoms.b"]) <= 5
+    assert len(result.state.memory["atoms.conjugate_means"]) <= 5
     assert (np.diff([record.dual for record in result.history]) >= -1e-14 * result.primal).all()
     best = optimum(X, y, TopKHinge(3), 2.0 / len(y), 0.0, M)
     assert result.dual <= best * (1 + 1e-6)
@@ -199,7 +199,7 @@ def consistent(group, lam=0.3):
     flat = group.W.reshape(len(group), -1)
     np.testing.assert_allclose(group.gram, lam * flat @ flat.T, rtol=1e-12, atol=1e-12)
     assert group.weights.sum() == pytest.approx(1.0)
-    assert len(group.b) == len(group.W) == len(group.weights)
+    assert len(group.conjugate_means) == len(group.W) == len(group.weights)
 
 
 class TestTheSetOfAtoms:
@@ -207,16 +207,16 @@ class TestTheSetOfAtoms:
         group = filled([0.5, 0.5])
         W = np.random.default_rng(9).standard_normal((3, 4))
         more, place = group.with_atom(0.3, W, 2.0)
-        assert (place, more.weights[2], more.b[2]) == (2, 0.0, 2.0)
+        assert (place, more.weights[2], more.conjugate_means[2]) == (2, 0.0, 2.0)
         consistent(more)
         assert len(group) == 2
 
     def test_an_atom_that_is_there_is_not_taken_twice(self) -> None:
         group = filled([0.5, 0.25, 0.25])
-        same, place = group.with_atom(0.3, group.W[1].copy(), float(group.b[1]))
+        same, place = group.with_atom(0.3, group.W[1].copy(), float(group.conjugate_means[1]))
         assert same is group
         assert place == 1
-        other, place = group.with_atom(0.3, group.W[1].copy(), float(group.b[1]) + 1.0)
+        other, place = group.with_atom(0.3, group.W[1].copy(), float(group.conjugate_means[1]) + 1.0)
         assert (len(other), place) == (4, 3)
 
     def test_a_full_set_merges_its_lightest_and_keeps_its_point(self, monkeypatch) -> None:
@@ -249,7 +249,7 @@ class TestTheSetOfAtoms:
 
         def dual(weights):
             W = np.tensordot(weights, group.W, axes=1)
-            return weights @ group.b - 0.15 * np.sum(W**2)
+            return weights @ group.conjugate_means - 0.15 * np.sum(W**2)
 
         for t in range(3):
             up, down = group.weights.copy(), group.weights.copy()
@@ -269,7 +269,7 @@ def test_each_step_is_the_best_on_its_segment(seed) -> None:
     chosen = (to, 1.0) if gradient @ to >= gradient @ away else (away, w[worst] / (1 - w[worst]))
 
     def dual(weights):
-        return weights @ group.b - 0.5 * weights @ group.gram @ weights
+        return weights @ group.conjugate_means - 0.5 * weights @ group.gram @ weights
 
     for rule, (direction, longest) in ((AwaySteps(), chosen), (PairwiseSteps(), (pair, w[worst]))):
         weights, step = rule.reweigh(group, newest)
@@ -282,12 +282,12 @@ def test_each_step_is_the_best_on_its_segment(seed) -> None:
 
 
 def test_atoms_are_those_of_the_definition() -> None:
-    """b_u and the product of the first vertices, from the gradients of the losses."""
+    """conjugate_u and the product of the first vertices, from the gradients of the losses."""
     X, y = examples()
     lam = 2.0 / len(y)
     for loss, smoothing in ((TopKHinge(2), 0.0), (MaxHinge(), 0.5), (Softmax(), 0.0)):
         result = run(X, y, loss, 2.0, smoothing, "fw_pairwise", max_passes=2)
-        W, b = result.state.memory["atoms.W"], result.state.memory["atoms.b"]
+        W, b = result.state.memory["atoms.W"], result.state.memory["atoms.conjugate_means"]
         U = dual_rows(X, y, loss, smoothing, np.zeros_like(result.W))
         places = [t for t in range(len(b)) if np.allclose(W[t], reference.weights_of(X, lam, U), atol=1e-12)]
         values = [

@@ -62,14 +62,14 @@ def test_the_dual_never_falls_for_any_number_of_blocks(blocks, smoothing) -> Non
 
 def test_the_step_is_the_best_point_of_the_segment(monkeypatch) -> None:
     """Careless blocks overshoot together; what the line search makes of it is checked on a grid of D."""
-    monkeypatch.setattr(dual_ascent, "_SPREAD_POWER", 0.0)
+    monkeypatch.setattr(dual_ascent, "_SAFETY_POWER", 0.0)
     X, y = examples()
     lam, loss = 0.3 / len(y), TopKHinge(3)
     seen = []
     with SerialExecutor(blocks=20) as executor:
 
         def keep(record, state):
-            A = np.concatenate([rows.copy() for _, _, rows in executor.duals(state.commit)])
+            A = np.concatenate([rows.copy() for _, _, rows in executor.duals(state.pending_step)])
             seen.append((record.step, A))
 
         run(X, y, loss, 0.3, tol=1e-9, max_passes=12, executor=executor, callbacks=[keep])
@@ -179,11 +179,11 @@ def test_features_in_memory_are_not_copied_whole(dtype) -> None:
     X = np.zeros((60_000, 50), dtype=dtype)
     y = (np.arange(len(X)) % 2).astype(np.int32)
     block = Block(0, 0, len(X), X, y, Problem(MaxHinge(), *X.shape, 2, 1.0), keep_duals=True)
-    order = AscentRequest(round=0, W=np.zeros((50, 2)), exact=dtype == np.float32)
-    block.run(order)
+    request = AscentRequest(round=0, W=np.zeros((50, 2)), exact=dtype == np.float32)
+    block.run(request)
     tracemalloc.start()
     try:
-        block.run(order)
+        block.run(request)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

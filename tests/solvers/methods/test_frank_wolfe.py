@@ -40,7 +40,7 @@ def trajectory(X, y, loss, lam_n, smoothing, rounds=12, **options):
 
         def keep(record, state):
             seen.append(
-                (record, np.concatenate([rows.copy() for _, _, rows in executor.duals(state.commit)]))
+                (record, np.concatenate([rows.copy() for _, _, rows in executor.duals(state.pending_step)]))
             )
 
         run(
@@ -66,7 +66,7 @@ class TestEveryLossSmoothingAndRegulariser:
             assert result.dual == pytest.approx(dual, rel=1e-9)
             assert result.gap == pytest.approx(primal - dual, rel=1e-6, abs=1e-9 * primal)
             assert result.gap_kind == "true"
-            assert result.gap <= result.lifted_gap + 1e-9 * primal
+            assert result.gap <= result.smoothed_gap + 1e-9 * primal
             np.testing.assert_allclose(result.W, reference.weights_of(X, lam, result.A), rtol=1e-9, atol=1e-9)
 
     def test_the_optimum_lies_between_dual_and_primal(self, loss, smoothing, lam_n) -> None:
@@ -248,7 +248,7 @@ def test_a_block_sums_what_its_rows_are_worth() -> None:
     U = np.array([reference.vertex(loss, s, label) for s, label in zip(X @ W, y, strict=True)])
     np.testing.assert_allclose(stats.product, X.T @ U, atol=1e-12)
     assert stats.rows == len(y)
-    assert stats.b_u == pytest.approx(sum(U[np.arange(len(y)), y]))
+    assert stats.conjugate_u == pytest.approx(sum(U[np.arange(len(y)), y]))
     assert stats.u_sq == pytest.approx(np.sum(U**2))
     assert stats.loss == pytest.approx(
         sum(reference.sorted_loss(loss, s, label) for s, label in zip(X @ W, y, strict=True))

@@ -199,7 +199,7 @@ def test_the_truncated_entropy_claims_no_gap() -> None:
     assert result.status is Status.SOLVED
     assert result.gap_kind == "none"
     assert result.W_dual is None
-    for value in (result.dual, result.gap, result.relative_gap, result.lifted_gap, result.b):
+    for value in (result.dual, result.gap, result.relative_gap, result.smoothed_gap, result.conjugate_mean):
         assert math.isnan(value)
     for record in result.history:
         assert record.gap_kind == "none"

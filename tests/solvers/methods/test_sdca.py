@@ -29,10 +29,10 @@ LOSSES = [MaxHinge(), TopKHinge(3), TopKOthersHinge(2), UsunierHinge(2), OneVsAl
 SMOOTH = [Softmax(), TopKEntropy(2), OneVsAll("logistic")]
 
 
-def one_pass(problem, X, y, weights, W, B, order, spread):
+def one_pass(problem, X, y, weights, W, B, order, safety_factor):
     """Give W and the dual rows after a pass, line by line as in the thesis."""
     W, B = W.copy(), B.copy()
-    scale = problem.scale * spread
+    scale = problem.scale * safety_factor
     for i in order:
         own = scale * weights[i] * X[i] @ X[i]
         q = X[i] @ W - own * B[i]
@@ -62,7 +62,7 @@ def test_a_pass_is_the_algorithm_written_out(loss, smoothing, kind, make) -> Non
     W = X.T @ (weights[:, None] * A) * problem.scale
     delta = np.zeros_like(A)
     block = BlockSdca(problem, RowRange(make(X), 0, len(y)), y, weights, 7, np.dtype(np.float64))
-    stats = block.run(SdcaRequest(round=4, W=W, spread=1.5, seed=2), A, delta)
+    stats = block.run(SdcaRequest(round=4, W=W, safety_factor=1.5, seed=2), A, delta)
     random = np.random.default_rng((2, 4, 7))
     random.permutation(1)  # of the only slab
     end, B = one_pass(problem, X, y, weights, W, A, random.permutation(len(y)), 1.5)

@@ -39,7 +39,12 @@ def test_a_checkpoint_leads_to_the_same_answer(dtype, smoothing, keep_duals, met
     duals = [(0, 20, first.A[:20]), (20, len(y), first.A[20:])] if keep_duals else None
     rest = run(X, y, smoothing, method, keep_duals=keep_duals, state=first.state, duals=duals)
     np.testing.assert_array_equal(rest.W, whole.W)
-    assert (rest.primal, rest.dual, rest.b, rest.passes) == (whole.primal, whole.dual, whole.b, whole.passes)
+    assert (rest.primal, rest.dual, rest.conjugate_mean, rest.passes) == (
+        whole.primal,
+        whole.dual,
+        whole.conjugate_mean,
+        whole.passes,
+    )
     if keep_duals:
         np.testing.assert_array_equal(rest.A, whole.A)
     assert [r.dual for r in first.history + rest.history] == [r.dual for r in whole.history]
@@ -53,7 +58,7 @@ def test_a_checkpoint_taken_while_running_is_the_state_of_that_round() -> None:
 
         def store(record, state):
             if record.round == 7:
-                parts = [(a, b, rows.copy()) for a, b, rows in executor.duals(state.commit)]
+                parts = [(a, b, rows.copy()) for a, b, rows in executor.duals(state.pending_step)]
                 stored.update(state=state, duals=parts)
 
         options = {"method": "fw", "tol": 1e-9, "max_passes": 24, "m": M, "executor": executor}
