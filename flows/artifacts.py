@@ -1,4 +1,4 @@
-"""The board of a flow run as Prefect artifacts: a progress bar, a table of gaps, a link and a summary.
+"""A flow run's latest values as Prefect artifacts: a progress bar, a table of gaps, a link and a summary.
 
 Nothing here is called from the path that trains: `posted_artifacts` starts a thread of its own, with a
 client of its own whose requests end after a few seconds, and leaves it behind if the server is gone.
@@ -21,7 +21,7 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 
-from topline.flows.publisher import Board, Entry, Forwarder
+from topline.flows.latest_values import Entry, Forwarder, LatestValues
 from topline.storage.stores.urls import masked
 
 POST_SECONDS = 2.0
@@ -80,7 +80,7 @@ class ArtifactReceiver:
 
 
 def artifact_data(entry: Entry) -> Any:
-    """Give the content in the form in which Prefect's pages expect it for this kind of artifact."""
+    """Return the content in the form in which Prefect's pages expect it for this kind of artifact."""
     match entry.kind:
         case "progress":
             return min(max(float(entry.data), 0.0), 100.0)
@@ -93,9 +93,9 @@ def artifact_data(entry: Entry) -> Any:
 
 
 def dashboard_entry(store: str) -> Entry:
-    """Give the link to the page of a store's runs and models, or say how it is served.
+    """Return the link to the page of a store's runs and models, or say how it is served.
 
-    TOPLINE_DASHBOARD_URL says where `topline dashboard` is served for those who see the flow run.
+    TOPLINE_DASHBOARD_URL says where `topline dashboard` is served for the readers of the flow run.
     """
     address = masked(os.environ.get(DASHBOARD_URL, ""))
     if urlsplit(address).scheme in ("http", "https"):
@@ -113,21 +113,21 @@ def _printable(value: Any) -> Any:
 
 
 def current_flow_run_id() -> UUID | None:
-    """Give the id of the flow run that calls this, or None outside of one."""
+    """Return the id of the flow run that calls this, or None outside of one."""
     run = FlowRunContext.get()
     return run.flow_run.id if run is not None and run.flow_run is not None else None
 
 
 @contextmanager
-def posted_artifacts() -> Iterator[Board]:
-    """Post what is pinned to the board as artifacts of the current flow run, without ever waiting for it.
+def posted_artifacts() -> Iterator[LatestValues]:
+    """Post what is published as artifacts of the current flow run, without ever waiting for it.
 
     On leaving, what is left is delivered within `CATCH_UP_SECONDS`, or given up with one warning.
     """
-    board = Board()
-    forwarder = Forwarder(board, ArtifactReceiver(current_flow_run_id()), interval=POST_SECONDS)
+    values = LatestValues()
+    forwarder = Forwarder(values, ArtifactReceiver(current_flow_run_id()), interval=POST_SECONDS)
     forwarder.start()
     try:
-        yield board
+        yield values
     finally:
         forwarder.close(CATCH_UP_SECONDS)

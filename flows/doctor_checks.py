@@ -1,4 +1,4 @@
-"""What the doctor asks of Prefect: that its server can start, and that a schedule really fires.
+"""The doctor's checks of Prefect: that its server can start, and that a schedule really fires.
 
 Versions of FastAPI and SQLAlchemy that Prefect allows, and does not work with, pass every import: with the
 one the server stops at start-up, with the other it serves and never creates a scheduled run.
@@ -23,7 +23,7 @@ import psutil
 from topline.flows import environment
 from topline.pipeline.doctor.runner import Check, CheckFailedError
 
-MEND = 'python -m pip install "prefect>=3.8.8,<3.9" "fastapi<0.151" "sqlalchemy[asyncio]<2.1"'
+FIX = 'python -m pip install "prefect>=3.8.8,<3.9" "fastapi<0.151" "sqlalchemy[asyncio]<2.1"'
 
 START_SECONDS = 180.0
 FIRE_SECONDS = 120.0
@@ -31,12 +31,12 @@ INTERVAL_SECONDS = 5
 
 
 def prefect_checks() -> list[Check]:
-    """Give the checks that `topline doctor` finds through the entry points "topline.checks"."""
+    """Return the checks that `topline doctor` finds through the entry points "topline.checks"."""
     return [
-        Check("prefect", "topline.flows.checks:server_application", 120.0),
+        Check("prefect", "topline.flows.doctor_checks:server_application", 120.0),
         Check(
             "prefect schedule",
-            "topline.flows.checks:schedule_fires",
+            "topline.flows.doctor_checks:schedule_fires",
             START_SECONDS + FIRE_SECONDS + 60.0,
             on_schedule=True,
         ),
@@ -53,7 +53,7 @@ def server_application() -> str:
         application = create_app(ephemeral=True)
     except Exception as error:
         raise CheckFailedError(
-            f"Prefect's server cannot be built: {type(error).__name__}: {error}", MEND
+            f"Prefect's server cannot be built: {type(error).__name__}: {error}", FIX
         ) from error
     seconds = time.monotonic() - begun
     return f"Prefect {prefect.__version__}: {application.title} was built in {seconds:.1f} s"
@@ -92,7 +92,7 @@ def schedule_fires() -> str:
 
 
 def private_environment(environ: Mapping[str, str], home: Path, port: int) -> dict[str, str]:
-    """Give the environment of a server and its clients that share nothing with the user's Prefect."""
+    """Return the environment of a server and its clients that share nothing with the user's Prefect."""
     private = {name: value for name, value in environ.items() if not name.startswith("PREFECT_")}
     environment.prepare(private)
     private.update(
@@ -137,7 +137,7 @@ def _ask_to_end(member: psutil.Process) -> None:
 
 
 def _wait_until_healthy(api_url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Return when the server answers; `CheckFailedError` with its last words when it ends or is too late."""
+    """Return when the server answers; or raise `CheckFailedError` with its last log line."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
@@ -146,7 +146,7 @@ def _wait_until_healthy(api_url: str, process: subprocess.Popen[bytes], log: Pat
         except httpx.TransportError:
             time.sleep(0.5)
     raise CheckFailedError(
-        f"Prefect's server ended, or did not answer within {START_SECONDS:g} s: {_last_error(log)}", MEND
+        f"Prefect's server ended, or did not answer within {START_SECONDS:g} s: {_last_error(log)}", FIX
     )
 
 
@@ -164,7 +164,7 @@ def _wait_until_completed(api_url: str, server_log: Path, serve_log: Path) -> in
         raise CheckFailedError(
             f"no run was planned within {FIRE_SECONDS:g} s for a deployment with a schedule: "
             f"{_last_error(server_log)}",
-            MEND,
+            FIX,
         )
     states = ", ".join(sorted({str(run["state_name"]) for run in runs}))
     raise CheckFailedError(
@@ -175,7 +175,7 @@ def _wait_until_completed(api_url: str, server_log: Path, serve_log: Path) -> in
 
 
 def _last_error(log: Path) -> str:
-    """Give the last line of a log that names an error, or its last line."""
+    """Return the last line of a log that names an error, or its last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line]
     return (errors or lines or ["it said nothing"])[-1]

@@ -1,7 +1,7 @@
-"""What Prefect has to find in the environment before it is imported for the first time.
+"""Prefect's settings, put into the environment before it is first imported.
 
-Prefect reads its settings when it is imported, so the package `flows` calls `prepare` before any of its
-modules can import Prefect.  Nothing that the user has set is changed.
+Prefect reads its settings when it is imported, so the package `topline.flows` calls `prepare` before any of
+its modules can import Prefect.  Nothing that the user has set is changed.
 """
 
 from __future__ import annotations

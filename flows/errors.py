@@ -1,4 +1,4 @@
-"""What can go wrong between a flow and Prefect's server."""
+"""Errors between a flow and Prefect's server."""
 
 from __future__ import annotations
 

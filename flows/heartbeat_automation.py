@@ -1,4 +1,4 @@
-"""Runs whose process was killed: a heartbeat that stops marks them as crashed."""
+"""The automation that marks a run as crashed when its heartbeat stops."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 NAME = "topline: runs without a heartbeat have crashed"
 
 # Beats come every 30 s (topline.flows.environment): two may be late, and two minutes are not over.
-SILENCE = timedelta(seconds=80)
+HEARTBEAT_TIMEOUT = timedelta(seconds=80)
 
 _BEAT = "prefect.flow-run.heartbeat"
 _ENDS = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended", "AwaitingRetry")
 
 
-def crash_silent_runs() -> UUID:
-    """Make sure that the server has the automation, once, and give its id."""
+def ensure_heartbeat_automation() -> UUID:
+    """Create the automation unless the server has it, and return its id."""
     wanted = AutomationCore(
         name=NAME,
         description="The process of a run that sends no heartbeat was killed, or its machine is gone.",
@@ -32,13 +32,13 @@ def crash_silent_runs() -> UUID:
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,
-            within=SILENCE,
+            within=HEARTBEAT_TIMEOUT,
         ),
         actions=[
             ChangeFlowRunState(
                 name=None,
                 state=StateType.CRASHED,
-                message=f"no heartbeat for {SILENCE.total_seconds():g} s",
+                message=f"no heartbeat for {HEARTBEAT_TIMEOUT.total_seconds():g} s",
                 force=False,
             )
         ],

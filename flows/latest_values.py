@@ -1,7 +1,7 @@
-"""A notice board between a job and a slow reader: the job pins the latest state, nobody waits.
+"""The latest values of a job, published for a slow reader: the job never waits.
 
-The board holds one entry a key, whatever the number of updates, so it is bounded by construction: a reader
-that falls behind skips states and never the last one.
+One entry is held per key, whatever the number of updates, so memory is bounded by construction: a reader that
+falls behind skips states and never the last one.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ class Entry:
     data: Any
 
 
-class Board:
+class LatestValues:
     """The latest entry under each key; every method returns at once and may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: dict[str, tuple[int, Entry]] = {}
 
-    def pin(self, key: str, entry: Entry) -> None:
-        """Put `entry` in the place of what was pinned under `key`."""
+    def publish(self, key: str, entry: Entry) -> None:
+        """Replace what was published under `key` by `entry`."""
         with self._lock:
             version = self._entries[key][0] + 1 if key in self._entries else 1
             self._entries[key] = (version, entry)
 
-    def news(self, seen: Mapping[str, int]) -> dict[str, tuple[int, Entry]]:
-        """Give the entries whose version is not the one in `seen`, by key, each with its version."""
+    def newer_than(self, seen: Mapping[str, int]) -> dict[str, tuple[int, Entry]]:
+        """Return the entries whose version is not the one in `seen`, by key, each with its version."""
         with self._lock:
             return {key: found for key, found in self._entries.items() if seen.get(key) != found[0]}
 
 
 class Receiver(Protocol):
-    """Who gets the news; slow or failing as it may be.  All calls come from one thread."""
+    """A receiver of the latest values; it may be slow or fail.  All calls come from one thread."""
 
     recoverable: ClassVar[tuple[type[Exception], ...]]
     """Errors of `deliver` that mean "not now"."""
@@ -57,25 +57,25 @@ class Receiver(Protocol):
         """Take the latest entry of one key."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 class Forwarder:
-    """A daemon thread that carries the news of a board to a receiver, at most every `interval` seconds.
+    """A daemon thread that delivers the latest values to a receiver, at most every `interval` seconds.
 
     An entry that could not be delivered is tried again after a pause, which doubles up to `longest_pause`
-    seconds, in the state that it then has.  The pinning side never notices.
+    seconds, in the state that it then has.  The publishing side never notices.
     """
 
     def __init__(
         self,
-        board: Board,
+        values: LatestValues,
         receiver: Receiver,
         *,
         interval: float = 2.0,
         longest_pause: float = 30.0,
     ) -> None:
-        self._board = board
+        self._values = values
         self._receiver = receiver
         self._interval = interval
         self._longest_pause = longest_pause
@@ -85,36 +85,36 @@ class Forwarder:
         # Prefect keeps its settings and the current run in context variables, which a new thread lacks.
         context = copy_context()
         self._thread = threading.Thread(
-            target=context.run, args=(self._carry,), name="topline-artifacts", daemon=True
+            target=context.run, args=(self._deliver,), name="topline-artifacts", daemon=True
         )
 
     def start(self) -> None:
-        """Begin to carry."""
+        """Start delivering."""
         self._thread.start()
 
     def close(self, deadline: float = 10.0) -> bool:
-        """Carry what is left, for at most `deadline` seconds; False (and one warning) if something stays."""
+        """Deliver what is left, for at most `deadline` seconds; False and a warning if some stays."""
         self._give_up_at = time.monotonic() + deadline
         self._closing.set()
         self._thread.join(deadline)
-        delivered = not self._thread.is_alive() and not self._board.news(self._seen)
+        delivered = not self._thread.is_alive() and not self._values.newer_than(self._seen)
         if not delivered:
             logger.warning(
                 "The last progress artifacts did not reach Prefect's server within %g s.", deadline
             )
         return delivered
 
-    def _carry(self) -> None:
+    def _deliver(self) -> None:
         try:
-            self._carry_until_closed()
+            self._deliver_until_closed()
         finally:
             self._receiver.close()
 
-    def _carry_until_closed(self) -> None:
+    def _deliver_until_closed(self) -> None:
         pause = self._interval
         while True:
             closing = self._closing.is_set()
-            delivered = self._carry_news()
+            delivered = self._deliver_newer()
             if closing and (delivered or time.monotonic() >= self._give_up_at):
                 return
             pause = self._interval if delivered else min(2 * pause, self._longest_pause)
@@ -124,8 +124,8 @@ class Forwarder:
             else:
                 self._closing.wait(pause)
 
-    def _carry_news(self) -> bool:
-        for key, (version, entry) in self._board.news(self._seen).items():
+    def _deliver_newer(self) -> bool:
+        for key, (version, entry) in self._values.newer_than(self._seen).items():
             try:
                 self._receiver.deliver(key, entry)
             except self._receiver.recoverable as error:

@@ -43,7 +43,7 @@ SERVER_ERRORS = (httpx.HTTPError, PrefectException, RuntimeError)
 
 
 def launch(name: str, parameters: Mapping[str, Any], progress: Progress | None) -> Any:
-    """Run the flow `name` and give its result; see `topline.flows.runners.run_flow`."""
+    """Run the flow `name` and return its result; see `topline.flows.runners.run_flow`."""
     refuse_credentials(parameters)
     server = PREFECT_API_URL.value()
     if progress is not None:
@@ -83,16 +83,16 @@ def require_server(server: str | None) -> None:
     except (*SERVER_ERRORS, OSError, ValueError) as error:
         problem = error
     if problem is not None:
-        mend = (
+        fix = (
             "start it (prefect server start) or unset PREFECT_API_URL"
             if server
-            else "`topline doctor` tells why, and without --flow no server is needed"
+            else "`topline doctor` says why, and without --flow no server is needed"
         )
-        raise FlowServerError(f"{_named(server)} does not answer ({_brief(problem)}): {mend}") from problem
+        raise FlowServerError(f"{_named(server)} does not answer ({_brief(problem)}): {fix}") from problem
 
 
 def _ask_for_health() -> Exception | None:
-    """Connect, which starts the embedded server where none is configured; give what is wrong with it."""
+    """Connect, which starts the embedded server where none is configured; return its error, if any."""
     with (
         temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
         get_client(httpx_settings={"timeout": HEALTH_SECONDS}, sync_client=True) as client,
@@ -125,6 +125,6 @@ def _named(server: str | None) -> str:
 
 
 def _brief(error: BaseException) -> str:
-    """Give the kind of an error and the first line of what it says."""
+    """Return the kind of an error and the first line of its message."""
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__

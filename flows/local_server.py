@@ -1,8 +1,8 @@
 """A Prefect server of our own on the loopback interface, for one machine: nothing to install or to start.
 
-Its database lies in Prefect's home.  The server holds a lock there as long as it lives, so that whoever comes
-later, or comes back after being killed, uses the one that is running.  Other users of the machine can reach
-the loopback interface too, so the server asks for a password, which lies in the same folder.
+Its database lies in Prefect's home.  The server holds a lock there as long as it lives, so that a later
+start, or one after a kill, uses the server that is running.  Other users of the machine can reach the
+loopback interface too, so the server asks for a password, which lies in the same folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ END_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class LocalServer:
-    """Where a server of our own is, and how to speak to it.
+    """Address and password of a server of our own.
 
     `password` is "user:word", kept in the file `kept_in` unless the environment gave it.
     """
@@ -46,8 +46,8 @@ class LocalServer:
 def local_server(environ: Mapping[str, str]) -> Iterator[LocalServer]:
     """Start a server, or find the one that is running.
 
-    One that was started here ends with the block.  Raises `FlowServerError` with its last words where it does
-    not start.
+    One that was started here ends with the block.  Raises `FlowServerError` with its last log lines where it
+    does not start.
     """
     home = Path(environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
     home.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def local_server(environ: Mapping[str, str]) -> Iterator[LocalServer]:
 
 
 def free_port(preferred: int = 0) -> int:
-    """The preferred port of the loopback interface if it is free, or else another one."""
+    """Return the preferred port of the loopback interface if it is free, or else another one."""
     for port in (preferred, 0):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -88,7 +88,7 @@ def free_port(preferred: int = 0) -> int:
 
 
 def _kept_password(place: Path) -> str:
-    """Give the password of this user's servers, made when the first one starts; nobody else may read it."""
+    """Return the password of this user's servers, made when the first one starts; nobody else may read it."""
     if not place.exists():
         with NamedTemporaryFile("w", dir=place.parent, encoding="utf-8") as made, suppress(FileExistsError):
             made.write(f"topline:{secrets.token_urlsafe(24)}")

@@ -1,4 +1,4 @@
-"""What the parameters of a flow must not hold: Prefect's server keeps them in clear, for all who read it."""
+"""Credentials are refused in the parameters of a flow: Prefect's server keeps them in clear."""
 
 from __future__ import annotations
 

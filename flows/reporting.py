@@ -1,4 +1,4 @@
-"""From what a job tells its watcher to what a flow run's page shows: shares, a table of gaps, a summary."""
+"""Turn a job's progress into what a flow run's page shows: shares, a table of gaps, a summary."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from topline.flows.artifacts import dashboard_entry, posted_artifacts
-from topline.flows.publisher import Board, Entry
+from topline.flows.latest_values import Entry, LatestValues
 from topline.pipeline.progress import Progress
 from topline.pipeline.telemetry.forecast import time_text
 
 GAPS_SHOWN = 20
 GAP_COLUMNS = ("round", "seconds", "primal", "dual", "gap", "relative_gap", "step")
-PIN_SECONDS = 0.25
+PUBLISH_SECONDS = 0.25
 
 Result = TypeVar("Result")
 
 
 @dataclass
 class Caller:
-    """Who started the flow in this process: its own progress display, and what the flow's body came to.
+    """The caller of a flow in this process: its progress display, and the outcome of the flow's body.
 
     A server that dies at the end must not cost the caller a model that is stored already: `result` and
     `error` are known before Prefect reports them.
@@ -43,7 +43,7 @@ _caller: ContextVar[Caller | None] = ContextVar("topline_caller", default=None)
 
 
 def current_caller() -> Caller:
-    """Give who started the flows of this context; where nobody asked, what is noted is lost."""
+    """Return the caller of the flows of this context; without one, what is noted is lost."""
     return _caller.get() or Caller()
 
 
@@ -58,14 +58,14 @@ def called_by(caller: Caller) -> Iterator[None]:
 
 
 class FlowProgress:
-    """A watcher that pins each stage's share and the last gaps, and passes everything on to another one.
+    """A watcher that publishes each stage's share and the last gaps, and passes everything on to another one.
 
     Training's share is how far the relative gap has come on a logarithmic scale from its first value to
     `tol`, for the gap falls by factors and the number of rounds is not known beforehand.
     """
 
-    def __init__(self, board: Board, tol: float | None = None, also: Progress | None = None) -> None:
-        self._board = board
+    def __init__(self, values: LatestValues, tol: float | None = None, also: Progress | None = None) -> None:
+        self._values = values
         self._tol = tol
         self._also = also
         self._stage, self._total, self._done = "", 0, 0
@@ -73,7 +73,7 @@ class FlowProgress:
         self._share = 0.0
         self._left = ""
         self._gaps: deque[Mapping[str, Any]] = deque(maxlen=GAPS_SHOWN)
-        self._pinned = -math.inf
+        self._published = -math.inf
 
     def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
         """Begin a stage; the one before is shown at the end it reached."""
@@ -81,7 +81,7 @@ class FlowProgress:
         self._stage, self._total, self._done = stage, total or 0, 0
         self._share, self._first_gap, self._left = 0.0, None, ""
         self._gaps.clear()
-        self._pin()
+        self._publish()
         if self._also is not None:
             self._also.begin(stage, total, unit)
 
@@ -90,7 +90,7 @@ class FlowProgress:
         self._done += amount
         if self._stage != "train" and self._total:
             self._share = self._done / self._total
-        self._pin_now_and_then()
+        self._publish_now_and_then()
         if self._also is not None:
             self._also.advance(amount)
 
@@ -103,14 +103,14 @@ class FlowProgress:
             gap = facts["relative_gap"] if stationarity is None else stationarity
             self._share = max(self._share, self._gap_share(gap))
             self._left = time_text(facts.get("left"))
-            self._pin_now_and_then()
+            self._publish_now_and_then()
         if self._also is not None:
             self._also.note(facts)
 
     def end(self) -> None:
         """Show the last stage at the end it reached."""
         self._left = ""
-        self._pin()
+        self._publish()
 
     def _gap_share(self, gap: float | None) -> float:
         if self._tol is None or gap is None or not math.isfinite(gap):
@@ -121,25 +121,25 @@ class FlowProgress:
             self._first_gap = gap
         return max(0.0, math.log(self._first_gap / gap) / math.log(self._first_gap / self._tol))
 
-    def _pin_now_and_then(self) -> None:
-        if time.monotonic() - self._pinned >= PIN_SECONDS:
-            self._pin()
+    def _publish_now_and_then(self) -> None:
+        if time.monotonic() - self._published >= PUBLISH_SECONDS:
+            self._publish()
 
-    def _pin(self) -> None:
-        self._pinned = time.monotonic()
+    def _publish(self) -> None:
+        self._published = time.monotonic()
         if not self._stage:
             return
         if self._total:
             described = f"{self._stage}: {describe_share(self._stage)}{self._left}"
             share = Entry("progress", described, 100.0 * self._share)
-            self._board.pin(artifact_key(f"{self._stage} progress"), share)
+            self._values.publish(artifact_key(f"{self._stage} progress"), share)
         if self._gaps:
             rows = [{name: row.get(name) for name in GAP_COLUMNS} for row in self._gaps]
-            self._board.pin("gaps", Entry("table", "The last rounds and their duality gaps", rows))
+            self._values.publish("gaps", Entry("table", "The last rounds and their duality gaps", rows))
 
 
 def artifact_key(name: str) -> str:
-    """Give a name in the letters that Prefect allows in keys: lower case, digits and dashes."""
+    """Return a name in the letters that Prefect allows in keys: lower case, digits and dashes."""
     return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
@@ -152,26 +152,28 @@ def describe_share(stage: str) -> str:
 
 @dataclass
 class Watch:
-    """What a flow hands to its task, and where it shows what came of it."""
+    """What a flow hands to its task, and where it shows the outcome."""
 
-    board: Board
+    values: LatestValues
     progress: FlowProgress
     caller: Caller = field(default_factory=Caller)
 
     def finish(self, result: Result, summary: str, report: str | None = None) -> Result:
-        """Show the end, with a link to the report where there is one, and give `result` back."""
+        """Show the end, with a link to the report where there is one, and return `result`."""
         self.caller.finished, self.caller.result = True, result
         self.progress.end()
         if self.caller.progress is not None:
             self.caller.progress.begin("report to Prefect's server")
-        self.board.pin("summary", Entry("markdown", "What the run came to", summary))
+        self.values.publish("summary", Entry("markdown", "Outcome of the run", summary))
         if report is not None:
-            self.board.pin("report", Entry("markdown", "The report", f"[{report}]({report_link(report)})"))
+            self.values.publish(
+                "report", Entry("markdown", "The report", f"[{report}]({report_link(report)})")
+            )
         return result
 
 
 def report_link(place: str) -> str:
-    """Give a link for a URL or a local path."""
+    """Return a link for a URL or a local path."""
     return place if "://" in place else Path(place).resolve().as_uri()
 
 
@@ -182,11 +184,11 @@ def watched(tol: float | None = None, store: str | None = None) -> Iterator[Watc
     Where it trains, on `store`, there is a link to the dashboard.
     """
     caller = current_caller()
-    with posted_artifacts() as board:
+    with posted_artifacts() as values:
         if store is not None:
-            board.pin("dashboard", dashboard_entry(store))
+            values.publish("dashboard", dashboard_entry(store))
         try:
-            yield Watch(board, FlowProgress(board, tol, caller.progress), caller)
+            yield Watch(values, FlowProgress(values, tol, caller.progress), caller)
         except Exception as error:
             caller.error = error
             raise

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import logging
+from datetime import UTC, datetime
 from typing import Any
 
+import httpx
 from prefect import flow
-from prefect.client.schemas.objects import State
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.context import FlowRunContext
+from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
-from topline.flows.missed_runs import stand_in_for_missed_runs
 from topline.flows.reporting import watched
 from topline.flows.summaries import retraining_summary
 from topline.flows.tasks import retrain_store
 from topline.pipeline.jobs.retraining import RetrainResult
 from topline.pipeline.options.config import ClusterConfig, RetrainConfig
 from topline.storage.stores.lease import LeaseHeldError
+
+logger = logging.getLogger(__name__)
 
 
 @flow(name="retrain", flow_run_name="retrain {config.store}", persist_result=False, result_serializer="json")
@@ -25,10 +39,10 @@ def retrain(
 ) -> RetrainResult | State[Any]:
     """Take in new and changed images, train on from the last model, promote the result by the rule or keep.
 
-    Scheduled runs that were missed are made up for by one.  Where another retraining works on the store, the
-    run is cancelled and says who that is.
+    Missed scheduled runs are coalesced into one.  Where another retraining holds the store, the run is
+    cancelled and says whose it is.
     """
-    stand_in_for_missed_runs()
+    coalesce_missed_runs()
     try:
         with watched(config.train.tol, config.store) as watch:
             by = f"flow run {flow_run.get_id() or ''}".strip()
@@ -36,3 +50,40 @@ def retrain(
             return watch.finish(result, retraining_summary(result))
     except LeaseHeldError as error:
         return Cancelled(message=str(error))
+
+
+def coalesce_missed_runs() -> list[FlowRun]:
+    """Cancel all other runs of this run's deployment that are due by now, and return them.
+
+    A server that was down, a machine that slept or a run that took longer than its interval leaves several
+    runs due, each of which would do the work of all.  A server that does not answer leaves them as they are:
+    each will find nothing new.
+    """
+    context = FlowRunContext.get()
+    run = None if context is None else context.flow_run
+    if run is None or run.deployment_id is None:
+        return []
+    try:
+        with get_client(sync_client=True) as client:
+            waiting = client.read_flow_runs(
+                flow_run_filter=FlowRunFilter(
+                    state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
+                ),
+                deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[run.deployment_id])),
+            )
+            others = [other for other in waiting if other.id != run.id and _is_missed(other)]
+            for missed in others:
+                state: State[Any] = Cancelled(message=f"missed: coalesced into the run {run.name} ({run.id})")
+                client.set_flow_run_state(missed.id, state, force=True)
+    except (httpx.HTTPError, PrefectException, RuntimeError) as error:
+        logger.warning("missed runs are not cancelled: %s", error)
+        return []
+    if others:
+        logger.info("%d missed runs are coalesced into this one", len(others))
+    return others
+
+
+def _is_missed(run: FlowRun) -> bool:
+    """Return whether a run was planned for a time in the past."""
+    due = run.expected_start_time
+    return due is not None and due <= datetime.now(UTC)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def run_flow(name: str, parameters: Mapping[str, Any], progress: Progress | None = None) -> Any:
-    """Run the flow `name`, one of `topline.flows.launching.FLOWS`, and give the plain function's result.
+    """Run the flow `name`, one of `topline.flows.launching.FLOWS`, and return the plain function's result.
 
     `parameters` are the plain function's keyword arguments without `progress` and `client`, for instance
     `{"config": TrainConfig(...), "cluster": ClusterConfig(...)}`.  What the pipeline raises is raised again

@@ -18,26 +18,31 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
 from prefect.runner import Runner
-from prefect.schedules import Schedule
+from prefect.schedules import Cron, Interval, Schedule
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed
 from prefect.types.entrypoint import EntrypointType
+from pydantic import ValidationError
 
-from topline.flows.heartbeat_automation import crash_silent_runs
+from topline.flows.heartbeat_automation import ensure_heartbeat_automation
 from topline.flows.local_server import local_server
 from topline.flows.parameters import refuse_credentials
 from topline.flows.retrain import retrain
-from topline.flows.schedules import schedule_of
+from topline.pipeline.errors import ConfigError
 from topline.pipeline.jobs.retraining import LEASE
 from topline.pipeline.options.config import ClusterConfig, RetrainConfig
 from topline.pipeline.progress import Progress
+from topline.pipeline.telemetry.schedule_times import ANCHOR, interval_of
 from topline.storage.served_schedule import note_schedule
 from topline.storage.stores.lease import LeaseHeldError, held_lease
 from topline.storage.stores.opening import open_store
 
 logger = logging.getLogger(__name__)
+
+LEAST_SECONDS = 10
 
 _ALIVE = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 
@@ -51,8 +56,8 @@ def serve_retraining(
 ) -> None:
     """Run the flow `retrain` whenever the schedule says, until Ctrl-C.
 
-    Without a configured server one of our own is started.  The schedule stays active when this ends: what is
-    missed meanwhile is made up for once, by the first run afterwards.
+    Without a configured server one of our own is started.  The schedule stays active when this ends: the runs
+    missed meanwhile are coalesced into the first one afterwards.
     """
     schedule = schedule_of(every, timezone)
     config = _absolute(config)
@@ -83,7 +88,7 @@ def _serve(
     """Serve on a server; one of our own keeps its password in the file `password_in`."""
     name = deployment_name(config)
     runner = Runner(name=name, limit=1, pause_on_shutdown=False)
-    crash_silent_runs()
+    ensure_heartbeat_automation()
     planned = retrain.to_deployment(
         name,
         schedule=schedule,
@@ -104,13 +109,32 @@ def _serve(
     asyncio.run(runner.start())
 
 
+def schedule_of(every: str, timezone: str = "UTC") -> Schedule:
+    """Return the schedule of "0 2 * * *", "60s", "15m", "6h" or "1d"; `ConfigError` for anything else."""
+    text = every.strip()
+    interval = interval_of(text)
+    if interval is not None:
+        if interval.total_seconds() < LEAST_SECONDS:
+            raise ConfigError(f"--every {every} is too often: give {LEAST_SECONDS}s or more")
+        return Interval(interval, anchor_date=ANCHOR)
+    try:
+        # `Cron` itself takes any text.
+        CronSchedule(cron=text, timezone=timezone)
+        return Cron(text, timezone=timezone)
+    except (ValidationError, ValueError) as error:
+        raise ConfigError(
+            f'--every {every!r} with --timezone {timezone} is not a schedule: write cron such as "0 2 * * *",'
+            " or a time such as 60s, 15m or 6h"
+        ) from error
+
+
 def deployment_name(config: RetrainConfig) -> str:
-    """Name of the deployment of a store: one store, one schedule."""
+    """Return the name of the deployment of a store: one store, one schedule."""
     return config.store.rstrip("/").rpartition("/")[2] or "store"
 
 
 def crash_killed_runs(deployment: UUID, store_url: str) -> int:
-    """Mark runs of a deployment as crashed of which no process is left, and give their number."""
+    """Mark the runs of a deployment whose process is gone as crashed, and return how many there were."""
     try:
         with held_lease(open_store(store_url, create=True), LEASE, "topline serve"):
             return _crash(deployment)

@@ -14,7 +14,7 @@ from topline.pipeline.training.session import TrainResult
 
 
 def extraction_summary(result: ExtractResult) -> str:
-    """Tell the dataset and what became of the images."""
+    """Return the dataset and the outcome of its images."""
     facts = {
         "dataset": f"{result.dataset} in {result.store}",
         "rows, features, classes": f"{result.n:,} x {result.d:,}, {result.m:,}",
@@ -24,12 +24,12 @@ def extraction_summary(result: ExtractResult) -> str:
 
 
 def training_summary(result: TrainResult) -> str:
-    """Tell the model and how good the solution is."""
+    """Return the model and how good the solution is."""
     return _table("Model", _training_facts(result))
 
 
 def evaluation_summary(result: Evaluation | MultilabelEvaluation) -> str:
-    """Tell the accuracies, or the metrics of several labels."""
+    """Return the accuracies, or the metrics of several labels."""
     if isinstance(result, MultilabelEvaluation):
         facts = {**result.ranking(), "threshold": result.threshold.text()}
         facts |= {name: value for name, value, *_ in result.table()}
@@ -38,7 +38,7 @@ def evaluation_summary(result: Evaluation | MultilabelEvaluation) -> str:
 
 
 def sweep_summary(result: SweepResult) -> str:
-    """Tell the best cell, the simplest that is as good, and what finding them took."""
+    """Return the best cell, the simplest that is as good, and what finding them took."""
     best, simplest = result.best, result.simplest
     facts = {
         "best": f"{best.variant.name}, C = {best.C:g}: top-{result.topk} {best.mean:.2%}",
@@ -52,7 +52,7 @@ def sweep_summary(result: SweepResult) -> str:
 
 
 def job_summary(result: JobResult) -> str:
-    """Tell the model, its certificate and its accuracies."""
+    """Return the model, its certificate and its accuracies."""
     facts = {"images": result.images, **_training_facts(result.train)}
     if isinstance(result.evaluation, MultilabelEvaluation):
         facts |= result.evaluation.ranking()
@@ -62,7 +62,7 @@ def job_summary(result: JobResult) -> str:
 
 
 def retraining_summary(result: RetrainResult) -> str:
-    """Tell what was new, what came of it, and why."""
+    """Return what was new, what came of it, and why."""
     facts = {
         "outcome": result.outcome,
         "because": "; ".join(result.reasons),

@@ -7,18 +7,42 @@ memory: nothing is pickled, and nothing is taken from a cache that the store's o
 
 from __future__ import annotations
 
+from typing import Any
+
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
 
-from topline.flows.retrying import retry_if_transient
+from topline.pipeline.errors import ClusterError
 from topline.pipeline.evaluation.accuracy import evaluate_model as evaluate
 from topline.pipeline.ingest.extraction import extract
 from topline.pipeline.jobs.retraining import retrain
 from topline.pipeline.jobs.run import run
 from topline.pipeline.sweep.search import sweep
 from topline.pipeline.training.session import train
+from topline.storage.errors import AccessError
 
 RETRY_DELAYS = [10.0, 60.0]
+
+# A store or a cluster that does not answer may answer in a minute.  Bad images, labels, options or bytes
+# stay bad, and an interrupted run has to be resumed by the command that its message names.
+TRANSIENT = (ClusterError, AccessError, ConnectionError, TimeoutError)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether the same call may succeed later; a refused permission is final."""
+    refused = isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError)
+    return isinstance(error, TRANSIENT) and not refused
+
+
+def retry_if_transient(_task: object, _run: TaskRun, state: State[Any]) -> bool:
+    """Return whether Prefect is to try a failed task again, judged by the error that it raised."""
+    try:
+        state.result()
+    except Exception as error:  # noqa: BLE001  whatever the function raised is judged here
+        return is_transient(error)
+    return False
+
 
 plain = task(cache_policy=NO_CACHE, persist_result=False, tags={"topline"})
 

@@ -28,7 +28,7 @@ DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((ROOT / "deploy" / "prefect.y
 
 
 def flow_of(deployment: dict[str, Any]) -> Flow[..., Any]:
-    return load_flow_from_entrypoint(str(ROOT / deployment["entrypoint"]), use_placeholder_flow=False)
+    return load_flow_from_entrypoint(deployment["entrypoint"], use_placeholder_flow=False)
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda deployment: deployment["name"])
@@ -69,14 +69,14 @@ def test_a_second_run_of_what_writes_is_cancelled() -> None:
 
 def test_a_run_that_is_killed_beats_often_enough_to_be_found_out_in_two_minutes() -> None:
     automations = yaml.safe_load((ROOT / "deploy" / "automations.yaml").read_text())["automations"]
-    zombies, failures = (AutomationCore.model_validate(found) for found in automations)
-    assert zombies.name == NAME
-    assert isinstance(zombies.trigger, EventTrigger)
-    assert zombies.trigger.posture is Posture.Proactive
+    crashed, failures = (AutomationCore.model_validate(found) for found in automations)
+    assert crashed.name == NAME
+    assert isinstance(crashed.trigger, EventTrigger)
+    assert crashed.trigger.posture is Posture.Proactive
     beats = {int(deployment["work_pool"]["job_variables"]["env"][BEAT]) for deployment in DEPLOYMENTS}
     assert beats == {int(environment.ALWAYS[BEAT])} == {30}
-    assert max(beats) * 2 < zombies.trigger.within.total_seconds() < 120 - max(beats)
-    assert [action.type for action in zombies.actions] == ["change-flow-run-state"]
+    assert max(beats) * 2 < crashed.trigger.within.total_seconds() < 120 - max(beats)
+    assert [action.type for action in crashed.actions] == ["change-flow-run-state"]
     assert [action.type for action in failures.actions] == ["pause-deployment"]
     for deployment in DEPLOYMENTS:
         assert "topline" in deployment["tags"], "the automations look for the tag"

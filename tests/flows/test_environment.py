@@ -54,7 +54,7 @@ def test_a_home_that_cannot_be_written_is_one_sentence_before_anything_starts(tm
 
 def test_the_package_prepares_the_environment_before_prefect_is_there() -> None:
     script = (
-        "import sys; from topline.flows import publisher, environment, runners; "
+        "import sys; from topline.flows import environment, latest_values, runners; "
         "assert 'prefect' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -139,7 +139,7 @@ def test_the_whole_job_and_its_steps_run_as_flows(images: Path, tmp_path: Path) 
 
 def test_the_progress_artifact_moves_while_the_flow_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifacts, "POST_SECONDS", 0.05)
-    monkeypatch.setattr(reporting, "PIN_SECONDS", 0.0)
+    monkeypatch.setattr(reporting, "PUBLISH_SECONDS", 0.0)
     seen: list[Any] = []
 
     @flow(name="moving", persist_result=False)

@@ -1,4 +1,4 @@
-"""The board never makes the job wait, and its last state arrives whenever there is somebody to take it."""
+"""The values never makes the job wait, and its last state arrives whenever there is somebody to take it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from topline.flows.publisher import Board, Entry, Forwarder
+from topline.flows.latest_values import Entry, Forwarder, LatestValues
 
 
 class Recorder:
@@ -46,43 +46,43 @@ def wait_for(condition: object, seconds: float = 5.0) -> None:
         time.sleep(0.005)
 
 
-def test_only_entries_with_news_are_given_and_each_key_holds_its_latest() -> None:
-    board = Board()
-    board.pin("a", percent(1))
-    board.pin("b", percent(2))
-    seen = {key: version for key, (version, _) in board.news({}).items()}
-    assert board.news(seen) == {}
+def test_only_entries_with_newer_are_given_and_each_key_holds_its_latest() -> None:
+    values = LatestValues()
+    values.publish("a", percent(1))
+    values.publish("b", percent(2))
+    seen = {key: version for key, (version, _) in values.newer_than({}).items()}
+    assert values.newer_than(seen) == {}
     for value in range(1000):
-        board.pin("a", percent(value))
-    news = board.news(seen)
-    assert list(news) == ["a"]
-    assert news["a"][1].data == 999
+        values.publish("a", percent(value))
+    newer = values.newer_than(seen)
+    assert list(newer) == ["a"]
+    assert newer["a"][1].data == 999
 
 
 def test_a_moving_entry_is_delivered_more_than_once_and_in_order() -> None:
-    board, receiver = Board(), Recorder()
-    forwarder = Forwarder(board, receiver, interval=0.01)
+    values, receiver = LatestValues(), Recorder()
+    forwarder = Forwarder(values, receiver, interval=0.01)
     forwarder.start()
     for value in (10, 20, 30):
-        board.pin("share", percent(value))
+        values.publish("share", percent(value))
         wait_for(lambda value=value: receiver.got and receiver.got[-1] == ("share", value))
     assert forwarder.close(5.0)
     assert [value for _, value in receiver.got] == [10, 20, 30]
     assert receiver.closed
 
 
-def test_pinning_does_not_wait_for_a_receiver_that_hangs_and_closing_gives_up_at_the_deadline(
+def test_publishing_does_not_wait_for_a_receiver_that_hangs_and_closing_gives_up_at_the_deadline(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    board, receiver = Board(), Recorder()
+    values, receiver = LatestValues(), Recorder()
     receiver.gate.clear()
-    forwarder = Forwarder(board, receiver, interval=0.01)
+    forwarder = Forwarder(values, receiver, interval=0.01)
     forwarder.start()
-    board.pin("share", percent(0))
+    values.publish("share", percent(0))
     wait_for(lambda: receiver.attempts == 1)
     begun = time.perf_counter()
     for value in range(10_000):
-        board.pin("share", percent(value))
+        values.publish("share", percent(value))
     # 10,000 updates take some 10 ms; a single wait for the receiver would take for ever.
     assert time.perf_counter() - begun < 2.0
     begun = time.perf_counter()
@@ -93,24 +93,24 @@ def test_pinning_does_not_wait_for_a_receiver_that_hangs_and_closing_gives_up_at
 
 
 def test_a_server_that_was_down_gets_the_last_state_when_it_is_back() -> None:
-    board, receiver = Board(), Recorder()
+    values, receiver = LatestValues(), Recorder()
     receiver.down = True
-    forwarder = Forwarder(board, receiver, interval=0.01, longest_pause=0.05)
+    forwarder = Forwarder(values, receiver, interval=0.01, longest_pause=0.05)
     forwarder.start()
-    board.pin("share", percent(10))
+    values.publish("share", percent(10))
     wait_for(lambda: receiver.attempts >= 3)
-    board.pin("share", percent(100))
+    values.publish("share", percent(100))
     receiver.down = False
     assert forwarder.close(5.0)
     assert receiver.got == [("share", 100)]
 
 
 def test_closing_tries_a_failing_receiver_again_until_the_deadline() -> None:
-    board, receiver = Board(), Recorder()
+    values, receiver = LatestValues(), Recorder()
     receiver.down = True
-    forwarder = Forwarder(board, receiver, interval=0.01)
+    forwarder = Forwarder(values, receiver, interval=0.01)
     forwarder.start()
-    board.pin("share", percent(10))
+    values.publish("share", percent(10))
     assert not forwarder.close(0.3)
     assert receiver.attempts > 2
     assert receiver.got == []

@@ -1,4 +1,4 @@
-"""Shares, tables and summaries, as they are pinned to the board."""
+"""Shares, tables and summaries, as they are published."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from topline.flows import reporting
 from topline.flows.artifacts import DASHBOARD_URL, artifact_data, dashboard_entry
-from topline.flows.publisher import Board, Entry
+from topline.flows.latest_values import Entry, LatestValues
 from topline.flows.reporting import FlowProgress, artifact_key, report_link
 from topline.pipeline.telemetry.forecast import TimeLeft
 
@@ -34,11 +34,11 @@ class Noted:
 
 @pytest.fixture(autouse=True)
 def _pin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "PIN_SECONDS", 0.0)
+    monkeypatch.setattr(reporting, "PUBLISH_SECONDS", 0.0)
 
 
-def pinned(board: Board, key: str) -> Any:
-    return board.news({})[key][1].data
+def published(values: LatestValues, key: str) -> Any:
+    return values.newer_than({})[key][1].data
 
 
 def record(number: int, gap: float) -> dict[str, Any]:
@@ -53,83 +53,83 @@ def record(number: int, gap: float) -> dict[str, Any]:
 
 
 def test_a_stage_moves_by_its_units() -> None:
-    board = Board()
-    progress = FlowProgress(board)
+    values = LatestValues()
+    progress = FlowProgress(values)
     progress.begin("extract", 200, "images")
-    assert pinned(board, "extract-progress") == 0.0
+    assert published(values, "extract-progress") == 0.0
     progress.advance(50)
     progress.advance(50)
-    assert pinned(board, "extract-progress") == 50.0
+    assert published(values, "extract-progress") == 50.0
 
 
 def test_training_moves_by_factors_of_the_gap_and_never_back() -> None:
-    board = Board()
-    progress = FlowProgress(board, tol=1e-3)
+    values = LatestValues()
+    progress = FlowProgress(values, tol=1e-3)
     progress.begin("train", 1000, "passes")
     shares = []
     for number, gap in enumerate([1.0, 0.1, 0.2, 0.01, math.nan, 5e-4]):
         progress.advance(1)
         progress.note(record(number, gap))
-        shares.append(pinned(board, "train-progress"))
+        shares.append(published(values, "train-progress"))
     assert shares == pytest.approx([0.0, 100 / 3, 100 / 3, 200 / 3, 200 / 3, 100.0])
 
 
 def test_the_time_left_is_shown_until_training_ends() -> None:
-    board = Board()
-    progress = FlowProgress(board, tol=1e-3)
+    values = LatestValues()
+    progress = FlowProgress(values, tol=1e-3)
     progress.begin("train", 1000, "passes")
     progress.note({**record(0, 0.5), "left": TimeLeft(600.0, 590.0, 610.0)})
-    assert board.news({})["train-progress"][1].description.endswith(", about 10 min left")
+    assert values.newer_than({})["train-progress"][1].description.endswith(", about 10 min left")
     progress.begin("certify", 10, "rows")
-    assert board.news({})["train-progress"][1].description.endswith(" scale")
+    assert values.newer_than({})["train-progress"][1].description.endswith(" scale")
 
 
 def test_without_a_gap_training_moves_by_the_gradient() -> None:
-    board = Board()
-    progress = FlowProgress(board, tol=1e-4)
+    values = LatestValues()
+    progress = FlowProgress(values, tol=1e-4)
     progress.begin("train", 100, "passes")
     for number, size in enumerate((1.0, 1e-2, 1e-4)):
         progress.note({**record(number, math.nan), "stationarity": size})
-        assert pinned(board, "train-progress") == pytest.approx(50.0 * number)
+        assert published(values, "train-progress") == pytest.approx(50.0 * number)
 
 
 def test_a_first_gap_below_the_tolerance_is_the_whole_way() -> None:
-    board = Board()
-    progress = FlowProgress(board, tol=0.5)
+    values = LatestValues()
+    progress = FlowProgress(values, tol=0.5)
     progress.begin("train", 10, "passes")
     progress.note(record(0, 0.5))
-    assert pinned(board, "train-progress") == 100.0
+    assert published(values, "train-progress") == 100.0
 
 
 def test_the_table_holds_the_last_rounds() -> None:
-    board = Board()
-    progress = FlowProgress(board, tol=1e-3)
+    values = LatestValues()
+    progress = FlowProgress(values, tol=1e-3)
     progress.begin("train", 1000, "passes")
     for number in range(50):
         progress.note(record(number, 1.0 / (1 + number)))
     progress.begin("certify", 10, "rows")
-    rows = pinned(board, "gaps")
+    rows = published(values, "gaps")
     assert [row["round"] for row in rows] == list(range(50 - reporting.GAPS_SHOWN, 50))
     assert set(rows[0]) == set(reporting.GAP_COLUMNS)
 
 
-def test_nothing_is_pinned_more_often_than_a_reader_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "PIN_SECONDS", 3600.0)
-    board = Board()
-    progress = FlowProgress(board, tol=1e-3)
+def test_nothing_is_published_more_often_than_a_reader_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "PUBLISH_SECONDS", 3600.0)
+    values = LatestValues()
+    progress = FlowProgress(values, tol=1e-3)
     progress.begin("train", 1000, "passes")
-    versions = board.news({})["train-progress"][0]
+    versions = values.newer_than({})["train-progress"][0]
     for number in range(1000):
         progress.advance(1)
         progress.note(record(number, 0.5))
-    assert board.news({})["train-progress"][0] == versions
+    assert values.newer_than({})["train-progress"][0] == versions
     progress.end()
-    assert pinned(board, "gaps")[-1]["round"] == 999
+    assert published(values, "gaps")[-1]["round"] == 999
 
 
 def test_everything_is_passed_on_to_the_caller_s_display() -> None:
     noted = Noted()
-    progress = FlowProgress(Board(), also=noted)
+    progress = FlowProgress(LatestValues(), also=noted)
     progress.begin("extract", 3, "images")
     progress.advance(2)
     progress.note({"file": "a.png"})

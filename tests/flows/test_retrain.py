@@ -16,11 +16,10 @@ from prefect.states import Scheduled
 
 from tests.pipeline.fresh_photos import photographs
 from topline.flows import serving
-from topline.flows.heartbeat_automation import SILENCE, crash_silent_runs
+from topline.flows.heartbeat_automation import HEARTBEAT_TIMEOUT, ensure_heartbeat_automation
 from topline.flows.local_server import LocalServer
-from topline.flows.missed_runs import stand_in_for_missed_runs
-from topline.flows.retrain import retrain
-from topline.flows.schedules import schedule_of
+from topline.flows.retrain import coalesce_missed_runs, retrain
+from topline.flows.serving import schedule_of
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.jobs.retraining import LEASE
 from topline.pipeline.options.config import (
@@ -54,7 +53,7 @@ def test_anything_else_is_cron_or_refused() -> None:
         ("0 2 * * *", "Mars/Base"),
         ("61 * * * *", "UTC"),
     ):
-        with pytest.raises(ConfigError, match="is no schedule: write cron such as"):
+        with pytest.raises(ConfigError, match="is not a schedule: write cron such as"):
             schedule_of(every, timezone)
     with pytest.raises(ConfigError, match="is too often: give 10s or more"):
         schedule_of("1s")
@@ -102,7 +101,7 @@ def test_who_serves_a_store_leaves_word_of_the_schedule(
 
 @flow(name="nightly")
 def nightly() -> int:
-    return len(stand_in_for_missed_runs())
+    return len(coalesce_missed_runs())
 
 
 @pytest.mark.prefect
@@ -151,10 +150,10 @@ def read_by(store: Path) -> str:
 
 @pytest.mark.prefect
 def test_the_automation_for_killed_runs_is_there_once(prefect_server: str) -> None:
-    first, second = crash_silent_runs(), crash_silent_runs()
+    first, second = ensure_heartbeat_automation(), ensure_heartbeat_automation()
     assert first == second
     with get_client(sync_client=True) as client:
         found = client.read_automation(first)
     assert found is not None
     assert found.enabled
-    assert found.trigger.within == SILENCE < timedelta(minutes=2)  # type: ignore[union-attr]
+    assert found.trigger.within == HEARTBEAT_TIMEOUT < timedelta(minutes=2)  # type: ignore[union-attr]

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from topline.flows.retrying import is_transient
+from topline.flows.tasks import is_transient
 from topline.pipeline.errors import (
     ClusterError,
     ConfigError,
