@@ -1,4 +1,4 @@
-"""Errors of the pipeline; each message is one sentence that names the file, the value and the mend."""
+"""Errors of the pipeline; each message is one sentence that names the file, the value and what to do."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Pass: TypeAlias = Callable[[], Iterator[tuple[Any, NDArray[Any], Any]]]
 
 # Arrays of a stored model: the points (T, d, m) at which training found its vertices, and their shares (T,).
 CUT_POINTS, CUT_SHARES = "cut_points", "cut_shares"
-# What a certificate rests on where they are stored.
+# The basis of a certificate where they are stored.
 CUTS = "W and its cuts"
 # Where they are not known: the W of the dual point (d, m), if it is not the model's.
 DUAL_W = "dual_W"
@@ -64,8 +64,8 @@ class TopSums:
     penalty: float = 0.0
 
 
-def rests_without_b(stored: StoredModel) -> str:
-    """Say what a dual point is made of that b does not stand for."""
+def basis_without_b(stored: StoredModel) -> str:
+    """Return what a dual point is made of that b does not stand for."""
     if stored.model.has_duals:
         return "A"
     return CUTS if CUT_POINTS in stored.model.arrays else "W"

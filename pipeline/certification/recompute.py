@@ -28,8 +28,8 @@ from topline.pipeline.certification.average_top_k import (
     CUTS,
     DUAL_W,
     SmoothedLoss,
+    basis_without_b,
     passes,
-    rests_without_b,
     stored_cuts,
     top_sums,
 )
@@ -48,14 +48,14 @@ TILE_ROWS = 4096
 # Products were float32 while training ran, so W(A) and P may differ from what was recorded in the 7th digit.
 AGREEMENT = 1e-6
 # Fields whose stored name is another.
-_STORED = {"smoothed_gap": "lifted_gap"}
+_STORED = {"smoothed_gap": "lifted_gap", "basis": "basis"}
 
 
 @dataclass(frozen=True)
 class Certificate:
     """P, D and their gap for a stored model, and what they were computed from.
 
-    `rests_on` is "A" (the dual variables were stored: every row was checked and W(A) recomputed),
+    `basis` is "A" (the dual variables were stored: every row was checked and W(A) recomputed),
     "W and b", "W, b and aa" where smoothing > 0, "W" (A is the gradient at W), or for the average top-k risk
     "W and its cuts" (A and p are made again where training found them) or, where these were too many to
     keep, "W, W(A) and b".  `gap_kind` is "true"; `smoothed_gap` is the smoothed upper bound that training
@@ -74,7 +74,7 @@ class Certificate:
     relative_gap: float
     gap_kind: str
     smoothed_gap: float | None
-    rests_on: str
+    basis: str
     n: int
     recorded_primal: float
     recorded_dual: float
@@ -182,12 +182,12 @@ def _conclude(
     if sums.product is None:
         conjugate_mean, mean_sq_dual = (float(stored.model.array("dual_sums")[i]) for i in (0, 1))
         linear, penalty = conjugate_mean, 0.5 * gamma * mean_sq_dual
-        W_dual, rests_on = W, "W, b and aa" if gamma > 0 else "W and b"
+        W_dual, basis = W, "W, b and aa" if gamma > 0 else "W and b"
         if DUAL_W in stored.model.arrays:
-            W_dual, rests_on = np.asarray(stored.model.array(DUAL_W)), "W, W(A) and b"
+            W_dual, basis = np.asarray(stored.model.array(DUAL_W)), "W, W(A) and b"
     else:
         linear, penalty = sums.conjugate / n, sums.penalty / n
-        W_dual, rests_on = sums.product / (lam * n), rests_without_b(stored)
+        W_dual, basis = sums.product / (lam * n), basis_without_b(stored)
     square, dual_square = float(np.vdot(W, W)), float(np.vdot(W_dual, W_dual))
     if record.kernel is not None:
         # W holds the coefficients C and W_dual is K C: both squares are tr(C^T K C).
@@ -216,13 +216,13 @@ def _conclude(
         relative_gap=relative,
         gap_kind="true",
         smoothed_gap=smoothed_gap,
-        rests_on=rests_on,
+        basis=basis,
         n=n,
         recorded_primal=recorded["primal"],
         recorded_dual=recorded["dual"],
         agrees=agrees,
-        w_difference=_distance(W, W_dual) if rests_on in {"A", CUTS} and record.kernel is None else None,
-        infeasibility=sums.largest_infeasibility if rests_on in {"A", CUTS} else None,
+        w_difference=_distance(W, W_dual) if basis in {"A", CUTS} and record.kernel is None else None,
+        infeasibility=sums.largest_infeasibility if basis in {"A", CUTS} else None,
         valid=valid,
         tol=tol,
         certified=valid and relative <= tol,

@@ -20,9 +20,9 @@ def certs(
     days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Days until they expire")] = 365,
 ) -> Outcome:
     """Make the certificates and keys for a Dask cluster over TLS, and Dask's configuration of them."""
-    from topline.pipeline.cluster.tls import make_certificates
+    from topline.pipeline.cluster.tls import make_tls_files
 
-    made = make_certificates(out, host or [], days)
+    made = make_tls_files(out, host or [], days)
     until = made.expires.date().isoformat()
     payload = {"config": str(made.config), "hosts": list(made.hosts), "expires": made.expires.isoformat()}
     shown = {"certificates": f"{made.folder}, until {until}", "hosts": ", ".join(made.hosts)}

@@ -88,7 +88,7 @@ def certificate_text(certificate: Certificate) -> str:
     """Give the verdict of a certificate in a line."""
     verdict = "certified" if certificate.certified else "NOT certified"
     return (
-        f"{verdict}: relative gap {certificate.relative_gap:.2e} recomputed from {certificate.rests_on},"
+        f"{verdict}: relative gap {certificate.relative_gap:.2e} recomputed from {certificate.basis},"
         f" tolerance {certificate.tol:g}"
     )
 

@@ -1,4 +1,4 @@
-"""How consecutive blocks are dealt to workers, and when another deal is worth moving blocks for."""
+"""Assignment of consecutive blocks to workers, and when another one is worth moving blocks for."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import TypeAlias
 from topline.pipeline.cluster.messages import Span
 
 #: Consecutive blocks of each worker, in the order of the blocks.
-Deal: TypeAlias = dict[str, tuple[Span, ...]]
+Assignment: TypeAlias = dict[str, tuple[Span, ...]]
 
 #: A cut may be so large a part of a share away from where it ought to be, if fewer sums come back for it.
 _SLACK = 1 / 16
-#: Another deal must promise rounds so many times as fast: one that takes in a newcomer, and any other.
+#: Another assignment must promise rounds so many times as fast: one that takes in a newcomer, and any other.
 _GAIN_OF_NEWCOMERS, _GAIN = 1.05, 1.25
 
 
-def deal(spans: Sequence[Span], shares: Mapping[str, float]) -> Deal:
-    """Deal consecutive blocks to workers, each about its share of the rows; one without a block is left out.
+def assign(spans: Sequence[Span], shares: Mapping[str, float]) -> Assignment:
+    """Return consecutive blocks for each worker, about its share of the rows; none for one without a block.
 
     A worker's sums merge along the tree over all blocks as far as they reach.  Where there is a choice, a cut
     is therefore at a block whose number many powers of two divide: the fewest sums are then left to be sent.
     """
     total, n = sum(shares.values()), spans[-1].stop
-    owned: Deal = {}
+    owned: Assignment = {}
     first, reached = 0, 0.0
     for number, (worker, share) in enumerate(shares.items(), start=1):
         reached += share
@@ -42,7 +42,7 @@ def _cut(spans: Sequence[Span], wanted: float, slack: float) -> int:
     return max(near, key=lambda index: (index & -index, -away[index]))
 
 
-def line_up(owned: Deal, found: Sequence[str]) -> list[str]:
+def in_block_order(owned: Assignment, found: Sequence[str]) -> list[str]:
     """Give the workers that were found in the order of their blocks.
 
     Newcomers take the places of those that are gone; others stand in the middle, where the fewest blocks
@@ -59,26 +59,31 @@ def line_up(owned: Deal, found: Sequence[str]) -> list[str]:
     return [*line[:middle], *newcomers, *line[middle:]]
 
 
-def deal_after_loss(spans: Sequence[Span], owned: Deal, shares: Mapping[str, float]) -> Deal:
-    """Deal to the workers of `shares`: where everyone who is gone was replaced, nobody else's blocks move."""
+def reassign_after_loss(spans: Sequence[Span], owned: Assignment, shares: Mapping[str, float]) -> Assignment:
+    """Return an assignment to the workers of `shares`.
+
+    Where everyone who is gone was replaced, nobody else's blocks move.
+    """
     newcomers = [worker for worker in shares if worker not in owned]
     gone = [worker for worker in owned if worker not in shares]
     if owned and len(newcomers) >= len(gone):
         heirs = dict(zip(gone, newcomers, strict=False))
         return {heirs.get(worker, worker): blocks for worker, blocks in owned.items()}
-    return deal(spans, {worker: shares[worker] for worker in line_up(owned, list(shares))})
+    return assign(spans, {worker: shares[worker] for worker in in_block_order(owned, list(shares))})
 
 
-def better_deal(spans: Sequence[Span], owned: Deal, shares: Mapping[str, float]) -> Deal | None:
-    """Give a deal that makes rounds so much shorter that it is worth moving blocks; None where there is none.
+def better_assignment(
+    spans: Sequence[Span], owned: Assignment, shares: Mapping[str, float]
+) -> Assignment | None:
+    """Return an assignment that makes rounds so much shorter that blocks are worth moving; None without one.
 
     `shares` are the rows a second of the workers that are there, which must hold all that own blocks.
     """
-    other = deal(spans, {worker: shares[worker] for worker in line_up(owned, list(shares))})
+    other = assign(spans, {worker: shares[worker] for worker in in_block_order(owned, list(shares))})
     gain = _GAIN if set(other) <= set(owned) else _GAIN_OF_NEWCOMERS
     return other if _round(owned, shares) > gain * _round(other, shares) else None
 
 
-def _round(owned: Deal, shares: Mapping[str, float]) -> float:
+def _round(owned: Assignment, shares: Mapping[str, float]) -> float:
     """Give how long the slowest worker takes for its rows."""
     return max((blocks[-1].stop - blocks[0].start) / shares[worker] for worker, blocks in owned.items())

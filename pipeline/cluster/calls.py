@@ -19,7 +19,7 @@ from distributed.scheduler import KilledWorker
 
 from topline.pipeline.cluster.liveness import KEY_PREFIX
 from topline.pipeline.cluster.messages import ShippedRows
-from topline.pipeline.cluster.watchdog import StuckTasks
+from topline.pipeline.cluster.watchdog import Watchdog
 from topline.pipeline.cluster.worker_watch import POLL_SECONDS, WorkerWatch
 from topline.solvers.errors import StateLostError
 
@@ -79,12 +79,12 @@ _Tasks: TypeAlias = list[_Begun]
 class WorkerCalls:
     """Runs calls on the workers of `client` and never waits for one that will not answer.
 
-    A worker may send no heartbeat, or a call show no sign of life, for `silence` seconds.
+    A worker may send no heartbeat, or a call show no sign of life, for `heartbeat_timeout` seconds.
     """
 
-    def __init__(self, client: Client, *, silence: float) -> None:
+    def __init__(self, client: Client, *, heartbeat_timeout: float) -> None:
         self._client = client
-        self._watch = WorkerWatch(client, silence)
+        self._watch = WorkerWatch(client, heartbeat_timeout)
         self.begin_count()
 
     def begin_count(self) -> None:
@@ -182,14 +182,14 @@ class WorkerCalls:
                 workers=[worker],
                 hash=False,
                 direct=self._client.direct_to_workers,
-                timeout=self._watch.silence,
+                timeout=self._watch.heartbeat_timeout,
             )
         except (OSError, TimeoutError, KeyError, ValueError) as error:
             raise WorkersLost([worker], f"did not take what it was sent ({error})") from error
 
     def _wait(self, tasks: _Tasks, deadline: float) -> None:
         """Return when all are done; raise as soon as one never will be."""
-        stuck = StuckTasks(self._client, self._watch.silence)
+        watchdog = Watchdog(self._client, self._watch.heartbeat_timeout)
         while tasks:
             try:
                 with self._client.as_current():
@@ -200,7 +200,7 @@ class WorkerCalls:
                     return
                 waiting = [task for task in tasks if not task.future.done() and task.can_begin]
                 pending = {str(task.future.key): task.worker for task in waiting}
-                if reasons := stuck.find(pending, self._watch.alive):
+                if reasons := watchdog.find(pending, self._watch.alive):
                     self._watch.give_up(reasons)
                     raise WorkersLost([*reasons], "; ".join(sorted(set(reasons.values())))) from None
                 if time.monotonic() > deadline:
@@ -215,7 +215,7 @@ class WorkerCalls:
         if gone := [worker for worker in _workers(tasks) if worker not in alive]:
             raise WorkersLost(gone, "is gone")
         if silent := self._watch.silent(_workers(tasks)):
-            raise WorkersLost(silent, f"has been silent for {self._watch.silence:g} s")
+            raise WorkersLost(silent, f"has been silent for {self._watch.heartbeat_timeout:g} s")
 
     def _answers(self, tasks: _Tasks, wanted: Sequence[int], deadline: float) -> list[Any]:
         """Fetch answers at once; a fetch takes what time the connection needs and begins only once."""
@@ -248,7 +248,7 @@ class WorkerCalls:
         """Raise what a call raised; what a worker says of its own state is a loss."""
         for task in tasks:
             if task.future.status == "error":
-                error = task.future.exception(timeout=self._watch.silence)
+                error = task.future.exception(timeout=self._watch.heartbeat_timeout)
                 if isinstance(error, StateLostError | KilledWorker):
                     raise WorkersLost([task.worker], f"lost its blocks ({error})") from error
                 raise error

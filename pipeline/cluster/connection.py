@@ -200,13 +200,13 @@ def _running_cluster(address: str, wait: float) -> Iterator[Client]:
 
 def _refusal(address: str, wait: float, error: Exception) -> str:
     """Say why Dask's client did not reach the scheduler, and what to do."""
-    mend = "DASK_CONFIG has to name the dask.yaml that `topline certs` made for this cluster"
+    fix = "DASK_CONFIG has to name the dask.yaml that `topline certs` made for this cluster"
     if isinstance(error, TypeError):
-        return f"the scheduler at {address} asks for a certificate and Dask has none here: {mend}"
+        return f"the scheduler at {address} asks for a certificate and Dask has none here: {fix}"
     if isinstance(error, FatalCommClosedError):
-        return f"the scheduler at {address} has a certificate of another CA: {mend}"
+        return f"the scheduler at {address} has a certificate of another CA: {fix}"
     if isinstance(error, (FileNotFoundError, PermissionError, ssl.SSLError)):
-        return f"a certificate of Dask's configuration cannot be used ({error}): {mend}"
+        return f"a certificate of Dask's configuration cannot be used ({error}): {fix}"
     if isinstance(error, RuntimeError):
         return (
             f"Dask's configuration asks for encryption: use tls:// instead of {address}, or unset DASK_CONFIG"

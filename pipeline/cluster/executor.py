@@ -23,7 +23,7 @@ import numpy as np
 from distributed import Client
 
 from topline.pipeline.cluster import worker_blocks, worker_checkpoints
-from topline.pipeline.cluster.assignment import Deal
+from topline.pipeline.cluster.assignment import Assignment
 from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
 from topline.pipeline.cluster.lease_renewal import LeaseRenewal
 from topline.pipeline.cluster.messages import Span, Sums
@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 
 RELEASE_SECONDS = 5.0
 LEASE_SECONDS = 900.0
-# Between two looks at who is there, for blocks that could be moved.
-LOOK_SECONDS = 5.0
+# Between two polls of the workers, for blocks that could be moved.
+POLL_SECONDS = 5.0
 
 
 class DaskExecutor:
@@ -56,10 +56,10 @@ class DaskExecutor:
 
     `bounds` or `blocks` cut the rows as in `SerialExecutor`; without `bounds`, `TrainingRows` say where.
     `cache_bytes` of features stay in memory, over all workers; the rest is read again in each pass.
-    `worker_wait` is how long to wait while no worker is there at all, `silence` how long a worker may send no
-    heartbeat, or its call show no sign of life, both in seconds.  `dual_bytes` is the memory for dual
-    variables over all workers, None for as much as they take.  `look` is the time between two looks at
-    whether blocks should be elsewhere.
+    `worker_wait` is how long to wait while no worker is there at all, `heartbeat_timeout` how long a worker
+    may send no heartbeat, or its call do nothing, and `poll_interval` the time between two polls of the
+    workers, to see whether blocks should move; all in seconds.  `dual_bytes` is the memory for dual variables
+    over all workers, None for as much as they take.
     """
 
     in_process = False
@@ -72,23 +72,23 @@ class DaskExecutor:
         bounds: Sequence[int] | None = None,
         cache_bytes: int = 1 << 30,
         worker_wait: float = 60.0,
-        silence: float = 60.0,
+        heartbeat_timeout: float = 60.0,
         lease: float = LEASE_SECONDS,
         dual_bytes: int | None = None,
-        look: float = LOOK_SECONDS,
+        poll_interval: float = POLL_SECONDS,
     ) -> None:
-        self._calls = WorkerCalls(client, silence=silence)
+        self._calls = WorkerCalls(client, heartbeat_timeout=heartbeat_timeout)
         self._asked_blocks = blocks
         self._asked_bounds = bounds
         self._cache_bytes = cache_bytes
         self._worker_wait = worker_wait
         self._lease = lease
         self.dual_bytes = dual_bytes
-        self._look = look
+        self._poll_interval = poll_interval
         self._bound: Bound | None = None
-        self._placer: BlockScheduler | None = None
+        self._scheduler: BlockScheduler | None = None
         self._renewal: LeaseRenewal | None = None
-        self._keeper: CheckpointSource | None = None
+        self._checkpoint_source: CheckpointSource | None = None
 
     @property
     def workers(self) -> int:
@@ -103,16 +103,16 @@ class DaskExecutor:
     @property
     def epoch(self) -> int:
         """How often blocks were placed; more than 1 after a loss or a move."""
-        return 0 if self._placer is None else self._placer.places.epoch
+        return 0 if self._scheduler is None else self._scheduler.placement.epoch
 
     @property
-    def owners(self) -> Deal:
+    def owners(self) -> Assignment:
         """Blocks of each worker, by its address."""
-        return {} if self._placer is None else dict(self._placer.places.owned)
+        return {} if self._scheduler is None else dict(self._scheduler.placement.owned)
 
-    def kept_by(self, keeper: CheckpointSource) -> None:
-        """Take lost dual variables from `keeper` from now on, and tell it of losses and moves."""
-        self._keeper = keeper
+    def recover_from(self, checkpoint_source: CheckpointSource) -> None:
+        """Take lost dual variables from `checkpoint_source` from now on, and note losses and moves there."""
+        self._checkpoint_source = checkpoint_source
 
     def bind(
         self,
@@ -141,9 +141,11 @@ class DaskExecutor:
             lease=self._lease,
         )
         self._calls.begin_count()
-        self._placer = BlockScheduler(self._calls, self._bound, self._keeper, self._worker_wait, self._look)
-        self._placer.begin()
-        self._renewal = LeaseRenewal(self._calls, self._placer.places, self._lease)
+        self._scheduler = BlockScheduler(
+            self._calls, self._bound, self._checkpoint_source, self._worker_wait, self._poll_interval
+        )
+        self._scheduler.begin()
+        self._renewal = LeaseRenewal(self._calls, self._scheduler.placement, self._lease)
 
     def run(self, request: Request) -> BlockStats:
         """Run a request on every block and give the sum.
@@ -151,20 +153,20 @@ class DaskExecutor:
         Raises `DualsReplacedError` where dual variables went with a worker and others took their place,
         `ClusterError` where there are no workers or they keep dying.
         """
-        placer, pending_step = self._here(), getattr(request, "pending_step", None)
-        placer.look_around(pending_step)
+        scheduler, pending_step = self._here(), getattr(request, "pending_step", None)
+        scheduler.rebalance(pending_step)
         while True:
             try:
                 sums = self._sums(self._to_owners(worker_blocks.run_request, request))
             except WorkersLost as lost:
-                placer.recover(lost, pending_step)
+                scheduler.recover(lost, pending_step)
                 continue
-            placer.done(sums.answers)
+            scheduler.done(sums.answers)
             return tree_total(sums.parts, self.blocks)
 
     def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
         """Yield A block by block, a run of rows after the other, after applying `pending_step` once."""
-        places = self._here().places
+        places = self._here().placement
         epoch = places.epoch
         for owner, spans in sorted(self.owners.items(), key=lambda item: item[1][0].index):
             for span in spans:
@@ -185,7 +187,7 @@ class DaskExecutor:
         if isinstance(duals, StoredDuals):
             self._once(self._to_owners(worker_checkpoints.load_own_duals, duals), None)
             return
-        places = self._here().places
+        places = self._here().placement
         n, reached = sum(span.stop - span.start for spans in places.owned.values() for span in spans), 0
         for start, stop, rows in duals:
             if start != reached or rows.shape[0] != stop - start:
@@ -225,12 +227,12 @@ class DaskExecutor:
         self.close()
 
     def _here(self) -> BlockScheduler:
-        if self._placer is None:
+        if self._scheduler is None:
             raise StateLostError("nothing is bound to the executor")
-        return self._placer
+        return self._scheduler
 
     def _to_owners(self, function: Callable[..., Any], *arguments: Any) -> list[Call]:
-        places = self._here().places
+        places = self._here().placement
         return [Call(owner, function, (places.run, places.epoch, *arguments)) for owner in places.owned]
 
     def _sums(self, requests: list[Call]) -> Sums:
@@ -249,12 +251,12 @@ class DaskExecutor:
 
     def _release(self) -> None:
         """Tell the owners to forget the run; one that cannot be reached forgets it when the lease is over."""
-        if self._placer is None:
+        if self._scheduler is None:
             return
         if self._renewal is not None:
             self._renewal.stop()
-        places: BlockPlacement = self._placer.places
-        self._placer = self._renewal = None
+        places: BlockPlacement = self._scheduler.placement
+        self._scheduler = self._renewal = None
         try:
             calls = [Call(owner, worker_blocks.release, (places.run,)) for owner in places.owned]
             self._calls.run(calls, limit=RELEASE_SECONDS)

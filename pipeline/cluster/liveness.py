@@ -1,7 +1,7 @@
-"""Signs of life of the calls on a worker, read beside them.
+"""Liveness of the calls on a worker, read beside them.
 
 A call that computes, compiles, reads or writes uses a processor or moves bytes, however slow the machine or
-the disk is; one that hangs in a lock or on a disk that is gone does neither, while its worker's heart beats.
+the disk is; one that hangs in a lock or on a disk that is gone does neither, though heartbeats go on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DASK = "Dask-Default-Threads"
 _TASKS = Path("/proc/self/task")
 
 
-class Signs(NamedTuple):
+class Liveness(NamedTuple):
     """What a worker says of a call that it has to do.
 
     `state` is Dask's word for where it is.  The others are sums over the call's threads, or over more, of
@@ -40,14 +40,14 @@ class Signs(NamedTuple):
     laps: int
 
 
-def signs_of(keys: Sequence[str], dask_worker: Any) -> dict[str, Signs]:
-    """Give the signs of those of some tasks that a worker still has something to do for."""
+def liveness_of(keys: Sequence[str], dask_worker: Any) -> dict[str, Liveness]:
+    """Return the liveness of those of some tasks that a worker still has something to do for."""
     tasks = dask_worker.state.tasks
     states = {key: str(tasks[key].state) for key in keys if key in tasks and tasks[key].state not in _OVER}
     threads = _working_threads(dask_worker)
     spent = sum(map(_cpu_seconds, threads)) if _tells_cpu() else time.process_time()
     moved = sum(map(_bytes_moved, threads))
-    return {key: Signs(state, spent, moved, Clock.laps) for key, state in states.items()}
+    return {key: Liveness(state, spent, moved, Clock.laps) for key, state in states.items()}
 
 
 def _working_threads(dask_worker: Any) -> list[threading.Thread]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from topline.pipeline.cluster import worker_blocks
-from topline.pipeline.cluster.assignment import Deal
+from topline.pipeline.cluster.assignment import Assignment
 from topline.pipeline.cluster.calls import AnswerOf, Call, WorkerCalls
 from topline.pipeline.cluster.messages import Placement, ShippedRows, Span
 from topline.pipeline.rows.partition import TrainingRows
@@ -71,7 +71,7 @@ class BlockPlacement:
         self.m = bound.problem.m
         self.run = uuid.uuid4().hex
         self.epoch = 0
-        self.owned: Deal = {}
+        self.owned: Assignment = {}
         #: Who has the dual variables of each block, by its number; nobody has any at first.
         self._holders: dict[int, str] = {}
         #: Rows of the worker that had most at the begin: nobody gets budgets for more, whoever is lost.
@@ -80,7 +80,7 @@ class BlockPlacement:
         self._replaced: set[int] = set()
         self._saved_round: int | None = None
 
-    def begin(self, owned: Deal) -> None:
+    def begin(self, owned: Assignment) -> None:
         """Place every block with A = 0."""
         self._holders = {}
         self._most_rows = max(spans[-1].stop - spans[0].start for spans in owned.values())
@@ -89,7 +89,7 @@ class BlockPlacement:
             self._holders = {span.index: worker for worker, spans in owned.items() for span in spans}
 
     def move(
-        self, owned: Deal, alive: Iterable[str], pending_step: PendingStep | None, saved: Saved
+        self, owned: Assignment, alive: Iterable[str], pending_step: PendingStep | None, saved: Saved
     ) -> Moved:
         """Give the blocks to `owned`, each with its dual variables after the pending step or those saved.
 
@@ -116,7 +116,7 @@ class BlockPlacement:
         return Moved(moved, tuple(sorted(replaced)), self._saved_round)
 
     def _place(
-        self, owned: Deal, asked: Mapping[str, tuple[Span, ...]], pending_step: PendingStep | None
+        self, owned: Assignment, asked: Mapping[str, tuple[Span, ...]], pending_step: PendingStep | None
     ) -> dict[str, set[int]]:
         """Begin an epoch on all that are asked; gives the blocks whose dual variables each of them has."""
         self.epoch += 1
@@ -160,7 +160,7 @@ class BlockPlacement:
             self._calls.run_together([*calls, Call(worker, worker_blocks.write_duals, write)], [1])
         self._holders[span.index] = worker
 
-    def _restore(self, lost: set[int], owned: Deal, saved: Saved) -> None:
+    def _restore(self, lost: set[int], owned: Assignment, saved: Saved) -> None:
         """Let workers read the blocks that nobody has from the last checkpoint, or leave them at A = 0."""
         found = saved()
         theirs = {

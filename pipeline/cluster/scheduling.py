@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from topline.pipeline.cluster import worker_blocks
-from topline.pipeline.cluster.assignment import better_deal, deal, deal_after_loss
+from topline.pipeline.cluster.assignment import assign, better_assignment, reassign_after_loss
 from topline.pipeline.cluster.calls import WorkerCalls, WorkersLost
 from topline.pipeline.cluster.messages import Answer, Span
 from topline.pipeline.cluster.placement import BlockPlacement, Bound, Moved
@@ -37,37 +37,37 @@ class CheckpointSource(Protocol):
 
 
 class BlockScheduler:
-    """Deals the blocks of one run to the workers that `calls` reach.
+    """Assigns the blocks of one run to the workers that `calls` reach.
 
-    `worker_wait` is how long to wait while no worker is there at all, `look` the time between two looks at
-    whether blocks should be with other workers, both in seconds.
+    `worker_wait` is how long to wait while no worker is there at all, `poll_interval` the
+    time between two polls of the workers, to see whether blocks should move; both in seconds.
     """
 
     def __init__(
         self,
         calls: WorkerCalls,
         bound: Bound,
-        keeper: CheckpointSource | None,
+        checkpoint_source: CheckpointSource | None,
         worker_wait: float,
-        look: float,
+        poll_interval: float,
     ) -> None:
         self._calls = calls
         self._bound = bound
-        self._keeper = keeper
+        self._checkpoint_source = checkpoint_source
         self._worker_wait = worker_wait
-        self._look = look
-        self._looked = time.monotonic()
+        self._poll_interval = poll_interval
+        self._polled = time.monotonic()
         self._present: frozenset[str] = frozenset()
         self._losses = 0
-        self.places = BlockPlacement(calls, bound)
+        self.placement = BlockPlacement(calls, bound)
         self.log = WorkerLog()
 
     def begin(self) -> None:
-        """Deal the blocks out to the workers that are there, until all have taken theirs."""
+        """Assign the blocks to the workers that are there, until all have taken theirs."""
         while True:
             found = self._calls.wait_for_workers(1, self._worker_wait)
             try:
-                self.places.begin(deal(self._bound.spans, self.log.shares(found)))
+                self.placement.begin(assign(self._bound.spans, self.log.shares(found)))
             except WorkersLost as lost:
                 self._count(lost)
                 continue
@@ -77,23 +77,23 @@ class BlockScheduler:
         """Note that a request was run."""
         self._losses = 0
         for worker, answer in answers.items():
-            self.log.add(worker, rows_of(self.places.owned[worker]), answer)
+            self.log.add(worker, rows_of(self.placement.owned[worker]), answer)
 
     def recover(self, lost: WorkersLost, pending_step: PendingStep | None) -> None:
         """Give the blocks of lost workers to others; then `DualsReplacedError` where dual variables are kept.
 
         A of everyone else gets `pending_step`, the last step that was taken.
         """
-        first, hoped_for = lost, len(self.places.owned)
+        first, hoped_for = lost, len(self.placement.owned)
         while True:
-            logger.warning("%s: its blocks are placed again (epoch %d)", lost, self.places.epoch + 1)
+            logger.warning("%s: its blocks are placed again (epoch %d)", lost, self.placement.epoch + 1)
             self._count(lost)
             # One that is paused gets its memory back, and goes on with the tasks of others.
-            self._calls.tell(lost.workers, worker_blocks.forget, self.places.run)
+            self._calls.tell(lost.workers, worker_blocks.forget, self.placement.run)
             found = self._calls.wait_for_workers(hoped_for, self._worker_wait)
-            owned = deal_after_loss(self._bound.spans, self.places.owned, self.log.shares(found))
+            owned = reassign_after_loss(self._bound.spans, self.placement.owned, self.log.shares(found))
             try:
-                moved = self.places.move(owned, found, pending_step, self._saved_duals)
+                moved = self.placement.move(owned, found, pending_step, self._saved_duals)
             except WorkersLost as again:
                 lost = again
                 continue
@@ -103,42 +103,42 @@ class BlockScheduler:
             # Also where no block was lost: a worker may have said that its A was not what was asked for.
             raise replaced(first) from first
 
-    def look_around(self, pending_step: PendingStep | None) -> None:
+    def rebalance(self, pending_step: PendingStep | None) -> None:
         """Now and then move blocks to workers that have joined, and from slow ones to fast ones.
 
         Between rounds, when `pending_step` is the step that blocks have not yet applied to A: it tells
         what A is, and without it nothing is moved.
         """
         now = time.monotonic()
-        if now - self._looked <= self._look or (pending_step is None and self._bound.keep_duals):
+        if now - self._polled <= self._poll_interval or (pending_step is None and self._bound.keep_duals):
             return
         found = self._calls.trusted_workers()
-        # Whoever was there at the last look too has come to stay.
+        # Whoever was there at the last poll too has come to stay.
         stayed = {worker: threads for worker, threads in found.items() if worker in self._present}
-        self._present, self._looked = frozenset(found), now
-        if not self.places.owned.keys() <= stayed.keys():
+        self._present, self._polled = frozenset(found), now
+        if not self.placement.owned.keys() <= stayed.keys():
             return
-        owned = better_deal(self._bound.spans, self.places.owned, self.log.shares(stayed))
+        owned = better_assignment(self._bound.spans, self.placement.owned, self.log.shares(stayed))
         if owned is None:
             return
         try:
-            moved = self.places.move(owned, found, pending_step, self._saved_duals)
+            moved = self.placement.move(owned, found, pending_step, self._saved_duals)
         except WorkersLost as lost:
             self.recover(lost, pending_step)
             return
         self._tell("rebalance", moved)
 
     def _tell(self, event: str, moved: Moved, **more: Any) -> None:
-        """Tell the keeper of a move, and measure anew how fast everyone is."""
-        self.log.begin_deal()
-        if self._keeper is not None:
-            rows = {worker: rows_of(spans) for worker, spans in self.places.owned.items()}
+        """Note a move in the history, and start measuring speeds afresh."""
+        self.log.begin_assignment()
+        if self._checkpoint_source is not None:
+            rows = {worker: rows_of(spans) for worker, spans in self.placement.owned.items()}
             facts = {"moved_blocks": list(moved.moved), "lost_blocks": list(moved.lost), "rows": rows}
             saved = {"saved_round": moved.saved_round} if moved.lost else {}
-            self._keeper.note({"event": event, **more, **facts, **saved})
+            self._checkpoint_source.note({"event": event, **more, **facts, **saved})
 
     def _saved_duals(self) -> tuple[int, StoredDuals] | None:
-        return None if self._keeper is None else self._keeper.saved_duals()
+        return None if self._checkpoint_source is None else self._checkpoint_source.saved_duals()
 
     def _count(self, lost: WorkersLost) -> None:
         self._losses += 1

@@ -35,7 +35,7 @@ BACKDATED = dt.timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
-class Certificates:
+class TlsFiles:
     """What was made: the folder, Dask's configuration that names its files, and how long they last."""
 
     folder: Path
@@ -50,7 +50,7 @@ class _Authority:
     certificate: x509.Certificate
 
 
-def make_certificates(folder: Path, hosts: Sequence[str] = (), days: int = 365) -> Certificates:
+def make_tls_files(folder: Path, hosts: Sequence[str] = (), days: int = 365) -> TlsFiles:
     """Write the CA's certificate, a certificate and a key for each role, and Dask's configuration of them.
 
     `hosts` are names and addresses of the machines, besides this one's loopback.  Only the owner can read the
@@ -78,7 +78,7 @@ def make_certificates(folder: Path, hosts: Sequence[str] = (), days: int = 365) 
         _write(config, yaml.safe_dump(dask_config(folder), sort_keys=False).encode(), 0o644)
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written ({error.strerror}): name another folder") from error
-    return Certificates(folder, config, names, expires)
+    return TlsFiles(folder, config, names, expires)
 
 
 def dask_config(folder: Path) -> dict[str, object]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from topline.pipeline.cluster.assignment import Deal
+from topline.pipeline.cluster.assignment import Assignment
 from topline.pipeline.cluster.calls import AnswerOf, Call
 from topline.pipeline.cluster.messages import Answer, Sums
 from topline.solvers.core.block_stats import BlockStats, Node, TreeMerger
@@ -40,7 +40,7 @@ class MergePlan:
     wanted: tuple[int, ...]
 
 
-def plan_merges(owned: Deal, blocks: int) -> MergePlan | None:
+def plan_merges(owned: Assignment, blocks: int) -> MergePlan | None:
     """Plan the merges of the sums over `blocks` blocks; None where their owners are few.
 
     First come the nodes of the level at which about two workers have a part in each, then pairs of those.
@@ -85,7 +85,7 @@ def part_starts(first: int, stop: int, blocks: int) -> list[int]:
     return starts
 
 
-def with_merges(requests: Sequence[Call], owned: Deal, blocks: int) -> tuple[list[Call], Sequence[int]]:
+def with_merges(requests: Sequence[Call], owned: Assignment, blocks: int) -> tuple[list[Call], Sequence[int]]:
     """Add the calls that merge the answers to `requests`, one an owner, and say which answers to fetch."""
     plan = plan_merges(owned, blocks)
     if plan is None:

@@ -1,6 +1,6 @@
-"""Finds tasks that will not end although their workers are there.
+"""Watchdog over tasks that do not end although their workers are there.
 
-Their workers are asked now and then, directly.  A task is stuck where its call neither computes nor reads nor
+Their workers are asked now and then, directly.  A task hangs where its call neither computes nor reads nor
 writes, where its worker takes up no tasks because Dask has paused it, or where a message that Dask should
 send is held back: scheduler, workers and client collect messages for a moment, until a time of the clock, and
 where that jumps back meanwhile, the moment lasts as long as the jump.
@@ -19,11 +19,11 @@ from dask.utils import format_bytes
 from distributed import Client
 from distributed.protocol.pickle import dumps
 
-from topline.pipeline.cluster.liveness import Signs, signs_of
+from topline.pipeline.cluster.liveness import Liveness, liveness_of
 from topline.pipeline.errors import ClusterError
 
-LOOK_SECONDS = 5.0
-STUCK_SECONDS = 20.0
+POLL_SECONDS = 5.0
+IDLE_SECONDS = 20.0
 # Dask pauses a worker at a peak of its memory and lets it go on a moment later.
 PAUSED_SECONDS = 15.0
 # A call that ends no stretch of its work for so long, whatever else it does, is in an endless loop or queue.
@@ -37,7 +37,7 @@ _RUNNING = ("executing", "long-running")
 class _Watched:
     """What was last heard of a task, and for how long that has been so, in seconds between answers."""
 
-    signs: Signs | None
+    liveness: Liveness | None
     at: float
     idle: float = 0.0
     paused: float = 0.0
@@ -45,7 +45,7 @@ class _Watched:
     lapless: float = 0.0
 
 
-class StuckTasks:
+class Watchdog:
     """Watches some tasks that are not done, until one of them has long shown no sign of life.
 
     `stillness` is how long a call may neither compute nor read nor write, in seconds.
@@ -54,22 +54,22 @@ class StuckTasks:
     def __init__(self, client: Client, stillness: float) -> None:
         self._client = client
         self._stillness = stillness
-        self._every = min(LOOK_SECONDS, stillness / 4)
-        self._looked = time.monotonic()
+        self._every = min(POLL_SECONDS, stillness / 4)
+        self._polled = time.monotonic()
         self._watched: dict[str, _Watched] = {}
 
     def find(self, pending: Mapping[str, str], alive: Callable[[], Mapping[str, Any]]) -> dict[str, str]:
-        """Give the workers of `pending` that are stuck, by address, each with what is the matter.
+        """Give the workers of `pending` that hang, by address, each with the reason.
 
         `pending` are the keys of tasks with their workers, `alive` gives the workers as the scheduler knows
         them.  Raises `ClusterError` where the messages of a worker are held back.
         """
         now = time.monotonic()
-        if now - self._looked < self._every:
+        if now - self._polled < self._every:
             return {}
-        self._looked = now
+        self._polled = now
         try:
-            answers = self._client.sync(self._ask, pending, callback_timeout=LOOK_SECONDS)
+            answers = self._client.sync(self._ask, pending, callback_timeout=POLL_SECONDS)
         except (OSError, TimeoutError):
             return {}
         known = alive()
@@ -83,44 +83,44 @@ class StuckTasks:
         self._watched = {key: watched for key, watched in self._watched.items() if key in pending}
         return found
 
-    def _noted(self, key: str, signs: Signs | None, *, paused: bool, now: float) -> _Watched:
+    def _noted(self, key: str, liveness: Liveness | None, *, paused: bool, now: float) -> _Watched:
         """Add the time since the last answer to all that has not changed."""
-        watched = self._watched.setdefault(key, _Watched(signs, now))
-        before, seconds = watched.signs, min(now - watched.at, 2.0 * LOOK_SECONDS)
-        watched.signs, watched.at = signs, now
-        running = signs is not None and signs.state in _RUNNING
+        watched = self._watched.setdefault(key, _Watched(liveness, now))
+        before, seconds = watched.liveness, min(now - watched.at, 2.0 * POLL_SECONDS)
+        watched.liveness, watched.at = liveness, now
+        running = liveness is not None and liveness.state in _RUNNING
         watched.paused = watched.paused + seconds if paused and not running else 0.0
-        watched.idle = watched.idle + seconds if signs is None and not paused else 0.0
-        if signs is None or before is None or before.state != signs.state:
+        watched.idle = watched.idle + seconds if liveness is None and not paused else 0.0
+        if liveness is None or before is None or before.state != liveness.state:
             watched.still = watched.lapless = 0.0
             return watched
         # One that waits for its turn behind the calls of others, or for an answer of theirs, may be still.
-        still = running and _is_still(before, signs, seconds)
+        still = running and _is_still(before, liveness, seconds)
         watched.still = watched.still + seconds if still else 0.0
-        watched.lapless = 0.0 if running and before.laps != signs.laps else watched.lapless + seconds
+        watched.lapless = 0.0 if running and before.laps != liveness.laps else watched.lapless + seconds
         return watched
 
     def _judged(self, watched: _Watched, worker: str, info: Mapping[str, Any]) -> str | None:
-        if watched.idle > STUCK_SECONDS:
+        if watched.idle > IDLE_SECONDS:
             raise ClusterError(
                 f"the scheduler and worker {worker} are there, but messages between them have been held"
-                f" back for {watched.idle:.0f} s, as after a clock has jumped back: start both anew"
+                f" back for {watched.idle:.0f} s, as after a clock has jumped back: restart both"
             )
         if watched.paused > min(PAUSED_SECONDS, self._stillness):
             return why_paused(info)
         if watched.still > self._stillness:
             return (
-                f"is there, but has not computed, read or written anything for {watched.still:.0f} s: start"
-                " it anew if that goes on"
+                f"is there, but has not computed, read or written anything for {watched.still:.0f} s: restart"
+                " it if that goes on"
             )
         if watched.lapless > TASK_SECONDS:
             return "did not end its task in time"
         return None
 
-    async def _ask(self, pending: Mapping[str, str]) -> dict[str, Mapping[str, Signs]]:
-        """Give the signs of the tasks that each worker still has to do, of those who answer."""
+    async def _ask(self, pending: Mapping[str, str]) -> dict[str, Mapping[str, Liveness]]:
+        """Return the liveness of the tasks that each worker still has to do, of those who answer."""
         scheduler: Any = self._client.scheduler
-        message = {"op": "run", "function": dumps(signs_of), "args": dumps((list(pending),))}
+        message = {"op": "run", "function": dumps(liveness_of), "args": dumps((list(pending),))}
         workers: Sequence[str] = sorted(set(pending.values()))
         answers = await scheduler.broadcast(
             msg=message | {"wait": True, "kwargs": dumps({})}, workers=workers, on_error="ignore"
@@ -138,7 +138,7 @@ def why_paused(info: Mapping[str, Any]) -> str:
     )
 
 
-def _is_still(before: Signs, after: Signs, seconds: float) -> bool:
+def _is_still(before: Liveness, after: Liveness, seconds: float) -> bool:
     """Whether a call has done nothing in between; a thread that has ended since was alive."""
     worked = abs(after.cpu - before.cpu) > _ALIVE * seconds
     return not worked and before.moved == after.moved and before.laps == after.laps

@@ -157,7 +157,7 @@ def restore_duals(run: str, epoch: int, blocks: Sequence[int], stored: StoredDua
 
 
 def renew(run: str) -> None:
-    """Begin the lease of a run anew."""
+    """Renew the lease of a run."""
     with _registry_lock:
         held = _registry.get((_here(), run))
         if held is not None:

@@ -1,10 +1,10 @@
-"""What the workers of a run have done: for its records, and to deal blocks by."""
+"""What the workers of a run have done: for its records, and for the assignment of blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topline.pipeline.cluster.assignment import Deal
+from topline.pipeline.cluster.assignment import Assignment
 from topline.pipeline.cluster.messages import Answer
 from topline.solvers.core.traffic import WorkerActivity
 
@@ -13,7 +13,7 @@ _MEASURED_SECONDS = 2.0
 
 
 class WorkerLog:
-    """Counts by worker; times count from the run's begin and, for `shares`, from the last deal."""
+    """Counts by worker; times count from the run's begin and, for `shares`, from the last assignment."""
 
     def __init__(self) -> None:
         self._busy: dict[str, float] = {}
@@ -23,7 +23,7 @@ class WorkerLog:
         #: Bytes of features that were not in memory.
         self.bytes_read = 0
 
-    def begin_deal(self) -> None:
+    def begin_assignment(self) -> None:
         """Forget how fast anyone was with other blocks."""
         self._row_seconds, self._read = {}, {}
 
@@ -50,7 +50,7 @@ class WorkerLog:
         )
         return {worker: pace.get(worker, usual * count) for worker, count in threads.items()}
 
-    def activities(self, owned: Deal) -> tuple[WorkerActivity, ...]:
+    def activities(self, owned: Assignment) -> tuple[WorkerActivity, ...]:
         """Give those that hold blocks, in the order of their blocks."""
         return tuple(
             WorkerActivity(

@@ -19,14 +19,14 @@ _LEAVING = ("closing_gracefully", "closing", "closed", "failed", "stopping", "st
 
 
 class WorkerWatch:
-    """Looks at the workers of `client`, whose heartbeats may be `silence` seconds apart."""
+    """Looks at the workers of `client`, whose heartbeats may be `heartbeat_timeout` seconds apart."""
 
-    def __init__(self, client: Client, silence: float) -> None:
+    def __init__(self, client: Client, heartbeat_timeout: float) -> None:
         self._client = client
-        self.silence = silence
+        self.heartbeat_timeout = heartbeat_timeout
         self._heard: dict[str, tuple[float, float]] = {}
         self._distrusted: set[str] = set()
-        #: Workers that get no more work here, whatever their hearts do, each with the reason.
+        #: Workers that get no more work here, whatever their heartbeats, each with the reason.
         self._unfit: dict[str, str] = {}
 
     def alive(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class WorkerWatch:
         self.check_scheduler()
         try:
             # Not `scheduler_info`, which waits for ever, and gives what it last heard where nobody answers.
-            identity = self._client.sync(self._ask_scheduler, callback_timeout=self.silence)
+            identity = self._client.sync(self._ask_scheduler, callback_timeout=self.heartbeat_timeout)
             known: Mapping[str, Any] = identity["workers"]
         except (OSError, TimeoutError) as error:
             raise ClusterError(
@@ -57,7 +57,7 @@ class WorkerWatch:
     def silent(self, workers: Iterable[str]) -> list[str]:
         """Those of some workers that were there, and not heard of for too long; they are not trusted now."""
         now = time.monotonic()
-        found = [worker for worker in workers if now - self._heard[worker][1] > self.silence]
+        found = [worker for worker in workers if now - self._heard[worker][1] > self.heartbeat_timeout]
         self.distrust(found)
         return found
 
@@ -97,7 +97,7 @@ class WorkerWatch:
             )
 
     def _what_to_do(self) -> str:
-        """Say what is the matter with the workers that are there, and the mend."""
+        """Return what is wrong with the workers that are there, and what to do."""
         alive = self.alive()
         reasons = {worker: why_paused(info) for worker, info in alive.items() if is_paused(info)}
         reasons |= {worker: reason for worker, reason in self._unfit.items() if worker in alive}

@@ -62,7 +62,7 @@ class StoreFollower:
         followed = self._find(run_id)
         with followed.lock:
             if followed.seen is None or time.monotonic() - followed.seen_at >= FRESH_SECONDS:
-                followed.seen = followed.follower.look()
+                followed.seen = followed.follower.poll()
                 followed.seen_at = time.monotonic()
             return followed.record, followed.seen
 

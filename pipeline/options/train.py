@@ -179,7 +179,7 @@ class ClusterConfig(BaseModel):
         default=1 << 30, ge=0, description="Bytes of features kept in memory, all workers together"
     )
     worker_wait: float = Field(default=60.0, gt=0.0, description="Seconds to wait for a first worker")
-    silence: float = Field(
+    heartbeat_timeout: float = Field(
         default=60.0,
         gt=0.0,
         description="Seconds without a heartbeat, or a sign of life of its call, until a worker is lost",

@@ -205,8 +205,8 @@ def _here(task: BatchTask) -> Iterator[list[FileEntry]]:
 
 
 def _on_workers(task: BatchTask, client: Client, cluster: ClusterConfig) -> Iterator[list[FileEntry]]:
-    """Deal units out in rounds, one call a worker; a round that loses a worker is dealt anew."""
-    calls = WorkerCalls(client, silence=cluster.silence)
+    """Assign units in rounds, one call a worker; those of a lost worker are reassigned."""
+    calls = WorkerCalls(client, heartbeat_timeout=cluster.heartbeat_timeout)
     waiting = list(range(task.draft.plan.units))
     info = task.dataset.info
     unit_bytes = task.draft.plan.shard_rows * info.d * np.dtype(info.dtype).itemsize
@@ -223,7 +223,7 @@ def _on_workers(task: BatchTask, client: Client, cluster: ClusterConfig) -> Iter
             losses += 1
             if losses > LOSSES:
                 raise ClusterError(f"{error}, {losses} times in a row: give workers more memory") from error
-            logger.warning("%s: its rows are dealt anew", error)
+            logger.warning("%s: its rows are reassigned", error)
             continue
         losses = 0
         waiting = waiting[sum(map(len, dealt.values())) :]

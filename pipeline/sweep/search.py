@@ -183,13 +183,15 @@ def _runner(plan: SweepPlan, cluster: ClusterConfig, client: Client | None) -> I
         most = len(plan.paths) * plan.config.folds
         cluster = cluster.model_copy(update={"workers": min(wanted, most)})
     if client is not None:
-        yield DaskRunner(client, silence=cluster.silence, worker_wait=cluster.worker_wait)
+        yield DaskRunner(client, heartbeat_timeout=cluster.heartbeat_timeout, worker_wait=cluster.worker_wait)
         return
     with open_cluster(cluster, data_bytes=plan.nbytes) as own:
         if own is None:
             yield HereRunner()
         else:
-            yield DaskRunner(own, silence=cluster.silence, worker_wait=cluster.worker_wait)
+            yield DaskRunner(
+                own, heartbeat_timeout=cluster.heartbeat_timeout, worker_wait=cluster.worker_wait
+            )
 
 
 def _compile(plan: SweepPlan, progress: Progress | None) -> None:

@@ -52,9 +52,9 @@ class DaskRunner:
     same numbers; what the others had been asked at the time they answer from memory.
     """
 
-    def __init__(self, client: Client, *, silence: float, worker_wait: float) -> None:
+    def __init__(self, client: Client, *, heartbeat_timeout: float, worker_wait: float) -> None:
         self._client = client
-        self._calls = WorkerCalls(client, silence=silence)
+        self._calls = WorkerCalls(client, heartbeat_timeout=heartbeat_timeout)
         self._wait = worker_wait
         self._homes: dict[tuple[str, int], str] = {}
         self._hoped_for = 1

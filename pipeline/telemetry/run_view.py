@@ -82,7 +82,7 @@ class RunView:
 
 
 class RunFollower:
-    """Looks at a run again and again, and each time reads what was written since.
+    """Polls a run, and each time reads what was written since.
 
     Views have at most about twice `rows` rows, however many rounds there are.
     """
@@ -94,7 +94,7 @@ class RunFollower:
         self._story = _Story(rows)
         self._outcome: Mapping[str, Any] | None = None
 
-    def look(self) -> RunView:
+    def poll(self) -> RunView:
         """Give the run as it is now."""
         try:
             self._story.take(self._reader.news())
@@ -111,7 +111,7 @@ class RunFollower:
 
 def view_run(store: Store, run_id: str) -> RunView:
     """Give a run as it is now."""
-    return RunFollower(store, run_id).look()
+    return RunFollower(store, run_id).poll()
 
 
 def view_of(records: Iterable[Mapping[str, Any]], tol: float | None = None) -> RunView:

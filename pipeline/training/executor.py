@@ -62,7 +62,7 @@ def open_executor(
                 cache_bytes=memory.cache_bytes,
                 dual_bytes=memory.dual_bytes,
                 worker_wait=cluster.worker_wait,
-                silence=cluster.silence,
+                heartbeat_timeout=cluster.heartbeat_timeout,
             )
         try:
             yield plan, executor, rows

@@ -130,7 +130,7 @@ def _trained(
             plan.place, executor, flag, plan.config.checkpoint_seconds, progress, plan.config.tol, lock
         )
         if isinstance(executor, DaskExecutor):
-            executor.kept_by(recorder)
+            executor.recover_from(recorder)
         if progress is not None:
             progress.begin("train", plan.config.max_passes, "passes")
         with recorder:

@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.harness import FREE, TOL, Chaos
 from tests.chaos.proxy import Proxy
 
-PATIENT = ("--silence", 3, "--worker-wait", 4)
+PATIENT = ("--heartbeat-timeout", 3, "--worker-wait", 4)
 ENDLESS = ("--tol", 1e-9)
 
 

@@ -78,16 +78,16 @@ def test_worker_killed_in_the_publication_with(chaos: Chaos, saved: str) -> None
 
 def test_worker_frozen(chaos: Chaos, rng: random.Random) -> None:
     cluster = chaos.cluster().start(once(chaos, ORDER, rng.randrange(10, 80), "freeze"))
-    ended = chaos.train(*FREE, "--silence", 2, on=cluster).wait()
+    ended = chaos.train(*FREE, "--heartbeat-timeout", 2, on=cluster).wait()
     chaos.conclude(ended)
     assert "has been silent for 2 s" in ended.err
     chaos.row.repeated = cluster.extra_rounds()
 
 
 def test_worker_hangs(chaos: Chaos, rng: random.Random) -> None:
-    """In a call that never ends, while its heart beats on."""
+    """In a call that never ends, while its worker sends heartbeats."""
     cluster = chaos.cluster().start(once(chaos, ORDER, rng.randrange(10, 80), "hang"))
-    ended = chaos.train(*FREE, "--silence", 4, on=cluster).wait()
+    ended = chaos.train(*FREE, "--heartbeat-timeout", 4, on=cluster).wait()
     assert chaos.conclude(ended)["primal"] == chaos.undisturbed["primal"]
     assert "is there, but has not computed, read or written anything for" in ended.err
     chaos.row.repeated = cluster.extra_rounds()
@@ -98,7 +98,7 @@ def test_worker_hangs(chaos: Chaos, rng: random.Random) -> None:
 def test_worker_paused_by_its_memory(chaos: Chaos, rng: random.Random, workers: int) -> None:
     fault = once(chaos, ORDER, rng.randrange(10, 80), "fill")
     cluster = chaos.cluster().start(fault, workers=workers, memory_limit="700MB")
-    ended = chaos.train(*FREE, "--silence", 4, "--worker-wait", 4, on=cluster).wait()
+    ended = chaos.train(*FREE, "--heartbeat-timeout", 4, "--worker-wait", 4, on=cluster).wait()
     assert "is paused, because its memory, " in ended.err
     assert "over Dask's pause share" in ended.err
     if workers == 1:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from topline.pipeline.cluster.tls import make_certificates
+from topline.pipeline.cluster.tls import make_tls_files
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
@@ -122,7 +122,7 @@ def test_each_container_has_the_key_of_its_role_and_dask_finds_it(
     service: str, role: str, tmp_path: Path
 ) -> None:
     """The variables, read by Dask itself, with the mounts in the place of the container's files."""
-    made = make_certificates(tmp_path / "certs").folder
+    made = make_tls_files(tmp_path / "certs").folder
     mounts = dict(volume.split(":")[:2][::-1] for volume in SERVICES[service]["volumes"] if "certs" in volume)
     assert {Path(path).name for path in mounts.values()} == {"ca.pem", f"{role}.pem", f"{role}.key"}
     variables = {}

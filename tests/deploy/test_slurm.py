@@ -10,7 +10,7 @@ import pytest
 import yaml
 from distributed.security import Security
 
-from topline.pipeline.cluster.tls import make_certificates
+from topline.pipeline.cluster.tls import make_tls_files
 
 SLURM = Path(__file__).resolve().parents[2] / "deploy" / "slurm"
 ROLES = ("scheduler", "worker", "client")
@@ -22,7 +22,7 @@ def test_bash_accepts_the_training_job() -> None:
 
 def test_a_job_of_workers_speaks_tls_and_shows_its_pages_to_nobody(tmp_path: Path) -> None:
     jobqueue = pytest.importorskip("dask_jobqueue.slurm", reason="dask-jobqueue is not installed")
-    made = make_certificates(tmp_path / "certs").folder
+    made = make_tls_files(tmp_path / "certs").folder
     files = {f"tls_{role}_{kind[0]}": str(made / f"{role}.{kind[1]}") for role in ROLES for kind in KINDS}
     security = Security(require_encryption=True, tls_ca_file=str(made / "ca.pem"), **files)
     given = yaml.safe_load((SLURM / "jobqueue.yaml").read_text())["jobqueue"]["slurm"]

@@ -23,7 +23,7 @@ import pytest
 
 from tests.pipeline.fresh_photos import photographs
 from tests.pipeline.small_data import make_features
-from topline.pipeline.cluster.tls import make_certificates
+from topline.pipeline.cluster.tls import make_tls_files
 
 ROOT = Path(__file__).resolve().parents[2]
 PORTS = ("4200", "5432", "8786", "8787", "5000")
@@ -257,7 +257,7 @@ def test_a_client_without_the_certificate_does_not_reach_the_scheduler(
     address = re.findall(r"tls://127\.0\.0\.1:\d+", deployment.commands["workers"])[0]
     environ = dict(deployment.environ)
     if who == "somebody else":
-        environ["DASK_CONFIG"] = str(make_certificates(tmp_path / "own").config)
+        environ["DASK_CONFIG"] = str(make_tls_files(tmp_path / "own").config)
     if who == "in the clear":
         address = address.replace("tls", "tcp")
     code = "import sys; from distributed import Client; Client(sys.argv[1], timeout=20).scheduler_info()"

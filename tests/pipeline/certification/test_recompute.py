@@ -97,7 +97,7 @@ def test_every_loss_smoothing_and_weighting(folder: Path, options: dict[str, Any
     url = trained(folder, method="dual_ascent", tol=1e-5, class_weight=class_weight, **options)
     certificate = certify(url)
     assert certificate.certified
-    assert certificate.rests_on == "A"
+    assert certificate.basis == "A"
     # w_i beta_i is stored in float32, which rounds it once more.
     rounding = 1e-9 if class_weight == "none" else 1e-7
     assert certificate.primal == pytest.approx(certificate.recorded_primal, rel=rounding)
@@ -134,7 +134,7 @@ def test_every_method(folder: Path, options: dict[str, Any], method: str, keep_d
     rounding = 1e-7 if keep_duals else 1e-9
     assert certificate.primal == pytest.approx(certificate.recorded_primal, rel=rounding)
     assert certificate.dual == pytest.approx(certificate.recorded_dual, rel=rounding)
-    assert certificate.rests_on == ("A" if keep_duals else "W" if method == "lbfgs" else certificate.rests_on)
+    assert certificate.basis == ("A" if keep_duals else "W" if method == "lbfgs" else certificate.basis)
 
 
 def test_weights_that_were_not_made_from_duals_are_certified_by_their_gradient(folder: Path) -> None:
@@ -145,7 +145,7 @@ def test_weights_that_were_not_made_from_duals_are_certified_by_their_gradient(f
     assert kept.w_difference > 1e-6
     url = trained(folder, method="lbfgs", loss="softmax", tol=1e-3, keep_duals=False)
     alone = certify(url)
-    assert alone.rests_on == "W"
+    assert alone.basis == "W"
     assert alone.certified
     assert alone.gap == pytest.approx(kept.gap, rel=1e-6)
     model = load_model(url)
@@ -189,10 +189,10 @@ def test_general_margins_are_certified(folder: Path, tmp_path: Path) -> None:
     assert certify(url).certified
 
 
-@pytest.mark.parametrize(("options", "rests_on"), [({}, "W and b"), ({"smoothing": 0.4}, "W, b and aa")])
-def test_without_duals_it_says_what_it_rests_on(folder: Path, options: dict[str, Any], rests_on: str) -> None:
+@pytest.mark.parametrize(("options", "basis"), [({}, "W and b"), ({"smoothing": 0.4}, "W, b and aa")])
+def test_without_duals_it_reports_its_basis(folder: Path, options: dict[str, Any], basis: str) -> None:
     certificate = certify(trained(folder, k=2, keep_duals=False, **options))
-    assert certificate.rests_on == rests_on
+    assert certificate.basis == basis
     assert certificate.certified
     assert certificate.infeasibility is None
 

@@ -19,7 +19,7 @@ from distributed import Client
 from tests.contracts.executor_contract import BOUNDS, ExecutorContract
 from tests.pipeline.small_data import make_features, small_dataset
 from topline.pipeline.cluster import worker_blocks
-from topline.pipeline.cluster.assignment import better_deal, deal, deal_after_loss
+from topline.pipeline.cluster.assignment import assign, better_assignment, reassign_after_loss
 from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
 from topline.pipeline.cluster.connection import open_cluster
 from topline.pipeline.cluster.executor import DaskExecutor
@@ -169,19 +169,19 @@ def test_a_call_of_an_old_epoch_is_refused(threads: Client) -> None:
         owner = next(iter(executor.owners))
         stale = Call(owner, worker_blocks.read_duals, ("whatever", executor.epoch - 1, 0, 0, 1, None))
         with pytest.raises(WorkersLost, match="not epoch 0"):
-            WorkerCalls(threads, silence=60).run([stale])
+            WorkerCalls(threads, heartbeat_timeout=60).run([stale])
 
 
 def test_a_call_to_a_worker_that_is_not_there_ends(threads: Client) -> None:
     began = time.monotonic()
     with pytest.raises(WorkersLost, match="is gone"):
-        WorkerCalls(threads, silence=60).run([Call("inproc://127.0.0.1/1/99", os.getpid, ())])
+        WorkerCalls(threads, heartbeat_timeout=60).run([Call("inproc://127.0.0.1/1/99", os.getpid, ())])
     assert time.monotonic() - began < 5
 
 
 def test_who_is_there_is_taken_however_short_the_wait(threads: Client) -> None:
     """Fewer than hoped for, after less than a replacement takes."""
-    assert len(WorkerCalls(threads, silence=60).wait_for_workers(3, 0.5)) == 2
+    assert len(WorkerCalls(threads, heartbeat_timeout=60).wait_for_workers(3, 0.5)) == 2
 
 
 def test_a_scheduler_that_does_not_answer_is_not_waited_for(
@@ -193,7 +193,7 @@ def test_a_scheduler_that_does_not_answer_is_not_waited_for(
     monkeypatch.setattr(type(threads.scheduler), "identity", never, raising=False)
     began = time.monotonic()
     with pytest.raises(ClusterError, match="the scheduler does not answer"):
-        WorkerCalls(threads, silence=0.5).wait_for_workers(1, 0.5)
+        WorkerCalls(threads, heartbeat_timeout=0.5).wait_for_workers(1, 0.5)
     assert time.monotonic() - began < 10
 
 
@@ -201,7 +201,9 @@ def test_an_error_is_not_kept_waiting_by_who_is_still_busy(threads: Client) -> N
     busy, failing = sorted(threads.scheduler_info()["workers"])
     began = time.monotonic()
     with pytest.raises(ZeroDivisionError):
-        WorkerCalls(threads, silence=60).run([Call(busy, time.sleep, (4.0,)), Call(failing, divmod, (1, 0))])
+        WorkerCalls(threads, heartbeat_timeout=60).run(
+            [Call(busy, time.sleep, (4.0,)), Call(failing, divmod, (1, 0))]
+        )
     assert time.monotonic() - began < 3
 
 
@@ -261,7 +263,7 @@ class InMemory:
 
 
 class Keep:
-    """Callback and keeper: saves the duals of one round, and what it is told."""
+    """Callback and checkpoint source: saves the duals of one round, and what it is told."""
 
     def __init__(self, executor: DaskExecutor, at_round: int = -1) -> None:
         self.executor, self.at_round = executor, at_round
@@ -293,15 +295,15 @@ def test_a_killed_worker_that_held_duals_costs_less_than_two_rounds() -> None:
             assert len(expected.history) > at_round + 3, "it must be long enough to be disturbed"
             client.wait_for_workers(2, timeout=60)
             with DaskExecutor(client, blocks=8) as executor:
-                keeper = Keep(executor, at_round)
-                executor.kept_by(keeper)
-                callbacks = (keeper, KillOnce(client, at_round))
+                checkpoint_source = Keep(executor, at_round)
+                executor.recover_from(checkpoint_source)
+                callbacks = (checkpoint_source, KillOnce(client, at_round))
                 result = solve(
                     X, Y, TopKHinge(2), lam=20.0 / N, executor=executor, callbacks=callbacks, **options
                 )
-            assert [event["event"] for event in keeper.events] == ["loss"]
-            assert 0 < len(keeper.events[0]["lost_blocks"]) < 8
-            assert keeper.events[0]["saved_round"] == at_round + 1
+            assert [event["event"] for event in checkpoint_source.events] == ["loss"]
+            assert 0 < len(checkpoint_source.events[0]["lost_blocks"]) < 8
+            assert checkpoint_source.events[0]["saved_round"] == at_round + 1
             assert result.status is Status.SOLVED
             assert result.primal == pytest.approx(expected.primal, rel=tol)
             assert len(result.history) < len(expected.history) + 2
@@ -318,12 +320,14 @@ def test_who_joins_gets_blocks_with_their_duals() -> None:
                 client.cluster.scale(2)
                 client.wait_for_workers(2, timeout=60)
 
-        with DaskExecutor(client, blocks=7, look=0.0) as executor:
-            keeper = Keep(executor)
-            executor.kept_by(keeper)
+        with DaskExecutor(client, blocks=7, poll_interval=0.0) as executor:
+            checkpoint_source = Keep(executor)
+            executor.recover_from(checkpoint_source)
             result = run(executor, smoothing=0.5, callbacks=(scale,))
             assert sorted(map(len, executor.owners.values())) == [3, 4]
-        assert [(event["event"], event["lost_blocks"]) for event in keeper.events] == [("rebalance", [])]
+        assert [(event["event"], event["lost_blocks"]) for event in checkpoint_source.events] == [
+            ("rebalance", [])
+        ]
     received = [record.bytes_received for record in result.history]
     assert max(received) < min(received) + 4 * M * N // 7, "no block of dual variables came by"
     assert np.array_equal(result.W, expected.W)
@@ -332,11 +336,11 @@ def test_who_joins_gets_blocks_with_their_duals() -> None:
 
 @pytest.mark.cluster
 def test_a_frozen_worker_loses_its_blocks() -> None:
-    """SIGSTOP: the scheduler notices nothing for a minute, the executor after `silence` seconds."""
+    """SIGSTOP: the scheduler notices nothing for a minute, the executor after `heartbeat_timeout` seconds."""
     expected = run(SerialExecutor(blocks=7))
     with open_cluster(ClusterConfig(workers=2)) as client:
         assert client is not None
-        executor = DaskExecutor(client, blocks=7, silence=2.0)
+        executor = DaskExecutor(client, blocks=7, heartbeat_timeout=2.0)
         kill = KillOnce(client, at_round=6, number=signal.SIGSTOP)
         thaw = threading.Timer(25.0, lambda: kill.killed and os.kill(kill.killed, signal.SIGCONT))
         thaw.start()
@@ -373,18 +377,18 @@ class TestDaskExecutor(ExecutorContract):
             yield executor
 
 
-def test_blocks_are_dealt_by_threads() -> None:
+def test_blocks_are_assigned_by_threads() -> None:
     spans = tuple(Span(i, 10 * i, 10 * (i + 1)) for i in range(12))
-    shares = deal(spans, {"a": 1, "b": 1, "c": 2})
+    shares = assign(spans, {"a": 1, "b": 1, "c": 2})
     assert [len(owned) for owned in shares.values()] == [3, 3, 6]
     assert [span.index for owned in shares.values() for span in owned] == list(range(12))
-    assert deal(spans[:1], {"a": 1, "b": 1}) in ({"a": spans[:1]}, {"b": spans[:1]})
+    assert assign(spans[:1], {"a": 1, "b": 1}) in ({"a": spans[:1]}, {"b": spans[:1]})
 
 
 def test_cuts_leave_few_sums_to_send() -> None:
     """About a share of the rows each, and cut where many blocks merge into one sum."""
     spans = tuple(Span(i, i, i + 1) for i in range(256))
-    for owned in deal(spans, dict.fromkeys("abc", 1.0)).values():
+    for owned in assign(spans, dict.fromkeys("abc", 1.0)).values():
         merger = TreeMerger(256)
         for span in owned:
             merger.add(leaf(span.index), BlockStats())
@@ -394,19 +398,19 @@ def test_cuts_leave_few_sums_to_send() -> None:
 
 def test_a_worker_in_the_place_of_another_moves_nobody_elses_blocks() -> None:
     spans = tuple(Span(i, 10 * i, 10 * (i + 1)) for i in range(12))
-    owned = deal(spans, {"a": 1, "b": 1, "c": 2})
-    heirs = deal_after_loss(spans, owned, {"a": 9.0, "c": 1.0, "z": 1.0})
+    owned = assign(spans, {"a": 1, "b": 1, "c": 2})
+    heirs = reassign_after_loss(spans, owned, {"a": 9.0, "c": 1.0, "z": 1.0})
     assert heirs == {"a": owned["a"], "z": owned["b"], "c": owned["c"]}
-    assert deal_after_loss(spans, owned, {"c": 1.0}) == {"c": spans}
+    assert reassign_after_loss(spans, owned, {"c": 1.0}) == {"c": spans}
 
 
 def test_blocks_move_only_where_rounds_become_much_shorter() -> None:
     spans = tuple(Span(i, 10 * i, 10 * (i + 1)) for i in range(12))
-    owned = deal(spans, {"a": 1, "b": 1})
-    assert better_deal(spans, owned, {"a": 100.0, "b": 90.0}) is None
-    slow = better_deal(spans, owned, {"a": 100.0, "b": 33.0})
+    owned = assign(spans, {"a": 1, "b": 1})
+    assert better_assignment(spans, owned, {"a": 100.0, "b": 90.0}) is None
+    slow = better_assignment(spans, owned, {"a": 100.0, "b": 33.0})
     assert slow is not None
     assert [len(slow[worker]) for worker in "ab"] == [9, 3]
-    joined = better_deal(spans, owned, {"a": 100.0, "b": 100.0, "c": 100.0})
+    joined = better_assignment(spans, owned, {"a": 100.0, "b": 100.0, "c": 100.0})
     assert joined is not None
     assert [len(blocks) for blocks in joined.values()] == [4, 4, 4]

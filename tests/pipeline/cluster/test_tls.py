@@ -18,7 +18,7 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from topline.pipeline.cluster.connection import open_cluster
-from topline.pipeline.cluster.tls import make_certificates
+from topline.pipeline.cluster.tls import make_tls_files
 from topline.pipeline.errors import ClusterError, ConfigError
 from topline.pipeline.options.train import ClusterConfig
 
@@ -49,12 +49,12 @@ def _collected_between_tests() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("tls") / "ours"
-    return settings(make_certificates(folder, ["scheduler.example"]).config)
+    return settings(make_tls_files(folder, ["scheduler.example"]).config)
 
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return settings(make_certificates(tmp_path_factory.mktemp("tls") / "theirs").config)
+    return settings(make_tls_files(tmp_path_factory.mktemp("tls") / "theirs").config)
 
 
 def context(config: dict[str, Any], kind: str, role: str) -> ssl.SSLContext:
@@ -119,7 +119,7 @@ def test_who_has_no_certificate_of_the_same_ca_is_refused(
 def test_keys_are_the_owners_alone_and_the_ca_has_none(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        folder = make_certificates(tmp_path / "certs").folder
+        folder = make_tls_files(tmp_path / "certs").folder
     finally:
         os.umask(before)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -129,16 +129,16 @@ def test_keys_are_the_owners_alone_and_the_ca_has_none(tmp_path: Path) -> None:
 
 
 def test_certificates_in_use_are_not_overwritten(tmp_path: Path) -> None:
-    folder = make_certificates(tmp_path / "certs").folder
+    folder = make_tls_files(tmp_path / "certs").folder
     before = {path: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(ConfigError, match="not empty"):
-        make_certificates(folder)
+        make_tls_files(folder)
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_a_host_that_is_no_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'bücher' is no name of a machine"):
-        make_certificates(tmp_path / "certs", ["bücher"])
+        make_tls_files(tmp_path / "certs", ["bücher"])
     assert not (tmp_path / "certs").exists()
 
 

@@ -48,7 +48,7 @@ def solved(executor: Executor, **more: Any) -> SolveResult:
     return solve(X, Y, TopKHinge(2), lam=1.0 / N, executor=executor, **options)
 
 
-def dealt(workers: int, blocks: int, random: np.random.Generator) -> dict[str, tuple[Span, ...]]:
+def assigned(workers: int, blocks: int, random: np.random.Generator) -> dict[str, tuple[Span, ...]]:
     """Blocks in runs of random lengths."""
     cuts = sorted(random.choice(np.arange(1, blocks), workers - 1, replace=False).tolist())
     spans = [Span(i, i, i + 1) for i in range(blocks)]
@@ -69,7 +69,7 @@ def test_parts_begin_where_sums_do() -> None:
 def test_any_deal_gives_the_same_total_from_few_sums(workers: int, blocks: int) -> None:
     """Carried out here, call after call; with a block a worker none adds more than two sums at once."""
     random = np.random.default_rng((workers, blocks))
-    owned = dealt(workers, blocks, random)
+    owned = assigned(workers, blocks, random)
     leaves = [BlockStats(rows=1, product=10.0 ** random.uniform(-8, 8, (1, 1))) for _ in range(blocks)]
     expected = tree_total(((leaf(i), stats) for i, stats in enumerate(leaves)), blocks)
     done: list[Any] = []
@@ -95,7 +95,7 @@ def test_any_deal_gives_the_same_total_from_few_sums(workers: int, blocks: int) 
 
 
 def test_few_workers_send_their_sums_themselves() -> None:
-    assert plan_merges(dealt(MOST_SUMS, 64, np.random.default_rng(0)), 64) is None
+    assert plan_merges(assigned(MOST_SUMS, 64, np.random.default_rng(0)), 64) is None
 
 
 def test_twenty_workers_merge_their_sums(many: Client, monkeypatch: pytest.MonkeyPatch) -> None:

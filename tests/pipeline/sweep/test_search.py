@@ -171,7 +171,7 @@ def test_workers_give_the_same_numbers_also_when_one_is_lost_and_nothing_is_reme
     expected = [numbers(here.run(tasks("a/0", first))), numbers(here.run(tasks("a/0", first, second)))]
     with open_cluster(ClusterConfig(workers=2), data_bytes=0) as client:
         assert client is not None
-        runner = DaskRunner(client, silence=30.0, worker_wait=30.0)
+        runner = DaskRunner(client, heartbeat_timeout=30.0, worker_wait=30.0)
         assert numbers(runner.run(tasks("b/0", first))) == expected[0]
         lost = next(iter(client.scheduler_info()["workers"]))
         client.retire_workers([lost], close_workers=True)

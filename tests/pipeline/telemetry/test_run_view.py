@@ -35,14 +35,14 @@ def run(store: Store) -> str:
 
 def test_a_run_from_its_beginning_to_its_end(store: Store, run: str) -> None:
     follower = RunFollower(store, run)
-    assert (follower.look().stage, follower.look().rounds) == ("waiting", 0)
+    assert (follower.poll().stage, follower.poll().rounds) == ("waiting", 0)
     history = HistoryRecorder(store, run, remote=True)
-    seen = follower.look()
+    seen = follower.poll()
     assert (seen.stage, seen.rounds, seen.events[0].kind) == ("running", 0, "begin")
     for number in range(40):
         history.round(record_of(number, 0.5 * 0.9**number))
     history.event("checkpoint", rounds=40, seconds=0.2, bytes=1000)
-    seen = follower.look()
+    seen = follower.poll()
     assert (seen.stage, seen.rounds, seen.tol, seen.repeated) == ("running", 40, 1e-3, 0)
     np.testing.assert_allclose(seen.columns["dual"], np.ones(40))
     assert seen.left is not None
@@ -58,9 +58,9 @@ def test_a_run_from_its_beginning_to_its_end(store: Store, run: str) -> None:
     ]
     assert seen.workers[0].seconds_busy == pytest.approx(40 * 0.05)
     history.close(None)
-    assert follower.look().stage == "publishing"
+    assert follower.poll().stage == "publishing"
     finish_run(store, run, {"status": "solved", "gap": 1e-4})
-    seen = follower.look()
+    seen = follower.poll()
     assert (seen.stage, seen.left) == ("finished", None)
     assert (seen.outcome or {})["status"] == "solved"
     assert view_run(store, run).columns["round"].tolist() == seen.columns["round"].tolist()
@@ -117,7 +117,7 @@ def test_a_second_look_reads_what_is_new(store: Store, run: str, monkeypatch: py
         for number in range(2000):
             writer.append({**record_of(number).to_dict(), "at": float(number)})
         follower = RunFollower(store, run)
-        follower.look()
+        follower.poll()
         writer.append({**record_of(2000).to_dict(), "at": 2000.0})
         line = store.size(history_path(run)) // 2001
         read: list[int] = []
@@ -129,7 +129,7 @@ def test_a_second_look_reads_what_is_new(store: Store, run: str, monkeypatch: py
             return data
 
         monkeypatch.setattr(type(store), "read_range", counted)
-        seen = follower.look()
+        seen = follower.poll()
     assert seen.rounds == 2001
     assert sum(read) < 2 * line
 
@@ -140,10 +140,10 @@ def test_a_history_that_lost_lines_to_a_power_cut_is_read_anew(store: Store, run
         history.round(record_of(number))
     history.close(None)
     follower = RunFollower(store, run)
-    assert follower.look().rounds == 5
+    assert follower.poll().rounds == 5
     place = store.local_path / history_path(run)  # type: ignore[operator]
     place.write_bytes(b"".join(place.read_bytes().splitlines(keepends=True)[:3]))
-    seen = follower.look()
+    seen = follower.poll()
     assert (seen.rounds, len(seen.events), seen.repeated) == (2, 1, 0)
 
 

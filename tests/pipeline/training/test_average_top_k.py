@@ -75,7 +75,7 @@ def test_a_model_is_certified_from_its_cuts(folder: Path, options: dict[str, Any
     """Training and the certificate share no code and find the same P and D."""
     certificate = certify(trained(folder, certify=False, **options).model)
     assert certificate.certified
-    assert certificate.rests_on == "W and its cuts"
+    assert certificate.basis == "W and its cuts"
     assert certificate.gap_kind == "true"
     assert certificate.smoothed_gap is None
     assert certificate.primal == pytest.approx(certificate.recorded_primal, rel=1e-9)
@@ -117,7 +117,7 @@ def test_altered_cuts_are_found(model: Model) -> None:
     assert not swollen.valid
     assert swollen.infeasibility == pytest.approx(1e-5, rel=1e-6)
     alone = certify(altered(model, cut_points=None, cut_shares=None))
-    assert alone.rests_on == "W"
+    assert alone.basis == "W"
     assert not alone.certified
     assert alone.dual < sound.dual
 
@@ -130,7 +130,7 @@ def test_a_dual_value_above_the_primal_is_refused(model: Model) -> None:
 def test_steps_without_a_memory_rest_on_b(folder: Path) -> None:
     certificate = certify(trained(folder, method="fw", tol=0.1).model)
     assert certificate.certified
-    assert certificate.rests_on == "W and b"
+    assert certificate.basis == "W and b"
 
 
 def test_cuts_that_are_too_many_to_keep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_cuts_that_are_too_many_to_keep(folder: Path, monkeypatch: pytest.Monkey
     result = trained(folder, tol=0.05, max_passes=300)
     assert result.solved
     assert result.certificate.certified
-    assert result.certificate.rests_on == "W, W(A) and b"
+    assert result.certificate.basis == "W, W(A) and b"
     assert result.certificate.dual == pytest.approx(result.dual, rel=1e-12)
 
 

@@ -118,7 +118,7 @@ def test_a_store_gives_what_solve_gives(sparse: bool, smoothing: float, tmp_path
     assert (result.n, result.d, result.m) == (len(y), 12, 5)
     certificate = result.certificate
     assert certificate.certified
-    assert certificate.rests_on == "A"
+    assert certificate.basis == "A"
     assert certificate.primal == pytest.approx(result.primal, rel=1e-8)
     assert certificate.dual == pytest.approx(result.dual, rel=1e-8)
     # Scores of new rows, against the sum written out.

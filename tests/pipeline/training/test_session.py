@@ -229,8 +229,8 @@ def test_dual_variables_are_stored_where_they_are_asked_for(folder: Path) -> Non
     assert not load_model(left.model).has_duals
     assert kept.certificate is not None
     assert left.certificate is not None
-    assert kept.certificate.rests_on == "A"
-    assert left.certificate.rests_on == "W and b"
+    assert kept.certificate.basis == "A"
+    assert left.certificate.basis == "W and b"
     assert left.certificate.certified
 
 
