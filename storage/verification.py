@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from topline.storage.datasets.checks import check_files
-from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.dataset import Dataset
 from topline.storage.datasets.info import dataset_log, info_of_commit
-from topline.storage.datasets.kernels import KERNELS, load_kernel
-from topline.storage.datasets.predictions import PREDICTIONS, load_predictions
+from topline.storage.cache.kernels import KERNELS, load_kernel
+from topline.storage.cache.predictions import PREDICTIONS, load_predictions
 from topline.storage.errors import StorageError
 from topline.storage.findings import Finding
 from topline.storage.models.records import load_model, published_models, unfinished_models
-from topline.storage.models.registry import registry_findings
+from topline.storage.models.decisions import registry_findings
 from topline.storage.runs.checkpoints import (
     checkpoint_folder,
     checkpoint_rounds,
     read_checkpoint_record,
     stray_folders,
 )
-from topline.storage.runs.folders import read_run, run_names
+from topline.storage.runs.records import read_run, run_names
 from topline.storage.runs.history import HistoryReader, history_path
 from topline.storage.stores.local import PARTIAL
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 _RESTORE = "restore the file from a copy"

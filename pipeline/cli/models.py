@@ -18,7 +18,7 @@ from topline.pipeline.options.config import EvaluateConfig, PromotionRule
 if TYPE_CHECKING:
     from topline.pipeline.registry.operations import Weighing
     from topline.pipeline.registry.promotion import Evidence
-    from topline.storage.models.registry import Standing
+    from topline.storage.models.decisions import Standing
 
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the registry's log")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Override the guards; needs a --reason")]
@@ -49,7 +49,7 @@ def show(call: Call, model: ModelArgument) -> Outcome:  # noqa: ARG001 - one sha
     """Show everything that is recorded of a model: lineage, problem, certificate, accuracies, decisions."""
     from topline.pipeline.report.document import flat
     from topline.storage.models.records import load_model
-    from topline.storage.models.registry import read_registry
+    from topline.storage.models.decisions import read_registry
 
     opened = load_model(find_model(model))
     standing, record = read_registry(opened.store), opened.record.to_json()

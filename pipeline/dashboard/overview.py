@@ -15,8 +15,8 @@ from topline.pipeline.registry.summary import summary
 from topline.pipeline.telemetry.run_view import RunView
 from topline.pipeline.telemetry.schedule_times import next_time
 from topline.storage.models.records import ModelRecord
-from topline.storage.models.registry import RegistryEntry, Reign, Standing
-from topline.storage.runs.folders import RunRecord
+from topline.storage.models.decisions import RegistryEntry, Reign, Standing
+from topline.storage.runs.records import RunRecord
 from topline.storage.served_schedule import ServedSchedule
 
 MODELS_SHOWN = 100

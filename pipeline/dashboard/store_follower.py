@@ -18,11 +18,11 @@ from topline.pipeline.dashboard.overview import (
 from topline.pipeline.telemetry.run_view import RunFollower, RunView
 from topline.storage.errors import FormatError, IntegrityError
 from topline.storage.models.records import list_models
-from topline.storage.models.registry import read_registry
-from topline.storage.runs.folders import RunRecord, read_run, run_names
+from topline.storage.models.decisions import read_registry
+from topline.storage.runs.records import RunRecord, read_run, run_names
 from topline.storage.served_schedule import read_schedule
 from topline.storage.stores.lease import holder
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 
 # Runs that are followed at once; the one that nobody looked at for longest is let go.
 MOST_FOLLOWED = 16

@@ -131,9 +131,9 @@ def store() -> str:
     import pyarrow as pa
 
     from topline.storage.arrays.chunking import ChunkPlan
-    from topline.storage.datasets.features import Dataset, DatasetWriter
+    from topline.storage.datasets.dataset import Dataset, DatasetWriter
     from topline.storage.errors import IntegrityError
-    from topline.storage.stores.opening import open_store
+    from topline.storage.stores.base import open_store
 
     X = np.random.default_rng(0).standard_normal((96, 16)).astype(np.float32)
     labels = np.arange(96, dtype=np.int32) % 3

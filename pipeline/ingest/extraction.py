@@ -25,13 +25,13 @@ from topline.pipeline.options.ingest import ExtractConfig
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.progress import Progress
 from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.dataset import Dataset
 from topline.storage.datasets.info import DatasetInfo
 from topline.storage.datasets.manifest import with_labels_and_splits
 from topline.storage.datasets.parts import read_part
-from topline.storage.datasets.writers import DatasetWriter
+from topline.storage.datasets.writer import DatasetWriter
 from topline.storage.fingerprint import digest_json
-from topline.storage.stores.opening import open_store
+from topline.storage.stores.base import open_store
 
 if TYPE_CHECKING:
     from distributed import Client

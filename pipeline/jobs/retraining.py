@@ -21,13 +21,13 @@ from topline.pipeline.progress import Progress
 from topline.pipeline.registry.operations import Weighing, promote_by_rule
 from topline.pipeline.training.plan import fingerprint, settled
 from topline.pipeline.training.session import train
-from topline.storage.datasets.features import Dataset, list_datasets
+from topline.storage.datasets.dataset import Dataset, list_datasets
 from topline.storage.errors import StorageError
 from topline.storage.models.records import ModelRecord, list_models, load_model
-from topline.storage.models.registry import read_registry
-from topline.storage.runs.folders import RunRecord, list_runs
+from topline.storage.models.decisions import read_registry
+from topline.storage.runs.records import RunRecord, list_runs
 from topline.storage.stores.lease import Lease, held_lease
-from topline.storage.stores.opening import Store, open_store
+from topline.storage.stores.base import Store, open_store
 from topline.storage.stores.urls import join
 
 if TYPE_CHECKING:

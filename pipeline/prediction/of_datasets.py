@@ -25,14 +25,14 @@ from topline.pipeline.prediction.decision_rule import DecisionRule
 from topline.pipeline.prediction.table import write_table
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.storage.datasets.derived import derived_key
-from topline.storage.datasets.features import Dataset
-from topline.storage.datasets.predictions import (
+from topline.storage.cache.entries import derived_key
+from topline.storage.datasets.dataset import Dataset
+from topline.storage.cache.predictions import (
     PredictionsDraft,
     find_predictions,
 )
 from topline.storage.stores.files import FileEntry
-from topline.storage.stores.opening import open_store
+from topline.storage.stores.base import open_store
 
 logger = logging.getLogger(__name__)
 

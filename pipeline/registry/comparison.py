@@ -19,12 +19,12 @@ from topline.pipeline.registry.promotion import Evidence
 from topline.pipeline.registry.summary import settings, summary
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.dataset import Dataset
 from topline.storage.errors import IntegrityError
 from topline.storage.models.records import ModelRecord, load_model
-from topline.storage.models.registry import read_registry
+from topline.storage.models.decisions import read_registry
 from topline.storage.schema import SPLITS
-from topline.storage.stores.opening import open_store, split_url
+from topline.storage.stores.base import open_store, split_url
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The model registry: who is champion, and the guarded ways in which that changes.
 
-Every change is a decision in the store's log (`topline.storage.models.registry`), made in view of the
+Every change is a decision in the store's log (`topline.storage.models.decisions`), made in view of the
 standing that its guards were checked against: who decides at the same moment as somebody else gets a
 `ConflictError`.
 """
@@ -19,8 +19,8 @@ from topline.pipeline.rows.stored_model import StoredModel
 from topline.storage.datasets.checks import check_files
 from topline.storage.errors import StorageError
 from topline.storage.models.records import ModelRecord, delete_model, list_models, load_model
-from topline.storage.models.registry import RegistryEntry, Standing, read_registry, record_decision
-from topline.storage.stores.opening import Store, open_store, split_url
+from topline.storage.models.decisions import RegistryEntry, Standing, read_registry, record_decision
+from topline.storage.stores.base import Store, open_store, split_url
 from topline.storage.stores.urls import join
 
 COMMAND_LINE = "command line"

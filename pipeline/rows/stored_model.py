@@ -16,7 +16,7 @@ from topline.pipeline.rows.transforms import Transforms
 from topline.solvers.kernels.functions import Kernel
 from topline.solvers.kernels.problem import KernelExpansion
 from topline.solvers.kernels.registry import kernel_from_dict
-from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.dataset import Dataset
 from topline.storage.errors import NotFoundError
 from topline.storage.models.records import Model, load_model
 

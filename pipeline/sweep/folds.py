@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix, vstack
 
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.transforms import Transforms
-from topline.storage.datasets.features import Dataset
-from topline.storage.stores.opening import open_store
+from topline.storage.datasets.dataset import Dataset
+from topline.storage.stores.base import open_store
 
 Labels = NDArray[np.int32]
 

@@ -12,7 +12,7 @@ from topline.pipeline.pages.templating import template
 from topline.pipeline.sweep.result import SweepCell, SweepResult
 from topline.storage.records import now
 from topline.storage.runs.sweeps import sweep_folder
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 TEMPLATE = "sweep.html.j2"

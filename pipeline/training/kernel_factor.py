@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from topline.pipeline.rows.partition import TrainingRows
 from topline.storage.arrays.reader import ArrayReader
-from topline.storage.datasets.features import Dataset
-from topline.storage.datasets.kernels import StoredKernel
-from topline.storage.datasets.label_sets import LabelSetTable
+from topline.storage.datasets.dataset import Dataset
+from topline.storage.cache.kernels import StoredKernel
+from topline.storage.datasets.labels import LabelSetTable
 from topline.storage.schema import SPLITS
 
 

@@ -28,8 +28,8 @@ from topline.solvers.core.rows import as_rows
 from topline.solvers.kernels.factor import ARRAYS, factor
 from topline.solvers.kernels.functions import Kernel
 from topline.storage.arrays.chunking import Span
-from topline.storage.datasets.derived import derived_key
-from topline.storage.datasets.kernels import KernelDraft, StoredKernel, find_kernel
+from topline.storage.cache.entries import derived_key
+from topline.storage.cache.kernels import KernelDraft, StoredKernel, find_kernel
 from topline.storage.fingerprint import digest_array
 from topline.storage.stores.files import FileEntry
 

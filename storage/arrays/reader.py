@@ -17,7 +17,7 @@ from topline.storage.arrays.shards import (
     decode_chunk,
     decode_index,
 )
-from topline.storage.arrays.writing import ArraySpec
+from topline.storage.arrays.writer import ArraySpec
 from topline.storage.errors import NotFoundError
 from topline.storage.stores.files import FileSet
 from topline.storage.stores.urls import join

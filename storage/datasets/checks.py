@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.sparse import issparse
 
-from topline.storage.arrays.writing import ArraySpec
+from topline.storage.arrays.writer import ArraySpec
 from topline.storage.datasets.labels_and_splits import check_labels_and_splits, split_counts
 from topline.storage.datasets.manifest import with_labels_and_splits
 from topline.storage.errors import StorageError
@@ -20,7 +20,7 @@ from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.urls import join
 
 if TYPE_CHECKING:
-    from topline.storage.datasets.features import Dataset
+    from topline.storage.datasets.dataset import Dataset
 
 _REWRITE = "restore the file from a copy, or make the dataset anew under another key"
 

@@ -10,8 +10,8 @@ from topline.storage.arrays.chunking import ChunkPlan
 from topline.storage.errors import FormatError
 from topline.storage.fingerprint import digest_bytes
 from topline.storage.schema import DATASET_ENCODING, check_encoding, encoding
-from topline.storage.stores.commits import CommitLog
-from topline.storage.stores.opening import Store
+from topline.storage.stores.commit_log import CommitLog
+from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from topline.storage.datasets.label_sets import LabelSetTable
+from topline.storage.datasets.labels import LabelSetTable
 from topline.storage.errors import FormatError
 from topline.storage.schema import LABEL_DTYPE, NO_LABEL, SPLIT_DTYPE, SPLITS
 

@@ -13,7 +13,7 @@ from topline.storage.errors import FormatError, IntegrityError, NotFoundError
 from topline.storage.fingerprint import digest_bytes
 from topline.storage.schema import PARTS, part_path
 from topline.storage.stores.files import FileEntry, PackedFile, put_file
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 

@@ -1,6 +1,6 @@
 """Published models: a sealed record, its revisions, and named arrays that are written once.
 
-Their stage is not theirs to say: it follows from the decisions in `topline.storage.models.registry`.
+Their stage is not theirs to say: it follows from the decisions in `topline.storage.models.decisions`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from topline.storage.arrays.bundles import Bundle, discard_bundle, write_bundle
-from topline.storage.arrays.dual_parts import DualSource, StoredDuals, stored_rows
+from topline.storage.arrays.groups import Bundle, discard_bundle, write_bundle
+from topline.storage.arrays.duals import DualSource, StoredDuals, stored_rows
 from topline.storage.errors import FormatError, IncompleteError, NotFoundError
 from topline.storage.fingerprint import seal, unseal
 from topline.storage.records import from_fields, now, plain
 from topline.storage.schema import MODEL_ENCODING, check_encoding, encoding
-from topline.storage.stores.commits import CommitLog
+from topline.storage.stores.commit_log import CommitLog
 from topline.storage.stores.files import FileEntry, FileSet
-from topline.storage.stores.numbered import numbered_names, reservation, reserve, unknown
-from topline.storage.stores.opening import Store, open_store, split_url
+from topline.storage.stores.numbered_folders import numbered_names, reservation, reserve, unknown
+from topline.storage.stores.base import Store, open_store, split_url
 from topline.storage.stores.urls import join
 
 __all__ = [
@@ -145,7 +145,7 @@ def save_model(
 ) -> str:
     """Publish a model and return its URL, <store>/models/m0001; nobody sees it before all of it is stored.
 
-    `duals` writes the dual matrix A (n x m) in parts; `topline.storage.arrays.dual_parts.from_rows` for what
+    `duals` writes the dual matrix A (n x m) in parts; `topline.storage.arrays.duals.from_rows` for what
     is here.  If writing fails, what was written is removed again.
     """
     name = reserve(store, _MODELS, _LETTER)
@@ -211,7 +211,7 @@ def delete_model(url: str, reason: str) -> None:
     """Remove a model: from one moment on nobody sees it, and its number is never given again.
 
     Called again it finishes what was interrupted.  Whether a model may go is for
-    `topline.storage.models.registry` to say.
+    `topline.storage.models.decisions` to say.
     """
     root, name = split_url(url, _MODELS)
     store = open_store(root)

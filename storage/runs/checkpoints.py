@@ -10,15 +10,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from topline.storage.arrays.bundles import Bundle, discard_bundle, write_bundle
-from topline.storage.arrays.dual_parts import DualSource, StoredDuals
+from topline.storage.arrays.groups import Bundle, discard_bundle, write_bundle
+from topline.storage.arrays.duals import DualSource, StoredDuals
 from topline.storage.errors import IntegrityError, MismatchError, NotFoundError, StorageError
 from topline.storage.fingerprint import seal, unseal
 from topline.storage.records import now, plain
-from topline.storage.runs.folders import run_folder
+from topline.storage.runs.records import run_folder
 from topline.storage.schema import CHECKPOINT_ENCODING, check_encoding, encoding
 from topline.storage.stores.files import FileEntry, FileSet
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 KEPT = 2

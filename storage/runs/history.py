@@ -50,9 +50,9 @@ from typing import Any, BinaryIO, Self
 
 from topline.storage.errors import AccessError, DiskFullError, IntegrityError, NotFoundError, StorageError
 from topline.storage.records import plain
-from topline.storage.runs.folders import run_folder
+from topline.storage.runs.records import run_folder
 from topline.storage.schema import HISTORY_ENCODING, check_encoding
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

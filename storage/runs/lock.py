@@ -14,9 +14,9 @@ from typing import Any
 
 from topline.storage.errors import AccessError
 from topline.storage.records import now
-from topline.storage.runs.folders import run_folder
+from topline.storage.runs.records import run_folder
 from topline.storage.stores.lease import USUAL, Lease, LeaseHeldError, LeaseTerms, held_lease, tenant
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 
 _LOCK = "lock"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from topline.storage.errors import FormatError, IntegrityError, NotFoundError
 from topline.storage.fingerprint import canonical_json, digest_bytes
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 from topline.storage.stores.urls import clean_path, join
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from topline.storage.errors import ConflictError, NotFoundError, StorageError
 from topline.storage.fingerprint import seal, unseal
 from topline.storage.records import now
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 logger = logging.getLogger(__name__)

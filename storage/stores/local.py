@@ -19,7 +19,7 @@ from topline.storage.errors import (
     UnsafePathError,
     UnsupportedURLError,
 )
-from topline.storage.stores.opening import Names, Store
+from topline.storage.stores.base import Names, Store
 from topline.storage.stores.urls import clean_path
 
 if TYPE_CHECKING:

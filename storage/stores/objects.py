@@ -20,7 +20,7 @@ from topline.storage.errors import (
     StorageError,
     UnsafePathError,
 )
-from topline.storage.stores.opening import Names, Store
+from topline.storage.stores.base import Names, Store
 from topline.storage.stores.urls import StoreURL, clean_path, join
 
 if TYPE_CHECKING:

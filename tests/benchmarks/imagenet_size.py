@@ -37,7 +37,7 @@ from threadpoolctl import threadpool_limits
 from tests.benchmarks.imagenet_store import imagenet_store
 from tests.benchmarks.tree_memory import TreeMemory
 from topline.solvers.core.rows import tile_rows
-from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.dataset import Dataset
 from topline.storage.runs.history import read_history
 
 #: Rows of the tiles that bare products are tried with, besides the solver's own.

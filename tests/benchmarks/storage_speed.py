@@ -16,8 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.features import Dataset, DatasetWriter
-from topline.storage.stores.opening import Store, open_store
+from topline.storage.datasets.dataset import Dataset, DatasetWriter
+from topline.storage.stores.base import Store, open_store
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.pipeline.fresh_photos import photographs
-from topline.storage.models.registry import read_registry
-from topline.storage.stores.opening import open_store
+from topline.storage.models.decisions import read_registry
+from topline.storage.stores.base import open_store
 from topline.storage.verification import verify_store
 
 pytestmark = [pytest.mark.chaos_long, pytest.mark.timeout(900)]

@@ -67,7 +67,7 @@ def test_worker_with_duals_killed_in_a(chaos: Chaos, rng: random.Random, moment:
 @pytest.mark.parametrize("saved", ["nothing", pytest.param("checkpoints", marks=pytest.mark.chaos_long)])
 def test_worker_killed_in_the_publication_with(chaos: Chaos, saved: str) -> None:
     """The duals of a solved run are gone: it goes back, to a checkpoint where there is one, and ends."""
-    fault = once(chaos, "topline.storage.arrays.dual_parts:DualWriter.write", 1, "kill", of="folder='models/")
+    fault = once(chaos, "topline.storage.arrays.duals:DualWriter.write", 1, "kill", of="folder='models/")
     seconds = 1000.0 if saved == "nothing" else 0.3
     ended = chaos.train(*KEPT, "--checkpoint-seconds", seconds, on=chaos.cluster().start(fault)).wait()
     chaos.conclude(ended)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from topline.storage.errors import NotFoundError, UnsafePathError
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 
 
 class StoreContract:
@@ -144,7 +144,7 @@ class StoreContract:
         import numpy as np
         import zarr
 
-        from topline.storage.arrays.writing import packed_array
+        from topline.storage.arrays.writer import packed_array
         from topline.storage.stores.files import put_files
 
         values = np.arange(12, dtype=np.float32).reshape(4, 3)

@@ -29,11 +29,11 @@ from tests.pipeline.fresh_photos import photographs, spoil
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.registry.operations import rollback
 from topline.pipeline.training.session import train
-from topline.storage.datasets.features import Dataset, list_datasets
+from topline.storage.datasets.dataset import Dataset, list_datasets
 from topline.storage.models.records import list_models
-from topline.storage.models.registry import read_registry
+from topline.storage.models.decisions import read_registry
 from topline.storage.stores.lease import held_lease, holder
-from topline.storage.stores.opening import open_store
+from topline.storage.stores.base import open_store
 from topline.storage.verification import verify_store
 
 TOPLINE = [sys.executable, "-c", "from topline.pipeline.cli import main; main()"]

@@ -29,7 +29,7 @@ from topline.pipeline.options.config import EvaluateConfig, ExtractConfig, RunCo
 from topline.pipeline.training.session import train
 from topline.storage.errors import NotFoundError
 from topline.storage.runs.history import read_history
-from topline.storage.stores.opening import open_store
+from topline.storage.stores.base import open_store
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("prefect_server", "_command_line")]
 

@@ -30,10 +30,10 @@ from topline.pipeline.options.config import (
     TrainConfig,
 )
 from topline.pipeline.telemetry.schedule_times import ANCHOR, next_time
-from topline.storage.models.registry import read_registry
+from topline.storage.models.decisions import read_registry
 from topline.storage.served_schedule import read_schedule
 from topline.storage.stores.lease import held_lease
-from topline.storage.stores.opening import open_store
+from topline.storage.stores.base import open_store
 
 HERE = ClusterConfig(workers=0)
 

@@ -13,9 +13,9 @@ from topline.pipeline.telemetry.recorder import HistoryRecorder
 from topline.solvers.core.state import IterationRecord
 from topline.solvers.core.traffic import WorkerActivity
 from topline.storage.models.records import ModelRecord, save_model
-from topline.storage.models.registry import RegistryEntry, read_registry, record_decision
-from topline.storage.runs.folders import create_run, finish_run
-from topline.storage.stores.opening import Store, open_store
+from topline.storage.models.decisions import RegistryEntry, read_registry, record_decision
+from topline.storage.runs.records import create_run, finish_run
+from topline.storage.stores.base import Store, open_store
 
 NASTY = '<script>alert("x")</script> & "mug"'
 CONFIG = {"loss": "topk_hinge", "k": 3, "C": 1.0, "method": "dual_ascent", "tol": 1e-3}
@@ -105,7 +105,7 @@ def published(store: Store, top1: float | None, run: str | None = None, **change
 
 
 def decided(store: Store, action: str, model: str, reason: str, when: str, by: str = "r0001") -> None:
-    with patch("topline.storage.models.registry.now", return_value=when):
+    with patch("topline.storage.models.decisions.now", return_value=when):
         record_decision(store, read_registry(store), RegistryEntry(action, model, reason, by))
 
 

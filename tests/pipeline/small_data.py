@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.features import CsrDatasetWriter, Dataset, DatasetWriter
+from topline.storage.datasets.dataset import CsrDatasetWriter, Dataset, DatasetWriter
 from topline.storage.datasets.info import DatasetInfo
 from topline.storage.datasets.manifest import empty_manifest
-from topline.storage.stores.opening import Store, open_store
+from topline.storage.stores.base import Store, open_store
 
 
 def make_features(

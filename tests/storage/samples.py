@@ -11,8 +11,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_sparse
 
 from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.features import CsrDatasetWriter, DatasetInfo, DatasetWriter
-from topline.storage.stores.opening import Store
+from topline.storage.datasets.dataset import CsrDatasetWriter, DatasetInfo, DatasetWriter
+from topline.storage.stores.base import Store
 
 CLASSES = ("ant", "bee", "Käfer")
 

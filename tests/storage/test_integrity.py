@@ -13,9 +13,9 @@ import pytest
 
 from tests.storage.samples import dense, sparse, write_dataset
 from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.features import Dataset, DatasetInfo, list_datasets
+from topline.storage.datasets.dataset import Dataset, DatasetInfo, list_datasets
 from topline.storage.errors import IntegrityError
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 
 PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
 

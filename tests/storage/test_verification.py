@@ -11,15 +11,15 @@ from tests.storage.models.test_records import ARRAYS, record
 from tests.storage.samples import begin, dense, sparse, write_dataset, write_units
 from tests.storage.test_integrity import empty, flip_first, halve, lose
 from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.features import Dataset, DatasetInfo
+from topline.storage.datasets.dataset import Dataset, DatasetInfo
 from topline.storage.findings import Finding
 from topline.storage.models.records import save_model
 from topline.storage.runs.checkpoints import save_checkpoint
-from topline.storage.runs.folders import create_run
+from topline.storage.runs.records import create_run
 from topline.storage.runs.history import HistoryWriter, history_path
 from topline.storage.stores.local import PARTIAL
-from topline.storage.stores.numbered import reserve
-from topline.storage.stores.opening import Store
+from topline.storage.stores.numbered_folders import reserve
+from topline.storage.stores.base import Store
 from topline.storage.verification import sweep, verify_store
 
 PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
@@ -182,7 +182,7 @@ def test_leftovers_are_reported_as_harmless_and_last(local_store: Store) -> None
 def test_values_that_break_the_rules_though_every_digest_fits(
     local_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import topline.storage.datasets.writers as writers
+    import topline.storage.datasets.writer as writers
 
     def careless(labels: object, split: object, *_: object) -> tuple[object, object]:
         return np.asarray(labels, np.int32), np.asarray(split, np.int8)
@@ -205,7 +205,7 @@ def test_values_that_break_the_rules_though_every_digest_fits(
 def test_a_manifest_that_disagrees_though_every_digest_fits(
     local_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import topline.storage.datasets.writers as writers
+    import topline.storage.datasets.writer as writers
 
     with monkeypatch.context() as patch:
         patch.setattr(writers, "with_labels_and_splits", lambda table, *_: table)
@@ -218,7 +218,7 @@ def test_a_manifest_that_disagrees_though_every_digest_fits(
 def test_nan_that_came_in_though_every_digest_fits(
     local_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import topline.storage.datasets.writers as writers
+    import topline.storage.datasets.writer as writers
 
     X = dense(101, 6)
     X[70, 1] = np.nan

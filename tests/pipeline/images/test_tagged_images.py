@@ -19,8 +19,8 @@ from topline.pipeline.options.retrain import RetrainConfig
 from topline.pipeline.options.run import RunConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.prediction.of_images import predict
-from topline.storage.datasets.features import Dataset
-from topline.storage.stores.opening import open_store
+from topline.storage.datasets.dataset import Dataset
+from topline.storage.stores.base import open_store
 
 N = 40
 HERE = ClusterConfig(workers=0)

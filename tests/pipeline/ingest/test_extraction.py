@@ -21,10 +21,10 @@ from topline.pipeline.images.decoding import decode
 from topline.pipeline.ingest.extraction import ExtractResult, extract
 from topline.pipeline.options.ingest import ExtractConfig
 from topline.pipeline.options.train import ClusterConfig
-from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.dataset import Dataset
 from topline.storage.datasets.manifest import STATUSES
 from topline.storage.schema import SPLITS
-from topline.storage.stores.opening import open_store
+from topline.storage.stores.base import open_store
 
 HERE = ClusterConfig(workers=0)
 SMALL = "hog:size=24,cells=8"

@@ -18,9 +18,9 @@ from topline.pipeline.ingest.importing import ImportResult, import_features
 from topline.pipeline.options.ingest import ImportConfig
 from topline.pipeline.readers.features import open_features
 from topline.pipeline.readers.labels import label_words, read_column
-from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.dataset import Dataset
 from topline.storage.schema import SPLITS
-from topline.storage.stores.opening import open_store
+from topline.storage.stores.base import open_store
 
 N, D, M = 57, 6, 4
 

@@ -21,11 +21,11 @@ from topline.pipeline.options.retrain import RetrainConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.registry.operations import champion_url, rollback
 from topline.pipeline.training.session import train
-from topline.storage.datasets.features import Dataset, list_datasets
+from topline.storage.datasets.dataset import Dataset, list_datasets
 from topline.storage.models.records import list_models, load_model
-from topline.storage.models.registry import read_registry
+from topline.storage.models.decisions import read_registry
 from topline.storage.stores.lease import LeaseHeldError, held_lease
-from topline.storage.stores.opening import open_store
+from topline.storage.stores.base import open_store
 from topline.storage.verification import verify_store
 
 EACH = 25

@@ -19,9 +19,9 @@ from topline.pipeline.ingest.importing import ImportResult, import_features
 from topline.pipeline.options.ingest import ImportConfig
 from topline.pipeline.readers.arff_header import read_header, read_label_names
 from topline.pipeline.readers.features import open_features
-from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.dataset import Dataset
 from topline.storage.schema import SPLITS
-from topline.storage.stores.opening import open_store
+from topline.storage.stores.base import open_store
 
 N, D, M = 40, 5, 4
 NAMES = ("happy", "sad, lonely", "it's", "q x")

@@ -29,11 +29,11 @@ from topline.pipeline.registry.promotion import Evidence, PromotionRule
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train
-from topline.storage.datasets.features import Dataset
+from topline.storage.datasets.dataset import Dataset
 from topline.storage.errors import ConflictError, NotFoundError
 from topline.storage.models.records import update_record
-from topline.storage.models.registry import read_registry
-from topline.storage.stores.opening import open_store
+from topline.storage.models.decisions import read_registry
+from topline.storage.stores.base import open_store
 
 ROWS, WIDTH, CLASSES = 700, 12, 5
 

@@ -25,10 +25,10 @@ from topline.pipeline.training.checkpointing import (
 from topline.solvers.core.requests import OracleRequest, PendingStep
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors.local import Executor
-from topline.storage.arrays import dual_parts
+from topline.storage.arrays import duals
 from topline.storage.errors import DiskFullError
 from topline.storage.runs.checkpoints import Checkpoint, checkpoint_rounds
-from topline.storage.stores.opening import open_store
+from topline.storage.stores.base import open_store
 from topline.storage.verification import verify_store
 
 N, D, M = 300, 10, 5
@@ -46,7 +46,7 @@ def workers() -> Iterator[Client]:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlace:
-    monkeypatch.setattr(dual_parts, "PART_BYTES", 50 * M * 4)
+    monkeypatch.setattr(duals, "PART_BYTES", 50 * M * 4)
     return RunPlace(open_store(tmp_path, create=True), "r0001", {"C": 1.0}, {}, keep_duals=True)
 
 

@@ -14,11 +14,11 @@ from topline.pipeline.training.plan import plan_training
 from topline.pipeline.training.session import TrainResult, train
 from topline.pipeline.training.starting_point import MovedDuals
 from topline.solvers.core.problem import Problem
-from topline.storage.arrays.dual_parts import DualWriter, StoredDuals
-from topline.storage.datasets.features import Dataset, list_datasets
+from topline.storage.arrays.duals import DualWriter, StoredDuals
+from topline.storage.datasets.dataset import Dataset, list_datasets
 from topline.storage.models.records import load_model
 from topline.storage.stores.files import FileSet
-from topline.storage.stores.opening import Store, open_store
+from topline.storage.stores.base import Store, open_store
 
 BEFORE, NOW, WIDTH, CLASSES = 500, 620, 12, 5
 

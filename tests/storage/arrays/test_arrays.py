@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from topline.storage.arrays.chunking import ChunkPlan
 from topline.storage.arrays.reader import ArrayReader, read_checked, read_strings
 from topline.storage.arrays.shards import ChunkLayout, DamagedError, decode_chunk, decode_index, encode_shard
-from topline.storage.arrays.writing import (
+from topline.storage.arrays.writer import (
     ArraySpec,
     packed_array,
     packed_metadata,
@@ -26,7 +26,7 @@ from topline.storage.arrays.writing import (
 )
 from topline.storage.errors import FormatError, IntegrityError
 from topline.storage.stores.files import FileEntry, FileSet, put_files
-from topline.storage.stores.opening import Store, open_store
+from topline.storage.stores.base import Store, open_store
 
 DTYPES = ["bool", "float16", "float32", "float64"]
 DTYPES += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]

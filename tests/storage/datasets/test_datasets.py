@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix, vstack
 
 from tests.storage.samples import CLASSES, assignments, begin, dense, part, sparse, write_dataset, write_units
 from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.features import (
+from topline.storage.datasets.dataset import (
     CsrDatasetWriter,
     Dataset,
     DatasetInfo,
@@ -25,7 +25,7 @@ from topline.storage.datasets.features import (
 )
 from topline.storage.datasets.manifest import MANIFEST_SCHEMA, conform
 from topline.storage.errors import FormatError, IncompleteError, MismatchError, NotFoundError
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 
 PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
 RANGES = [(0, 101), (0, 0), (5, 6), (7, 9), (31, 33), (32, 64), (20, 90), (96, 101), (100, 101), (101, 101)]

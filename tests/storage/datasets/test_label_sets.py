@@ -9,10 +9,10 @@ import pytest
 
 from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
 from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.features import Dataset
-from topline.storage.datasets.label_sets import LabelSetTable
+from topline.storage.datasets.dataset import Dataset
+from topline.storage.datasets.labels import LabelSetTable
 from topline.storage.errors import FormatError, IntegrityError
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 
 SETS = LabelSetTable.checked([0, 0, 1, 3, 6], [1, 0, 2, 0, 1, 2], 3)
 ROWS = 40

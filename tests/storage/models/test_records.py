@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.storage.test_integrity import flip_first
-from topline.storage.arrays.dual_parts import DualSource, from_rows
+from topline.storage.arrays.duals import DualSource, from_rows
 from topline.storage.errors import (
     FormatError,
     IncompleteError,
@@ -30,7 +30,7 @@ from topline.storage.models.records import (
     unfinished_models,
     update_record,
 )
-from topline.storage.stores.opening import Store, open_store
+from topline.storage.stores.base import Store, open_store
 
 A = np.random.default_rng(0).standard_normal((100, 3))
 ARRAYS = {"W": np.arange(12.0).reshape(4, 3), "b": np.ones(3, np.float32), "transform.mean": np.zeros(4)}

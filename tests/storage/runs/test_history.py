@@ -13,7 +13,7 @@ from topline.storage.errors import FormatError, IntegrityError
 from topline.storage.runs import history as history_module
 from topline.storage.runs.history import HistoryReader, HistoryWriter, history_path, read_history
 from topline.storage.schema import HISTORY_ENCODING, encoding
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 
 
 def rounds(reader: HistoryReader) -> list[int]:

@@ -16,10 +16,10 @@ import pytest
 
 from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
 from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.features import Dataset, list_datasets
+from topline.storage.datasets.dataset import Dataset, list_datasets
 from topline.storage.errors import DiskFullError
 from topline.storage.stores.local import PARTIAL
-from topline.storage.stores.opening import Store, open_store
+from topline.storage.stores.base import Store, open_store
 from topline.storage.verification import sweep, verify_store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +28,7 @@ D = 500
 
 _WRITER = """
 import sys
-from topline.storage.stores.opening import open_store
+from topline.storage.stores.base import open_store
 from tests.storage.samples import begin, dense, write_units
 from tests.storage.test_crashes import D, PLAN
 X = dense(PLAN.n_rows, D)
@@ -41,7 +41,7 @@ import sys
 import numpy as np
 from topline.storage.arrays.chunking import ChunkPlan
 from topline.storage.errors import StorageError
-from topline.storage.stores.opening import open_store
+from topline.storage.stores.base import open_store
 from tests.storage.samples import write_dataset
 exec(sys.argv[2])
 X = np.random.default_rng(0).standard_normal((4096, 512)).astype(np.float32)

@@ -16,19 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.arrays.dual_parts import RowBlocks
+from topline.storage.arrays.duals import RowBlocks
 from topline.storage.arrays.reader import ArrayReader
-from topline.storage.arrays.writing import (
+from topline.storage.arrays.writer import (
     ArraySpec,
     packed_group,
     packed_metadata,
     packed_shard,
     write_row_blocks,
 )
-from topline.storage.datasets.derived import Kind
+from topline.storage.cache.entries import Kind
 from topline.storage.schema import KERNEL_ENCODING, encoding
 from topline.storage.stores.files import FileEntry, FileSet, put_file
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 
 MATRIX = "matrix"
 FACTOR = "factor"

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.arrays.writing import (
+from topline.storage.arrays.writer import (
     ArraySpec,
     packed_array,
     packed_group,
@@ -27,7 +27,7 @@ from topline.storage.datasets.info import (
     find_by_key,
     info_of_commit,
 )
-from topline.storage.datasets.label_sets import LabelSetTable
+from topline.storage.datasets.labels import LabelSetTable
 from topline.storage.datasets.labels_and_splits import (
     check_class_names,
     check_labels_and_splits,
@@ -60,7 +60,7 @@ from topline.storage.schema import (
     part_path,
 )
 from topline.storage.stores.files import PackedFile, dump_entries, put_files
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 _NAMED_UNITS = 5

@@ -9,13 +9,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from topline.storage.arrays.dual_parts import DUALS, DualSource, DualWriter, StoredDuals, parts_in_order
+from topline.storage.arrays.duals import DUALS, DualSource, DualWriter, StoredDuals, parts_in_order
 from topline.storage.arrays.reader import read_checked
-from topline.storage.arrays.writing import packed_array, packed_group
+from topline.storage.arrays.writer import packed_array, packed_group
 from topline.storage.errors import FormatError, NotFoundError, StorageError
 from topline.storage.schema import encoding
 from topline.storage.stores.files import FileEntry, FileSet, put_file, put_files
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 
 _NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from topline.storage.arrays.chunking import ChunkPlan
 from topline.storage.arrays.reader import ArrayReader
-from topline.storage.arrays.writing import ArraySpec, packed_group, packed_metadata, packed_shard
-from topline.storage.datasets.derived import Kind
+from topline.storage.arrays.writer import ArraySpec, packed_group, packed_metadata, packed_shard
+from topline.storage.cache.entries import Kind
 from topline.storage.schema import PREDICTIONS_ENCODING, encoding
 from topline.storage.stores.files import FileEntry, FileSet, put_file
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 CLASSES = "classes"

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.storage.arrays.writing import packed_array, packed_group
+from topline.storage.arrays.writer import packed_array, packed_group
 from topline.storage.datasets.units import csr_unit
-from topline.storage.datasets.writers import DatasetWriter
+from topline.storage.datasets.writer import DatasetWriter
 from topline.storage.schema import CSR_ARRAYS, CSR_ENCODING, FEATURES, csr_unit_path, encoding
 from topline.storage.stores.files import PackedFile
 from topline.storage.stores.urls import join

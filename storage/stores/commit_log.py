@@ -10,7 +10,7 @@ from typing import Any
 
 from topline.storage.errors import ConflictError, IntegrityError, NotFoundError
 from topline.storage.fingerprint import seal, unseal
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 _RECORD = re.compile(r"^(\d{8})\.json$")

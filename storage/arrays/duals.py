@@ -24,7 +24,7 @@ from topline.storage.errors import FormatError
 from topline.storage.fingerprint import canonical_json
 from topline.storage.schema import DUALS_ENCODING, check_encoding, encoding
 from topline.storage.stores.files import FileEntry, FileSet, PackedFile, put_files
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 DUALS = "duals"

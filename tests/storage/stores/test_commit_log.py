@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.storage.samples import dense, write_dataset
-from topline.storage.datasets.features import Dataset, DatasetInfo, list_datasets
+from topline.storage.datasets.dataset import Dataset, DatasetInfo, list_datasets
 from topline.storage.errors import IntegrityError, NotFoundError
-from topline.storage.stores.commits import CommitLog
-from topline.storage.stores.opening import Store, open_store
+from topline.storage.stores.commit_log import CommitLog
+from topline.storage.stores.base import Store, open_store
 
 WRITERS, EACH = 4, 25
 

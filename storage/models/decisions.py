@@ -17,8 +17,8 @@ from topline.storage.findings import Finding
 from topline.storage.models.records import deleted_models, published_models
 from topline.storage.records import from_fields, now, plain
 from topline.storage.schema import REGISTRY_ENCODING, check_encoding, encoding
-from topline.storage.stores.commits import CommitLog
-from topline.storage.stores.opening import Store
+from topline.storage.stores.commit_log import CommitLog
+from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 ACTIONS = ("promote", "keep", "rollback", "archive", "delete")

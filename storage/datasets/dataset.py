@@ -12,12 +12,12 @@ from scipy.sparse import csr_matrix
 
 from topline.storage.arrays.chunking import ChunkPlan, Span
 from topline.storage.arrays.reader import ArrayReader, read_checked, read_strings
-from topline.storage.arrays.writing import ArraySpec
-from topline.storage.datasets.csr_writer import CsrDatasetWriter
+from topline.storage.arrays.writer import ArraySpec
+from topline.storage.datasets.csr import CsrDatasetWriter
 from topline.storage.datasets.info import DatasetInfo, dataset_log, find_by_key, info_of_commit, list_datasets
-from topline.storage.datasets.label_sets import LabelSetTable
+from topline.storage.datasets.labels import LabelSetTable
 from topline.storage.datasets.manifest import load_manifest
-from topline.storage.datasets.writers import DatasetWriter
+from topline.storage.datasets.writer import DatasetWriter
 from topline.storage.errors import FormatError, NotFoundError
 from topline.storage.findings import Finding
 from topline.storage.fingerprint import digest_bytes
@@ -36,7 +36,7 @@ from topline.storage.schema import (
     csr_unit_path,
 )
 from topline.storage.stores.files import FileSet, load_entries
-from topline.storage.stores.opening import Store, open_store
+from topline.storage.stores.base import Store, open_store
 from topline.storage.stores.urls import join
 
 __all__ = ["CsrDatasetWriter", "Dataset", "DatasetInfo", "DatasetWriter", "find_by_key", "list_datasets"]

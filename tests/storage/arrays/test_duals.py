@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from topline.storage.arrays import dual_parts
-from topline.storage.arrays.dual_parts import DualWriter, StoredDuals, encode, parts_in_order
+from topline.storage.arrays.duals import DualWriter, StoredDuals, encode, parts_in_order
 from topline.storage.errors import FormatError
 from topline.storage.stores.files import FileEntry, FileSet
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 
 N, M = 103, 7
 

@@ -12,8 +12,8 @@ from tests.storage.test_integrity import flip_first
 from topline.storage.errors import ConflictError, FormatError, IntegrityError
 from topline.storage.fingerprint import seal
 from topline.storage.models.records import delete_model, save_model
-from topline.storage.models.registry import RegistryEntry, Standing, read_registry, record_decision
-from topline.storage.stores.opening import Store, open_store
+from topline.storage.models.decisions import RegistryEntry, Standing, read_registry, record_decision
+from topline.storage.stores.base import Store, open_store
 from topline.storage.verification import verify_store
 
 LOG = "commits/registry"

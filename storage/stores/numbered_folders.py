@@ -7,7 +7,7 @@ import re
 from topline.storage.errors import ConflictError, NotFoundError
 from topline.storage.fingerprint import seal
 from topline.storage.records import now
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 _TRIES = 10_000

@@ -19,7 +19,7 @@ from topline.storage.fingerprint import digest_json, seal, unseal
 from topline.storage.records import now, plain
 from topline.storage.schema import check_encoding, encoding
 from topline.storage.stores.files import FileEntry, FileSet
-from topline.storage.stores.opening import Store
+from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 _RECORD = re.compile(r"^([0-9a-f]{16})\.json$")

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from topline.storage.datasets.derived import derived_key
-from topline.storage.datasets.kernels import KernelDraft, StoredKernel, find_kernel, load_kernel
+from topline.storage.cache.entries import derived_key
+from topline.storage.cache.kernels import KernelDraft, StoredKernel, find_kernel, load_kernel
 from topline.storage.errors import IntegrityError, NotFoundError
-from topline.storage.stores.opening import Store, open_store
+from topline.storage.stores.base import Store, open_store
 from topline.storage.verification import verify_store
 
 K = np.random.default_rng(0).normal(size=(70, 70))
