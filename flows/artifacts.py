@@ -22,7 +22,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 
 from topline.flows.latest_values import Entry, Forwarder, LatestValues
-from topline.storage.stores.urls import masked
+from topline.storage.stores import masked
 
 POST_SECONDS = 2.0
 REQUEST_SECONDS = 5.0

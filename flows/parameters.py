@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from topline.pipeline.errors import ConfigError
-from topline.storage.stores.urls import masked
+from topline.storage.stores import masked
 
 
 def refuse_credentials(parameters: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ from topline.flows.summaries import retraining_summary
 from topline.flows.tasks import retrain_store
 from topline.pipeline.jobs.retraining import RetrainResult
 from topline.pipeline.options.config import ClusterConfig, RetrainConfig
-from topline.storage.stores.lease import LeaseHeldError
+from topline.storage.stores import LeaseHeldError
 
 logger = logging.getLogger(__name__)
 

@@ -37,8 +37,7 @@ from topline.pipeline.options.config import ClusterConfig, RetrainConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.telemetry.schedule_times import ANCHOR, interval_of
 from topline.storage.served_schedule import note_schedule
-from topline.storage.stores.lease import LeaseHeldError, held_lease
-from topline.storage.stores.base import open_store
+from topline.storage.stores import LeaseHeldError, held_lease, open_store
 
 logger = logging.getLogger(__name__)
 

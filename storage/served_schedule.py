@@ -9,7 +9,7 @@ from topline.storage.errors import NotFoundError
 from topline.storage.fingerprint import seal, unseal
 from topline.storage.records import from_fields, now
 from topline.storage.schema import check_encoding, encoding
-from topline.storage.stores.base import Store
+from topline.storage.stores import Store
 from topline.storage.stores.urls import join
 
 SCHEDULE_ENCODING: Final = "topline-schedule"

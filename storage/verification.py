@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from topline.storage.datasets.checks import check_files
-from topline.storage.datasets.dataset import Dataset
+from topline.storage.cache import load_kernel, load_predictions
+from topline.storage.cache.kernels import KERNELS
+from topline.storage.cache.predictions import PREDICTIONS
+from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.datasets.info import dataset_log, info_of_commit
-from topline.storage.cache.kernels import KERNELS, load_kernel
-from topline.storage.cache.predictions import PREDICTIONS, load_predictions
 from topline.storage.errors import StorageError
 from topline.storage.findings import Finding
-from topline.storage.models.records import load_model, published_models, unfinished_models
-from topline.storage.models.decisions import registry_findings
+from topline.storage.models import load_model, published_models
+from topline.storage.models.decisions import decision_findings
+from topline.storage.models.records import unfinished_models
+from topline.storage.runs import HistoryReader, read_run, run_names
 from topline.storage.runs.checkpoints import (
     checkpoint_folder,
     checkpoint_rounds,
     read_checkpoint_record,
     stray_folders,
 )
-from topline.storage.runs.records import read_run, run_names
-from topline.storage.runs.history import HistoryReader, history_path
+from topline.storage.runs.history import history_path
+from topline.storage.stores import Store, check_files
 from topline.storage.stores.local import PARTIAL
-from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 _RESTORE = "restore the file from a copy"
@@ -39,7 +40,7 @@ def verify_store(store: Store, *, deep: bool = True) -> list[Finding]:
     datasets: dict[str, str] = {}
     found = list(_datasets(store, datasets, deep=deep))
     found += _models(store, datasets, deep=deep)
-    found += registry_findings(store)
+    found += decision_findings(store)
     found += _runs(store, datasets, deep=deep)
     found += KERNELS.findings(store, load_kernel, deep=deep)
     found += PREDICTIONS.findings(store, load_predictions, deep=deep)
@@ -68,7 +69,7 @@ def _datasets(store: Store, known: dict[str, str], *, deep: bool) -> Iterator[Fi
         try:
             info = info_of_commit(log.record(seq))
             known[info.id] = info.folder
-            yield from Dataset(store, info).verify(deep=deep)
+            yield from check_dataset(Dataset(store, info), deep=deep)
         except StorageError as error:
             yield Finding("dataset", path, str(error), _RESTORE)
     if len(known) == len(numbers):

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from topline.solvers.run.api import solve
     from topline.solvers.run.loop import Callback
     from topline.solvers.run.path import regularisation_path
-    from topline.storage.stores.base import open_store
+    from topline.storage.stores import open_store
 
 _NAMES_OF = {
     "topline.pipeline.export.estimator": ("load_estimator",),
@@ -124,7 +124,7 @@ _NAMES_OF = {
     "topline.solvers.run.api": ("solve",),
     "topline.solvers.run.loop": ("Callback",),
     "topline.solvers.run.path": ("regularisation_path",),
-    "topline.storage.stores.base": ("open_store",),
+    "topline.storage.stores": ("open_store",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 

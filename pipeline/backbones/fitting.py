@@ -12,8 +12,8 @@ from topline.pipeline.images.decoding import Pixels, read_picture
 from topline.pipeline.images.sources import ImageListing
 from topline.pipeline.options.ingest import ImageLimits
 from topline.pipeline.progress import Progress
-from topline.storage.datasets.dataset import list_datasets
-from topline.storage.stores.base import Store
+from topline.storage.datasets import list_datasets
+from topline.storage.stores import Store
 
 
 def fitted_backbone(

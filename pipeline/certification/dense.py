@@ -29,7 +29,7 @@ from topline.pipeline.certification.formulas import (
 )
 from topline.pipeline.certification.multilabel import MultilabelHinge, MultilabelSoftmax, OwnClasses
 from topline.pipeline.errors import InputError
-from topline.storage.datasets.labels import LabelSetTable
+from topline.storage.datasets import LabelSetTable
 
 
 def certified_loss(

@@ -17,7 +17,7 @@ from sklearn.metrics.pairwise import chi2_kernel, linear_kernel, polynomial_kern
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.rows.partition import TrainingRows
-from topline.storage.models.records import Model
+from topline.storage.models import Model
 
 Array = NDArray[np.float64]
 

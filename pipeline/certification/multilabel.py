@@ -22,7 +22,7 @@ from scipy.sparse import csr_matrix
 from scipy.special import entr, logsumexp, softmax
 
 from topline.pipeline.certification.formulas import Array, Labels
-from topline.storage.datasets.labels import LabelSetTable
+from topline.storage.datasets import LabelSetTable
 
 # Halvings of an interval of 0 to 1: as many as float64 tells apart, and some.
 BISECTIONS = 60

@@ -41,7 +41,7 @@ from topline.pipeline.options.average_top_k import top_count
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.storage.models.records import ModelRecord, update_record
+from topline.storage.models import ModelRecord, update_record
 
 # Rows that are multiplied in float64 at once.
 TILE_ROWS = 4096

@@ -20,8 +20,8 @@ StoreOption = Annotated[str, typer.Option("--store", help="Store of the models")
 
 def find_model(text: str) -> str:
     """Give the URL of a model; it may be called "champion", and a store stands for its newest."""
-    from topline.storage.models.records import list_models
-    from topline.storage.stores.base import open_store
+    from topline.storage.models import list_models
+    from topline.storage.stores import open_store
     from topline.storage.stores.urls import join
 
     place, _, name = text.rstrip("/").rpartition("/")

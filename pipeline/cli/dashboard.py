@@ -33,7 +33,7 @@ def dashboard(
 ) -> Outcome:
     """Show runs while they live and afterwards, and the models they made; reads a store and never writes."""
     if run is not None and "/" in run:
-        from topline.storage.stores.base import split_url
+        from topline.storage.stores import split_url
 
         store, run = split_url(run, "runs")
     if out is not None:
@@ -51,8 +51,8 @@ def _write(store: str, run: str | None, out: Path) -> Outcome:
 def _serve(store: str, run: str | None, host: str, port: int, *, allow_remote: bool) -> Outcome:
     from topline.pipeline.dashboard.server import serving
     from topline.pipeline.interrupts import stop_on_signals
-    from topline.storage.runs.records import read_run
-    from topline.storage.stores.base import open_store
+    from topline.storage.runs import read_run
+    from topline.storage.stores import open_store
 
     opened = open_store(store)
     if run is not None:

@@ -38,7 +38,7 @@ def exit_code(error: BaseException) -> int:
 
 def _is_held(error: BaseException) -> bool:
     """Whether somebody else works on the store: the same command will succeed later."""
-    from topline.storage.stores.lease import LeaseHeldError
+    from topline.storage.stores import LeaseHeldError
 
     return isinstance(error, LeaseHeldError)
 

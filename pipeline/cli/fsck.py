@@ -17,7 +17,7 @@ def fsck(
 ) -> Outcome:
     """Verify a store: files, checksums, shapes, labels, runs and models whose data is gone."""
     from topline.storage.errors import NotFoundError
-    from topline.storage.stores.base import open_store
+    from topline.storage.stores import open_store
     from topline.storage.verification import verify_store
 
     opened = open_store(store)

@@ -18,7 +18,7 @@ from topline.pipeline.options.config import EvaluateConfig, PromotionRule
 if TYPE_CHECKING:
     from topline.pipeline.registry.operations import Weighing
     from topline.pipeline.registry.promotion import Evidence
-    from topline.storage.models.decisions import Standing
+    from topline.storage.models import Standing
 
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the registry's log")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Override the guards; needs a --reason")]
@@ -48,11 +48,10 @@ def list_(call: Call, store: StoreOption = "topline-run") -> Outcome:  # noqa: A
 def show(call: Call, model: ModelArgument) -> Outcome:  # noqa: ARG001 - one shape for all
     """Show everything that is recorded of a model: lineage, problem, certificate, accuracies, decisions."""
     from topline.pipeline.report.document import flat
-    from topline.storage.models.records import load_model
-    from topline.storage.models.decisions import read_registry
+    from topline.storage.models import load_model, read_standing
 
     opened = load_model(find_model(model))
-    standing, record = read_registry(opened.store), opened.record.to_json()
+    standing, record = read_standing(opened.store), opened.record.to_json()
     decisions = [asdict(entry) for entry in standing.of(opened.record.id)]
     known = {"version": opened.record.version, "stage": standing.stage(opened.record.id)}
     evaluation = record.get("evaluation") or {}

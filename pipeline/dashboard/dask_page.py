@@ -26,8 +26,8 @@ from topline.pipeline.dashboard.run_status import Tile, event_rows, problem_word
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.telemetry.run_view import RunView
 from topline.storage.errors import StorageError
-from topline.storage.runs.records import RunRecord
-from topline.storage.stores.base import open_store
+from topline.storage.runs import RunRecord
+from topline.storage.stores import open_store
 
 logger = logging.getLogger(__name__)
 

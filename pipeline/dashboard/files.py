@@ -8,7 +8,7 @@ from pathlib import Path
 from topline.pipeline.dashboard.overview_page import overview_page
 from topline.pipeline.dashboard.run_page import run_page
 from topline.pipeline.dashboard.store_follower import StoreFollower
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 
 
 def write_page(store_url: str, run_id: str | None, path: Path) -> str:

@@ -14,9 +14,8 @@ from topline.pipeline.pages.formatting import count, duration, percent
 from topline.pipeline.registry.summary import summary
 from topline.pipeline.telemetry.run_view import RunView
 from topline.pipeline.telemetry.schedule_times import next_time
-from topline.storage.models.records import ModelRecord
-from topline.storage.models.decisions import RegistryEntry, Reign, Standing
-from topline.storage.runs.records import RunRecord
+from topline.storage.models import DecisionRecord, ModelRecord, Reign, Standing
+from topline.storage.runs import RunRecord
 from topline.storage.served_schedule import ServedSchedule
 
 MODELS_SHOWN = 100
@@ -76,7 +75,7 @@ class Overview:
     ks: Sequence[int]
     k: int | None
     reigns: Sequence[Reign]
-    decisions: Sequence[tuple[RegistryEntry, str]]
+    decisions: Sequence[tuple[DecisionRecord, str]]
     runs: Sequence[RunLine]
 
 

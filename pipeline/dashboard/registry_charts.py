@@ -11,7 +11,7 @@ from topline.pipeline.dashboard.overview import ModelLine
 from topline.pipeline.dashboard.pages import when
 from topline.pipeline.pages.charts import Scale, Series, legend
 from topline.pipeline.pages.formatting import percent
-from topline.storage.models.decisions import Reign
+from topline.storage.models import Reign
 
 # Versions that a chart has room for.
 MOST_VERSIONS = 60

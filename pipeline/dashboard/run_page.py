@@ -19,7 +19,7 @@ from topline.pipeline.report.charts import charts, work_charts
 from topline.pipeline.report.document import flat
 from topline.pipeline.report.run import work_facts
 from topline.pipeline.telemetry.run_view import RunView
-from topline.storage.runs.records import RunRecord
+from topline.storage.runs import RunRecord
 
 
 def run_parts(run: RunView, now: float) -> dict[str, Markup]:

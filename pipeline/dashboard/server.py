@@ -34,7 +34,7 @@ from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.telemetry.run_view import RunView
 from topline.storage.errors import NotFoundError, StorageError
-from topline.storage.stores.base import Store
+from topline.storage.stores import Store
 
 logger = logging.getLogger(__name__)
 

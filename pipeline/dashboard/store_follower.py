@@ -17,12 +17,10 @@ from topline.pipeline.dashboard.overview import (
 )
 from topline.pipeline.telemetry.run_view import RunFollower, RunView
 from topline.storage.errors import FormatError, IntegrityError
-from topline.storage.models.records import list_models
-from topline.storage.models.decisions import read_registry
-from topline.storage.runs.records import RunRecord, read_run, run_names
+from topline.storage.models import list_models, read_standing
+from topline.storage.runs import RunRecord, read_run, run_names
 from topline.storage.served_schedule import read_schedule
-from topline.storage.stores.lease import holder
-from topline.storage.stores.base import Store
+from topline.storage.stores import Store, holder
 
 # Runs that are followed at once; the one that nobody looked at for longest is let go.
 MOST_FOLLOWED = 16
@@ -77,7 +75,7 @@ class StoreFollower:
         names = run_names(self.store)[-RUNS_SHOWN:][::-1]
         lines = [self._line(name, now, followed=number < NEWEST) for number, name in enumerate(names)]
         return overview(
-            read_registry(self.store),
+            read_standing(self.store),
             list_models(self.store),
             lines,
             now,

@@ -130,10 +130,10 @@ def store() -> str:
     import numpy as np
     import pyarrow as pa
 
-    from topline.storage.arrays.chunking import ChunkPlan
-    from topline.storage.datasets.dataset import Dataset, DatasetWriter
+    from topline.storage.arrays import ChunkPlan
+    from topline.storage.datasets import Dataset, DatasetWriter
     from topline.storage.errors import IntegrityError
-    from topline.storage.stores.base import open_store
+    from topline.storage.stores import open_store
 
     X = np.random.default_rng(0).standard_normal((96, 16)).astype(np.float32)
     labels = np.arange(96, dtype=np.int32) % 3

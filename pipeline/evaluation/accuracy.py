@@ -20,7 +20,7 @@ from topline.pipeline.progress import Progress
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.solvers.estimators.multilabel_metrics import THRESHOLD_RULES
-from topline.storage.models.records import update_record
+from topline.storage.models import update_record
 from topline.storage.schema import SPLITS
 
 REPORTED_K = (1, 2, 3, 5, 10)

@@ -13,7 +13,7 @@ from topline.pipeline.errors import PipelineError
 from topline.pipeline.evaluation.accuracy import ClassAccuracy, Evaluation, ranks_against_ties
 from topline.pipeline.images.thumbnails import thumbnail
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.storage.datasets.dataset import Dataset
+from topline.storage.datasets import Dataset
 
 WORST_CLASSES = 6
 MISTAKES_PER_CLASS = 8

@@ -22,7 +22,7 @@ from topline.solvers.estimators.multilabel_metrics import (
     ranking_metrics,
     tuned_thresholds,
 )
-from topline.storage.models.records import update_record
+from topline.storage.models import update_record
 
 REPORTED_K = (1, 3, 5)
 DEFAULT_RULE = "f1_micro"

@@ -13,8 +13,8 @@ from topline.pipeline.images.items import ImageItem
 from topline.pipeline.ingest.splits import RowSplits, repeated_content, split_label_sets, split_rows
 from topline.pipeline.options.ingest import ExtractConfig
 from topline.pipeline.readers.label_sets import LabelLists, separated
-from topline.storage.datasets.dataset import Dataset, list_datasets
-from topline.storage.stores.base import Store
+from topline.storage.datasets import Dataset, list_datasets
+from topline.storage.stores import Store
 
 CONTENT_RULE = "content"
 """Where an image's content decides whether it is held out: `split_rule` of a dataset's features."""

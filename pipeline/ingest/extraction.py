@@ -24,14 +24,10 @@ from topline.pipeline.interrupts import StopFlag, stop_on_signals
 from topline.pipeline.options.ingest import ExtractConfig
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.progress import Progress
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.datasets.info import DatasetInfo
-from topline.storage.datasets.manifest import with_labels_and_splits
-from topline.storage.datasets.parts import read_part
-from topline.storage.datasets.writer import DatasetWriter
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import Dataset, DatasetInfo, DatasetWriter, read_part, with_labels_and_splits
 from topline.storage.fingerprint import digest_json
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -28,12 +28,10 @@ from topline.pipeline.readers.labels import (
     read_labels,
     split_words,
 )
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.dataset import CsrDatasetWriter, DatasetWriter
-from topline.storage.datasets.info import DatasetInfo
-from topline.storage.datasets.manifest import empty_manifest
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import CsrDatasetWriter, DatasetInfo, DatasetWriter, empty_manifest
 from topline.storage.fingerprint import digest_json
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 
 # A CSR entry takes twice the room of a dense one and its products are slower: above this, dense wins.
 DENSE_SHARE = 0.25

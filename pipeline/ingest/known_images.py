@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from topline.storage.datasets.dataset import Dataset, list_datasets
+from topline.storage.datasets import Dataset, list_datasets
 from topline.storage.errors import IntegrityError, NotFoundError
-from topline.storage.stores.base import Store, open_store
+from topline.storage.stores import Store, open_store
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from topline.pipeline.errors import InputError
 from topline.pipeline.images.items import sorted_names
 from topline.pipeline.readers.label_sets import LabelLists, numbered
-from topline.storage.datasets.labels import LabelSetTable
+from topline.storage.datasets import LabelSetTable
 from topline.storage.schema import NO_LABEL, SPLITS
 
 

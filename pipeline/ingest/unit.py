@@ -20,7 +20,7 @@ from topline.pipeline.images.decoding import Pixels, read_picture
 from topline.pipeline.images.items import ImageItem
 from topline.pipeline.ingest.known_images import KnownImages
 from topline.pipeline.options.ingest import ImageLimits
-from topline.storage.datasets.writer import DatasetWriter
+from topline.storage.datasets import DatasetWriter
 from topline.storage.errors import IntegrityError
 from topline.storage.fingerprint import digest_json
 

@@ -21,13 +21,11 @@ from topline.pipeline.progress import Progress
 from topline.pipeline.registry.operations import Weighing, promote_by_rule
 from topline.pipeline.training.plan import fingerprint, settled
 from topline.pipeline.training.session import train
-from topline.storage.datasets.dataset import Dataset, list_datasets
+from topline.storage.datasets import Dataset, list_datasets
 from topline.storage.errors import StorageError
-from topline.storage.models.records import ModelRecord, list_models, load_model
-from topline.storage.models.decisions import read_registry
-from topline.storage.runs.records import RunRecord, list_runs
-from topline.storage.stores.lease import Lease, held_lease
-from topline.storage.stores.base import Store, open_store
+from topline.storage.models import ModelRecord, list_models, load_model, read_standing
+from topline.storage.runs import RunRecord, list_runs
+from topline.storage.stores import Lease, Store, held_lease, open_store
 from topline.storage.stores.urls import join
 
 if TYPE_CHECKING:
@@ -140,7 +138,7 @@ class _Retraining:
     def _unchanged(
         self, made: ModelRecord, dataset: Dataset, changes: Changes, begun: float
     ) -> RetrainResult:
-        standing = read_registry(self.store)
+        standing = read_standing(self.store)
         said = standing.of(made.id)[-1]
         reason = f"nothing is new since {dataset.info.id}, on which {said}"
         return self._described(
@@ -228,12 +226,12 @@ def _runs_of(store: Store, options: TrainConfig, dataset: Dataset) -> list[RunRe
 
 
 def _is_decided(store: Store, model: str) -> bool:
-    return any(entry.action in ("promote", "keep") for entry in read_registry(store).of(model))
+    return any(entry.action in ("promote", "keep") for entry in read_standing(store).of(model))
 
 
 def _start(store: Store, which: str) -> str | None:
     """Id of the model to start from, None for zero."""
-    standing = read_registry(store)
+    standing = read_standing(store)
     if which == "champion":
         return standing.champion
     usable = [record.id for record in list_models(store) if standing.stage(record.id) != "deleted"]

@@ -16,11 +16,11 @@ from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.report.document import write_report
 from topline.pipeline.training.plan import fingerprint, settled
 from topline.pipeline.training.session import TrainResult, train
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.models.records import list_models
-from topline.storage.runs.records import read_run
+from topline.storage.datasets import Dataset
+from topline.storage.models import list_models
+from topline.storage.runs import read_run
 from topline.storage.schema import SPLITS
-from topline.storage.stores.base import Store, open_store
+from topline.storage.stores import Store, open_store
 from topline.storage.stores.urls import join
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
-    from topline.storage.models.records import ModelRecord
+    from topline.storage.models import ModelRecord
 
 
 class PromotionRule(BaseModel):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options.ingest import PredictConfig
-from topline.storage.models.records import ModelRecord
+from topline.storage.models import ModelRecord
 
 
 @dataclass(frozen=True)

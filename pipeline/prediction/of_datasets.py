@@ -25,14 +25,9 @@ from topline.pipeline.prediction.decision_rule import DecisionRule
 from topline.pipeline.prediction.table import write_table
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.storage.cache.entries import derived_key
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.cache.predictions import (
-    PredictionsDraft,
-    find_predictions,
-)
-from topline.storage.stores.files import FileEntry
-from topline.storage.stores.base import open_store
+from topline.storage.cache import PredictionsDraft, cache_key, find_predictions
+from topline.storage.datasets import Dataset
+from topline.storage.stores import FileEntry, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +101,7 @@ def predict_dataset(
         "top_k": rule.top_k,
         **({} if rule.threshold is None else {"threshold": rule.threshold}),
     }
-    key = derived_key(facts)
+    key = cache_key(facts)
     found = find_predictions(store, key)
     reused = found is not None
     if found is None:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.cache.predictions import StoredPredictions
+from topline.storage.cache import StoredPredictions
+from topline.storage.datasets import Dataset
 from topline.storage.errors import DiskFullError
 
 

@@ -14,8 +14,7 @@ from topline.pipeline.errors import InputError
 from topline.pipeline.readers.features import SEVERAL
 from topline.pipeline.readers.labels import word
 from topline.solvers.losses.label_sets import LabelSets
-from topline.storage.datasets.info import DatasetInfo
-from topline.storage.datasets.labels import LabelSetTable
+from topline.storage.datasets import DatasetInfo, LabelSetTable
 
 NAMED_ROWS = 3
 

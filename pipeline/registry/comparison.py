@@ -19,12 +19,11 @@ from topline.pipeline.registry.promotion import Evidence
 from topline.pipeline.registry.summary import settings, summary
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.storage.datasets.dataset import Dataset
+from topline.storage.datasets import Dataset
 from topline.storage.errors import IntegrityError
-from topline.storage.models.records import ModelRecord, load_model
-from topline.storage.models.decisions import read_registry
+from topline.storage.models import ModelRecord, load_model, read_standing
 from topline.storage.schema import SPLITS
-from topline.storage.stores.base import open_store, split_url
+from topline.storage.stores import open_store, split_url
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def compare(
     if open_store(split_url(second_url, "models")[0]) != open_store(root):
         raise InputError(f"{first_url} and {second_url} lie in two stores: compare models of one")
     evidence = measure(first_url, second_url, split=split, confidence=confidence, progress=progress)
-    standing = read_registry(open_store(root))
+    standing = read_standing(open_store(root))
     ours, theirs = settings(first), settings(second)
     pairs = {name: (ours.get(name), theirs.get(name)) for name in sorted(ours.keys() | theirs.keys())}
     return Comparison(

@@ -16,11 +16,18 @@ from topline.pipeline.progress import Progress
 from topline.pipeline.registry.comparison import feature_misfit, measure
 from topline.pipeline.registry.promotion import Decision, Evidence, PromotionRule, decide
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.storage.datasets.checks import check_files
 from topline.storage.errors import StorageError
-from topline.storage.models.records import ModelRecord, delete_model, list_models, load_model
-from topline.storage.models.decisions import RegistryEntry, Standing, read_registry, record_decision
-from topline.storage.stores.base import Store, open_store, split_url
+from topline.storage.models import (
+    DecisionRecord,
+    ModelRecord,
+    Standing,
+    delete_model,
+    list_models,
+    load_model,
+    read_standing,
+    record_decision,
+)
+from topline.storage.stores import Store, check_files, open_store, split_url
 from topline.storage.stores.urls import join
 
 COMMAND_LINE = "command line"
@@ -54,13 +61,13 @@ class Weighing:
 def registered(store_url: str) -> tuple[Standing, list[ModelRecord]]:
     """Give the standing of a store, and its models by number."""
     store = open_store(store_url)
-    return read_registry(store), list_models(store)
+    return read_standing(store), list_models(store)
 
 
 def champion_url(store_url: str) -> str | None:
     """URL of the champion of a store, None where there is none."""
     store = open_store(store_url)
-    champion = read_registry(store).champion
+    champion = read_standing(store).champion
     return None if champion is None else join(store.url, "models", champion)
 
 
@@ -80,7 +87,7 @@ def promote(
     caller's evidence rests on, the newest by default.
     """
     place = _Place.of(model_url)
-    standing = read_registry(place.store) if standing is None else standing
+    standing = read_standing(place.store) if standing is None else standing
     record = _whole(model_url)
     against = [*_uncertified(record), *_misfits(place, standing)]
     _heed(against, f"{record.id} is not promoted", reason, force=force)
@@ -120,7 +127,7 @@ def weigh(
 ) -> Weighing:
     """Measure a challenger against the champion and decide by the rule, without changing anything."""
     place = _Place.of(model_url)
-    standing = read_registry(place.store)
+    standing = read_standing(place.store)
     challenger = load_model(model_url).record
     if standing.champion is None:
         decision = decide(challenger, None, Evidence(), rule)
@@ -148,7 +155,7 @@ def weigh(
 def rollback(store_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Standing:
     """Make the champion before the champion again; it must be there and read whole."""
     store = open_store(store_url)
-    standing = read_registry(store)
+    standing = read_standing(store)
     if standing.previous is None:
         raise GuardError(
             f"{store_url} has had no champion before {standing.champion}: promote a model instead"
@@ -162,7 +169,7 @@ def archive(model_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Stan
     """Lay a model aside; the champion cannot be."""
     place = _Place.of(model_url)
     load_model(model_url)
-    standing = read_registry(place.store)
+    standing = read_standing(place.store)
     return _decided(place, standing, "archive", reason or "archived by hand", by, None)
 
 
@@ -172,7 +179,7 @@ def delete(model_url: str, *, reason: str = "", by: str = COMMAND_LINE, force: b
     The decision is recorded first: a deletion that was interrupted is finished by deleting again.
     """
     place = _Place.of(model_url)
-    standing = read_registry(place.store)
+    standing = read_standing(place.store)
     if place.name not in standing.deleted:
         load_model(model_url)
         against = []
@@ -231,7 +238,7 @@ def _decided(
             "evaluation": {name: evaluation.get(name) for name in ("dataset", "split", "rows", "topk")},
             "comparison": None if measured is None else measured.to_dict(),
         }
-    entry = RegistryEntry(action, place.name, reason, by, evidence, forced)
+    entry = DecisionRecord(action, place.name, reason, by, evidence, forced)
     return record_decision(place.store, standing, entry)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from topline.pipeline.options.promotion import PromotionRule
 from topline.pipeline.registry.drift import Drift
 from topline.pipeline.registry.mcnemar import PairedAccuracy
-from topline.storage.models.records import ModelRecord
+from topline.storage.models import ModelRecord
 
 __all__ = ["Decision", "Evidence", "PromotionRule", "decide"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topline.storage.models.records import ModelRecord
+from topline.storage.models import ModelRecord
 
 
 def summary(record: ModelRecord) -> dict[str, Any]:

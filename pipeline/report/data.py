@@ -11,7 +11,7 @@ from topline.pipeline.evaluation.confusions import ReadImage, WorstClass, worst_
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.telemetry.run_view import RunView, view_run
 from topline.storage.errors import NotFoundError
-from topline.storage.models.records import ModelRecord
+from topline.storage.models import ModelRecord
 
 REJECTED_SHOWN = 200
 

@@ -19,7 +19,7 @@ from topline.pipeline.report.charts import charts, work_charts
 from topline.pipeline.report.data import ReportData, gather
 from topline.pipeline.report.run import run_events, work_facts
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 from topline.storage.stores.urls import join
 
 TEMPLATE = "report.html.j2"

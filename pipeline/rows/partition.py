@@ -23,7 +23,7 @@ from topline.pipeline.readers.label_sets import label_sets_for_solver
 from topline.pipeline.rows.read_batches import Rows, batch_rows, batches_within, empty_rows, nbytes, row_bytes
 from topline.solvers.core.rows import as_rows, stacked
 from topline.solvers.losses.label_sets import LabelSets
-from topline.storage.datasets.dataset import Dataset
+from topline.storage.datasets import Dataset
 from topline.storage.schema import SPLITS
 
 # Rows of so many bytes are transformed at once.

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy.sparse import csr_matrix
 
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.datasets.info import DatasetInfo
+from topline.storage.datasets import Dataset, DatasetInfo
 
 #: Rows of features: an array (r, d), or a CSR matrix where the dataset is sparse.
 Rows: TypeAlias = Any

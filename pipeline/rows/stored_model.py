@@ -16,9 +16,9 @@ from topline.pipeline.rows.transforms import Transforms
 from topline.solvers.kernels.functions import Kernel
 from topline.solvers.kernels.problem import KernelExpansion
 from topline.solvers.kernels.registry import kernel_from_dict
-from topline.storage.datasets.dataset import Dataset
+from topline.storage.datasets import Dataset
 from topline.storage.errors import NotFoundError
-from topline.storage.models.records import Model, load_model
+from topline.storage.models import Model, load_model
 
 
 @dataclass(frozen=True, eq=False)

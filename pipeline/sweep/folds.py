@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix, vstack
 
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.transforms import Transforms
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.stores.base import open_store
+from topline.storage.datasets import Dataset
+from topline.storage.stores import open_store
 
 Labels = NDArray[np.int32]
 

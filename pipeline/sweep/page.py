@@ -11,8 +11,8 @@ from topline.pipeline.pages.charts import Series, line_chart
 from topline.pipeline.pages.templating import template
 from topline.pipeline.sweep.result import SweepCell, SweepResult
 from topline.storage.records import now
-from topline.storage.runs.sweeps import sweep_folder
-from topline.storage.stores.base import Store
+from topline.storage.runs import sweep_folder
+from topline.storage.stores import Store
 from topline.storage.stores.urls import join
 
 TEMPLATE = "sweep.html.j2"

@@ -20,10 +20,10 @@ from topline.pipeline.sweep.folds import FoldSource
 from topline.pipeline.training.plan import settled
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods.registry import method_named
-from topline.storage.datasets.dataset import Dataset
+from topline.storage.datasets import Dataset
 from topline.storage.errors import MismatchError
-from topline.storage.runs.sweeps import create_sweep, read_sweep
-from topline.storage.stores.base import Store, open_store
+from topline.storage.runs import create_sweep, read_sweep
+from topline.storage.stores import Store, open_store
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from topline.solvers.core.state import IterationRecord
-from topline.storage.runs.history import HistoryWriter
+from topline.storage.runs import HistoryWriter
 from topline.storage.schema import HISTORY_ENCODING, encoding
-from topline.storage.stores.base import Store
+from topline.storage.stores import Store
 
 # Rounds that are shorter are written together.
 WRITE_SECONDS = 0.5

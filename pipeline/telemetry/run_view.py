@@ -16,9 +16,8 @@ from topline.pipeline.telemetry.forecast import TimeLeft, time_left
 from topline.pipeline.telemetry.run_table import RunTable
 from topline.pipeline.telemetry.timeline import WorkerTimeline, WorkerTimelines
 from topline.storage.errors import IntegrityError
-from topline.storage.runs.records import read_run
-from topline.storage.runs.history import HistoryReader
-from topline.storage.stores.base import Store
+from topline.storage.runs import HistoryReader, read_run
+from topline.storage.stores import Store
 
 #: "running" and "publishing" also where the process was killed: then `heard` stays where it is.
 Stage: TypeAlias = Literal["waiting", "running", "publishing", "stopped", "finished"]

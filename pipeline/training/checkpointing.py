@@ -19,12 +19,10 @@ from topline.pipeline.telemetry.recorder import HistoryRecorder
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.executors.local import Executor, SerialExecutor
-from topline.storage.arrays.duals import DualSource, DualWriter, StoredDuals
+from topline.storage.arrays import DualSource, DualWriter, StoredDuals
 from topline.storage.errors import StorageError
-from topline.storage.runs.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
-from topline.storage.runs.lock import RunLock
-from topline.storage.stores.files import FileEntry
-from topline.storage.stores.base import Store
+from topline.storage.runs import Checkpoint, RunLock, latest_checkpoint, save_checkpoint
+from topline.storage.stores import FileEntry, Store
 
 logger = logging.getLogger(__name__)
 

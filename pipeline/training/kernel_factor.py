@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.rows.partition import TrainingRows
-from topline.storage.arrays.reader import ArrayReader
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.cache.kernels import StoredKernel
-from topline.storage.datasets.labels import LabelSetTable
+from topline.storage.arrays import ArrayReader
+from topline.storage.cache import StoredKernel
+from topline.storage.datasets import Dataset, LabelSetTable
 from topline.storage.schema import SPLITS
 
 

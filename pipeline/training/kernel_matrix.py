@@ -27,11 +27,10 @@ from topline.pipeline.rows.transforms import Transforms
 from topline.solvers.core.rows import as_rows
 from topline.solvers.kernels.factor import ARRAYS, factor
 from topline.solvers.kernels.functions import Kernel
-from topline.storage.arrays.chunking import Span
-from topline.storage.cache.entries import derived_key
-from topline.storage.cache.kernels import KernelDraft, StoredKernel, find_kernel
+from topline.storage.arrays import Span
+from topline.storage.cache import KernelDraft, StoredKernel, cache_key, find_kernel
 from topline.storage.fingerprint import digest_array
-from topline.storage.stores.files import FileEntry
+from topline.storage.stores import FileEntry
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +88,7 @@ def kernel_of_rows(
         "kernel": kernel.to_dict(),
         "rows": len(rows),
     }
-    key = derived_key(facts)
+    key = cache_key(facts)
     found = find_kernel(store, key)
     if found is not None:
         logger.info("kernel %s of %s is there already", key, store.url)

@@ -28,13 +28,12 @@ from topline.solvers.kernels.functions import Kernel
 from topline.solvers.losses import Loss
 from topline.solvers.losses.label_sets import LabelSets
 from topline.solvers.methods.registry import MethodSpec, method_named
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.cache.kernels import StoredKernel
+from topline.storage.cache import StoredKernel
+from topline.storage.datasets import Dataset
 from topline.storage.errors import MismatchError
-from topline.storage.models.records import ModelRecord
-from topline.storage.runs.checkpoints import latest_checkpoint
-from topline.storage.runs.records import create_run, read_run
-from topline.storage.stores.base import Store, open_store
+from topline.storage.models import ModelRecord
+from topline.storage.runs import create_run, latest_checkpoint, read_run
+from topline.storage.stores import Store, open_store
 
 # Dual variables are stored with the model by default while they take no more than this.
 STORED_DUALS_BYTES = 256 << 20

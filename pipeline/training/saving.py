@@ -11,7 +11,7 @@ from topline.pipeline.training.plan import TrainingPlan
 from topline.solvers.core.state import SolveResult
 from topline.solvers.executors.local import Executor
 from topline.solvers.methods.atoms import Atoms
-from topline.storage.models.records import save_model
+from topline.storage.models import save_model
 
 
 def store_model(plan: TrainingPlan, executor: Executor, result: SolveResult) -> str:

@@ -36,9 +36,7 @@ from topline.solvers.executors.local import Executor
 from topline.solvers.run.api import solve
 from topline.solvers.run.compiling import compile_jit_functions
 from topline.storage.errors import AccessError, DiskFullError, IntegrityError, StorageError
-from topline.storage.runs.checkpoints import Checkpoint
-from topline.storage.runs.records import finish_run
-from topline.storage.runs.lock import RunLock, run_lock
+from topline.storage.runs import Checkpoint, RunLock, finish_run, run_lock
 
 logger = logging.getLogger(__name__)
 

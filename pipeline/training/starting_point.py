@@ -13,7 +13,7 @@ from topline.pipeline.errors import InputError
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.solvers.core.state import SolverState
-from topline.storage.arrays.duals import StoredDuals
+from topline.storage.arrays import StoredDuals
 from topline.storage.errors import IntegrityError
 from topline.storage.stores.urls import join
 

@@ -1,1 +1,22 @@
-"""Room."""
+"""Arrays of rows as sharded Zarr 3 arrays: cut by a `ChunkPlan`, written a shard at a time, read by rows.
+
+Every read checks what it reads: a missing file or a flipped bit is an `IntegrityError`, never a fill value.
+Dual variables have a format of their own, in parts that many processes write at once.
+"""
+
+from __future__ import annotations
+
+from topline.storage.arrays.chunking import ChunkPlan, Span
+from topline.storage.arrays.duals import DualSource, DualWriter, RowBlocks, StoredDuals, from_rows
+from topline.storage.arrays.reader import ArrayReader
+
+__all__ = [
+    "ArrayReader",
+    "ChunkPlan",
+    "DualSource",
+    "DualWriter",
+    "RowBlocks",
+    "Span",
+    "StoredDuals",
+    "from_rows",
+]

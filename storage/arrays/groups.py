@@ -14,13 +14,13 @@ from topline.storage.arrays.reader import read_checked
 from topline.storage.arrays.writer import packed_array, packed_group
 from topline.storage.errors import FormatError, NotFoundError, StorageError
 from topline.storage.schema import encoding
-from topline.storage.stores.files import FileEntry, FileSet, put_file, put_files
-from topline.storage.stores.base import Store
+from topline.storage.stores import FileEntry, FileSet, Store
+from topline.storage.stores.files import put_file, put_files
 
 _NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
 
 
-def write_bundle(
+def write_group(
     store: Store,
     folder: str,
     kind: str,
@@ -39,14 +39,14 @@ def write_bundle(
     return [*entries, *parts, put_file(store, folder, packed_group("", encoding(kind)))]
 
 
-def discard_bundle(store: Store, folder: str) -> None:
-    """Remove what was written of a bundle, as far as that goes: others may still be writing to it."""
+def discard_group(store: Store, folder: str) -> None:
+    """Remove what was written of a group, as far as that goes: others may still be writing to it."""
     with contextlib.suppress(StorageError):
         store.delete_tree(folder)
 
 
-class Bundle:
-    """A bundle, opened for reading."""
+class ArrayGroup:
+    """A group, opened for reading."""
 
     def __init__(self, files: FileSet) -> None:
         self._files = files

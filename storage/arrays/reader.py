@@ -19,7 +19,7 @@ from topline.storage.arrays.shards import (
 )
 from topline.storage.arrays.writer import ArraySpec
 from topline.storage.errors import NotFoundError
-from topline.storage.stores.files import FileSet
+from topline.storage.stores import FileSet
 from topline.storage.stores.urls import join
 
 

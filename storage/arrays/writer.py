@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from topline.storage.arrays.chunking import ChunkPlan
 from topline.storage.arrays.shards import ZSTD_LEVEL, ChunkLayout, encode_shard
 from topline.storage.errors import FormatError
-from topline.storage.stores.files import FileEntry, PackedFile, put_file
-from topline.storage.stores.base import Store
+from topline.storage.stores import FileEntry, Store
+from topline.storage.stores.files import PackedFile, put_file
 from topline.storage.stores.urls import join
 
 _MANY_ROWS = 1 << 40

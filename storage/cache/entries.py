@@ -12,33 +12,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from topline.storage.datasets.checks import check_files
 from topline.storage.errors import NotFoundError, StorageError
 from topline.storage.findings import Finding
 from topline.storage.fingerprint import digest_json, seal, unseal
 from topline.storage.records import now, plain
 from topline.storage.schema import check_encoding, encoding
-from topline.storage.stores.files import FileEntry, FileSet
-from topline.storage.stores.base import Store
+from topline.storage.stores import FileEntry, FileSet, Store, check_files
 from topline.storage.stores.urls import join
 
 _RECORD = re.compile(r"^([0-9a-f]{16})\.json$")
 
 
-class Derived(Protocol):
+class CacheEntry(Protocol):
     """One of them, opened."""
 
     folder: str
     files: FileSet
 
 
-def derived_key(facts: Mapping[str, Any]) -> str:
+def cache_key(facts: Mapping[str, Any]) -> str:
     """Name of what follows from `facts`, plain values for JSON."""
     return digest_json(plain(facts))[:16]
 
 
 @dataclass(frozen=True)
-class Kind:
+class Cache:
     """All of one kind: where they lie, the type in their records, their word and the mend in messages."""
 
     folder: str
@@ -84,7 +82,7 @@ class Kind:
         return sorted(match.group(1) for name in store.list(self.folder) if (match := _RECORD.match(name)))
 
     def findings(
-        self, store: Store, opened: Callable[[Store, str], Derived], *, deep: bool
+        self, store: Store, opened: Callable[[Store, str], CacheEntry], *, deep: bool
     ) -> Iterator[Finding]:
         """What a check of the store finds among them; `opened` opens the one of a key."""
         mend = f"delete its record and folder: {self.mend}"

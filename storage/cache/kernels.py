@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.arrays.duals import RowBlocks
-from topline.storage.arrays.reader import ArrayReader
+from topline.storage.arrays import ArrayReader, ChunkPlan, RowBlocks
 from topline.storage.arrays.writer import (
     ArraySpec,
     packed_group,
@@ -25,15 +23,15 @@ from topline.storage.arrays.writer import (
     packed_shard,
     write_row_blocks,
 )
-from topline.storage.cache.entries import Kind
+from topline.storage.cache.entries import Cache
 from topline.storage.schema import KERNEL_ENCODING, encoding
-from topline.storage.stores.files import FileEntry, FileSet, put_file
-from topline.storage.stores.base import Store
+from topline.storage.stores import FileEntry, FileSet, Store
+from topline.storage.stores.files import put_file
 
 MATRIX = "matrix"
 FACTOR = "factor"
 
-KERNELS = Kind("kernels", KERNEL_ENCODING, "kernel", "train again")
+KERNELS = Cache("kernels", KERNEL_ENCODING, "kernel", "train again")
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.arrays.reader import ArrayReader
+from topline.storage.arrays import ArrayReader, ChunkPlan
 from topline.storage.arrays.writer import ArraySpec, packed_group, packed_metadata, packed_shard
-from topline.storage.cache.entries import Kind
+from topline.storage.cache.entries import Cache
 from topline.storage.schema import PREDICTIONS_ENCODING, encoding
-from topline.storage.stores.files import FileEntry, FileSet, put_file
-from topline.storage.stores.base import Store
+from topline.storage.stores import FileEntry, FileSet, Store
+from topline.storage.stores.files import put_file
 from topline.storage.stores.urls import join
 
 CLASSES = "classes"
 SCORES = "scores"
 
-PREDICTIONS = Kind("predictions", PREDICTIONS_ENCODING, "predictions", "run topline predict again")
+PREDICTIONS = Cache("predictions", PREDICTIONS_ENCODING, "predictions", "run topline predict again")
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,32 @@
-"""Room."""
+"""Datasets: features, labels, splits and the manifest of their rows, made visible by one commit.
+
+A `DatasetWriter` (or `CsrDatasetWriter`) stages whole units, from as many processes as there are, and commits
+them; a `Dataset` reads what was committed.  A committed dataset never changes.
+"""
+
+from __future__ import annotations
+
+from topline.storage.datasets.checks import check_dataset
+from topline.storage.datasets.csr import CsrDatasetWriter
+from topline.storage.datasets.dataset import Dataset
+from topline.storage.datasets.info import DatasetInfo, find_by_key, find_dataset, list_datasets
+from topline.storage.datasets.labels import LabelSetTable
+from topline.storage.datasets.manifest import MANIFEST_SCHEMA, empty_manifest, with_labels_and_splits
+from topline.storage.datasets.units import read_part
+from topline.storage.datasets.writer import DatasetWriter
+
+__all__ = [
+    "MANIFEST_SCHEMA",
+    "CsrDatasetWriter",
+    "Dataset",
+    "DatasetInfo",
+    "DatasetWriter",
+    "LabelSetTable",
+    "check_dataset",
+    "empty_manifest",
+    "find_by_key",
+    "find_dataset",
+    "list_datasets",
+    "read_part",
+    "with_labels_and_splits",
+]

@@ -3,63 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.sparse import issparse
 
 from topline.storage.arrays.writer import ArraySpec
-from topline.storage.datasets.labels_and_splits import check_labels_and_splits, split_counts
+from topline.storage.datasets.dataset import Dataset
+from topline.storage.datasets.labels import check_labels_and_splits, split_counts
 from topline.storage.datasets.manifest import with_labels_and_splits
 from topline.storage.errors import StorageError
 from topline.storage.findings import Finding
-from topline.storage.fingerprint import digest_bytes
 from topline.storage.schema import FEATURES, FILES_LIST, STAGING
-from topline.storage.stores.files import FileEntry, FileSet, wrong_size
+from topline.storage.stores import check_files
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.urls import join
-
-if TYPE_CHECKING:
-    from topline.storage.datasets.dataset import Dataset
 
 _REWRITE = "restore the file from a copy, or make the dataset anew under another key"
 
 
-def check_files(files: FileSet, *, deep: bool, mend: str = _REWRITE) -> list[Finding]:
-    """Recorded files that are missing or of another size, and with `deep` those of another SHA-256."""
-    found = []
-    for entry in files.entries:
-        problem = _file_problem(files, entry, deep=deep)
-        if problem is not None:
-            kind, what = problem
-            found.append(
-                Finding(kind, files.place(entry.path), f"{what}, in {files.owner}", mend, entry.rows)
-            )
-    return found
-
-
-def _file_problem(files: FileSet, entry: FileEntry, *, deep: bool) -> tuple[str, str] | None:
-    place = files.place(entry.path)
-    try:
-        if deep:
-            data = files.store.read_bytes(place)
-            size = len(data)
-        else:
-            size = files.store.size(place)
-    except FileNotFoundError:
-        return "missing", "the file is missing"
-    except StorageError as error:
-        return "unreadable", str(error)
-    if size != entry.size:
-        return "wrong-size", f"the file {wrong_size(size, entry.size)}"
-    if deep and digest_bytes(data) != entry.sha256:
-        return "wrong-digest", "the file's SHA-256 is not the recorded one"
-    return None
-
-
 def check_dataset(dataset: Dataset, *, deep: bool) -> list[Finding]:
     """Everything that is wrong with a dataset; values are looked at only where all files are sound."""
-    found = check_files(dataset.files, deep=deep)
+    found = check_files(dataset.files, deep=deep, mend=_REWRITE)
     found += _foreign_files(dataset)
     if deep and not any(not finding.harmless for finding in found):
         found += _value_findings(dataset)

@@ -1,4 +1,4 @@
-"""Datasets: how they are read.  Writing is in `writers`; both are offered from here."""
+"""Reading a dataset."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from topline.storage.arrays.chunking import ChunkPlan, Span
-from topline.storage.arrays.reader import ArrayReader, read_checked, read_strings
+from topline.storage.arrays import ArrayReader, ChunkPlan, Span
+from topline.storage.arrays.reader import read_checked, read_strings
 from topline.storage.arrays.writer import ArraySpec
-from topline.storage.datasets.csr import CsrDatasetWriter
-from topline.storage.datasets.info import DatasetInfo, dataset_log, find_by_key, info_of_commit, list_datasets
+from topline.storage.datasets.info import DatasetInfo, find_dataset
 from topline.storage.datasets.labels import LabelSetTable
 from topline.storage.datasets.manifest import load_manifest
-from topline.storage.datasets.writer import DatasetWriter
 from topline.storage.errors import FormatError, NotFoundError
-from topline.storage.findings import Finding
 from topline.storage.fingerprint import digest_bytes
 from topline.storage.schema import (
     CLASS_NAMES,
@@ -35,11 +32,9 @@ from topline.storage.schema import (
     SPLIT,
     csr_unit_path,
 )
-from topline.storage.stores.files import FileSet, load_entries
-from topline.storage.stores.base import Store, open_store
+from topline.storage.stores import FileSet, Store, open_store
+from topline.storage.stores.files import load_entries
 from topline.storage.stores.urls import join
-
-__all__ = ["CsrDatasetWriter", "Dataset", "DatasetInfo", "DatasetWriter", "find_by_key", "list_datasets"]
 
 
 class Dataset:
@@ -127,12 +122,6 @@ class Dataset:
         table, _ = load_manifest(self.files.read(MANIFEST), self.files.place(MANIFEST))
         return table
 
-    def verify(self, *, deep: bool = False) -> list[Finding]:
-        """What is wrong with the stored files: presence and sizes; with `deep` every digest and value too."""
-        from topline.storage.datasets.checks import check_dataset
-
-        return check_dataset(self, deep=deep)
-
     def _csr_rows(self, unit: int, span: Span) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Entries in each row, column indices and values of some rows of a unit."""
         first = span.start - self.plan.bounds(unit).start
@@ -168,19 +157,6 @@ class Dataset:
 
     def _title(self, name: str) -> str:
         return f"{name.removeprefix(GROUP + '/')} of {self.files.owner}"
-
-
-def find_dataset(store: Store, which: str = "latest") -> DatasetInfo:
-    """Commit record of the newest dataset, or of the one with the id `which`, as `Dataset.open`."""
-    log = dataset_log(store)
-    if which == "latest":
-        return info_of_commit(log.latest())
-    infos = list_datasets(store)
-    for info in infos:
-        if which == info.id:
-            return info
-    known = f"it has {', '.join(info.id for info in infos[-5:])}" if infos else "it has none yet"
-    raise NotFoundError(f"{store.url} has no dataset {which}; {known}")
 
 
 def _listed_files(store: Store, info: DatasetInfo) -> FileSet:

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.errors import FormatError
+from topline.storage.arrays import ChunkPlan
+from topline.storage.errors import FormatError, NotFoundError
 from topline.storage.fingerprint import digest_bytes
 from topline.storage.schema import DATASET_ENCODING, check_encoding, encoding
-from topline.storage.stores.commit_log import CommitLog
-from topline.storage.stores.base import Store
+from topline.storage.stores import CommitLog, Store
 from topline.storage.stores.urls import join
 
 
@@ -94,3 +93,16 @@ def list_datasets(store: Store) -> list[DatasetInfo]:
 def find_by_key(store: Store, key: str) -> DatasetInfo | None:
     """The committed dataset of that key, if there is one."""
     return next((info for info in list_datasets(store) if info.key == key), None)
+
+
+def find_dataset(store: Store, which: str = "latest") -> DatasetInfo:
+    """Return the commit record of the newest dataset, or of the one with the id `which`."""
+    log = dataset_log(store)
+    if which == "latest":
+        return info_of_commit(log.latest())
+    infos = list_datasets(store)
+    for info in infos:
+        if which == info.id:
+            return info
+    known = f"it has {', '.join(info.id for info in infos[-5:])}" if infos else "it has none yet"
+    raise NotFoundError(f"{store.url} has no dataset {which}; {known}")

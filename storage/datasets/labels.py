@@ -1,4 +1,4 @@
-"""Label sets of a dataset whose rows have several labels each: its labels are then numbers of these sets."""
+"""Labels, label sets and splits of a dataset, and the rules that they keep."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from topline.storage.errors import FormatError
-from topline.storage.schema import LABEL_DTYPE
+from topline.storage.schema import LABEL_DTYPE, NO_LABEL, SPLIT_DTYPE, SPLITS
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +61,82 @@ class LabelSetTable:
             if earlier != number:
                 raise FormatError(f"label sets {earlier} and {number} are the same; each is stored once")
         return table
+
+
+def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
+    """The names, which are text, at least one, and all different; `FormatError` otherwise."""
+    names = tuple(class_names)
+    if not names:
+        raise FormatError("a dataset has at least one class")
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise FormatError(f"a class name is a non-empty text, not {name!r}")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise FormatError(f"two classes are named {twice!r}; class names must differ")
+    return names
+
+
+def check_labels_and_splits(
+    labels: ArrayLike,
+    split: ArrayLike,
+    n_rows: int,
+    m: int,
+    label_sets: LabelSetTable | None = None,
+) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
+    """Labels as int32 and split as int8, both (n_rows,).
+
+    Every row has a label 0..m-1, or the number of one of its `label_sets`, except those of the split
+    "rejected", which have -1.  `FormatError` naming the first row and the number of rows that break this.
+    """
+    what, count = ("classes", m) if label_sets is None else ("label sets", len(label_sets))
+    y, s = _row_integers(labels, n_rows, "labels"), _row_integers(split, n_rows, "split")
+    unknown = (s < 0) | (s >= len(SPLITS))
+    if unknown.any():
+        words = ", ".join(f"{code} ({name})" for name, code in SPLITS.items())
+        raise FormatError(f"{_first(unknown, s)} is no split; splits are {words}")
+    rejected = s == SPLITS["rejected"]
+    labelled = rejected & (y != NO_LABEL)
+    if labelled.any():
+        raise FormatError(f"{_first(labelled, y)} is the label of a rejected row, which has {NO_LABEL}")
+    outside = ~rejected & ((y < 0) | (y >= count))
+    if outside.any():
+        raise FormatError(
+            f"{_first(outside, y)} is a label out of range: {count} {what} have labels 0..{count - 1}"
+        )
+    return y.astype(LABEL_DTYPE), s.astype(SPLIT_DTYPE)
+
+
+def check_rejected(table: pa.Table, split: NDArray[np.int8]) -> None:
+    """`FormatError` if a row that the manifest calls rejected is in a split other than "rejected"."""
+    status = pc.equal(table["status"], "rejected").to_numpy()
+    wrong = status & (split != SPLITS["rejected"])
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise FormatError(
+            f"row {row} ({table['sample_id'][row].as_py()}) is rejected, and its split is {split[row]};"
+            f" it must be {SPLITS['rejected']} with label {NO_LABEL}"
+        )
+
+
+def split_counts(split: NDArray[np.int8]) -> dict[str, int]:
+    """Rows of each split."""
+    return {name: int(np.count_nonzero(split == code)) for name, code in SPLITS.items()}
+
+
+def _row_integers(values: ArrayLike, n_rows: int, name: str) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    if array.shape != (n_rows,):
+        raise FormatError(f"{name} have shape ({n_rows},), one for each row, not {array.shape}")
+    if array.dtype.kind not in "iu" and array.size:
+        raise FormatError(f"{name} are integers, not {array.dtype}")
+    return array.astype(np.int64)
+
+
+def _first(mask: NDArray[np.bool_], values: NDArray[np.int64]) -> str:
+    row, count = int(np.argmax(mask)), int(np.count_nonzero(mask))
+    others = f" and {count - 1} other rows" if count > 1 else ""
+    return f"{values[row]} in row {row}{others}"
 
 
 def _integers(values: ArrayLike, name: str) -> NDArray[np.int64]:

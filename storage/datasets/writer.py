@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.arrays import ChunkPlan
 from topline.storage.arrays.writer import (
     ArraySpec,
     packed_array,
@@ -27,16 +27,15 @@ from topline.storage.datasets.info import (
     find_by_key,
     info_of_commit,
 )
-from topline.storage.datasets.labels import LabelSetTable
-from topline.storage.datasets.labels_and_splits import (
+from topline.storage.datasets.labels import (
+    LabelSetTable,
     check_class_names,
     check_labels_and_splits,
     check_rejected,
     split_counts,
 )
 from topline.storage.datasets.manifest import conform, dump_manifest, with_labels_and_splits
-from topline.storage.datasets.parts import Part, finished_part, part_units, write_part
-from topline.storage.datasets.units import dense_unit
+from topline.storage.datasets.units import Part, dense_unit, finished_part, part_units, write_part
 from topline.storage.errors import FormatError, IncompleteError, MismatchError
 from topline.storage.fingerprint import canonical_json, digest_bytes, seal, unseal
 from topline.storage.records import now
@@ -59,8 +58,8 @@ from topline.storage.schema import (
     feature_dtype,
     part_path,
 )
+from topline.storage.stores import Store
 from topline.storage.stores.files import PackedFile, dump_entries, put_files
-from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 _NAMED_UNITS = 5

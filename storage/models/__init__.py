@@ -1,1 +1,38 @@
-"""Room."""
+"""Models and the decisions on them.
+
+A model is a sealed record with revisions, and arrays that are written once; `save_model` publishes it and
+`load_model` opens it.  Which model is the champion follows from an append-only log of decisions, which
+`read_standing` reads and `record_decision` extends.
+"""
+
+from __future__ import annotations
+
+from topline.storage.models.decisions import DecisionRecord, Reign, Standing, read_standing, record_decision
+from topline.storage.models.records import (
+    Model,
+    ModelRecord,
+    delete_model,
+    list_models,
+    load_model,
+    model_revisions,
+    published_models,
+    save_model,
+    update_record,
+)
+
+__all__ = [
+    "DecisionRecord",
+    "Model",
+    "ModelRecord",
+    "Reign",
+    "Standing",
+    "delete_model",
+    "list_models",
+    "load_model",
+    "model_revisions",
+    "published_models",
+    "read_standing",
+    "record_decision",
+    "save_model",
+    "update_record",
+]

@@ -16,9 +16,8 @@ from topline.storage.errors import ConflictError, FormatError, IntegrityError, S
 from topline.storage.findings import Finding
 from topline.storage.models.records import deleted_models, published_models
 from topline.storage.records import from_fields, now, plain
-from topline.storage.schema import REGISTRY_ENCODING, check_encoding, encoding
-from topline.storage.stores.commit_log import CommitLog
-from topline.storage.stores.base import Store
+from topline.storage.schema import DECISION_ENCODING, check_encoding, encoding
+from topline.storage.stores import CommitLog, Store
 from topline.storage.stores.urls import join
 
 ACTIONS = ("promote", "keep", "rollback", "archive", "delete")
@@ -36,7 +35,7 @@ _DONE = {
 
 
 @dataclass(frozen=True)
-class RegistryEntry:
+class DecisionRecord:
     """One decision: what became of `model`, who was champion before, why and on what evidence.
 
     `action` "keep" says that a challenger was weighed and the champion stays.  `by` is a run's id, or where
@@ -56,12 +55,12 @@ class RegistryEntry:
 
     def to_json(self) -> dict[str, Any]:
         """The entry as a JSON object."""
-        return {**plain(asdict(self)), **encoding(REGISTRY_ENCODING)}
+        return {**plain(asdict(self)), **encoding(DECISION_ENCODING)}
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any], place: str) -> RegistryEntry:
+    def from_json(cls, record: Mapping[str, Any], place: str) -> DecisionRecord:
         """The entry from its JSON object; `FormatError` naming `place` if it is none."""
-        check_encoding(record, REGISTRY_ENCODING, place)
+        check_encoding(record, DECISION_ENCODING, place)
         return from_fields(cls, record, place)
 
     def __str__(self) -> str:
@@ -87,7 +86,7 @@ class Standing:
     `former` are the champions that a rollback would bring back, the next one last.
     """
 
-    entries: tuple[RegistryEntry, ...] = ()
+    entries: tuple[DecisionRecord, ...] = ()
     champion: str | None = None
     former: tuple[str, ...] = ()
     archived: frozenset[str] = frozenset()
@@ -111,7 +110,7 @@ class Standing:
             return "deleted"
         return "archived" if model in self.archived else "candidate"
 
-    def of(self, model: str) -> tuple[RegistryEntry, ...]:
+    def of(self, model: str) -> tuple[DecisionRecord, ...]:
         """Decisions on one model, oldest first."""
         return tuple(entry for entry in self.entries if entry.model == model)
 
@@ -130,7 +129,7 @@ class Standing:
                 found.append(Reign(standing.champion, entry.seq, entry.when, entry.by, entry.reason))
         return tuple(found)
 
-    def after(self, entry: RegistryEntry) -> Standing:
+    def after(self, entry: DecisionRecord) -> Standing:
         """The standing once `entry` is taken; `FormatError` if it cannot be."""
         refusal = self._refusal(entry)
         if refusal is not None:
@@ -150,11 +149,11 @@ class Standing:
             return replace(self, entries=entries, champion=champion, former=former, deleted=gone)
         return replace(self, entries=entries)
 
-    def _crowned(self, entries: tuple[RegistryEntry, ...], model: str, former: tuple[str, ...]) -> Standing:
+    def _crowned(self, entries: tuple[DecisionRecord, ...], model: str, former: tuple[str, ...]) -> Standing:
         stepped_down = self.archived if self.champion is None else self.archived | {self.champion}
         return replace(self, entries=entries, champion=model, former=former, archived=stepped_down - {model})
 
-    def _refusal(self, entry: RegistryEntry) -> str | None:
+    def _refusal(self, entry: DecisionRecord) -> str | None:
         """Say why an entry cannot follow, None if it can."""
         action, model = entry.action, entry.model
         if action not in ACTIONS:
@@ -176,13 +175,13 @@ def _without_repeats(names: Sequence[str], champion: str | None) -> tuple[str, .
     return tuple(name for name, after in zip(names, following, strict=True) if name != after) if names else ()
 
 
-def read_registry(store: Store) -> Standing:
+def read_standing(store: Store) -> Standing:
     """The standing of a store's models; `IntegrityError` for a log that is damaged or contradicts itself."""
     log = _log(store)
     standing = Standing()
     for seq in log.numbers():
         place = join(store.url, log.folder, f"{seq:08d}.json")
-        entry = RegistryEntry.from_json(log.record(seq), place)
+        entry = DecisionRecord.from_json(log.record(seq), place)
         try:
             standing = standing.after(entry)
         except FormatError as error:
@@ -190,7 +189,7 @@ def read_registry(store: Store) -> Standing:
     return standing
 
 
-def record_decision(store: Store, standing: Standing, entry: RegistryEntry) -> Standing:
+def record_decision(store: Store, standing: Standing, entry: DecisionRecord) -> Standing:
     """Take a decision that was made in view of `standing`, and return what follows.
 
     `champion_before`, `when` and `seq` are filled in here.  Raises `FormatError` for what cannot follow, and
@@ -207,17 +206,17 @@ def record_decision(store: Store, standing: Standing, entry: RegistryEntry) -> S
     log = _log(store)
     if log.append_as(entry.seq, entry.to_json()):
         return after
-    winner = RegistryEntry.from_json(log.record(entry.seq), log.folder)
+    winner = DecisionRecord.from_json(log.record(entry.seq), log.folder)
     raise ConflictError(
         f"{entry.model} was not {_DONE[entry.action]}: meanwhile {winner}; look again, and decide anew"
     )
 
 
-def registry_findings(store: Store) -> Iterator[Finding]:
+def decision_findings(store: Store) -> Iterator[Finding]:
     """What is wrong with the log of decisions, or between it and the models that are there."""
     log = _log(store)
     try:
-        standing = read_registry(store)
+        standing = read_standing(store)
     except StorageError as error:
         yield Finding("registry", log.folder, str(error), _RESTORE)
         return

@@ -11,16 +11,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from topline.storage.arrays.groups import Bundle, discard_bundle, write_bundle
-from topline.storage.arrays.duals import DualSource, StoredDuals, stored_rows
+from topline.storage.arrays import DualSource, StoredDuals
+from topline.storage.arrays.duals import stored_rows
+from topline.storage.arrays.groups import ArrayGroup, discard_group, write_group
 from topline.storage.errors import FormatError, IncompleteError, NotFoundError
 from topline.storage.fingerprint import seal, unseal
 from topline.storage.records import from_fields, now, plain
 from topline.storage.schema import MODEL_ENCODING, check_encoding, encoding
-from topline.storage.stores.commit_log import CommitLog
-from topline.storage.stores.files import FileEntry, FileSet
+from topline.storage.stores import CommitLog, FileEntry, FileSet, Store, open_store, split_url
 from topline.storage.stores.numbered_folders import numbered_names, reservation, reserve, unknown
-from topline.storage.stores.base import Store, open_store, split_url
 from topline.storage.stores.urls import join
 
 __all__ = [
@@ -112,7 +111,7 @@ class Model:
         self.record = record
         self.url = join(store.url, _MODELS, record.id)
         self.files = FileSet(store, _arrays_folder(record.id), entries, f"model {record.id}")
-        self._bundle = Bundle(self.files)
+        self._group = ArrayGroup(self.files)
 
     def __reduce__(self) -> tuple[object, ...]:
         return load_model, (self.url,)
@@ -120,24 +119,24 @@ class Model:
     @property
     def arrays(self) -> tuple[str, ...]:
         """Names of its arrays, without the duals."""
-        return self._bundle.names
+        return self._group.names
 
     def array(self, name: str) -> NDArray[Any]:
         """The array `name` with its digest checked; `NotFoundError` if the model has none of that name."""
-        return self._bundle.array(name)
+        return self._group.array(name)
 
     @property
     def has_duals(self) -> bool:
         """Whether the dual variables were stored with it."""
-        return self._bundle.has_duals
+        return self._group.has_duals
 
     def dual_blocks(self) -> StoredDuals:
         """All dual variables, by rows for whoever asks; `NotFoundError` if none was stored."""
-        return self._bundle.duals
+        return self._group.duals
 
     def duals(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start..stop-1 of the dual matrix A (n x m); `NotFoundError` if none was stored."""
-        return self._bundle.duals.rows(start, stop)
+        return self._group.duals.rows(start, stop)
 
 
 def save_model(
@@ -150,13 +149,13 @@ def save_model(
     """
     name = reserve(store, _MODELS, _LETTER)
     try:
-        entries = write_bundle(store, _arrays_folder(name), MODEL_ENCODING, arrays, duals)
+        entries = write_group(store, _arrays_folder(name), MODEL_ENCODING, arrays, duals)
         _check_dual_rows(entries, record.n)
         published = replace(record, id=name, created=now(), revision=1)
         files = [entry.to_json() for entry in entries]
         _log(store, name).append({**published.to_json(), "files": files})
     except Exception:
-        discard_bundle(store, _arrays_folder(name))
+        discard_group(store, _arrays_folder(name))
         raise
     return join(store.url, _MODELS, name)
 

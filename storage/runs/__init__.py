@@ -1,1 +1,46 @@
-"""Room."""
+"""Runs of training and sweeps: their records, histories, checkpoints and locks.
+
+A run is a numbered folder that a later process can resume: `latest_checkpoint` returns its last whole state,
+`read_history` every round so far, and `run_lock` keeps two processes from training it at once.  A sweep keeps
+the answers that it has so far in the same way.
+"""
+
+from __future__ import annotations
+
+from topline.storage.runs.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
+from topline.storage.runs.history import HistoryReader, HistoryWriter, read_history
+from topline.storage.runs.lock import RunLock, run_lock
+from topline.storage.runs.records import RunRecord, create_run, finish_run, list_runs, read_run, run_names
+from topline.storage.runs.sweeps import (
+    add_answer,
+    create_sweep,
+    finish_sweep,
+    list_sweeps,
+    read_answers,
+    read_sweep,
+    sweep_folder,
+)
+
+__all__ = [
+    "Checkpoint",
+    "HistoryReader",
+    "HistoryWriter",
+    "RunLock",
+    "RunRecord",
+    "add_answer",
+    "create_run",
+    "create_sweep",
+    "finish_run",
+    "finish_sweep",
+    "latest_checkpoint",
+    "list_runs",
+    "list_sweeps",
+    "read_answers",
+    "read_history",
+    "read_run",
+    "read_sweep",
+    "run_lock",
+    "run_names",
+    "save_checkpoint",
+    "sweep_folder",
+]

@@ -10,15 +10,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from topline.storage.arrays.groups import Bundle, discard_bundle, write_bundle
-from topline.storage.arrays.duals import DualSource, StoredDuals
+from topline.storage.arrays import DualSource, StoredDuals
+from topline.storage.arrays.groups import ArrayGroup, discard_group, write_group
 from topline.storage.errors import IntegrityError, MismatchError, NotFoundError, StorageError
 from topline.storage.fingerprint import seal, unseal
 from topline.storage.records import now, plain
 from topline.storage.runs.records import run_folder
 from topline.storage.schema import CHECKPOINT_ENCODING, check_encoding, encoding
-from topline.storage.stores.files import FileEntry, FileSet
-from topline.storage.stores.base import Store
+from topline.storage.stores import FileEntry, FileSet, Store
 from topline.storage.stores.urls import join
 
 KEPT = 2
@@ -39,20 +38,20 @@ class Checkpoint:
     arrays: Mapping[str, NDArray[Any]]
     meta: Mapping[str, Any]
     skipped: tuple[str, ...]
-    _bundle: Bundle = field(repr=False, compare=False)
+    _group: ArrayGroup = field(repr=False, compare=False)
 
     @property
     def has_duals(self) -> bool:
         """Whether dual variables were stored."""
-        return self._bundle.has_duals
+        return self._group.has_duals
 
     def duals(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start..stop-1 of the dual variables."""
-        return self._bundle.duals.rows(start, stop)
+        return self._group.duals.rows(start, stop)
 
     def dual_blocks(self) -> StoredDuals:
         """All dual variables: runs (start, stop, rows) in row order, or some for whoever asks."""
-        return self._bundle.duals
+        return self._group.duals
 
 
 def save_checkpoint(
@@ -73,9 +72,9 @@ def save_checkpoint(
     _prune(store, run_id)
     folder = join(checkpoint_folder(run_id), f"{round:08d}-{uuid.uuid4().hex[:8]}")
     try:
-        entries = write_bundle(store, folder, CHECKPOINT_ENCODING, arrays, duals)
+        entries = write_group(store, folder, CHECKPOINT_ENCODING, arrays, duals)
     except Exception:
-        discard_bundle(store, folder)
+        discard_group(store, folder)
         raise
     record = {
         **encoding(CHECKPOINT_ENCODING),
@@ -103,15 +102,15 @@ def latest_checkpoint(
     for round_number in reversed(checkpoint_rounds(store, run_id)):
         try:
             record, files = read_checkpoint_record(store, run_id, round_number)
-            bundle = Bundle(files)
-            if bundle.has_duals and check_duals:
-                bundle.duals.check()
-            arrays = {name: bundle.array(name) for name in bundle.names}
+            group = ArrayGroup(files)
+            if group.has_duals and check_duals:
+                group.duals.check()
+            arrays = {name: group.array(name) for name in group.names}
         except (IntegrityError, NotFoundError) as error:
             skipped.append(str(error))
             continue
         _check_fingerprint(run_id, record["meta"].get("fingerprint") or {}, fingerprint)
-        return Checkpoint(run_id, round_number, arrays, record["meta"], tuple(skipped), bundle)
+        return Checkpoint(run_id, round_number, arrays, record["meta"], tuple(skipped), group)
     if skipped:
         raise IntegrityError(f"no checkpoint of run {run_id} is whole ({skipped[0]}); start the run anew")
     return None
@@ -175,7 +174,7 @@ def _prune(store: Store, run_id: str) -> None:
     for old in checkpoint_rounds(store, run_id)[:-KEPT]:
         store.delete(_record_path(run_id, old))
     for folder in stray_folders(store, run_id):
-        discard_bundle(store, folder)
+        discard_group(store, folder)
 
 
 def _record_path(run_id: str, round_number: int) -> str:

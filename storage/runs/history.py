@@ -52,7 +52,7 @@ from topline.storage.errors import AccessError, DiskFullError, IntegrityError, N
 from topline.storage.records import plain
 from topline.storage.runs.records import run_folder
 from topline.storage.schema import HISTORY_ENCODING, check_encoding
-from topline.storage.stores.base import Store
+from topline.storage.stores import Store
 from topline.storage.stores.urls import join
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -15,8 +15,8 @@ from typing import Any
 from topline.storage.errors import AccessError
 from topline.storage.records import now
 from topline.storage.runs.records import run_folder
-from topline.storage.stores.lease import USUAL, Lease, LeaseHeldError, LeaseTerms, held_lease, tenant
-from topline.storage.stores.base import Store
+from topline.storage.stores import Lease, LeaseHeldError, LeaseTerms, Store, held_lease
+from topline.storage.stores.lease import DEFAULT_TERMS, tenant
 
 _LOCK = "lock"
 
@@ -34,7 +34,7 @@ class RunLock:
 
 
 @contextmanager
-def run_lock(store: Store, run_id: str, *, terms: LeaseTerms = USUAL) -> Iterator[RunLock]:
+def run_lock(store: Store, run_id: str, *, terms: LeaseTerms = DEFAULT_TERMS) -> Iterator[RunLock]:
     """Hold `run_id` while a process works on it; `LeaseHeldError` says who else does.
 
     On a local disk the lock is the kernel's, on runs/<run>/lock: a killed process leaves the file, no lock.

@@ -10,8 +10,8 @@ from topline.storage.errors import NotFoundError
 from topline.storage.fingerprint import seal, unseal
 from topline.storage.records import from_fields, now, plain
 from topline.storage.schema import RUN_ENCODING, check_encoding, encoding
+from topline.storage.stores import Store
 from topline.storage.stores.numbered_folders import numbered_names, reserve, unknown
-from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
 _RUNS = "runs"

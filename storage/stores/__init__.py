@@ -1,1 +1,31 @@
-"""Room."""
+"""Stores: files under one contract, on a local disk, on S3 or Google Cloud Storage, or in memory.
+
+`open_store` returns a `Store`, whose `put_if_absent` is the one primitive that commit logs, numbered folders
+and leases rest on.  Nothing here knows what the files hold.
+"""
+
+from __future__ import annotations
+
+from topline.storage.stores.base import Store
+from topline.storage.stores.commit_log import CommitLog
+from topline.storage.stores.factory import open_store
+from topline.storage.stores.files import FileEntry, FileSet, check_files
+from topline.storage.stores.lease import Lease, LeaseHeldError, LeaseLostError, LeaseTerms, held_lease, holder
+from topline.storage.stores.urls import masked, split_url
+
+__all__ = [
+    "CommitLog",
+    "FileEntry",
+    "FileSet",
+    "Lease",
+    "LeaseHeldError",
+    "LeaseLostError",
+    "LeaseTerms",
+    "Store",
+    "check_files",
+    "held_lease",
+    "holder",
+    "masked",
+    "open_store",
+    "split_url",
+]

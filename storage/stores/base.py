@@ -1,4 +1,4 @@
-"""Opening a store by its URL: the contract of every store, and the door to them.
+"""The contract of every store.
 
 A store holds files under relative paths with forward slashes.  Writes replace a file whole or not at
 all; `put_if_absent` is the one primitive on which "visible in one step" and "no commit is lost" rest.
@@ -10,8 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from topline.storage.stores.urls import parse_url
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store as ZarrStore
@@ -82,9 +80,6 @@ class Store(ABC):
     def zarr_store(self, path: str, *, read_only: bool = True) -> ZarrStore:
         """Zarr's own store over the folder `path`, for reading our groups with other tools."""
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return open_store, (self.url,)
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Store) and self.url == other.url
 
@@ -93,33 +88,3 @@ class Store(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
-
-
-def open_store(url: str | Path, *, create: bool = False) -> Store:
-    """Store at `url`: a local path, or a file://, memory://, s3:// or gs:// URL.
-
-    With `create`, a local folder that does not exist is made; without, it is a `NotFoundError`.  Raises
-    `UnsupportedURLError` for what is no store's address, `MissingExtraError` if s3fs or gcsfs is missing.
-    """
-    from topline.storage.stores.local import LocalStore
-    from topline.storage.stores.objects import ObjectStore
-
-    address = parse_url(str(url))
-    if address.scheme == "file":
-        return LocalStore(Path(address.root), create=create)
-    return ObjectStore(address)
-
-
-def split_url(url: str, folder: str) -> tuple[str, str]:
-    """Parts of a URL <store>/<folder>/<name>: the store's URL and the name.
-
-    Model URLs have the folder "models", run URLs "runs".  Raises `UnsupportedURLError` otherwise.
-    """
-    from topline.storage.errors import UnsupportedURLError
-    from topline.storage.stores.urls import masked
-
-    head, _, name = str(url).rstrip("/").rpartition("/")
-    root, _, middle = head.rpartition("/")
-    if middle != folder or not root or not name:
-        raise UnsupportedURLError(f"{masked(str(url))} is not of the form <store>/{folder}/<name>")
-    return root, name

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from topline.storage.errors import FormatError, IntegrityError, NotFoundError
+from topline.storage.errors import FormatError, IntegrityError, NotFoundError, StorageError
+from topline.storage.findings import Finding
 from topline.storage.fingerprint import canonical_json, digest_bytes
 from topline.storage.stores.base import Store
 from topline.storage.stores.urls import clean_path, join
@@ -131,3 +132,35 @@ def wrong_size(found: int, recorded: int) -> str:
     if found == 0:
         return f"is empty, and {recorded} bytes were written"
     return f"has {found} bytes, and {recorded} were written"
+
+
+def check_files(files: FileSet, *, deep: bool, mend: str) -> list[Finding]:
+    """Recorded files that are missing or of another size, and with `deep` those of another SHA-256."""
+    found = []
+    for entry in files.entries:
+        problem = _file_problem(files, entry, deep=deep)
+        if problem is not None:
+            kind, what = problem
+            found.append(
+                Finding(kind, files.place(entry.path), f"{what}, in {files.owner}", mend, entry.rows)
+            )
+    return found
+
+
+def _file_problem(files: FileSet, entry: FileEntry, *, deep: bool) -> tuple[str, str] | None:
+    place = files.place(entry.path)
+    try:
+        if deep:
+            data = files.store.read_bytes(place)
+            size = len(data)
+        else:
+            size = files.store.size(place)
+    except FileNotFoundError:
+        return "missing", "the file is missing"
+    except StorageError as error:
+        return "unreadable", str(error)
+    if size != entry.size:
+        return "wrong-size", f"the file {wrong_size(size, entry.size)}"
+    if deep and digest_bytes(data) != entry.sha256:
+        return "wrong-digest", "the file's SHA-256 is not the recorded one"
+    return None

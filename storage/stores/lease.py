@@ -49,7 +49,7 @@ class LeaseTerms:
     expiry: float = 60.0
 
 
-USUAL = LeaseTerms()
+DEFAULT_TERMS = LeaseTerms()
 
 
 @dataclass
@@ -78,7 +78,7 @@ def held_lease(
     by: str,
     *,
     wait: float = 0.0,
-    terms: LeaseTerms = USUAL,
+    terms: LeaseTerms = DEFAULT_TERMS,
 ) -> Iterator[Lease]:
     """Hold the lease `name` of a store for `by`, after waiting up to `wait` seconds for whoever has it.
 

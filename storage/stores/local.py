@@ -45,6 +45,9 @@ class LocalStore(Store):
                 raise UnsupportedURLError(f"{root} is a file, and a store is a folder")
             self._root = root.resolve()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return LocalStore, (Path(self.url),)
+
     @property
     def local_path(self) -> Path:
         """The folder."""

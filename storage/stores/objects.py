@@ -60,6 +60,9 @@ class ObjectStore(Store):
         )
         self._opened: tuple[int, Any] | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return ObjectStore, (self._address,)
+
     @property
     def _fs(self) -> Any:
         """The driver, made once a process: its event loop does not survive a fork."""

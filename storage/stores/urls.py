@@ -88,3 +88,15 @@ def clean_path(path: str) -> str:
 def join(*parts: str) -> str:
     """Parts joined by slashes, without the empty ones."""
     return "/".join(part for part in parts if part)
+
+
+def split_url(url: str, folder: str) -> tuple[str, str]:
+    """Return the parts of a URL <store>/<folder>/<name>: the store's URL and the name.
+
+    Model URLs have the folder "models", run URLs "runs".  Raises `UnsupportedURLError` otherwise.
+    """
+    head, _, name = str(url).rstrip("/").rpartition("/")
+    root, _, middle = head.rpartition("/")
+    if middle != folder or not root or not name:
+        raise UnsupportedURLError(f"{masked(str(url))} is not of the form <store>/{folder}/<name>")
+    return root, name

@@ -37,8 +37,8 @@ from threadpoolctl import threadpool_limits
 from tests.benchmarks.imagenet_store import imagenet_store
 from tests.benchmarks.tree_memory import TreeMemory
 from topline.solvers.core.rows import tile_rows
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.runs.history import read_history
+from topline.storage.datasets import Dataset
+from topline.storage.runs import read_history
 
 #: Rows of the tiles that bare products are tried with, besides the solver's own.
 TILES = (256, 1024, 4096)

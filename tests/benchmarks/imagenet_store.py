@@ -17,11 +17,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.dataset import Dataset, DatasetWriter
-from topline.storage.datasets.info import find_by_key
-from topline.storage.datasets.manifest import empty_manifest
-from topline.storage.stores.base import open_store
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import Dataset, DatasetWriter, empty_manifest, find_by_key
+from topline.storage.stores import open_store
 
 #: Spreads of the means of groups and of classes in them, and of the shared directions; the noise has 1.
 GROUP, OWN, SHARED, DIRECTIONS = 0.12, 0.07, 0.25, 32

@@ -34,11 +34,9 @@ from topline.pipeline.rows.partition import TrainingRows
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.losses import TopKHinge
 from topline.solvers.run.api import solve
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.dataset import Dataset, DatasetWriter
-from topline.storage.datasets.info import find_by_key
-from topline.storage.datasets.manifest import empty_manifest
-from topline.storage.stores.base import open_store
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import Dataset, DatasetWriter, empty_manifest, find_by_key
+from topline.storage.stores import open_store
 
 
 def make_dataset(folder: Path, n: int, d: int, m: int, dtype: str = "float32", relu: bool = False) -> Dataset:

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.dataset import Dataset, DatasetWriter
-from topline.storage.stores.base import Store, open_store
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import Dataset, DatasetWriter
+from topline.storage.stores import Store, open_store
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from topline.pipeline.sweep.bounds import count_hits
 from topline.pipeline.sweep.folds import fold_data
 from topline.pipeline.sweep.plan import plan_sweep
 from topline.pipeline.sweep.search import sweep
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 
 HERE = ClusterConfig(workers=0)
 TOL = 1e-3

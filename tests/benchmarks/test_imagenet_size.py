@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.benchmarks.imagenet_size import main
 from tests.benchmarks.imagenet_store import imagenet_store
-from topline.storage.datasets.dataset import list_datasets
+from topline.storage.datasets import list_datasets
 
 SIZES = ["--rows", "600", "--d", "32", "--m", "6", "--makers", "1", "--workers", "1"]
 

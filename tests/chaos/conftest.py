@@ -13,7 +13,7 @@ import pytest
 
 from tests.chaos.harness import FREE, Chaos, Row, copy_store
 from tests.pipeline.small_data import make_features, make_split, write_dataset
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 
 _rows: list[Row] = []
 

@@ -21,8 +21,8 @@ import psutil
 from tests.chaos.hooks import command
 from tests.chaos.proxy import free_port
 from topline.pipeline.certification.recompute import certify
-from topline.storage.runs.history import read_history
-from topline.storage.stores.base import open_store
+from topline.storage.runs import read_history
+from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ ENDLESS = ("--tol", 1e-9)
 def test_coordinator_killed_in_a(chaos: Chaos, rng: random.Random, moment: str) -> None:
     where, call = {
         "round": ("topline.solvers.executors.local:ThreadExecutor.run", rng.randrange(70, 90)),
-        "checkpoint": ("topline.storage.runs.checkpoints:write_bundle", rng.randrange(2, 4)),
+        "checkpoint": ("topline.storage.runs.checkpoints:write_group", rng.randrange(2, 4)),
         "publication": ("topline.pipeline.training.saving:save_model", 1),
     }[moment]
     fault = {"where": where, "call": call, "do": "kill", "delay": rng.uniform(0.0005, 0.01)}

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.pipeline.fresh_photos import photographs
-from topline.storage.models.decisions import read_registry
-from topline.storage.stores.base import open_store
+from topline.storage.models import read_standing
+from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
 
 pytestmark = [pytest.mark.chaos_long, pytest.mark.timeout(900)]
@@ -37,7 +37,7 @@ def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def champion(folder: Path) -> str | None:
-    return read_registry(open_store(folder / "store")).champion
+    return read_standing(open_store(folder / "store")).champion
 
 
 def test_killed_again_and_again(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
         process.communicate()
         if champion(tmp_path) != "m0001":
             break  # it was done before
-        assert read_registry(open_store(tmp_path / "store")).seq == 1
+        assert read_standing(open_store(tmp_path / "store")).seq == 1
     done = ended(retraining(tmp_path))
     assert champion(tmp_path) == done["model"].rpartition("/")[2] != "m0001"
     findings = verify_store(open_store(tmp_path / "store"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.harness import FREE, KEPT, TOL, Chaos, shorten
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
 
 ENDLESS = ("--tol", 1e-9)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from topline.storage.errors import NotFoundError, UnsafePathError
-from topline.storage.stores.base import Store
+from topline.storage.stores import Store
 
 
 class StoreContract:

@@ -29,11 +29,9 @@ from tests.pipeline.fresh_photos import photographs, spoil
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.registry.operations import rollback
 from topline.pipeline.training.session import train
-from topline.storage.datasets.dataset import Dataset, list_datasets
-from topline.storage.models.records import list_models
-from topline.storage.models.decisions import read_registry
-from topline.storage.stores.lease import held_lease, holder
-from topline.storage.stores.base import open_store
+from topline.storage.datasets import Dataset, list_datasets
+from topline.storage.models import list_models, read_standing
+from topline.storage.stores import held_lease, holder, open_store
 from topline.storage.verification import verify_store
 
 TOPLINE = [sys.executable, "-c", "from topline.pipeline.cli import main; main()"]
@@ -117,7 +115,7 @@ class Story:
         return summary
 
     def champion(self) -> str | None:
-        return read_registry(open_store(self.store)).champion
+        return read_standing(open_store(self.store)).champion
 
 
 def three_nights(story: Story) -> None:

@@ -21,9 +21,8 @@ from topline.pipeline.dashboard.files import write_page
 from topline.pipeline.dashboard.server import serving
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.training.session import train
-from topline.storage.runs.records import create_run, finish_run
-from topline.storage.runs.history import read_history
-from topline.storage.stores.base import Store, open_store
+from topline.storage.runs import create_run, finish_run, read_history
+from topline.storage.stores import Store, open_store
 
 pytestmark = pytest.mark.browser
 

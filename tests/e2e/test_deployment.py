@@ -310,7 +310,7 @@ def test_no_secret_is_written_down(deployment: Deployment) -> None:
 
 def stored(deployment: Deployment) -> str:
     code = (
-        "from topline.storage.stores.base import open_store; s = open_store('s3://topline/store');"
+        "from topline.storage.stores import open_store; s = open_store('s3://topline/store');"
         "print(*(s.read_bytes(p).decode(errors='replace') for p in s.walk()))"
     )
     environ = {**deployment.environ, **deployment.settings()}

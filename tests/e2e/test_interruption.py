@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.small_data import small_dataset
-from topline.storage.runs.history import read_history
-from topline.storage.stores.base import open_store
+from topline.storage.runs import read_history
+from topline.storage.stores import open_store
 
 TOPLINE = Path(sys.executable).with_name("topline")
 

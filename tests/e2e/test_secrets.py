@@ -13,7 +13,7 @@ from tests.storage.conftest import s3_bucket  # noqa: F401  a fixture
 from topline.pipeline.cli import main
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.training.session import train
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 
 SECRET = "secret-that-must-not-appear"
 MISTAKES = (f"s3://AKIA:{SECRET}@bucket/store", f"s3://bucket/store?secret={SECRET}")

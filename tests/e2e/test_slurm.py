@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.pipeline.small_data import make_features, make_split, write_dataset
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = ROOT / "deploy" / "slurm"

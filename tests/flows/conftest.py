@@ -13,7 +13,7 @@ import pytest
 from tests.pipeline.small_data import make_features, make_split, write_dataset
 from topline.flows import environment
 from topline.pipeline.options.config import ClusterConfig, TrainConfig
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 
 IN_PROCESS = ClusterConfig(workers=0)
 

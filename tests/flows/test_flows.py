@@ -28,8 +28,8 @@ from topline.pipeline.errors import ClusterError, InputError
 from topline.pipeline.options.config import EvaluateConfig, ExtractConfig, RunConfig, TrainConfig
 from topline.pipeline.training.session import train
 from topline.storage.errors import NotFoundError
-from topline.storage.runs.history import read_history
-from topline.storage.stores.base import open_store
+from topline.storage.runs import read_history
+from topline.storage.stores import open_store
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("prefect_server", "_command_line")]
 

@@ -30,10 +30,9 @@ from topline.pipeline.options.config import (
     TrainConfig,
 )
 from topline.pipeline.telemetry.schedule_times import ANCHOR, next_time
-from topline.storage.models.decisions import read_registry
+from topline.storage.models import read_standing
 from topline.storage.served_schedule import read_schedule
-from topline.storage.stores.lease import held_lease
-from topline.storage.stores.base import open_store
+from topline.storage.stores import held_lease, open_store
 
 HERE = ClusterConfig(workers=0)
 
@@ -145,7 +144,7 @@ def test_a_retraining_beside_another_one_is_cancelled_and_says_who(
 
 
 def read_by(store: Path) -> str:
-    return read_registry(open_store(store)).entries[-1].by
+    return read_standing(open_store(store)).entries[-1].by
 
 
 @pytest.mark.prefect

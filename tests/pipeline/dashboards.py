@@ -12,10 +12,9 @@ import numpy as np
 from topline.pipeline.telemetry.recorder import HistoryRecorder
 from topline.solvers.core.state import IterationRecord
 from topline.solvers.core.traffic import WorkerActivity
-from topline.storage.models.records import ModelRecord, save_model
-from topline.storage.models.decisions import RegistryEntry, read_registry, record_decision
-from topline.storage.runs.records import create_run, finish_run
-from topline.storage.stores.base import Store, open_store
+from topline.storage.models import DecisionRecord, ModelRecord, read_standing, record_decision, save_model
+from topline.storage.runs import create_run, finish_run
+from topline.storage.stores import Store, open_store
 
 NASTY = '<script>alert("x")</script> & "mug"'
 CONFIG = {"loss": "topk_hinge", "k": 3, "C": 1.0, "method": "dual_ascent", "tol": 1e-3}
@@ -106,7 +105,7 @@ def published(store: Store, top1: float | None, run: str | None = None, **change
 
 def decided(store: Store, action: str, model: str, reason: str, when: str, by: str = "r0001") -> None:
     with patch("topline.storage.models.decisions.now", return_value=when):
-        record_decision(store, read_registry(store), RegistryEntry(action, model, reason, by))
+        record_decision(store, read_standing(store), DecisionRecord(action, model, reason, by))
 
 
 def hand_made_store(folder: Path) -> Store:

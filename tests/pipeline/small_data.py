@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.dataset import CsrDatasetWriter, Dataset, DatasetWriter
-from topline.storage.datasets.info import DatasetInfo
-from topline.storage.datasets.manifest import empty_manifest
-from topline.storage.stores.base import Store, open_store
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import CsrDatasetWriter, Dataset, DatasetInfo, DatasetWriter, empty_manifest
+from topline.storage.stores import Store, open_store
 
 
 def make_features(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from topline.storage.stores.base import Store, open_store
+from topline.storage.stores import Store, open_store
 
 _numbers = itertools.count()
 

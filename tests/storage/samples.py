@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_sparse
 
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.dataset import CsrDatasetWriter, DatasetInfo, DatasetWriter
-from topline.storage.stores.base import Store
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import CsrDatasetWriter, DatasetInfo, DatasetWriter
+from topline.storage.stores import Store
 
 CLASSES = ("ant", "bee", "Käfer")
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from tests.storage.samples import dense, sparse, write_dataset
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.dataset import Dataset, DatasetInfo, list_datasets
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import Dataset, DatasetInfo, check_dataset, list_datasets
 from topline.storage.errors import IntegrityError
-from topline.storage.stores.base import Store
+from topline.storage.stores import Store
 
 PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
 
@@ -161,7 +161,7 @@ def test_the_list_of_files_and_the_commit_record(local_store: Store, damage: str
     DAMAGES[damage][0](local_store, f"{info.folder}/files.json")
     with pytest.raises(IntegrityError, match=rf"files\.json of dataset {info.id}"):
         Dataset.open(local_store, info.id)
-    assert Dataset.open(local_store, other.id).verify(deep=True) == []
+    assert check_dataset(Dataset.open(local_store, other.id), deep=True) == []
     act = DAMAGES[damage][0]
     if act is not lengthen:  # a NUL after a JSON record is refused by the parser all the same
         act(local_store, "commits/datasets/00000001.json")
@@ -188,9 +188,9 @@ def test_any_flipped_bit_of_any_file_is_an_error_or_harmless(local_store: Store)
                 assert np.array_equal(everything[0], X)
                 assert dataset.info == info
                 if path.endswith((".parquet", ".json")) and "staging" not in path and "commits" not in path:
-                    assert dataset.verify(deep=True), f"a deep check must notice bit {bit} of {path}"
+                    assert check_dataset(dataset, deep=True), f"a deep check must notice bit {bit} of {path}"
         place.write_bytes(original)
-    assert Dataset.open(local_store).verify(deep=True) == []
+    assert check_dataset(Dataset.open(local_store), deep=True) == []
 
 
 def test_a_dataset_that_is_damaged_while_it_is_open(local_store: Store) -> None:

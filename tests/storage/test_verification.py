@@ -10,16 +10,15 @@ import pytest
 from tests.storage.models.test_records import ARRAYS, record
 from tests.storage.samples import begin, dense, sparse, write_dataset, write_units
 from tests.storage.test_integrity import empty, flip_first, halve, lose
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.dataset import Dataset, DatasetInfo
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import Dataset, DatasetInfo, check_dataset
 from topline.storage.findings import Finding
-from topline.storage.models.records import save_model
-from topline.storage.runs.checkpoints import save_checkpoint
-from topline.storage.runs.records import create_run
-from topline.storage.runs.history import HistoryWriter, history_path
+from topline.storage.models import save_model
+from topline.storage.runs import HistoryWriter, create_run, save_checkpoint
+from topline.storage.runs.history import history_path
+from topline.storage.stores import Store
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.numbered_folders import reserve
-from topline.storage.stores.base import Store
 from topline.storage.verification import sweep, verify_store
 
 PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
@@ -199,7 +198,7 @@ def test_values_that_break_the_rules_though_every_digest_fits(
     finding = only(verify_store(local_store))
     assert finding.kind == "values"
     assert "99 in row 17 is a label out of range" in finding.what
-    assert Dataset.open(local_store).verify(deep=False) == []
+    assert check_dataset(Dataset.open(local_store), deep=False) == []
 
 
 def test_a_manifest_that_disagrees_though_every_digest_fits(

@@ -26,8 +26,8 @@ from topline.pipeline.prediction.of_images import predict
 from topline.pipeline.report.document import flat
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.stores.base import open_store
+from topline.storage.datasets import Dataset
+from topline.storage.stores import open_store
 
 HERE = ClusterConfig(workers=0)
 OPTIONS = "size=32,step=4,radius=5,words=3,components=6,stripes=2,sample=6"

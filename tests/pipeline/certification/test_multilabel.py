@@ -10,7 +10,7 @@ from scipy.optimize import approx_fprime, linprog, minimize
 
 from topline.pipeline.certification.dense import certified_loss
 from topline.pipeline.certification.formulas import CertifiedLoss, envelope, penalties
-from topline.storage.datasets.labels import LabelSetTable
+from topline.storage.datasets import LabelSetTable
 
 M = 4
 SETS: list[list[int]] = [[], [2], [0, 3], [1, 2, 3], [0, 1, 2, 3]]

@@ -18,11 +18,11 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.errors import UnsupportedCombinationError
 from topline.solvers.losses import make_loss
 from topline.solvers.methods.registry import METHODS
-from topline.storage.arrays.duals import from_rows
-from topline.storage.datasets.dataset import Dataset
+from topline.storage.arrays import from_rows
+from topline.storage.datasets import Dataset
 from topline.storage.errors import IntegrityError
-from topline.storage.models.records import Model, load_model, save_model
-from topline.storage.stores.base import open_store
+from topline.storage.models import Model, load_model, save_model
+from topline.storage.stores import open_store
 
 HERE = ClusterConfig(workers=0)
 

@@ -15,10 +15,9 @@ import pytest
 from tests.benchmarks.tree_memory import TreeMemory
 from topline.pipeline.cluster.memory_plan import MIB, ProblemSize, plan_memory, plan_on_workers, worker_share
 from topline.pipeline.errors import ConfigError
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.dataset import DatasetWriter
-from topline.storage.datasets.manifest import empty_manifest
-from topline.storage.stores.base import open_store
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import DatasetWriter, empty_manifest
+from topline.storage.stores import open_store
 
 GIB = 1 << 30
 IMAGENET = ProblemSize(

@@ -29,11 +29,10 @@ from topline.pipeline.jobs.retraining import LEASE
 from topline.pipeline.telemetry.run_view import view_of, view_run
 from topline.pipeline.telemetry.timeline import WorkerTimeline
 from topline.storage.errors import NotFoundError
-from topline.storage.runs.records import create_run, finish_run
-from topline.storage.runs.history import history_path, read_history
+from topline.storage.runs import create_run, finish_run, read_history
+from topline.storage.runs.history import history_path
 from topline.storage.served_schedule import note_schedule
-from topline.storage.stores.lease import held_lease
-from topline.storage.stores.base import Store, open_store
+from topline.storage.stores import Store, held_lease, open_store
 from topline.storage.verification import verify_store
 
 

@@ -19,8 +19,8 @@ from topline.pipeline.cluster.connection import open_cluster
 from topline.pipeline.cluster.run_events import TOPIC, announce
 from topline.pipeline.dashboard.dask_page import PATHS, run_document
 from topline.pipeline.options.train import ClusterConfig
-from topline.storage.runs.history import read_history
-from topline.storage.stores.base import open_store
+from topline.storage.runs import read_history
+from topline.storage.stores import open_store
 
 
 class Scheduler:

@@ -14,8 +14,8 @@ from topline.pipeline.evaluation.accuracy import Evaluation, evaluate, ranks_aga
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train
-from topline.storage.models.records import load_model
-from topline.storage.stores.base import open_store
+from topline.storage.models import load_model
+from topline.storage.stores import open_store
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from topline.pipeline.options.retrain import RetrainConfig
 from topline.pipeline.options.run import RunConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.prediction.of_images import predict
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.stores.base import open_store
+from topline.storage.datasets import Dataset, check_dataset
+from topline.storage.stores import open_store
 
 N = 40
 HERE = ClusterConfig(workers=0)
@@ -69,7 +69,7 @@ def test_tags_of_a_table_become_label_sets(tmp_path: Path, duplicates: str) -> N
     splits = [known[name]["split"] for name in ("01.png", "04.png", "05.png")]
     assert splits == ["test", "rejected", "rejected"]
     assert "has no label" in known["05.png"]["error"]
-    assert dataset.verify(deep=True) == []
+    assert check_dataset(dataset, deep=True) == []
 
 
 def test_one_command_trains_measures_and_reports(tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from topline.pipeline.images.decoding import decode
 from topline.pipeline.ingest.extraction import ExtractResult, extract
 from topline.pipeline.options.ingest import ExtractConfig
 from topline.pipeline.options.train import ClusterConfig
-from topline.storage.datasets.dataset import Dataset
+from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.datasets.manifest import STATUSES
 from topline.storage.schema import SPLITS
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 
 HERE = ClusterConfig(workers=0)
 SMALL = "hog:size=24,cells=8"
@@ -94,7 +94,7 @@ def test_a_folder_becomes_a_dataset(tmp_path: Path) -> None:
         assert (rows[i]["width"], rows[i]["height"]) == (24, 24)
         assert rows[i]["class_name"] == path.parent.name == f"class{dataset.labels()[i]}"
         assert SPLITS[rows[i]["split"]] == dataset.split()[i]
-    assert not dataset.verify(deep=True)
+    assert not check_dataset(dataset, deep=True)
     assert dataset.info.features["images"] == str(root)
     assert result.to_dict()["class_names"] == ["class0", "class1", "class2"]
 

@@ -18,9 +18,9 @@ from topline.pipeline.ingest.importing import ImportResult, import_features
 from topline.pipeline.options.ingest import ImportConfig
 from topline.pipeline.readers.features import open_features
 from topline.pipeline.readers.labels import label_words, read_column
-from topline.storage.datasets.dataset import Dataset
+from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.schema import SPLITS
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 
 N, D, M = 57, 6, 4
 
@@ -120,7 +120,7 @@ def test_every_format_gives_the_same_dataset(tmp_path: Path, name: str, layout: 
     np.testing.assert_array_equal(dense(dataset), X)
     assert dataset.labels().tolist() == y.tolist()
     assert dataset.class_names == ("0", "1", "2", "3")
-    assert not dataset.verify(deep=True)
+    assert not check_dataset(dataset, deep=True)
     assert run(tmp_path, tmp_path / name, layout=layout).reused
 
 

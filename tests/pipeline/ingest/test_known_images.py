@@ -14,8 +14,8 @@ from topline.pipeline.ingest.dataset_rows import recorded_splits
 from topline.pipeline.ingest.extraction import extract
 from topline.pipeline.options.ingest import ExtractConfig
 from topline.pipeline.options.train import ClusterConfig
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.stores.base import open_store
+from topline.storage.datasets import Dataset
+from topline.storage.stores import open_store
 
 HERE = ClusterConfig(workers=0)
 

@@ -21,11 +21,9 @@ from topline.pipeline.options.retrain import RetrainConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.registry.operations import champion_url, rollback
 from topline.pipeline.training.session import train
-from topline.storage.datasets.dataset import Dataset, list_datasets
-from topline.storage.models.records import list_models, load_model
-from topline.storage.models.decisions import read_registry
-from topline.storage.stores.lease import LeaseHeldError, held_lease
-from topline.storage.stores.base import open_store
+from topline.storage.datasets import Dataset, list_datasets
+from topline.storage.models import list_models, load_model, read_standing
+from topline.storage.stores import LeaseHeldError, held_lease, open_store
 from topline.storage.verification import verify_store
 
 EACH = 25
@@ -166,7 +164,7 @@ def test_what_was_cut_off_is_finished_by_the_next(
     with pytest.raises(SystemExit):
         again()
     store = open_store(tmp_path / "store")
-    assert read_registry(store).champion == "m0001"
+    assert read_standing(store).champion == "m0001"
     monkeypatch.undo()
     done = again()
     assert (done.outcome, done.certified, bool(done.accuracy)) == ("promoted", True, True)

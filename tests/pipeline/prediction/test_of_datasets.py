@@ -21,9 +21,9 @@ from topline.pipeline.prediction import of_datasets as batch_prediction
 from topline.pipeline.prediction.of_datasets import predict_dataset
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.cache.predictions import load_predictions
-from topline.storage.stores.base import open_store
+from topline.storage.cache import load_predictions
+from topline.storage.datasets import Dataset
+from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
 
 HERE = ClusterConfig(workers=0)

@@ -19,9 +19,9 @@ from topline.pipeline.ingest.importing import ImportResult, import_features
 from topline.pipeline.options.ingest import ImportConfig
 from topline.pipeline.readers.arff_header import read_header, read_label_names
 from topline.pipeline.readers.features import open_features
-from topline.storage.datasets.dataset import Dataset
+from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.schema import SPLITS
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 
 N, D, M = 40, 5, 4
 NAMES = ("happy", "sad, lonely", "it's", "q x")
@@ -185,7 +185,7 @@ def test_every_format_gives_the_same_label_sets(
     assert labels == [{NAMES[j] for j in np.flatnonzero(row)} for row in Y]
     assert dataset.class_names == NAMES
     assert result.label_sets == len({row.tobytes() for row in Y}) == dataset.info.label_sets
-    assert dataset.verify(deep=True) == []
+    assert check_dataset(dataset, deep=True) == []
 
 
 def test_names_come_from_the_file_or_are_the_numbers(tmp_path: Path) -> None:

@@ -29,11 +29,10 @@ from topline.pipeline.registry.promotion import Evidence, PromotionRule
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train
-from topline.storage.datasets.dataset import Dataset
+from topline.storage.datasets import Dataset
 from topline.storage.errors import ConflictError, NotFoundError
-from topline.storage.models.records import update_record
-from topline.storage.models.decisions import read_registry
-from topline.storage.stores.base import open_store
+from topline.storage.models import read_standing, update_record
+from topline.storage.stores import open_store
 
 ROWS, WIDTH, CLASSES = 700, 12, 5
 
@@ -123,7 +122,7 @@ def test_the_rule_promotes_keeps_and_says_why(store: str) -> None:
     again = promote_by_rule(url(store, 3), rule, by="r0004")
     assert again.standing == spoiled.standing
     assert promote_by_rule(url(store, 2), rule).decision.reasons == ("it is the champion already",)
-    entries = read_registry(open_store(store)).entries
+    entries = read_standing(open_store(store)).entries
     assert [(entry.action, entry.model, entry.by) for entry in entries] == [
         ("promote", "m0001", "r0001"), ("promote", "m0002", "r0002"), ("keep", "m0003", "r0003"),
     ]  # fmt: skip

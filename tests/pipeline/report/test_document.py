@@ -15,7 +15,7 @@ from topline.pipeline.pages.formatting import amount, duration
 from topline.pipeline.report.data import Rejected, ReportData
 from topline.pipeline.report.document import flat, render, verdict
 from topline.pipeline.telemetry.run_view import view_of
-from topline.storage.models.records import ModelRecord
+from topline.storage.models import ModelRecord
 
 NASTY = '<script>alert("x")</script> & "mug"'
 

@@ -17,8 +17,8 @@ from topline.pipeline.rows import partition
 from topline.pipeline.rows.partition import CachedRows, TrainingRows
 from topline.pipeline.rows.transforms import Transforms
 from topline.solvers.core.tiles import iterate_tiles
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.dataset import Dataset
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import Dataset
 
 # 700 rows in shards of 64 are 11 batches of one shard; in shards of 256 they are 3, so runs of chunks of 16.
 PLANS = {"many shards": ChunkPlan(700, 16, 64), "few shards": ChunkPlan(700, 16, 256)}

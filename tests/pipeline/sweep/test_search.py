@@ -34,9 +34,9 @@ from topline.pipeline.sweep.result import SweepResult
 from topline.pipeline.sweep.search import sweep
 from topline.pipeline.sweep.workers import DaskRunner, HereRunner
 from topline.storage.errors import ConflictError, MismatchError
-from topline.storage.models.records import load_model
-from topline.storage.runs.sweeps import add_answer, list_sweeps, read_answers, read_sweep
-from topline.storage.stores.base import open_store
+from topline.storage.models import load_model
+from topline.storage.runs import add_answer, list_sweeps, read_answers, read_sweep
+from topline.storage.stores import open_store
 
 HERE = ClusterConfig(workers=0)
 GRID = {"C": (0.01, 0.1, 1.0, 10.0), "k": (2,), "topk": 1, "folds": 3}

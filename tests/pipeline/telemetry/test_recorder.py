@@ -14,9 +14,9 @@ from topline import SerialExecutor, ThreadExecutor, TopKHinge, solve
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.training import checkpointing
 from topline.pipeline.training.checkpointing import RunPlace, RunRecorder
+from topline.storage.runs import read_history
 from topline.storage.runs.checkpoints import checkpoint_folder
-from topline.storage.runs.history import read_history
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 
 X, Y = make_features(200, 8, 4)
 

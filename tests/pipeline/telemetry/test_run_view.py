@@ -9,9 +9,9 @@ from topline.pipeline.telemetry.recorder import HistoryRecorder, written_togethe
 from topline.pipeline.telemetry.run_view import RunFollower, view_of, view_run
 from topline.solvers.core.state import IterationRecord
 from topline.solvers.core.traffic import WorkerActivity
-from topline.storage.runs.records import create_run, finish_run
-from topline.storage.runs.history import HistoryWriter, history_path, read_history
-from topline.storage.stores.base import Store, open_store
+from topline.storage.runs import HistoryWriter, create_run, finish_run, read_history
+from topline.storage.runs.history import history_path
+from topline.storage.stores import Store, open_store
 
 
 def record_of(number: int, gap: float = 0.5, names: str = "ab") -> IterationRecord:

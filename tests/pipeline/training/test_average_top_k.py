@@ -24,9 +24,9 @@ from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.training.session import train
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.errors import UnsupportedCombinationError
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.models.records import Model, load_model, save_model
-from topline.storage.stores.base import open_store
+from topline.storage.datasets import Dataset
+from topline.storage.models import Model, load_model, save_model
+from topline.storage.stores import open_store
 
 HERE = ClusterConfig(workers=0)
 K = 90.5

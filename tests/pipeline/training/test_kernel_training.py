@@ -26,9 +26,9 @@ from topline.pipeline.training import kernel_matrix
 from topline.pipeline.training.kernel_matrix import kernel_of_rows
 from topline.pipeline.training.session import train
 from topline.solvers.kernels.functions import ChiSquaredKernel, LinearKernel, PolynomialKernel
-from topline.storage.datasets.dataset import Dataset
 from topline.storage.cache.kernels import kernel_keys
-from topline.storage.stores.base import open_store
+from topline.storage.datasets import Dataset
+from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
 
 HERE = ClusterConfig(workers=0)

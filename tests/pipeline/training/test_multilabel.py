@@ -28,9 +28,9 @@ from topline.pipeline.report.document import write_report
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train
 from topline.solvers.estimators.multilabel_metrics import THRESHOLD_RULES, tuned_thresholds
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.models.records import load_model
-from topline.storage.stores.base import open_store
+from topline.storage.datasets import Dataset
+from topline.storage.models import load_model
+from topline.storage.stores import open_store
 
 N, D, M = 160, 8, 5
 NAMES = tuple(f"tag {c}" for c in "abcde")

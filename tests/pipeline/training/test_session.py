@@ -20,14 +20,11 @@ from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.training.plan import plan_training
 from topline.pipeline.training.session import train
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
-from topline.storage.datasets.dataset import Dataset
+from topline.storage.datasets import Dataset
 from topline.storage.errors import IntegrityError, MismatchError, NotFoundError
-from topline.storage.models.records import list_models, load_model, save_model
-from topline.storage.runs.records import list_runs, read_run
-from topline.storage.runs.history import read_history
-from topline.storage.runs.lock import RunLock, run_lock
-from topline.storage.stores.lease import LeaseHeldError, LeaseLostError
-from topline.storage.stores.base import open_store
+from topline.storage.models import list_models, load_model, save_model
+from topline.storage.runs import RunLock, list_runs, read_history, read_run, run_lock
+from topline.storage.stores import LeaseHeldError, LeaseLostError, open_store
 
 HERE = ClusterConfig(workers=0)
 

@@ -14,11 +14,10 @@ from topline.pipeline.training.plan import plan_training
 from topline.pipeline.training.session import TrainResult, train
 from topline.pipeline.training.starting_point import MovedDuals
 from topline.solvers.core.problem import Problem
-from topline.storage.arrays.duals import DualWriter, StoredDuals
-from topline.storage.datasets.dataset import Dataset, list_datasets
-from topline.storage.models.records import load_model
-from topline.storage.stores.files import FileSet
-from topline.storage.stores.base import Store, open_store
+from topline.storage.arrays import DualWriter, StoredDuals
+from topline.storage.datasets import Dataset, list_datasets
+from topline.storage.models import load_model
+from topline.storage.stores import FileSet, Store, open_store
 
 BEFORE, NOW, WIDTH, CLASSES = 500, 620, 12, 5
 

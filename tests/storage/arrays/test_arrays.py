@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.arrays.reader import ArrayReader, read_checked, read_strings
+from topline.storage.arrays import ArrayReader, ChunkPlan
+from topline.storage.arrays.reader import read_checked, read_strings
 from topline.storage.arrays.shards import ChunkLayout, DamagedError, decode_chunk, decode_index, encode_shard
 from topline.storage.arrays.writer import (
     ArraySpec,
@@ -25,8 +25,8 @@ from topline.storage.arrays.writer import (
     write_row_blocks,
 )
 from topline.storage.errors import FormatError, IntegrityError
-from topline.storage.stores.files import FileEntry, FileSet, put_files
-from topline.storage.stores.base import Store, open_store
+from topline.storage.stores import FileEntry, FileSet, Store, open_store
+from topline.storage.stores.files import put_files
 
 DTYPES = ["bool", "float16", "float32", "float64"]
 DTYPES += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topline.storage.arrays.chunking import ChunkPlan, Span
+from topline.storage.arrays import ChunkPlan, Span
 from topline.storage.errors import FormatError
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from topline.storage.arrays import dual_parts
-from topline.storage.arrays.duals import DualWriter, StoredDuals, encode, parts_in_order
+from topline.storage.arrays import DualWriter, StoredDuals
+from topline.storage.arrays import duals as duals_module
+from topline.storage.arrays.duals import encode, parts_in_order
 from topline.storage.errors import FormatError
-from topline.storage.stores.files import FileEntry, FileSet
-from topline.storage.stores.base import Store
+from topline.storage.stores import FileEntry, FileSet, Store
 
 N, M = 103, 7
 
@@ -36,7 +36,7 @@ def stored(store: Store, entries: list[FileEntry]) -> StoredDuals:
 def test_any_rows_of_any_cut_come_back(
     local_store: Store, monkeypatch: pytest.MonkeyPatch, dtype: Any, share: float
 ) -> None:
-    monkeypatch.setattr(dual_parts, "PART_BYTES", 10 * M * np.dtype(dtype).itemsize)
+    monkeypatch.setattr(duals_module, "PART_BYTES", 10 * M * np.dtype(dtype).itemsize)
     A = duals(dtype, share)
     writer = pickle.loads(pickle.dumps(DualWriter(local_store, "here")))
     entries = writer.write([(40, 43, A[40:43]), (43, 44, A[43:44]), (60, N, A[60:])])
@@ -94,4 +94,4 @@ def test_each_row_is_there_once(bounds: list[tuple[int, int]]) -> None:
     with pytest.raises(FormatError, match="do not follow row"):
         parts_in_order(entries)
     with pytest.raises(FormatError, match=r"rows 3\.\.6 \(3 given\) do not follow row 5"):
-        list(dual_parts._parts([(0, 5, duals()[:5]), (3, 6, duals()[3:6])]))
+        list(duals_module._parts([(0, 5, duals()[:5]), (3, 6, duals()[3:6])]))

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from topline.storage.cache.entries import derived_key
-from topline.storage.cache.kernels import KernelDraft, StoredKernel, find_kernel, load_kernel
+from topline.storage.cache import KernelDraft, StoredKernel, cache_key, find_kernel, load_kernel
 from topline.storage.errors import IntegrityError, NotFoundError
-from topline.storage.stores.base import Store, open_store
+from topline.storage.stores import Store, open_store
 from topline.storage.verification import verify_store
 
 K = np.random.default_rng(0).normal(size=(70, 70))
@@ -29,8 +28,8 @@ def write(store: Store, key: str) -> StoredKernel:
 
 def test_a_kernel_comes_back_as_it_was(tmp_path: Path) -> None:
     store = open_store(tmp_path, create=True)
-    key = derived_key({"dataset": "d1", "gamma": 0.5})
-    assert derived_key({"gamma": 0.5, "dataset": "d1"}) == key != derived_key({"dataset": "d1", "gamma": 0.6})
+    key = cache_key({"dataset": "d1", "gamma": 0.5})
+    assert cache_key({"gamma": 0.5, "dataset": "d1"}) == key != cache_key({"dataset": "d1", "gamma": 0.6})
     written = write(store, key)
     for kernel in (written, find_kernel(store, key), pickle.loads(pickle.dumps(written))):
         assert kernel is not None

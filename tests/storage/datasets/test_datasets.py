@@ -14,18 +14,20 @@ import zarr
 from scipy.sparse import csr_matrix, vstack
 
 from tests.storage.samples import CLASSES, assignments, begin, dense, part, sparse, write_dataset, write_units
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.dataset import (
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import (
+    MANIFEST_SCHEMA,
     CsrDatasetWriter,
     Dataset,
     DatasetInfo,
     DatasetWriter,
+    check_dataset,
     find_by_key,
     list_datasets,
 )
-from topline.storage.datasets.manifest import MANIFEST_SCHEMA, conform
+from topline.storage.datasets.manifest import conform
 from topline.storage.errors import FormatError, IncompleteError, MismatchError, NotFoundError
-from topline.storage.stores.base import Store
+from topline.storage.stores import Store
 
 PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
 RANGES = [(0, 101), (0, 0), (5, 6), (7, 9), (31, 33), (32, 64), (20, 90), (96, 101), (100, 101), (101, 101)]
@@ -58,7 +60,7 @@ def test_what_is_written_is_read(any_store: Store, layout: str, dtype: str) -> N
     assert info.counts == {"train": 51, "val": 25, "test": 25, "rejected": 0}
     assert (info.n_rows, info.d, info.m, info.dtype, info.layout) == (101, 6, 3, dtype, layout)
     assert info.nonzeros == (X.nnz if layout == "csr" else None)
-    assert dataset.verify(deep=True) == []
+    assert check_dataset(dataset, deep=True) == []
 
 
 def test_every_zarr_reader_sees_the_same_numbers(any_store: Store) -> None:
@@ -128,7 +130,7 @@ def test_a_unit_may_be_written_again(local_store: Store) -> None:
     write_units(writer, X, [1])
     writer.commit(*assignments(101), CLASSES)
     np.testing.assert_array_equal(Dataset.open(local_store).rows(0, 101), X)
-    assert Dataset.open(local_store).verify(deep=True) == []
+    assert check_dataset(Dataset.open(local_store), deep=True) == []
 
 
 def test_a_unit_whose_file_was_cut_or_lost_is_not_done(local_store: Store) -> None:
@@ -160,7 +162,7 @@ def test_a_writer_that_lags_behind_changes_nothing(local_store: Store) -> None:
     info = write_dataset(local_store, X, PLAN)
     write_units(straggler, X + 1)
     assert straggler.commit(*assignments(101), CLASSES) == info
-    assert Dataset.open(local_store).verify(deep=True) == []
+    assert check_dataset(Dataset.open(local_store), deep=True) == []
 
 
 def test_a_crash_between_listing_the_files_and_the_commit(local_store: Store, monkeypatch: Any) -> None:
@@ -180,7 +182,7 @@ def test_a_crash_between_listing_the_files_and_the_commit(local_store: Store, mo
     assert resumed.done_units() == {0, 1, 2, 3}
     write_units(resumed, X, [2])
     resumed.commit(*assignments(101), CLASSES)
-    assert Dataset.open(local_store).verify(deep=True) == []
+    assert check_dataset(Dataset.open(local_store), deep=True) == []
 
 
 @pytest.mark.parametrize("change", ["d", "dtype", "plan", "features", "layout"])
@@ -207,7 +209,7 @@ def test_abandoned_staging_is_gone_and_a_dataset_stays(local_store: Store) -> No
     assert local_store.list("datasets") == []
     info = write_dataset(local_store, X, PLAN)
     begin(local_store, X, PLAN).abandon()
-    assert Dataset.open(local_store, info.id).verify(deep=True) == []
+    assert check_dataset(Dataset.open(local_store, info.id), deep=True) == []
 
 
 @pytest.mark.parametrize("rows", [31, 33, 5, 0])
@@ -288,7 +290,7 @@ def test_rejected_rows_keep_their_place(any_store: Store) -> None:
     assert row["class_name"] is None
     assert row["label"] == -1
     assert row["split"] == "rejected"
-    assert dataset.verify(deep=True) == []
+    assert check_dataset(dataset, deep=True) == []
 
 
 def test_rejected_rows_that_are_not(local_store: Store) -> None:
@@ -435,4 +437,4 @@ def test_a_sparse_unit_without_entries(local_store: Store) -> None:
     info = write_dataset(local_store, X, PLAN)
     assert info.nonzeros == 0
     assert Dataset.open(local_store).rows(5, 80).nnz == 0
-    assert Dataset.open(local_store).verify(deep=True) == []
+    assert check_dataset(Dataset.open(local_store), deep=True) == []

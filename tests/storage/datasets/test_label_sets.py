@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.dataset import Dataset
-from topline.storage.datasets.labels import LabelSetTable
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import Dataset, LabelSetTable, check_dataset
 from topline.storage.errors import FormatError, IntegrityError
-from topline.storage.stores.base import Store
+from topline.storage.stores import Store
 
 SETS = LabelSetTable.checked([0, 0, 1, 3, 6], [1, 0, 2, 0, 1, 2], 3)
 ROWS = 40
@@ -38,7 +37,7 @@ def test_label_sets_come_back_and_name_their_classes(memory_store: Store) -> Non
     assert dataset.info.m == len(CLASSES)
     assert dataset.labels().tolist() == [row % 4 for row in range(ROWS)]
     assert dataset.manifest()["class_name"].to_pylist()[:4] == ["", "bee", "ant, Käfer", "ant, bee, Käfer"]
-    assert dataset.verify(deep=True) == []
+    assert check_dataset(dataset, deep=True) == []
 
 
 def test_a_dataset_of_single_labels_has_no_table(memory_store: Store) -> None:
@@ -98,4 +97,4 @@ def test_a_damaged_table_is_found(memory_store: Store, name: str) -> None:
     again = Dataset.open(memory_store, dataset.info.id)
     with pytest.raises(IntegrityError, match=name):
         again.label_sets()
-    assert [finding.kind for finding in again.verify(deep=True)] == ["wrong-digest"]
+    assert [finding.kind for finding in check_dataset(again, deep=True)] == ["wrong-digest"]

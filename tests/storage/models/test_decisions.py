@@ -11,20 +11,26 @@ from tests.storage.models.test_records import ARRAYS, record
 from tests.storage.test_integrity import flip_first
 from topline.storage.errors import ConflictError, FormatError, IntegrityError
 from topline.storage.fingerprint import seal
-from topline.storage.models.records import delete_model, save_model
-from topline.storage.models.decisions import RegistryEntry, Standing, read_registry, record_decision
-from topline.storage.stores.base import Store, open_store
+from topline.storage.models import (
+    DecisionRecord,
+    Standing,
+    delete_model,
+    read_standing,
+    record_decision,
+    save_model,
+)
+from topline.storage.stores import Store, open_store
 from topline.storage.verification import verify_store
 
 LOG = "commits/registry"
 
 
-def entry(action: str, model: str, by: str = "r0001") -> RegistryEntry:
-    return RegistryEntry(action, model, f"to {action} {model}", by, {"topk": {"1": 0.5}})
+def entry(action: str, model: str, by: str = "r0001") -> DecisionRecord:
+    return DecisionRecord(action, model, f"to {action} {model}", by, {"topk": {"1": 0.5}})
 
 
 def decide(store: Store, *decisions: tuple[str, str]) -> Standing:
-    standing = read_registry(store)
+    standing = read_standing(store)
     for action, model in decisions:
         standing = record_decision(store, standing, entry(action, model))
     return standing
@@ -36,7 +42,7 @@ def test_stages_and_reigns_follow_from_the_log(any_store: Store) -> None:
         ("promote", "m0001"), ("keep", "m0002"), ("promote", "m0003"), ("archive", "m0002"),
         ("delete", "m0002"), ("promote", "m0004"), ("rollback", "m0003"),
     )  # fmt: skip
-    standing = read_registry(any_store)
+    standing = read_standing(any_store)
     assert standing == told
     stages = [standing.stage(f"m000{n}") for n in range(1, 6)]
     assert stages == ["archived", "deleted", "champion", "archived", "candidate"]
@@ -62,7 +68,7 @@ def test_what_cannot_follow_is_refused_and_leaves_nothing(local_store: Store) ->
     ]:
         with pytest.raises(FormatError, match=why):
             record_decision(local_store, standing, entry(action, model))
-    assert read_registry(local_store) == standing
+    assert read_standing(local_store) == standing
 
 
 def test_a_deleted_model_is_not_rolled_back_to(local_store: Store) -> None:
@@ -88,7 +94,7 @@ def _race(arguments: tuple[str, int]) -> str:
 def test_one_racer_wins_and_the_others_are_told_who(local_store: Store) -> None:
     with multiprocessing.get_context("fork").Pool(4) as pool:
         said = pool.map(_race, [(local_store.url, number) for number in range(1, 9)], chunksize=1)
-    standing = read_registry(local_store)
+    standing = read_standing(local_store)
     assert standing.seq == 1
     assert said.count("") == 1
     winner = standing.entries[0]
@@ -111,10 +117,10 @@ def test_a_damaged_log_is_named_by_everybody(local_store: Store) -> None:
     ]:
         damage()
         with pytest.raises(IntegrityError, match=named):
-            read_registry(local_store)
+            read_standing(local_store)
         assert [named in finding.what for finding in verify_store(local_store)] == [True]
         local_store.write_bytes(f"{LOG}/00000002.json", whole)
-    assert read_registry(local_store).champion == "m0003"
+    assert read_standing(local_store).champion == "m0003"
 
 
 def test_the_log_and_the_models_are_checked_against_each_other(local_store: Store) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.storage.test_integrity import flip_first
-from topline.storage.arrays.duals import DualSource, from_rows
+from topline.storage.arrays import DualSource, from_rows
 from topline.storage.errors import (
     FormatError,
     IncompleteError,
@@ -20,17 +20,17 @@ from topline.storage.errors import (
     NotFoundError,
     UnsupportedURLError,
 )
-from topline.storage.models.records import (
+from topline.storage.models import (
     ModelRecord,
     delete_model,
     list_models,
     load_model,
     model_revisions,
     save_model,
-    unfinished_models,
     update_record,
 )
-from topline.storage.stores.base import Store, open_store
+from topline.storage.models.records import unfinished_models
+from topline.storage.stores import Store, open_store
 
 A = np.random.default_rng(0).standard_normal((100, 3))
 ARRAYS = {"W": np.arange(12.0).reshape(4, 3), "b": np.ones(3, np.float32), "transform.mean": np.zeros(4)}

@@ -10,10 +10,11 @@ import pytest
 import topline.storage.runs.history
 from topline.solvers.core.state import IterationRecord
 from topline.storage.errors import FormatError, IntegrityError
+from topline.storage.runs import HistoryReader, HistoryWriter, read_history
 from topline.storage.runs import history as history_module
-from topline.storage.runs.history import HistoryReader, HistoryWriter, history_path, read_history
+from topline.storage.runs.history import history_path
 from topline.storage.schema import HISTORY_ENCODING, encoding
-from topline.storage.stores.base import Store
+from topline.storage.stores import Store
 
 
 def rounds(reader: HistoryReader) -> list[int]:

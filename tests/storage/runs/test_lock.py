@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from topline.storage.runs.records import create_run
-from topline.storage.runs.lock import run_lock
-from topline.storage.stores.lease import LeaseHeldError, LeaseLostError, LeaseTerms
-from topline.storage.stores.base import Store
+from topline.storage.runs import create_run, run_lock
+from topline.storage.stores import LeaseHeldError, LeaseLostError, LeaseTerms, Store
 from topline.storage.verification import verify_store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +24,7 @@ HOLDER = """
 import sys, time
 from topline.storage.stores.lease import LeaseTerms
 from topline.storage.runs.lock import run_lock
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 with run_lock(open_store(sys.argv[1]), sys.argv[2], terms=LeaseTerms(beat=0.1, expiry=1.0)):
     print("held", flush=True)
     time.sleep(60)

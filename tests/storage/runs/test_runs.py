@@ -14,12 +14,21 @@ import numpy as np
 import pytest
 
 from tests.storage.test_integrity import flip_first
-from topline.storage.arrays.duals import from_rows
+from topline.storage.arrays import from_rows
 from topline.storage.errors import FormatError, IntegrityError, MismatchError, NotFoundError, StorageError
-from topline.storage.runs.checkpoints import KEPT, checkpoint_rounds, latest_checkpoint, save_checkpoint
-from topline.storage.runs.records import create_run, finish_run, list_runs, read_run
-from topline.storage.runs.history import HistoryWriter, history_path, read_history
-from topline.storage.stores.base import Store
+from topline.storage.runs import (
+    HistoryWriter,
+    create_run,
+    finish_run,
+    latest_checkpoint,
+    list_runs,
+    read_history,
+    read_run,
+    save_checkpoint,
+)
+from topline.storage.runs.checkpoints import KEPT, checkpoint_rounds
+from topline.storage.runs.history import history_path
+from topline.storage.stores import Store
 
 A = np.random.default_rng(0).standard_normal((50, 3))
 PRINT = {"dataset": "d0001-abc", "loss": {"k": 5}, "C": 1.0}
@@ -107,7 +116,7 @@ def test_a_killed_writer_leaves_whole_records(local_store: Store) -> None:
     code = (
         "import sys\n"
         "from topline.storage.runs.history import HistoryWriter\n"
-        "from topline.storage.stores.base import open_store\n"
+        "from topline.storage.stores import open_store\n"
         "writer = HistoryWriter(open_store(sys.argv[1]), 'r0001')\n"
         "for n in range(10**9):\n"
         "    writer.append({'round': n, 'text': 'x' * 3000})\n"

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from tests.storage.samples import dense, write_dataset
-from topline.storage.datasets.dataset import Dataset, DatasetInfo, list_datasets
+from topline.storage.datasets import Dataset, DatasetInfo, check_dataset, list_datasets
 from topline.storage.errors import IntegrityError, NotFoundError
-from topline.storage.stores.commit_log import CommitLog
-from topline.storage.stores.base import Store, open_store
+from topline.storage.stores import CommitLog, Store, open_store
 
 WRITERS, EACH = 4, 25
 
@@ -118,7 +117,7 @@ def test_racing_datasets_are_all_there(local_store: Store) -> None:
     assert {info.seq for info in infos} == {1, 2, 3, 4, 5, 6}
     assert {info.key for info in list_datasets(local_store)} == set(keys)
     for info in infos:
-        assert Dataset.open(local_store, info.id).verify(deep=True) == []
+        assert check_dataset(Dataset.open(local_store, info.id), deep=True) == []
 
 
 def test_racing_writers_of_one_key_get_one_dataset(local_store: Store) -> None:
@@ -126,7 +125,7 @@ def test_racing_writers_of_one_key_get_one_dataset(local_store: Store) -> None:
         infos = pool.starmap(_write_dataset, [(local_store.url, "same")] * 6)
     assert len(set(map(repr, infos))) == 1
     assert list_datasets(local_store) == [infos[0]]
-    assert Dataset.open(local_store).verify(deep=True) == []
+    assert check_dataset(Dataset.open(local_store), deep=True) == []
 
 
 def test_racing_revisions_build_on_each_other(local_store: Store) -> None:

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
-from topline.storage.arrays.chunking import ChunkPlan
-from topline.storage.datasets.dataset import Dataset, list_datasets
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import Dataset, check_dataset, list_datasets
 from topline.storage.errors import DiskFullError
+from topline.storage.stores import Store, open_store
 from topline.storage.stores.local import PARTIAL
-from topline.storage.stores.base import Store, open_store
 from topline.storage.verification import sweep, verify_store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +28,7 @@ D = 500
 
 _WRITER = """
 import sys
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 from tests.storage.samples import begin, dense, write_units
 from tests.storage.test_crashes import D, PLAN
 X = dense(PLAN.n_rows, D)
@@ -41,7 +41,7 @@ import sys
 import numpy as np
 from topline.storage.arrays.chunking import ChunkPlan
 from topline.storage.errors import StorageError
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 from tests.storage.samples import write_dataset
 exec(sys.argv[2])
 X = np.random.default_rng(0).standard_normal((4096, 512)).astype(np.float32)
@@ -120,7 +120,7 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_torn(small_disk: Path) -> No
     assert "free some space" in lines[0]
     assert list_datasets(store) == [before]
     assert not any(path.endswith(PARTIAL) for path in store.walk())
-    assert Dataset.open(store).verify(deep=True) == []
+    assert check_dataset(Dataset.open(store), deep=True) == []
     np.testing.assert_array_equal(Dataset.open(store).rows(0, 101), X)
     assert {finding.kind for finding in verify_store(store)} == {"staging"}
 
@@ -137,7 +137,7 @@ def test_a_limit_on_file_sizes_is_a_full_disk(local_store: Store) -> None:
 
 
 def test_a_full_disk_in_the_history_leaves_whole_lines(small_disk: Path) -> None:
-    from topline.storage.runs.history import HistoryWriter, read_history
+    from topline.storage.runs import HistoryWriter, read_history
 
     store = open_store(small_disk / "store", create=True)
     writer = HistoryWriter(store, "r0001")
@@ -158,8 +158,8 @@ def test_a_full_disk_in_the_history_leaves_whole_lines(small_disk: Path) -> None
 
 def test_a_model_or_checkpoint_that_finds_no_room_leaves_none(small_disk: Path) -> None:
     from tests.storage.models.test_records import record
-    from topline.storage.models.records import list_models, save_model
-    from topline.storage.runs.checkpoints import latest_checkpoint, save_checkpoint
+    from topline.storage.models import list_models, save_model
+    from topline.storage.runs import latest_checkpoint, save_checkpoint
 
     store = open_store(small_disk / "store", create=True)
     small, large = np.ones(10), np.random.default_rng(0).standard_normal(10**6)

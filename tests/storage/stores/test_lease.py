@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from topline.storage.stores.lease import LeaseHeldError, LeaseLostError, LeaseTerms, held_lease, holder
-from topline.storage.stores.base import Store
+from topline.storage.stores import LeaseHeldError, LeaseLostError, LeaseTerms, Store, held_lease, holder
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = LeaseTerms(beat=0.05, expiry=0.4)
@@ -20,7 +19,7 @@ PATIENT = LeaseTerms(beat=0.1, expiry=60.0)
 HOLDER = """
 import sys, time
 from topline.storage.stores.lease import held_lease
-from topline.storage.stores.base import open_store
+from topline.storage.stores import open_store
 with held_lease(open_store(sys.argv[1]), "retrain", "a child"):
     print("held", flush=True)
     time.sleep(60)

@@ -20,10 +20,10 @@ from topline.storage.errors import (
     UnsafePathError,
     UnsupportedURLError,
 )
+from topline.storage.stores import Store, masked, open_store, split_url
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.objects import ObjectStore
-from topline.storage.stores.base import Store, open_store, split_url
-from topline.storage.stores.urls import masked, parse_url
+from topline.storage.stores.urls import parse_url
 
 
 class TestLocalStore(StoreContract):
@@ -200,8 +200,8 @@ def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_nothing_is_imported_before_it_is_needed() -> None:
     code = (
-        "import sys, topline.storage.datasets.dataset, topline.storage.models.records\n"
-        "import topline.storage.runs.checkpoints, topline.storage.verification\n"
+        "import sys, topline.storage.cache, topline.storage.datasets, topline.storage.models\n"
+        "import topline.storage.runs, topline.storage.verification\n"
         "loaded = {'fsspec', 's3fs', 'gcsfs', 'zarr', 'dask', 'prefect'} & set(sys.modules)\n"
         "assert not loaded, loaded"
     )
