@@ -20,9 +20,9 @@ import numpy as np
 from distributed import get_worker
 from numpy.typing import NDArray
 
-from topline.pipeline.blas_threads import BlasThreads
 from topline.pipeline.cluster.messages import Answer, Placement
 from topline.pipeline.rows.partition import CachedRows, TrainingRows
+from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
 from topline.solvers.core.requests import PendingStep, Request
@@ -49,8 +49,6 @@ class _Held:
 _registry: dict[tuple[str, str], _Held] = {}
 _registry_lock = threading.Lock()
 _watcher: threading.Timer | None = None
-
-_blas_threads = BlasThreads()
 
 
 def place(placement: Placement) -> list[int]:
@@ -121,7 +119,7 @@ def _current(key: tuple[str, str], placement: Placement) -> _Held | None:
 
 def run_request(run: str, epoch: int, request: Request) -> Answer:
     """Run `request` on the blocks of this worker and give their sums."""
-    with using(run, epoch) as held, _blas_threads.one():
+    with using(run, epoch) as held, one_blas_thread():
         began = time.perf_counter()
         merger = TreeMerger(held.placement.blocks)
         blocks = [held.blocks[span.index] for span in held.placement.spans]

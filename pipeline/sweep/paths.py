@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from topline.pipeline.blas_threads import BlasThreads
 from topline.pipeline.errors import InterruptedRunError
 from topline.pipeline.options.loss import chosen_loss
 from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.sweep.bounds import ball_radius, count_hits
 from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data
+from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.core.problem import squared_norm
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
 from topline.solvers.executors.local import SerialExecutor
@@ -138,7 +138,6 @@ class _Path:
 
 _paths: dict[tuple[str, int], _Path] = {}
 _registry = threading.Lock()
-_blas = BlasThreads()
 
 
 def advance_paths(tasks: Sequence[PathTask]) -> list[tuple[Measurement, ...]]:
@@ -161,7 +160,7 @@ def _advance(task: PathTask) -> tuple[Measurement, ...]:
         path = _paths.setdefault((task.name, task.fold), _Path())
         path.used = now
     # A task that was given up by who asked may still be running when it is asked for again.
-    with path.lock, _blas.one():
+    with path.lock, one_blas_thread():
         for number in range(len(path.answers), len(task.rounds)):
             path.answers.append(_take_round(path, task, task.rounds[number]))
         return path.answers[len(task.rounds) - 1]

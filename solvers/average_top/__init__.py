@@ -7,7 +7,7 @@ The k largest losses are averaged where empirical risk averages all:
     minimise(X, y, "hinge", k, C)    the optimum, with a lower bound that shows it        (`solving`)
     minimise_with_kernel(...)        the same over the functions of a kernel: AT_k-SVM    (`kernel_svm`)
     stochastic_gradient(problem)     the paper's baseline, certified                      (`stochastic`)
-    certify(problem, w)              a certificate for w from anywhere                    (`certificate`)
+    certify(problem, w)              a certificate for w from anywhere                    (`solving`)
     average_top, variational, ...    the aggregate, its variational form, the maps of C   (`aggregates`)
     sufficient_share, error_bound    what the paper proves about k                        (`theory`)
 
@@ -34,7 +34,6 @@ from topline.solvers.average_top.aggregates import (
     top_weights,
     variational,
 )
-from topline.solvers.average_top.certificate import certify
 from topline.solvers.average_top.kernel_svm import minimise_with_kernel
 from topline.solvers.average_top.losses import (
     INDIVIDUAL_LOSSES,
@@ -51,7 +50,7 @@ from topline.solvers.average_top.problem import (
     Certificate,
     LowerBound,
 )
-from topline.solvers.average_top.solving import minimise
+from topline.solvers.average_top.solving import certify, minimise
 from topline.solvers.average_top.stochastic import stochastic_gradient
 
 __all__ = [

@@ -29,14 +29,14 @@ from topline.solvers.typing import Float64Array
 
 
 def checked_k(k: Any, n: int) -> float:
-    """Give k as a float in [1, n]; InvalidProblemError otherwise."""
+    """Return k as a float in [1, n]; InvalidProblemError otherwise."""
     if isinstance(k, bool) or not isinstance(k, Real) or not 1.0 <= float(k) <= n:
         raise InvalidProblemError(f"k is {k!r}; give a number from 1 to the {n} examples that there are")
     return float(k)
 
 
 def top_weights(losses: Float64Array, k: float) -> Float64Array:
-    """Give p (n,) with <p, losses> = AT_k: 1/k on the largest, the rest of k on the next; ties by place."""
+    """Return p (n,) with <p, losses> = AT_k: 1/k on the largest, the rest of k on the next; ties by place."""
     k = checked_k(k, len(losses))
     whole = math.floor(k)
     p = np.zeros(len(losses))
@@ -51,35 +51,35 @@ def top_weights(losses: Float64Array, k: float) -> Float64Array:
 
 
 def kth_largest(losses: Float64Array, k: float) -> float:
-    """Give l_[ceil k], the smallest loss that counts: the top-k loss, and a minimiser t of eq. 2."""
+    """Return l_[ceil k], the smallest loss that counts: the top-k loss, and a minimiser t of eq. 2."""
     place = len(losses) - math.ceil(checked_k(k, len(losses)))
     return float(np.partition(losses, place)[place])
 
 
 def average_top(losses: Float64Array, k: float) -> float:
-    """Give AT_k, the average of the k largest losses (n,)."""
+    """Return AT_k, the average of the k largest losses (n,)."""
     k = checked_k(k, len(losses))
     t = kth_largest(losses, k)
     return t + float(np.maximum(losses - t, 0.0).sum()) / k
 
 
 def variational(losses: Float64Array, k: float, t: float) -> float:
-    """Give the braces of eq. 2, (1/n) sum [l_i - t]_+ + (k/n) t; their minimum over t >= 0 is (k/n) AT_k."""
+    """Return the braces of eq. 2, (1/n) sum [l_i - t]_+ + (k/n) t; the minimum over t >= 0 is (k/n) AT_k."""
     return float(np.maximum(losses - t, 0.0).mean()) + checked_k(k, len(losses)) / len(losses) * t
 
 
 def C_to_equation_3(C: float, k: float, n: int) -> float:  # noqa: N802 - C is the name of the mathematics
-    """Give the C at which eq. 3 has the minimiser that P has at this C: C n/k."""
+    """Return the C at which eq. 3 has the minimiser that P has at this C: C n/k."""
     return C * n / checked_k(k, n)
 
 
 def C_from_equation_3(C: float, k: float, n: int) -> float:  # noqa: N802
-    """Give the C at which P has the minimiser that eq. 3 has at this C: C k/n."""
+    """Return the C at which P has the minimiser that eq. 3 has at this C: C k/n."""
     return C * checked_k(k, n) / n
 
 
 def C_from_svm(C: float, n: int) -> float:  # noqa: N802
-    """Give the C at which P has, for k = n, the minimiser of |w|^2 / 2 + C sum_i l_i: n C.
+    """Return the C at which P has, for k = n, the minimiser of |w|^2 / 2 + C sum_i l_i: n C.
 
     That is the C of scikit-learn's LinearSVC and of TopKClassifier.
     """

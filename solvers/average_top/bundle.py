@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult, finished, settled
-from topline.solvers.average_top.threads import blas_threads
+from topline.solvers.blas_threads import blas_threads_for
 from topline.solvers.core.stopping import Status
 from topline.solvers.methods.atoms import Atoms
 from topline.solvers.methods.simplex_qp import maximise_on_simplex
@@ -31,7 +31,7 @@ def bundle(problem: AverageTopProblem, tol: float = 1e-4, max_iterations: int = 
     Rounds grow with 1/tol and with C: the losses of large C and small tolerance want the interior point.
     MAX_PASSES is the status where the rounds ran out.
     """
-    with blas_threads(problem.n * problem.d):
+    with blas_threads_for(problem.n * problem.d):
         return _corrected(problem, tol, max_iterations)
 
 
@@ -66,7 +66,7 @@ def _corrected(problem: AverageTopProblem, tol: float, max_iterations: int) -> A
 
 
 def _minimum(problem: AverageTopProblem, atoms: Atoms, dual: float) -> tuple[Float64Array, float]:
-    """Give where the combination of the cuts has its minimum, and the largest minimum so far."""
+    """Return where the combination of the cuts has its minimum, and the largest minimum so far."""
     W, b = atoms.point()
     w = W[:, 0]
     return w, max(dual, b - float(w @ w) / (2.0 * problem.C))

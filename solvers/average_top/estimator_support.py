@@ -15,13 +15,14 @@ from topline.solvers.average_top.kernel_svm import minimise_with_kernel
 from topline.solvers.average_top.losses import INDIVIDUAL_LOSSES, IndividualLoss
 from topline.solvers.average_top.problem import AverageTopResult
 from topline.solvers.average_top.solving import minimise
+from topline.solvers.core.inputs import positive_number
 from topline.solvers.core.problem import relative_gap
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.estimators.kernels import KernelAttributes, one_of_two, with_intercept
-from topline.solvers.estimators.support import positive, with_constant
+from topline.solvers.estimators.support import with_constant
 from topline.solvers.kernels.problem import KernelExpansion, KernelResult
 from topline.solvers.losses import LOSSES, MaxHinge, Softmax, make_loss
 from topline.solvers.losses.base import Loss
@@ -33,7 +34,7 @@ _OF_CLASSES: dict[str, Loss] = {"hinge": MaxHinge(), "logistic": Softmax()}
 
 
 class CollapsedWarning(UserWarning):
-    """The optimum is w = 0: the k worst examples contradict each other, and nothing was learnt."""
+    """The optimum is w = 0: the k worst examples contradict each other, and nothing was learned."""
 
 
 class AverageTopAttributes(KernelAttributes):
@@ -47,8 +48,8 @@ class AverageTopAttributes(KernelAttributes):
     max_iterations: Any
 
     def _fit_signs(self, X: Any, y: Float64Array, loss: IndividualLoss) -> None:
-        """Fit one score for each example, and keep what came of it."""
-        k, C, kernel = number_of_losses(self.k, len(y)), positive(self.C), self._chosen_kernel()
+        """Fit one score for each example, and set the fitted attributes."""
+        k, C, kernel = number_of_losses(self.k, len(y)), positive_number("C", self.C), self._chosen_kernel()
         result: AverageTopResult
         if kernel is None:
             rows = with_constant(X) if self.fit_intercept else X
@@ -65,8 +66,12 @@ class AverageTopAttributes(KernelAttributes):
         self._keep(result, k, collapsed=result.collapsed, rounds=result.iterations)
 
     def _fit_classes(self, X: Any, labels: IntArray, m: int) -> None:
-        """Fit a score for each class, and keep what came of it."""
-        k, C, kernel = number_of_losses(self.k, len(labels)), positive(self.C), self._chosen_kernel()
+        """Fit a score for each class, and set the fitted attributes."""
+        k, C, kernel = (
+            number_of_losses(self.k, len(labels)),
+            positive_number("C", self.C),
+            self._chosen_kernel(),
+        )
         if kernel is not None:
             kernel = with_intercept(kernel, fit_intercept=self.fit_intercept)
         if self.solver != "auto":
@@ -119,7 +124,7 @@ class AverageTopAttributes(KernelAttributes):
 
 
 def with_collapse(result: SolveResult) -> SolveResult:
-    """Give a result that has W = 0 where that is as good as what was found: its signs would mean nothing."""
+    """Return the result with W = 0 where that is as good as what was found: its signs would mean nothing."""
     at_zero = result.state.loss_at_zero
     if not result.collapsed or at_zero is None:
         return result
@@ -135,7 +140,7 @@ def with_collapse(result: SolveResult) -> SolveResult:
 
 
 def number_of_losses(k: Any, n: int) -> float:
-    """Give the k in [1, n] that the parameter means: a number, a share of n below 1, or None for all."""
+    """Return the k in [1, n] that the parameter means: a number, a share of n below 1, or None for all."""
     if k is None:
         return float(n)
     if isinstance(k, bool) or not isinstance(k, Real) or not float(k) > 0.0:
@@ -149,13 +154,13 @@ def number_of_losses(k: Any, n: int) -> float:
 
 
 def loss_of_signs(loss: Any) -> IndividualLoss | None:
-    """Give the loss of one score and a sign that a parameter means, None where it means another."""
+    """Return the loss of one score and a sign that a parameter means, None where it means another."""
     known = INDIVIDUAL_LOSSES.get(loss) if isinstance(loss, str) else loss
     return known if isinstance(known, IndividualLoss) and known.binary else None
 
 
 def loss_of_classes(loss: Any) -> Any:
-    """Give the loss of m scores that a parameter means; what is no name is left to `solve` to check."""
+    """Return the loss of m scores that a parameter means; what is no name is left to `solve` to check."""
     if isinstance(loss, IndividualLoss) and loss.binary:
         loss = loss.name
     if not isinstance(loss, str):
@@ -173,6 +178,6 @@ def loss_of_classes(loss: Any) -> Any:
 
 
 def two_columns(result: SignsKernelResult) -> KernelExpansion:
-    """Give the expansion of one score as that of two classes, whose difference it is."""
+    """Return the expansion of one score as that of two classes, whose difference it is."""
     half = 0.5 * result.expansion.coefficients
     return replace(result.expansion, coefficients=np.hstack([-half, half]))

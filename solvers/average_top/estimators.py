@@ -120,7 +120,7 @@ class AverageTopKClassifier(AverageTopAttributes, ClassifierMixin, BaseEstimator
         return self
 
     def decision_function(self, X: Any) -> Float64Array:
-        """Give the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
+        """Return the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
         check_is_fitted(self, "classes_")
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         if self.__dict__.get("_expansion") is not None:
@@ -130,7 +130,7 @@ class AverageTopKClassifier(AverageTopAttributes, ClassifierMixin, BaseEstimator
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> np.ndarray[Any, Any]:
-        """Give the label with the highest score for each row, the lower class of equals."""
+        """Return the label with the highest score for each row, the lower class of equals."""
         scores = self.decision_function(X)
         best = (scores > 0.0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         labels: np.ndarray[Any, Any] = self.classes_[best]
@@ -217,7 +217,7 @@ class AverageTopKRegressor(AverageTopAttributes, RegressorMixin, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> Float64Array:
-        """Give the predictions for X (rows, d): (rows,) float64."""
+        """Return the predictions for X (rows, d): (rows,) float64."""
         check_is_fitted(self, "intercept_")
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         if self.__dict__.get("_expansion") is not None:

@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.average_top.aggregates import average_top, kth_largest
+from topline.solvers.average_top.aggregates import average_top
 from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult, LowerBound
 from topline.solvers.average_top.solving import solve_problem
-from topline.solvers.average_top.threads import blas_threads
+from topline.solvers.blas_threads import blas_threads_for
 from topline.solvers.core.problem import relative_gap
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError
@@ -83,7 +83,7 @@ def minimise_with_kernel(
     result = solve_problem(problem, "interior_point", min(0.5 * tol, _SHARP), max_iterations)
     if result.bound is None:
         raise InvalidProblemError("the kernel values are too large for this C; scale the features or lower C")
-    with blas_threads(problem.n**2):
+    with blas_threads_for(problem.n**2):
         dual = _dual(features.K, result.bound, problem.C)
         candidates = _candidates(result, features, problem)
         values = [_primal(features.K, candidate, problem) for candidate in candidates]
@@ -107,7 +107,7 @@ def minimise_with_kernel(
 def _candidates(
     result: AverageTopResult, features: KernelFeatures, problem: AverageTopProblem
 ) -> list[Float64Array]:
-    """Give coefficients (n,) of the optimum, those with the smallest support first."""
+    """Return coefficients (n,) of the optimum, those with the smallest support first."""
     if result.collapsed or result.bound is None:
         return [np.zeros(problem.n)]
     whole = -problem.C * result.bound.u
@@ -126,33 +126,3 @@ def _primal(K: Float64Array, coefficients: Float64Array, problem: AverageTopProb
 
 def _dual(K: Float64Array, bound: LowerBound, C: float) -> float:
     return bound.b - 0.5 * C * max(float(bound.u @ (K @ bound.u)), 0.0)
-
-
-def equation_5(scores: Float64Array, y: Float64Array, t: float, k: float, C_3: float, norm: float) -> float:
-    """Give the objective of eq. 5 at the scores f(x_i) (n,), t >= 0 and norm = |f|^2."""
-    outer = np.maximum(np.maximum(1.0 - y * scores, 0.0) - t, 0.0)
-    return float(outer.mean()) + k / len(y) * t + norm / (2.0 * C_3)
-
-
-def equation_6(scores: Float64Array, y: Float64Array, rho: float, k: float, C_3: float, norm: float) -> float:
-    """Give the objective of eq. 6 at the scores f(x_i) (n,), rho in [0, 1] and norm = |f|^2."""
-    return float(np.maximum(rho - y * scores, 0.0).mean()) - k / len(y) * rho + norm / (2.0 * C_3)
-
-
-def dual_of_equation_6(K: Float64Array, y: Float64Array, alpha: Float64Array, k: float, C_3: float) -> float:
-    """Give the dual of eq. 6 at alpha (n,), 0 <= alpha_i <= 1/n with sum at most k/n."""
-    signed = alpha * y
-    return float(alpha.sum()) - k / len(y) - 0.5 * C_3 * float(signed @ (K @ signed))
-
-
-def rho_of(scores: Float64Array, y: Float64Array, k: float) -> float:
-    """Give the rho that minimises eq. 6 at these scores: 1 less the smallest hinge loss that counts.
-
-    For k = n every rho from 0 to 1 less the smallest loss does.
-    """
-    return 1.0 - kth_largest(np.maximum(1.0 - y * scores, 0.0), k)
-
-
-def is_nu_svm(K: Float64Array, k: float, C_3: float) -> bool:
-    """Say whether rho <= 1 surely does not bind in eq. 6, so that it is the nu-SVM for nu = k/n."""
-    return C_3 * k / len(K) * float(np.diag(K).max()) <= 1.0

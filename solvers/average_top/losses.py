@@ -32,11 +32,11 @@ class Pieces:
     curvatures: Float64Array
 
     def losses(self) -> Float64Array:
-        """Give the loss of each example, (n,)."""
+        """Return the loss of each example, (n,)."""
         return np.asarray(np.maximum(self.values.max(axis=0), 0.0))
 
     def subgradients(self) -> Float64Array:
-        """Give a derivative of each loss, (n,): that of its first largest piece, 0 where the loss is 0."""
+        """Return a derivative of each loss, (n,): that of its first largest piece, 0 where the loss is 0."""
         largest = self.values.argmax(axis=0)[None]
         slopes = np.take_along_axis(self.slopes, largest, axis=0)[0]
         return np.where(np.take_along_axis(self.values, largest, axis=0)[0] > 0.0, slopes, 0.0)
@@ -52,7 +52,7 @@ class IndividualLoss(Protocol):
     binary: ClassVar[bool]
 
     def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
-        """Give the pieces at scores z (n,) and targets y (n,)."""
+        """Return the pieces at scores z (n,) and targets y (n,)."""
         ...
 
 
@@ -64,7 +64,7 @@ class Hinge:
     binary: ClassVar[bool] = True
 
     def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
-        """Give the one piece 1 - y z."""
+        """Return the one piece 1 - y z."""
         return Pieces((1.0 - y * z)[None], -y[None], np.zeros((1, len(y))))
 
 
@@ -76,7 +76,7 @@ class Logistic:
     binary: ClassVar[bool] = True
 
     def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
-        """Give the loss itself, which is smooth."""
+        """Return the loss itself, which is smooth."""
         margin = y * z
         wrong = expit(-margin)
         scale = 1.0 / np.log(2.0)
@@ -92,7 +92,7 @@ class Square:
     binary: ClassVar[bool] = False
 
     def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
-        """Give the loss itself, which is smooth."""
+        """Return the loss itself, which is smooth."""
         residual = z - y
         return Pieces((residual**2)[None], (2.0 * residual)[None], np.full((1, len(y)), 2.0))
 
@@ -105,7 +105,7 @@ class Absolute:
     binary: ClassVar[bool] = False
 
     def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
-        """Give z - y and y - z."""
+        """Return z - y and y - z."""
         residual = z - y
         ones = np.ones_like(residual)
         return Pieces(np.stack([residual, -residual]), np.stack([ones, -ones]), np.zeros((2, len(y))))
@@ -118,7 +118,7 @@ INDIVIDUAL_LOSSES: Mapping[str, IndividualLoss] = MappingProxyType(
 
 
 def individual_loss(loss: Any) -> IndividualLoss:
-    """Give the loss that a name stands for, or the value itself; InvalidProblemError names the losses."""
+    """Return the loss that a name stands for, or the value itself; InvalidProblemError names the losses."""
     if isinstance(loss, str) and loss in INDIVIDUAL_LOSSES:
         return INDIVIDUAL_LOSSES[loss]
     if isinstance(loss, type) or not isinstance(loss, IndividualLoss):

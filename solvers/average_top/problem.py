@@ -21,7 +21,7 @@ import numpy as np
 
 from topline.solvers.average_top.aggregates import average_top, checked_k, top_weights
 from topline.solvers.average_top.losses import IndividualLoss, Pieces, individual_loss
-from topline.solvers.core.inputs import checked_rows
+from topline.solvers.core.inputs import checked_rows, positive_number
 from topline.solvers.core.problem import HasGap, relative_gap
 from topline.solvers.core.rows import is_sparse, nonfinite_rows
 from topline.solvers.core.stopping import Status
@@ -70,12 +70,10 @@ class AverageTopProblem:
         if rows.shape[1] == 0:
             raise InvalidProblemError("the features have no columns; give at least one")
         if len(nonfinite_rows(rows)) or not np.isfinite(targets).all():
-            raise NonFiniteError("the examples hold NaN or infinity; mend or drop these rows")
+            raise NonFiniteError("the examples hold NaN or infinity; fix or drop these rows")
         if loss.binary and not np.isin(targets, (-1.0, 1.0)).all():
             raise InvalidProblemError(f"the loss {loss.name} takes the targets -1 and 1; give these")
-        if isinstance(C, bool) or not isinstance(C, int | float | np.number) or not 0.0 < float(C) < math.inf:
-            raise InvalidProblemError(f"C is {C!r}; give a positive number")
-        return cls(rows, targets, loss, checked_k(k, len(targets)), float(C))
+        return cls(rows, targets, loss, checked_k(k, len(targets)), positive_number("C", C))
 
     @property
     def n(self) -> int:
@@ -93,23 +91,23 @@ class AverageTopProblem:
         return self.value(np.zeros(self.d), self.pieces(np.zeros(self.n)))
 
     def scores(self, w: Float64Array) -> Float64Array:
-        """Give X w, (n,)."""
+        """Return X w, (n,)."""
         return np.asarray(self.X @ w, dtype=np.float64)
 
     def pieces(self, z: Float64Array) -> Pieces:
-        """Give the pieces of the losses at scores z (n,)."""
+        """Return the pieces of the losses at scores z (n,)."""
         return self.loss.pieces(z, self.y)
 
     def value(self, w: Float64Array, pieces: Pieces) -> float:
-        """Give P(w), the pieces at its scores known."""
+        """Return P(w), the pieces at its scores known."""
         return average_top(pieces.losses(), self.k) + float(w @ w) / (2.0 * self.C)
 
     def primal(self, w: Float64Array) -> float:
-        """Give P(w)."""
+        """Return P(w)."""
         return self.value(w, self.pieces(self.scores(w)))
 
     def evaluated(self, w: Float64Array) -> tuple[float, LowerBound]:
-        """Give P(w), and the lower bound of P that its subgradient at w makes."""
+        """Return P(w), and the lower bound of P that its subgradient at w makes."""
         z = self.scores(w)
         pieces = self.pieces(z)
         losses, slopes = pieces.losses(), pieces.subgradients()
@@ -118,7 +116,7 @@ class AverageTopProblem:
         return self.value(w, pieces), bound
 
     def lower_bound(self, u: Float64Array, b: float, p: Float64Array) -> LowerBound:
-        """Give the bound of u (n,), b and p (n,) >= 0; they are scaled down where p is outside its set."""
+        """Return the bound of u (n,), b and p (n,) >= 0; they are scaled down where p is outside its set."""
         share = 1.0 / max(1.0, float(p.sum()), self.k * float(p.max()))
         u, b, p = share * u, share * b, share * p
         w = -self.C * np.asarray(self.X.T @ u, dtype=np.float64)
@@ -163,7 +161,7 @@ class AverageTopResult(Certificate):
     status : how the run ended.
     iterations : rounds, each a few passes over the examples.
     collapsed : whether w = 0 is the optimum, as far as the certificate can tell: the k worst examples then
-        contradict each other and nothing was learnt.  A larger k helps, C does not.
+        contradict each other and nothing was learned.  A larger k helps, C does not.
     bound : what the dual value was computed from; None from a method that keeps no u.
     """
 
@@ -175,7 +173,7 @@ class AverageTopResult(Certificate):
 
 
 def settled(problem: AverageTopProblem, w: Float64Array, primal: float, dual: float, tol: float) -> bool:
-    """Say whether w is good enough: within tol, and known to be, or known not to be, at w = 0."""
+    """Return whether w is good enough: within tol, and known to be, or known not to be, at w = 0."""
     certificate = Certificate(primal, dual)
     if certificate.relative_gap > tol:
         return False

@@ -1,8 +1,9 @@
-"""The one call of this package: which method, and what it costs."""
+"""Minimise P by the method that its size asks for, and certify weights that come from anywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -10,13 +11,17 @@ import numpy as np
 
 from topline.solvers.average_top.bundle import bundle
 from topline.solvers.average_top.interior_point import interior_point
-from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult
+from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult, Certificate
 from topline.solvers.core.stopping import StoppingCriteria
-from topline.solvers.errors import InvalidProblemError
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.typing import Float64Array
 
 #: Multiplications a round, and bytes of dense features, up to which "auto" takes the interior point.
 _MULTIPLICATIONS = 2e10
 _BYTES = 1 << 30
+#: Relative gap to which the bound of the worst rows is computed, and rounds that it may take.
+_BOUND_TOL = 1e-8
+_BOUND_ROUNDS = 200
 
 SOLVERS: Mapping[str, Callable[[AverageTopProblem, float, int], AverageTopResult]] = MappingProxyType(
     {"interior_point": interior_point, "bundle": bundle}
@@ -54,6 +59,28 @@ def minimise(
     """
     StoppingCriteria(tol=tol, max_passes=max_iterations)
     return solve_problem(AverageTopProblem.of(X, y, loss, k, C), solver, tol, max_iterations)
+
+
+def certify(problem: AverageTopProblem, w: Float64Array, dual: float | None = None) -> Certificate:
+    """Certify any w (d,): P(w) and a lower bound of the optimum.
+
+    `dual` is such a bound if one is known, like the `dual` of an exact run on the same problem.  Without one
+    it is what AT_k of the ceil(k) worst examples at w alone can be brought down to, which is exact for k = n
+    and never above the optimum, because AT_k only grows with more examples.
+
+    Raises InvalidProblemError for a w of another shape and NonFiniteError for one that overflowed.
+    """
+    w = np.asarray(w, dtype=np.float64)
+    if w.shape != (problem.d,):
+        raise InvalidProblemError(f"the weights have the shape {w.shape}; give {problem.d}, one a feature")
+    if not np.isfinite(w).all():
+        raise NonFiniteError("the weights hold NaN or infinity and cannot be certified; lower the step size")
+    primal, cut = problem.evaluated(w)
+    if dual is None:
+        worst = np.flatnonzero(cut.p > 0.0)
+        fewer = replace(problem, X=problem.X[worst], y=problem.y[worst])
+        dual = max(cut.value, solve_problem(fewer, "auto", _BOUND_TOL, _BOUND_ROUNDS).dual)
+    return Certificate(primal, dual)
 
 
 def solve_problem(

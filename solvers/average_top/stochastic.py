@@ -20,9 +20,9 @@ import numba as nb
 import numpy as np
 
 from topline.solvers.average_top.aggregates import C_to_equation_3
-from topline.solvers.average_top.certificate import certify
 from topline.solvers.average_top.losses import Absolute, Hinge, Logistic, Square
 from topline.solvers.average_top.problem import AverageTopProblem, Certificate
+from topline.solvers.average_top.solving import certify
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.typing import Float64Array, Int64Array
@@ -80,7 +80,7 @@ def stochastic_gradient(
 def descend(
     problem: AverageTopProblem, epochs: int, step: float, seed: int, *, averaged: bool = True
 ) -> tuple[Float64Array, float]:
-    """Give the w and t of `stochastic_gradient` without a certificate."""
+    """Return the w and t of `stochastic_gradient` without a certificate."""
     if is_sparse(problem.X):
         raise InvalidProblemError("stochastic gradients take features as an array; give X.toarray()")
     if problem.loss.name not in _CODES:
@@ -129,7 +129,7 @@ def _steps(
 
 @nb.njit(cache=True, nogil=True)
 def _loss(code: int, z: float, y: float) -> tuple[float, float]:
-    """Give a loss and its derivative at a score."""
+    """Return a loss and its derivative at a score."""
     if code == 0:
         loss = max(1.0 - y * z, 0.0)
         return loss, -y if loss > 0.0 else 0.0

@@ -1,4 +1,8 @@
-"""Methods that the papers compare with: one-vs-all by LIBLINEAR, TopPush, and RankSVM."""
+"""Methods that the papers compare with: one-vs-all by LIBLINEAR, TopPush, and RankSVM.
+
+They are functions of arrays, outside the common loop and its methods.  TopPush and RankSVM return a duality
+gap of their own; LIBLINEAR says only whether it converged.
+"""
 
 from __future__ import annotations
 

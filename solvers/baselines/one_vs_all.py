@@ -31,7 +31,7 @@ class LinearScores:
     converged: bool
 
     def scores(self, X: Any) -> Float64Array:
-        """Give the scores (rows, m) of X (rows, d), dense or CSR."""
+        """Return the scores (rows, m) of X (rows, d), dense or CSR."""
         return np.asarray(X @ self.W + self.b)
 
 

@@ -18,10 +18,11 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from topline.solvers.core.inputs import positive_integer, positive_number
 from topline.solvers.core.problem import HasGap
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.privileged.checks import budget, finite_rows, positive_number
+from topline.solvers.privileged.checks import finite_rows
 from topline.solvers.typing import Float64Array, Int64Array
 
 
@@ -59,7 +60,7 @@ def solve_rank_svm(
     if not pairs.any():
         raise InvalidProblemError("no example has one label and lacks another; give labels that tell apart")
     C, tol = positive_number("C", C), positive_number("tol", tol)
-    max_passes = budget("max_passes", max_passes)
+    max_passes = positive_integer("max_passes", max_passes)
     caps = C / np.maximum(pairs, 1)
     starts = np.concatenate([[0], np.cumsum(pairs)]).astype(np.int64)
     a, W = np.zeros(starts[-1]), np.zeros((X.shape[1], has.shape[1]))
@@ -125,7 +126,7 @@ def visit_pairs(
 def signed_sums(
     has: np.ndarray[Any, np.dtype[np.bool_]], starts: Int64Array, a: Float64Array
 ) -> Float64Array:
-    """Give A (n, m) with W(a) = X^T A: sums of a over the pairs of a label, with minus where it is lacked."""
+    """Return A (n, m) with W(a) = X^T A: sums of a over the pairs of each label, negative where lacked."""
     n, m = has.shape
     sums = np.zeros((n, m))
     for i in range(n):
@@ -144,7 +145,7 @@ def signed_sums(
 
 @nb.njit(cache=True, nogil=True)
 def pair_losses(scores: Float64Array, has: np.ndarray[Any, np.dtype[np.bool_]]) -> Float64Array:
-    """Give sum_{y, z} max(0, 1 - (s_y - s_z)) of each row of scores (n, m)."""
+    """Return sum_{y, z} max(0, 1 - (s_y - s_z)) of each row of scores (n, m)."""
     n, m = has.shape
     losses = np.zeros(n)
     for i in range(n):

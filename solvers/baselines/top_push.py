@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from topline.solvers.core.inputs import positive_integer, positive_number
 from topline.solvers.core.problem import HasGap
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.privileged.checks import budget, finite_rows, positive_number
+from topline.solvers.privileged.checks import finite_rows
 from topline.solvers.typing import Float64Array
 
 #: Rounds between two measurements of the gap.
@@ -65,7 +66,7 @@ def solve_top_push(
             f"positive has the shape {mask.shape} and {int(mask.sum())} positives; give a row for each of"
             f" {X.shape[0]} examples, with positives and negatives"
         )
-    max_rounds = budget("max_rounds", max_rounds)
+    max_rounds = positive_integer("max_rounds", max_rounds)
     problem = _Problem(X, mask, positive_number("lam", lam))
     return _ascend(problem, positive_number("tol", tol), max_rounds)
 
@@ -95,29 +96,29 @@ class _Problem:
         return int(self.positive.sum())
 
     def weights(self, A: Float64Array) -> Float64Array:
-        """Give W(A) (d, m)."""
+        """Return W(A) (d, m)."""
         return np.asarray(self.X.T @ A, dtype=np.float64) / (self.lam * self.count)
 
     def scores(self, W: Float64Array) -> Float64Array:
-        """Give X W (n, m)."""
+        """Return X W (n, m)."""
         return np.asarray(self.X @ W, dtype=np.float64)
 
     def value(self, A: Float64Array, W: Float64Array) -> float:
-        """Give -p D(A)."""
+        """Return -p D(A)."""
         a = A[self.positive]
         return 0.5 * self.lam * self.count * float(np.vdot(W, W)) - float(a.sum() - 0.25 * (a @ a))
 
     def bend(self, change: Float64Array, W: Float64Array) -> float:
-        """Give twice what -p D rises by along a change, whose weights are W, beyond its tangent."""
+        """Return twice what -p D rises by along a change, whose weights are W, beyond its tangent."""
         a = change[self.positive]
         return self.lam * self.count * float(np.vdot(W, W)) + 0.5 * float(a @ a)
 
     def gradient(self, A: Float64Array, scores: Float64Array) -> Float64Array:
-        """Give the gradient of -p D in A."""
+        """Return the gradient of -p D in A."""
         return scores + np.where(self.positive, 0.5 * A - 1.0, 0.0)
 
     def primal(self, W: Float64Array, scores: Float64Array) -> float:
-        """Give P(W)."""
+        """Return P(W)."""
         over = np.maximum(0.0, 1.0 + scores[~self.positive].max() - scores[self.positive])
         return 0.5 * self.lam * float(np.vdot(W, W)) + float(over @ over) / self.count
 

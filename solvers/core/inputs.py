@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 from typing import Any
 
@@ -160,3 +161,24 @@ def checked_weights(sample_weight: Any, n: int) -> Float64Array | None:
     if not weights.any():
         raise InvalidProblemError("every sample_weight is 0; give at least one example a positive weight")
     return None if (weights == 1.0).all() else weights
+
+
+def positive_number(name: str, value: Any) -> float:
+    """Return a positive finite number as a float."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 < float(value) < math.inf:
+        raise InvalidProblemError(f"{name} is {value!r}; give a positive number")
+    return float(value)
+
+
+def number_from_zero(name: str, value: Any) -> float:
+    """Return a finite number of at least 0 as a float."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= float(value) < math.inf:
+        raise InvalidProblemError(f"{name} is {value!r}; give a number of at least 0")
+    return float(value)
+
+
+def positive_integer(name: str, value: Any) -> int:
+    """Return a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise InvalidProblemError(f"{name} is {value!r}; give a whole number of at least 1")
+    return int(value)

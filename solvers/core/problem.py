@@ -31,7 +31,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
-from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.errors import CertificateError, InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.losses.base import Loss, LossForm
 from topline.solvers.losses.label_sets import LabelSets
 from topline.solvers.typing import Float64Array, IntArray
@@ -187,3 +187,11 @@ class HasGap:
     def relative_gap(self) -> float:
         """The gap as a share of |P|."""
         return relative_gap(self.gap, self.primal)
+
+
+def refuse_reversed(primal: float, dual: float, size: float, share: float = 1e-9) -> None:
+    """Raise CertificateError where D exceeds P by more than rounding, `share` of the terms' size."""
+    if primal - dual < -share * size:
+        raise CertificateError(
+            f"the dual value {dual:.17g} exceeds the primal value {primal:.17g}; do not use this result"
+        )

@@ -37,7 +37,7 @@ class KernelAttributes:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _chosen_kernel(self) -> Kernel | None:
-        """Give the kernel that the parameters mean, None for the features themselves."""
+        """Return the kernel that the parameters mean, None for the features themselves."""
         given = {"gamma": self.gamma, "degree": self.degree, "coef0": self.coef0}
         extra = [name for name, value in given.items() if value is not None]
         if isinstance(self.kernel, str):
@@ -83,10 +83,10 @@ class KernelAttributes:
 
 
 def with_intercept(kernel: Kernel, *, fit_intercept: bool) -> Kernel:
-    """Give the kernel whose features end with a constant, where a bias is to be learnt."""
+    """Return the kernel whose features end with a constant, where a bias is fitted."""
     return WithConstant(kernel) if fit_intercept else kernel
 
 
 def one_of_two(values: Float64Array) -> Float64Array:
-    """Give columns of classes (rows, m); of two classes the second minus the first (rows, 1)."""
+    """Return columns of classes (rows, m); of two classes the second minus the first (rows, 1)."""
     return values if values.shape[1] > 2 else values[:, 1:] - values[:, :1]

@@ -152,7 +152,7 @@ class MultilabelClassifier(Training, ClassifierMixin, BaseEstimator):  # type: i
         return self
 
     def decision_function(self, X: Any) -> Float64Array:
-        """Give the scores of X less the threshold, (rows, m): labels above 0 are those that are predicted.
+        """Return the scores of X less the threshold, (rows, m): labels above 0 are those that are predicted.
 
         With single labels of two classes (rows,): positive for the second class.
         """
@@ -162,7 +162,7 @@ class MultilabelClassifier(Training, ClassifierMixin, BaseEstimator):  # type: i
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> Any:
-        """Give the labels of each row in the form that `fit` was given.
+        """Return the labels of each row in the form that `fit` was given.
 
         An indicator matrix (rows, m) of 0 and 1; a list of sets of labels; or (rows,) single labels.
         """
@@ -172,14 +172,14 @@ class MultilabelClassifier(Training, ClassifierMixin, BaseEstimator):  # type: i
         return in_form(self._chosen(scores), self._form, self.classes_)
 
     def predict_top_k(self, X: Any, k: int | None = None) -> np.ndarray[Any, Any]:
-        """Give the k labels with the highest scores, shape (rows, k), best first; k is `k_` by default."""
+        """Return the k labels with the highest scores, shape (rows, k), best first; k is `k_` by default."""
         scores = self._scores(X)
         k = self.k_ if k is None else self._checked_k(k, len(self.classes_))
         labels: np.ndarray[Any, Any] = self.classes_[np.argsort(-scores, axis=1, kind="stable")[:, :k]]
         return labels
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Give the share of rows whose labels are predicted exactly (subset accuracy).
+        """Return the share of rows whose labels are predicted exactly (subset accuracy).
 
         A row with a label that was not there in training is a miss.
         """
@@ -229,7 +229,7 @@ class MultilabelClassifier(Training, ClassifierMixin, BaseEstimator):  # type: i
         return self._train(part, targets.codes[rows], kept, loss, smoothing, label_sets=targets.sets)
 
     def _part(self, X: Any, rows: NDArray[np.intp], trained: NDArray[np.intp]) -> Any:
-        """Give rows of X; of a kernel matrix also the columns of the rows that are trained on."""
+        """Return rows of X; of a kernel matrix also the columns of the rows that are trained on."""
         pairwise = self.__sklearn_tags__().input_tags.pairwise
         return X[np.ix_(rows, trained)] if pairwise else X[rows]
 
@@ -243,7 +243,7 @@ class MultilabelClassifier(Training, ClassifierMixin, BaseEstimator):  # type: i
     def _unseen_scores(
         self, X: Any, targets: Targets, weights: Float64Array | None, counted: NDArray[np.intp]
     ) -> Float64Array:
-        """Give scores of the rows `counted`; where there are folds by models that have not seen them."""
+        """Return scores of the rows `counted`; where there are folds by models that have not seen them."""
         folds = None if self.cv is None else min(checked_k(self.cv, "cv"), len(counted))
         if folds is None or folds < 2:
             return self._raw_scores(X[counted])
@@ -272,7 +272,7 @@ class MultilabelClassifier(Training, ClassifierMixin, BaseEstimator):  # type: i
         return chosen
 
     def _rule(self) -> float | str:
-        """Give the threshold as a float, or the rule by which it is chosen."""
+        """Return the threshold as a float, or the rule by which it is chosen."""
         rules, given = (*THRESHOLD_RULES, TOP_K), cast("Any", self.threshold)
         if isinstance(given, str):
             if given not in rules:

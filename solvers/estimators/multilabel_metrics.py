@@ -107,7 +107,7 @@ def partition_metrics(relevant: BoolArray, predicted: BoolArray) -> dict[str, fl
 
 
 def tuned_thresholds(relevant: BoolArray, scores: Float64Array, cardinality: float) -> dict[str, float]:
-    """Give the threshold that is best by each of `THRESHOLD_RULES` on these rows.
+    """Return the threshold that is best by each of `THRESHOLD_RULES` on these rows.
 
     All thresholds are tried, not a grid: each halves the way between two neighbouring scores, and of equally
     good ones the highest is taken.  "cardinality" is the rule whose predictions have, on average, nearest to
@@ -127,7 +127,7 @@ def tuned_thresholds(relevant: BoolArray, scores: Float64Array, cardinality: flo
 def _goodness(
     relevant: BoolArray, scores: Float64Array, order: NDArray[np.int64]
 ) -> Iterator[tuple[str, Float64Array]]:
-    """Give each metric, more is better, after the first 0, 1, ..., n m scores of `order` are predicted."""
+    """Return each metric, more is better, after the first 0, 1, ..., n m scores of `order` are predicted."""
     hits = np.concatenate([np.zeros(1, np.int64), np.cumsum(relevant.ravel()[order], dtype=np.int64)])
     predicted, wanted = np.arange(relevant.size + 1), int(relevant.sum())
     yield "f1_micro", 2.0 * hits / np.maximum(predicted + wanted, 1)
@@ -171,7 +171,7 @@ def _exact(hits: Int64Array, predicted: Int64Array, sizes: Int64Array) -> Float6
 
 
 def _between(ranked: Float64Array, count: int) -> float:
-    """Give a threshold that exactly the first `count` of falling scores exceed."""
+    """Return a threshold that exactly the first `count` of falling scores exceed."""
     if count == 0:
         return float(ranked[0])
     if count == len(ranked):

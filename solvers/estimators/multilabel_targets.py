@@ -84,7 +84,7 @@ class Targets:
 
 
 def are_sets(y: Any) -> bool:
-    """Say whether y is a sequence of sets of labels; lists that are no matrix are refused.
+    """Return whether y is a sequence of sets of labels; lists that are no matrix are refused.
 
     Of lists that are all of one length nobody could tell whether they are sets or rows of an indicator.
     """
@@ -104,7 +104,7 @@ def are_sets(y: Any) -> bool:
 def indicator_of(
     y: Any, form: TargetForm, classes: np.ndarray[Any, Any]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Give labels in the form of a fit as an indicator (n, m), and which rows (n,) it knows all labels of."""
+    """Return labels as an indicator (n, m), and which rows (n,) have only labels seen in the fit."""
     if form is TargetForm.INDICATOR:
         dense: Any = y.toarray() if hasattr(y, "toarray") else np.asarray(y)
         if dense.ndim != 2 or dense.shape[1] != len(classes):
@@ -125,7 +125,7 @@ def indicator_of(
 
 
 def in_form(predicted: NDArray[np.bool_], form: TargetForm, classes: np.ndarray[Any, Any]) -> Any:
-    """Give predicted labels (n, m): an indicator of 0 and 1, or a list of sets of labels, as in the fit."""
+    """Return predicted labels (n, m): an indicator of 0 and 1, or a list of sets of labels, as in the fit."""
     if form is TargetForm.INDICATOR:
         return predicted.astype(np.int64)
     return [set(classes[row].tolist()) for row in predicted]

@@ -13,7 +13,7 @@ from topline.solvers.typing import Float64Array
 
 
 def _is_softmax(model: Any) -> bool:
-    """Say whether the loss is the likelihood of a model of probabilities."""
+    """Return whether the loss is the likelihood of a model of probabilities."""
     return isinstance(model.loss, Softmax) or bool(model.loss == Softmax.name)
 
 
@@ -30,12 +30,12 @@ class Probabilities:
 
     @available_if(_is_softmax)
     def predict_log_proba(self, X: Any) -> Float64Array:
-        """Give the logarithms of the probabilities of the classes, (rows, m)."""
+        """Return the logarithms of the probabilities of the classes, (rows, m)."""
         scores = self._scores(X)
         # Two columns are minus and plus the whole difference.
         return np.asarray(log_softmax(scores if scores.shape[1] > 2 else 0.5 * scores, axis=1))
 
     @available_if(_is_softmax)
     def predict_proba(self, X: Any) -> Float64Array:
-        """Give the probabilities of the classes, (rows, m), in the order of `classes_`."""
+        """Return the probabilities of the classes, (rows, m), in the order of `classes_`."""
         return np.asarray(np.exp(self.predict_log_proba(X)))

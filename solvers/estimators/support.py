@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ class WarmStart:
     A: FloatArray
 
     def options(self, loss: Loss, labels: IntArray, weights: Float64Array | None) -> dict[str, Any]:
-        """Give what makes `solve` start from them where they are feasible."""
+        """Return what makes `solve` start from them where they are feasible."""
         pairs = ((self.labels, labels), (self.weights, weights))
         if self.loss == loss and all(_same(before, now) for before, now in pairs):
             return {"duals": [(0, len(self.A), self.A)]}
@@ -45,15 +44,8 @@ def _same(before: Any, now: Any) -> bool:
     return before is now if before is None or now is None else np.array_equal(before, now)
 
 
-def positive(C: Any) -> float:
-    """Give C as a float, refusing what is no positive number."""
-    if isinstance(C, bool) or not isinstance(C, Real) or not 0.0 < float(C) < math.inf:
-        raise InvalidProblemError(f"C is {C!r}; give a positive number")
-    return float(C)
-
-
 def seed_of(random_state: Any) -> int:
-    """Give the seed of `solve` that scikit-learn's `random_state` stands for."""
+    """Return the seed of `solve` that scikit-learn's `random_state` stands for."""
     generator = check_random_state(random_state)
     if isinstance(random_state, Integral):
         return int(random_state)
@@ -85,7 +77,7 @@ def with_constant(X: Any) -> Any:
 
 
 def chosen_loss(loss: Any, k: int, m: int, weights: Any, margins: Any) -> Any:
-    """Give the loss that a name stands for, for m classes; what is no name is left to `solve` to check.
+    """Return the loss that a name stands for, for m classes; what is no name is left to `solve` to check.
 
     k is lowered to m - 1 where the loss looks at the other classes only.
     """
@@ -103,7 +95,7 @@ def chosen_loss(loss: Any, k: int, m: int, weights: Any, margins: Any) -> Any:
 def combined_weights(
     sample_weight: Float64Array | None, class_weight: Any, classes: np.ndarray[Any, Any], labels: IntArray
 ) -> Float64Array | None:
-    """Give the weight of each example times that of its class; None where neither is given.
+    """Return the weight of each example times that of its class; None where neither is given.
 
     "balanced" gives every class that counts the same share of the total weight.  InvalidProblemError where
     examples of only one class count.

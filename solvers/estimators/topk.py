@@ -184,27 +184,27 @@ class TopKClassifier(Training, Probabilities, ClassifierMixin, BaseEstimator):  
         return self
 
     def decision_function(self, X: Any) -> Float64Array:
-        """Give the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
+        """Return the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
         check_is_fitted(self, "classes_")
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         scores = self._raw_scores(X)
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> np.ndarray[Any, Any]:
-        """Give the label with the highest score for each row, the lower class of equals."""
+        """Return the label with the highest score for each row, the lower class of equals."""
         best = self._scores(X).argmax(axis=1)
         labels: np.ndarray[Any, Any] = self.classes_[best]
         return labels
 
     def predict_top_k(self, X: Any, k: int | None = None) -> np.ndarray[Any, Any]:
-        """Give the k labels with the highest scores, shape (rows, k), best first; k is `k_` by default."""
+        """Return the k labels with the highest scores, shape (rows, k), best first; k is `k_` by default."""
         scores = self._scores(X)
         first = np.argsort(-scores, axis=1, kind="stable")[:, : self._guesses(k)]
         labels: np.ndarray[Any, Any] = self.classes_[first]
         return labels
 
     def top_k_score(self, X: Any, y: Any, k: int | None = None) -> float:
-        """Give the share of rows whose label is among the k highest scores; k is `k_` by default.
+        """Return the share of rows whose label is among the k highest scores; k is `k_` by default.
 
         Ties count against the model, as in `topline evaluate`: equal scores are right only for k = m.  A
         label that was not there in training is a miss.

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from topline.solvers.core.inputs import checked_problem
+from topline.solvers.core.inputs import checked_problem, positive_number
 from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import NonFiniteError
 from topline.solvers.estimators.kernels import KernelAttributes, one_of_two, with_intercept
-from topline.solvers.estimators.support import positive, seed_of, shortfall, with_constant
+from topline.solvers.estimators.support import seed_of, shortfall, with_constant
 from topline.solvers.kernels.problem import KernelResult, solve_with_kernel
 from topline.solvers.losses.base import Loss
 from topline.solvers.losses.label_sets import LabelSets
@@ -49,7 +49,7 @@ class Training(KernelAttributes):
         start: Mapping[str, Any] = MappingProxyType({}),
     ) -> SolveResult:
         """Solve for the rows of X (n, d); `start` are the duals that `solve` starts from, if any."""
-        lam = 1.0 / (len(labels) * positive(self.C))
+        lam = 1.0 / (len(labels) * positive_number("C", self.C))
         spec = method_named(self.solver)
         kernel, seed = self._chosen_kernel(), seed_of(self.random_state)
         keep_duals = kernel is not None and (spec.keeps_duals or spec.smooths_through_duals)
@@ -90,7 +90,7 @@ class Training(KernelAttributes):
         self.history_ = result.history
 
     def _raw_scores(self, X: Any) -> Float64Array:
-        """Give the scores of checked rows X, as many columns as `intercept_` has entries."""
+        """Return the scores of checked rows X, as many columns as `intercept_` has entries."""
         if self.__dict__.get("_expansion") is not None:
             scores = self._expansion.scores(X)
             return scores if scores.shape[1] == len(self.intercept_) else one_of_two(scores)

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.problem import Problem, inner, relative_gap
+from topline.solvers.core.problem import Problem, inner, refuse_reversed, relative_gap
 from topline.solvers.core.requests import EvaluateRequest, RebuildRequest
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.rows import RowSource, is_sparse
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
-from topline.solvers.errors import CertificateError, InvalidProblemError, StateLostError
+from topline.solvers.errors import InvalidProblemError, StateLostError
 from topline.solvers.executors.local import Executor, SerialExecutor
 from topline.solvers.executors.risk import TopLossExecutor
 from topline.solvers.kernels.factor import KernelFeatures, is_precomputed
@@ -203,10 +203,7 @@ def values_on_matrix(
 
 
 def _values(primal: float, dual: float, smoothed_gap: float, conjugate_mean: float) -> dict[str, float]:
-    if primal - dual < -_ROUNDING * (abs(primal) + abs(conjugate_mean)):
-        raise CertificateError(
-            f"the dual value {dual:.17g} exceeds the primal value {primal:.17g}; do not use this result"
-        )
+    refuse_reversed(primal, dual, abs(primal) + abs(conjugate_mean), _ROUNDING)
     return {
         "conjugate_mean": conjugate_mean,
         "primal": primal,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topline.solvers.core.problem import HasGap, Problem
+from topline.solvers.core.problem import HasGap, Problem, refuse_reversed
 from topline.solvers.core.requests import EvaluateRequest, RebuildRequest
 from topline.solvers.core.state import SolverState
-from topline.solvers.errors import CertificateError, StateLostError
+from topline.solvers.errors import StateLostError
 from topline.solvers.executors.local import Executor
 from topline.solvers.typing import Float64Array
 
@@ -79,9 +79,5 @@ def final_values(
 
 def checked_order(values: FinalValues, share: float = _ROUNDING) -> FinalValues:
     """Give the values; CertificateError where D exceeds P by more than this share of their terms."""
-    if values.gap < -share * (abs(values.primal) + abs(values.conjugate_mean)):
-        raise CertificateError(
-            f"the dual value {values.dual:.17g} exceeds the primal value {values.primal:.17g}; do not use "
-            "this result"
-        )
+    refuse_reversed(values.primal, values.dual, abs(values.primal) + abs(values.conjugate_mean), share)
     return values

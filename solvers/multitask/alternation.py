@@ -137,7 +137,7 @@ def _with_representation(problem: SharedProblem, point: Shared, found: TaskDuals
 
 
 def _bounds(problem: SharedProblem, point: Shared, products: Float64Array) -> list[float]:
-    """Give lower bounds of F from every set of duals at hand; `products` are K A."""
+    """Return lower bounds of F from every set of duals at hand; `products` are K A."""
     slopes = problem.slopes(point.Z, point.W)
     others = [point.B] if slopes is None else [point.B, slopes]
     pairs = [(point.A, products), *((duals, problem.K @ duals) for duals in others)]

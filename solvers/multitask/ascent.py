@@ -111,7 +111,7 @@ class _Run:
     gamma: float
 
     def feasible(self, A: Float64Array) -> Float64Array:
-        """Give duals clipped to their box, in memory of their own."""
+        """Return duals clipped to their box, in memory of their own."""
         return np.ascontiguousarray(self.signs * np.clip(self.signs * A, 0.0, 1.0))
 
     def visit(
@@ -124,14 +124,14 @@ class _Run:
         return int(visit_tasks(self.K, self.signs, tasks, orders, self.C, self.gamma, M, A, products))
 
     def values(self, A: Float64Array, products: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Give the terms of P and D of each task, (T,) each."""
+        """Return the terms of P and D of each task, (T,) each."""
         scores = self.C * (products if self.M is None else self.M @ products)
         half = 0.5 * np.einsum("ti,ti->t", A, scores) / A.shape[1]
         primal = task_losses(self.signs, scores, self.gamma) + half
         return primal, task_conjugates(self.signs, A, self.gamma) - half
 
     def gaps(self, primal: Float64Array, dual: Float64Array) -> Float64Array:
-        """Give the relative gap that counts for each task: its own, or that of all together."""
+        """Return the relative gap that counts for each task: its own, or that of all together."""
         if self.M is not None:
             primal, dual = (np.full(len(values), values.mean()) for values in (primal, dual))
         return np.array([relative_gap(p - d, p) for p, d in zip(primal, dual, strict=True)])

@@ -176,12 +176,12 @@ class MultitaskClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # 
         return self
 
     def decision_function(self, X: Any) -> Float64Array:
-        """Give the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
+        """Return the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
         scores = one_of_two(self._expanded(X, "_expansion"))
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> np.ndarray[Any, Any]:
-        """Give the label with the highest score for each row, the lower class of equals."""
+        """Return the label with the highest score for each row, the lower class of equals."""
         scores = self.decision_function(X)
         best = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0.0).astype(np.intp)
         labels: np.ndarray[Any, Any] = self.classes_[best]
@@ -189,7 +189,7 @@ class MultitaskClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # 
 
     @available_if(_has_representation)
     def represent(self, X: Any) -> Float64Array:
-        """Give U^T x of each row of X, (rows, T) with T tasks: the representation that "multi" has learnt."""
+        """Return U^T x of each row of X, (rows, T) with T tasks: the representation that "multi" fitted."""
         return self._expanded(X, "_representation")
 
     def __sklearn_tags__(self) -> Tags:
@@ -198,7 +198,7 @@ class MultitaskClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # 
         return self._kernel_tags(tags)
 
     def _strategy(self) -> tuple[Callable[..., MultitaskResult], dict[str, Any]]:
-        """Give the solver of the strategy with its own parameters; those of another are refused by name."""
+        """Return the solver of the strategy with its own parameters; those of another are refused by name."""
         if self.strategy not in STRATEGIES:
             raise InvalidProblemError(
                 f"there is no strategy {self.strategy!r}; take one of {', '.join(STRATEGIES)}"

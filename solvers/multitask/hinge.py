@@ -14,7 +14,7 @@ from topline.solvers.typing import Float64Array
 
 
 def smooth_hinge(margins: Float64Array, gamma: float) -> Float64Array:
-    """Give phi_gamma of each margin z = y s, in the shape of `margins`."""
+    """Return phi_gamma of each margin z = y s, in the shape of `margins`."""
     slack = np.maximum(1.0 - margins, 0.0)
     if gamma == 0.0:
         return slack
@@ -23,13 +23,13 @@ def smooth_hinge(margins: Float64Array, gamma: float) -> Float64Array:
 
 
 def task_losses(signs: Float64Array, scores: Float64Array, gamma: float) -> Float64Array:
-    """Give the mean loss of each task, (T,); signs and scores are (T, n)."""
+    """Return the mean loss of each task, (T,); signs and scores are (T, n)."""
     losses: Float64Array = smooth_hinge(signs * scores, gamma).mean(axis=1)
     return losses
 
 
 def task_conjugates(signs: Float64Array, duals: Float64Array, gamma: float) -> Float64Array:
-    """Give the mean of y a - gamma/2 a^2 of each task, (T,): minus the conjugates at its duals a.
+    """Return the mean of y a - gamma/2 a^2 of each task, (T,): minus the conjugates at its duals a.
 
     signs and duals are (T, n), with 0 <= y a <= 1.
     """

@@ -46,22 +46,22 @@ class SharedProblem:
     smoothing: float = 0.0
 
     def task_terms(self, Z: Float64Array, W: Float64Array) -> Float64Array:
-        """Give what F has of each task, (T,): loss and |w_t|^2, of Z = X U (n, r) and W (r, T)."""
+        """Return what F has of each task, (T,): loss and |w_t|^2, of Z = X U (n, r) and W (r, T)."""
         losses = task_losses(self.signs.T, (Z @ W).T, self.smoothing)
         squares = np.einsum("rt,rt->t", W, W)
         return np.asarray(losses + squares / (2.0 * self.C_tasks * len(Z)))
 
     def shared_terms(self, Q: Float64Array, Z: Float64Array, W: Float64Array) -> float:
-        """Give what F has of U = X^T Q: the mean of the losses and mu/2 |U|^2; Q and Z are (n, r)."""
+        """Return what F has of U = X^T Q: the mean of the losses and mu/2 |U|^2; Q and Z are (n, r)."""
         loss = float(task_losses(self.signs.T, (Z @ W).T, self.smoothing).mean())
         return loss + inner(Q, Z) / (2.0 * self.C_shared * self.signs.size)
 
     def objective(self, Q: Float64Array, Z: Float64Array, W: Float64Array) -> float:
-        """Give F at U = X^T Q and W, with Z = K Q."""
+        """Return F at U = X^T Q and W, with Z = K Q."""
         return self.shared_terms(Q, Z, W) + squared_norm(W) / (2.0 * self.C_tasks * self.signs.size)
 
     def slopes(self, Z: Float64Array, W: Float64Array) -> Float64Array | None:
-        """Give the duals (n, T) that are slopes of the losses at the scores Z W; None for the hinge.
+        """Return the duals (n, T) that are slopes of the losses at the scores Z W; None for the hinge.
 
         They come to the optimum of the convex problem as V = U W does; the hinge has kinks instead.
         """
@@ -71,7 +71,7 @@ class SharedProblem:
         return np.asarray(self.signs * np.clip(slack, 0.0, 1.0))
 
     def lower_bound(self, A: Float64Array, products: Float64Array) -> float:
-        """Give a lower bound of F for all U and W from duals A (n, T), 0 <= y a <= 1, and K A."""
+        """Return a lower bound of F for all U and W from duals A (n, T), 0 <= y a <= 1, and K A."""
         linear = inner(self.signs, A) / A.size
         square = squared_norm(A) / A.size
         # The largest singular value of X^T A; K A is computed, and its rounding must not make it negative.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
+from topline.solvers.core.inputs import number_from_zero, positive_integer, positive_number
 from topline.solvers.core.problem import HasGap
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
@@ -128,14 +127,15 @@ def solve_multi(
     biconvex, so that what the turns promise is that F falls and that either subproblem is solved to `tol`;
     `dual` bounds F from below all the same.  With the hinge itself (smoothing 0, as in the thesis) turns can
     end where a joint change of U and W would go on, since the loss has kinks: how low they get depends on the
-    start by several percent on 200 digits of USPS, and the bound lies far below.  Smoothing mends both.
+    start by several percent on 200 digits of USPS, and the bound lies far below.  Smoothing cures both.
 
     Raises InvalidProblemError for parameters or labels that make no problem.
     """
     C_tasks, C_shared = (C if value is None else value for value in (C_tasks, C_shared))
     K, signs = _checked(K, signs, smoothing, C=C, C_tasks=C_tasks, C_shared=C_shared)
     criteria = StoppingCriteria(tol, max_passes)
-    _check_turns(max_alternations, change_tol)
+    positive_integer("max_alternations", max_alternations)
+    number_from_zero("change_tol", change_tol)
     first = _svms(K, signs, C, smoothing, criteria, seed)
     problem = SharedProblem(K, signs, C_tasks, C_shared, smoothing)
     point, turns, status = alternate(
@@ -172,7 +172,7 @@ def _single(found: TaskDuals, C: float) -> MultitaskResult:
 
 
 def _checked(K: Any, signs: Any, smoothing: Any, **weights: Any) -> tuple[Float64Array, Float64Array]:
-    """Give K and the signs in float64, refusing what makes no problem."""
+    """Return K and the signs in float64, refusing what makes no problem."""
     K, signs = (np.ascontiguousarray(values, dtype=np.float64) for values in (K, signs))
     if K.ndim != 2 or K.shape[0] != K.shape[1] or not len(K):
         raise InvalidProblemError(
@@ -193,19 +193,6 @@ def _checked(K: Any, signs: Any, smoothing: Any, **weights: Any) -> tuple[Float6
             "the kernel matrix has a negative diagonal and is not positive semi-definite; give inner products"
         )
     for name, value in weights.items():
-        if not _is_finite(value) or value <= 0.0:
-            raise InvalidProblemError(f"{name} is {value!r}; give a positive number")
-    if not _is_finite(smoothing) or smoothing < 0.0:
-        raise InvalidProblemError(f"smoothing is {smoothing!r}; give a number of at least 0")
+        positive_number(name, value)
+    number_from_zero("smoothing", smoothing)
     return K, signs
-
-
-def _check_turns(most: Any, change_tol: Any) -> None:
-    if isinstance(most, bool) or not isinstance(most, Integral) or int(most) < 1:
-        raise InvalidProblemError(f"max_alternations is {most!r}; give a whole number of at least 1")
-    if not _is_finite(change_tol) or change_tol < 0.0:
-        raise InvalidProblemError(f"change_tol is {change_tol!r}; give a number of at least 0")
-
-
-def _is_finite(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)

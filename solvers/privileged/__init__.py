@@ -1,4 +1,4 @@
-"""Limited data: SVM+ with privileged features, SVMs with instance weights, and weights that are learnt.
+"""Few examples: SVM+ with privileged features, SVMs with instance weights, and learned weights.
 
 Pure functions on kernel matrices are here; `SVMPlusClassifier`, `WeightedSVC` and `LearnedWeightsSVC` are
 their scikit-learn faces, loaded when they are asked for.  Problems are small by nature, and solved to a
@@ -17,7 +17,6 @@ from topline.solvers.privileged.equivalence import (
     weights_from_svm_plus,
 )
 from topline.solvers.privileged.margin_losses import Logistic, MarginLoss, TwiceSmoothHinge
-from topline.solvers.privileged.probabilities import best_bandwidth, nadaraya_watson, probability_weights
 from topline.solvers.privileged.svm_plus import SVMPlusResult, solve_svm_plus
 from topline.solvers.privileged.weight_learning import (
     LearnedWeights,
@@ -42,12 +41,9 @@ __all__ = [
     "TwiceSmoothHinge",
     "WeightedSVC",
     "WeightedSVMResult",
-    "best_bandwidth",
     "hypergradient",
     "learn_weights",
     "most_favourable_weights",
-    "nadaraya_watson",
-    "probability_weights",
     "rho",
     "solve_lower",
     "solve_svm_plus",

@@ -1,9 +1,7 @@
-"""What people pass to the solvers of this package, checked; each refusal is one sentence with the mend."""
+"""Checks of arguments of this room; each refusal is one sentence with the value and the fix."""
 
 from __future__ import annotations
 
-import math
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -18,29 +16,8 @@ from topline.solvers.typing import Float64Array
 MEMORY_BYTES = 4 << 30
 
 
-def positive_number(name: str, value: Any) -> float:
-    """Give a positive finite number as a float."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 < float(value) < math.inf:
-        raise InvalidProblemError(f"{name} is {value!r}; give a positive number")
-    return float(value)
-
-
-def number_from_zero(name: str, value: Any) -> float:
-    """Give a finite number of at least 0 as a float."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= float(value) < math.inf:
-        raise InvalidProblemError(f"{name} is {value!r}; give a number of at least 0")
-    return float(value)
-
-
-def budget(name: str, value: Any) -> int:
-    """Give a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise InvalidProblemError(f"{name} is {value!r}; give a whole number of at least 1")
-    return int(value)
-
-
 def signs(y: Any) -> Float64Array:
-    """Give labels of -1 and +1, both of them, as (n,) float64."""
+    """Return labels of -1 and +1, both of them, as (n,) float64."""
     values = np.asarray(y)
     if values.ndim != 1 or not np.isin(values, (-1, 1)).all():
         raise InvalidProblemError("the labels are not all -1 or +1; give one of the two for each example")
@@ -50,26 +27,26 @@ def signs(y: Any) -> Float64Array:
 
 
 def gram_matrix(name: str, K: Any, n: int) -> Float64Array:
-    """Give a symmetric kernel matrix (n, n) in float64; the caller vouches for its signs."""
+    """Return a symmetric kernel matrix (n, n) in float64; the caller vouches for its signs."""
     matrix = np.asarray(K, dtype=np.float64)
     if matrix.shape != (n, n):
         raise InvalidProblemError(f"{name} has the shape {matrix.shape}; give the kernel of {n} examples")
     if not np.isfinite(matrix).all():
-        raise NonFiniteError(f"{name} holds NaN or infinity; mend or scale the features")
+        raise NonFiniteError(f"{name} holds NaN or infinity; fix or scale the features")
     return symmetric(matrix)
 
 
 def finite_rows(X: Any) -> Any:
-    """Give features (n, d), an array or CSR matrix, of which every value is finite."""
+    """Return features (n, d), an array or CSR matrix, of which every value is finite."""
     rows: Any = checked_rows(X)
     bad = nonfinite_rows(rows)
     if len(bad):
-        raise NonFiniteError(f"row {bad[0]} of the features holds NaN or infinity; mend or drop such rows")
+        raise NonFiniteError(f"row {bad[0]} of the features holds NaN or infinity; fix or drop such rows")
     return rows
 
 
 def finite_vector(name: str, values: Any, n: int) -> Float64Array:
-    """Give n finite numbers as (n,) float64."""
+    """Return n finite numbers as (n,) float64."""
     vector = np.asarray(values, dtype=np.float64)
     if vector.shape != (n,):
         raise InvalidProblemError(f"{name} has the shape {vector.shape}; give one number for each of {n}")
@@ -79,7 +56,7 @@ def finite_vector(name: str, values: Any, n: int) -> Float64Array:
 
 
 def instance_weights(c: Any, y: Float64Array) -> Float64Array:
-    """Give instance weights c >= 0 that leave examples of both classes, as (n,) float64."""
+    """Return instance weights c >= 0 that leave examples of both classes, as (n,) float64."""
     weights = finite_vector("c", c, len(y))
     if (weights < 0.0).any():
         raise InvalidProblemError(f"the least weight in c is {weights.min():g}; give weights of at least 0")

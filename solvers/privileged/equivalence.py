@@ -51,7 +51,7 @@ class PrivilegedConstruction:
 
 
 def weights_from_svm_plus(result: SVMPlusResult) -> Float64Array:
-    """Give weights c (n,) whose weighted SVM has the w, b and slacks of an SVM+ solution (Theorem 3.3).
+    """Return weights c (n,) whose weighted SVM has the w, b and slacks of an SVM+ solution (Theorem 3.3).
 
     The bias of that weighted SVM need not be unique where that of SVM+ is (Theorems 3.1 and 3.2): then only
     w is sure to agree.
@@ -60,14 +60,14 @@ def weights_from_svm_plus(result: SVMPlusResult) -> Float64Array:
 
 
 def rho(c: Any, slack: Any) -> float:
-    """Give <c - mean(c) 1, xi> for weights c and slacks xi (n,): (3.7)."""
+    """Return <c - mean(c) 1, xi> for weights c and slacks xi (n,): (3.7)."""
     slack = finite_vector("slack", slack, np.size(slack))
     c = finite_vector("c", c, len(slack))
     return float((c - c.mean()) @ slack)
 
 
 def svm_plus_from_weights(c: Any, slack: Any) -> PrivilegedConstruction:
-    """Give the SVM+ problem with the solution of a weighted SVM, from its weights c and slacks xi (n,).
+    """Return the SVM+ problem with the solution of a weighted SVM, from its weights c and slacks xi (n,).
 
     Raises
     ------

@@ -12,9 +12,10 @@ from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 
+from topline.solvers.core.inputs import positive_number
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.kernels import KernelAttributes
-from topline.solvers.estimators.support import combined_weights, positive
+from topline.solvers.estimators.support import combined_weights
 from topline.solvers.kernels.factor import KernelFeatures
 from topline.solvers.kernels.functions import Gamma, Kernel, LinearKernel
 from topline.solvers.kernels.problem import KernelExpansion
@@ -32,13 +33,13 @@ class BinaryKernelClassifier(KernelAttributes, ClassifierMixin, BaseEstimator): 
     """What the classifiers share: f(x) = sum_i a_i k(x_i, x) + b, positive for the second class."""
 
     def decision_function(self, X: Any) -> Float64Array:
-        """Give f of the rows of X (rows, d), for a precomputed kernel of K(new, train): (rows,) float64."""
+        """Return f of the rows of X (rows, d), for a precomputed kernel of K(new, train): (rows,) float64."""
         check_is_fitted(self, "classes_")
         X = validate_data(self, X, accept_sparse="csr", dtype=DTYPES, reset=False)
         return np.asarray(self._expansion.scores(X)[:, 0] + self.intercept_[0])
 
     def predict(self, X: Any) -> np.ndarray[Any, Any]:
-        """Give the label of each row, the first class where f is 0."""
+        """Return the label of each row, the first class where f is 0."""
         second = self.decision_function(X) > 0.0
         labels: np.ndarray[Any, Any] = self.classes_[second.astype(np.intp)]
         return labels
@@ -158,7 +159,7 @@ class WeightedSVC(BinaryKernelClassifier):
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         weights = combined_weights(sample_weight, self.class_weight, self.classes_, (y > 0).astype(np.intp))
         features = KernelFeatures.of(self._chosen_kernel(), X)
-        c = positive(self.C) * (np.ones(len(y)) if weights is None else weights)
+        c = positive_number("C", self.C) * (np.ones(len(y)) if weights is None else weights)
         result = solve_weighted_svm(features.K, y, c, tol=self.tol, max_rounds=self.max_iter)
         self._keep_classifier(features, result.alpha * y, result.bias)
         self._keep_certificate(result, self.tol)

@@ -12,12 +12,14 @@ J. Nocedal and S. Wright, "Numerical Optimization", section 16.6.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 from scipy import linalg
 
+from topline.solvers.errors import CertificateError
 from topline.solvers.typing import Float64Array
 
 #: Share of the way to the nearest bound that a step may go.
@@ -30,6 +32,10 @@ _CENTRED = 0.3
 _RIDGES = (0.0, 1e-15, 1e-13)
 #: A free variable is farther from its bound than this times the multiplier of the bound, in units of both.
 _SETTLED = 1.0
+#: Rounds without a smaller gap after which rounding has the last word.
+_PATIENCE = 8
+#: A relative gap below which more digits are rounding.
+_DIGITS = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +67,58 @@ class Iterate:
         return float(products) / (len(self.x) + int(bounded.sum()))
 
 
+class Certified(Protocol):
+    """Any result whose duality gap was measured."""
+
+    @property
+    def gap(self) -> float:
+        """P - D."""
+        ...
+
+    @property
+    def relative_gap(self) -> float:
+        """P - D as a share of P."""
+        ...
+
+
+ResultT = TypeVar("ResultT", bound=Certified)
+
+
+def solve_certified(
+    program: QuadraticProgram,
+    certify: Callable[[Float64Array, int], ResultT],
+    tol: float,
+    rounds: int,
+) -> ResultT:
+    """Return the result with the smallest gap among those that `certify` makes of the iterates.
+
+    `certify(x, rounds)` makes x feasible and measures P and D there.  Once the gap is within `tol` the
+    optimum of the face that the iterates approach is tried too: it meets its bounds exactly and has the last
+    digits right.  Where the face is not clear yet, or tol out of reach, rounds go on while they help.
+    """
+    best: ResultT | None = None
+    stalled = 0
+    for done, point in enumerate(interior_points(program, rounds)):
+        result = certify(point.x, done)
+        if best is None or result.gap < best.gap:
+            best, stalled = result, 0
+        else:
+            stalled += 1
+        if best.relative_gap <= tol:
+            face = vertex_of_face(program, point)
+            polished = best if face is None else certify(face, done)
+            # Exact bounds are worth more than digits of the gap that are rounding.
+            if polished is not best and polished.relative_gap <= max(best.relative_gap, _DIGITS):
+                return polished
+        if stalled >= _PATIENCE:
+            break
+    if best is None:
+        raise CertificateError("the interior point method gave no point; scale the features")
+    return best
+
+
 def interior_points(program: QuadraticProgram, rounds: int) -> Iterator[Iterate]:
-    """Give the iterates, at most `rounds` after the first; they end where float64 does.
+    """Return the iterates, at most `rounds` after the first; they end where float64 does.
 
     The first stands amid the bounds, and E x = e holds up to rounding as soon as a full step was taken.
     """
@@ -81,7 +137,7 @@ def interior_points(program: QuadraticProgram, rounds: int) -> Iterator[Iterate]
 
 
 def vertex_of_face(program: QuadraticProgram, point: Iterate) -> Float64Array | None:
-    """Give the optimum of the face that an iterate approaches, bounds met exactly; None if it lies outside.
+    """Return the optimum of the face that an iterate approaches, bounds met exactly; None if it lies outside.
 
     A variable counts as at a bound where its distance from it is smaller than the bound's multiplier.
     """
@@ -174,7 +230,7 @@ def _factored(H: Float64Array, barrier: Float64Array) -> tuple[Float64Array, boo
 
 
 def _length(point: Iterate, dx: Float64Array, dz: Float64Array, dv: Float64Array, share: float) -> float:
-    """Give the longest step, at most 1, that stays inside all bounds."""
+    """Return the longest step, at most 1, that stays inside all bounds."""
     length = 1.0
     for value, change in ((point.x, dx), (point.room, -dx), (point.z, dz), (point.v, dv)):
         falling = change < 0.0

@@ -8,19 +8,18 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array
 
+from topline.solvers.core.inputs import positive_number
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.estimators.support import positive
 from topline.solvers.kernels.factor import KernelFeatures
 from topline.solvers.kernels.functions import Gamma, Kernel
 from topline.solvers.privileged.estimators import DTYPES, BinaryKernelClassifier
 from topline.solvers.privileged.margin_losses import TwiceSmoothHinge
-from topline.solvers.privileged.splits import stratified_split
 from topline.solvers.privileged.weight_learning import learn_weights
 from topline.solvers.typing import Float64Array, Int64Array
 
 
 class LearnedWeightsSVC(BinaryKernelClassifier):
-    """Support vector classifier whose example weights are learnt on validation examples.
+    """Support vector classifier whose example weights are learned from validation examples.
 
     Weights c >= 0 are sought for which the classifier trained with them, by the twice smooth hinge L_delta,
     has the least loss on validation examples (Theorem 3.5).  These should be at least as many as the training
@@ -42,7 +41,7 @@ class LearnedWeightsSVC(BinaryKernelClassifier):
 
     Attributes
     ----------
-    weights_ : (n,) learnt weights, 0 for examples set aside; ``WeightedSVC(C=1).fit(X, y, weights_)`` trains
+    weights_ : (n,) learned weights, 0 for examples set aside; ``WeightedSVC(C=1).fit(X, y, weights_)`` trains
         with them and the hinge.
     training_rows_, validation_rows_ : places of both parts; the second is empty where `fit` was given others.
     validation_losses_ : tuple of floats, mean loss on validation examples from the start to the end.
@@ -86,7 +85,7 @@ class LearnedWeightsSVC(BinaryKernelClassifier):
         """
         X, y = self._validated(X, y)
         features = KernelFeatures.of(self._chosen_kernel(), X)
-        loss, C = TwiceSmoothHinge(self.delta), positive(self.C)
+        loss, C = TwiceSmoothHinge(self.delta), positive_number("C", self.C)
         if (X_validation is None) != (y_validation is None):
             raise InvalidProblemError("X_validation and y_validation belong together; give both or neither")
         rows, aside = np.arange(len(y)), np.zeros(0, dtype=np.int64)
@@ -95,15 +94,15 @@ class LearnedWeightsSVC(BinaryKernelClassifier):
             kernel_rows, signs = features.K[np.ix_(aside, rows)], y[aside]
         else:
             kernel_rows, signs = self._validation(features, X_validation, y_validation)
-        learnt = learn_weights(
+        learned = learn_weights(
             features.K[np.ix_(rows, rows)], y[rows], kernel_rows, signs, loss, C, max_steps=self.max_iter
         )
         coefficients, self.weights_ = np.zeros(len(y)), np.zeros(len(y))
-        coefficients[rows], self.weights_[rows] = learnt.solution.a, learnt.c
-        self._keep_classifier(features, coefficients, learnt.solution.b)
+        coefficients[rows], self.weights_[rows] = learned.solution.a, learned.c
+        self._keep_classifier(features, coefficients, learned.solution.b)
         self.training_rows_, self.validation_rows_ = rows, aside
-        self.validation_losses_ = learnt.validation_losses
-        self.n_iter_ = max(len(learnt.validation_losses) - 1, 1)
+        self.validation_losses_ = learned.validation_losses
+        self.n_iter_ = max(len(learned.validation_losses) - 1, 1)
         return self
 
     def _split(self, y: Float64Array) -> tuple[Int64Array, Int64Array]:
@@ -111,7 +110,7 @@ class LearnedWeightsSVC(BinaryKernelClassifier):
         return stratified_split(y, self.validation_fraction, np.random.default_rng(seed))
 
     def _validation(self, features: KernelFeatures, X: Any, y: Any) -> tuple[Float64Array, Float64Array]:
-        """Give K(validation, train) and the labels as signs."""
+        """Return K(validation, train) and the labels as signs."""
         X = check_array(X, accept_sparse="csr", dtype=DTYPES, order="C", input_name="X_validation")
         labels = np.asarray(y)
         if X.shape[1] != self.n_features_in_ or labels.shape != (X.shape[0],):
@@ -125,3 +124,26 @@ class LearnedWeightsSVC(BinaryKernelClassifier):
                 f"the validation label {labels[strange][0]} is not there in training; leave its rows out"
             )
         return features.kernel.matrix(X, features.train), np.where(labels == self.classes_[1], 1.0, -1.0)
+
+
+def stratified_split(y: Any, share: float, rng: np.random.Generator) -> tuple[Int64Array, Int64Array]:
+    """Return the places of the examples outside and inside a random `share` of every class, both in order.
+
+    Every class is on both sides.  Raises InvalidProblemError where one has a single example, or for a share
+    outside (0, 1).
+    """
+    if not 0.0 < share < 1.0:
+        raise InvalidProblemError(f"the share of a split is {share!r}; give a number between 0 and 1")
+    y = np.asarray(y)
+    outside: list[Int64Array] = []
+    inside: list[Int64Array] = []
+    for label in np.unique(y):
+        rows = rng.permutation(np.flatnonzero(y == label))
+        if len(rows) < 2:
+            raise InvalidProblemError(
+                f"the class {label} has 1 example, and a split wants one on each side; give more examples"
+            )
+        count = min(max(round(share * len(rows)), 1), len(rows) - 1)
+        inside.append(rows[:count])
+        outside.append(rows[count:])
+    return np.sort(np.concatenate(outside)), np.sort(np.concatenate(inside))

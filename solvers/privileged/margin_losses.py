@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from scipy.special import expit
 
-from topline.solvers.privileged.checks import positive_number
+from topline.solvers.core.inputs import positive_number
 from topline.solvers.typing import Float64Array
 
 
@@ -24,15 +24,15 @@ class MarginLoss(Protocol):
         ...
 
     def value(self, t: Float64Array) -> Float64Array:
-        """Give L(t)."""
+        """Return L(t)."""
         ...
 
     def slope(self, t: Float64Array) -> Float64Array:
-        """Give L'(t)."""
+        """Return L'(t)."""
         ...
 
     def curvature(self, t: Float64Array) -> Float64Array:
-        """Give L''(t)."""
+        """Return L''(t)."""
         ...
 
 
@@ -54,17 +54,17 @@ class TwiceSmoothHinge:
         return 0.75 / self.delta
 
     def value(self, t: Float64Array) -> Float64Array:
-        """Give L(t)."""
+        """Return L(t)."""
         s = self._share(t)
         return np.asarray(self.delta * s**3 * (2.0 - s) + np.maximum(1.0 - t - 2.0 * self.delta, 0.0))
 
     def slope(self, t: Float64Array) -> Float64Array:
-        """Give L'(t)."""
+        """Return L'(t)."""
         s = self._share(t)
         return np.asarray(-(s**2) * (3.0 - 2.0 * s))
 
     def curvature(self, t: Float64Array) -> Float64Array:
-        """Give L''(t)."""
+        """Return L''(t)."""
         s = self._share(t)
         return np.asarray(3.0 * s * (1.0 - s) / self.delta)
 
@@ -80,13 +80,13 @@ class Logistic:
     steepest: ClassVar[float] = 0.25
 
     def value(self, t: Float64Array) -> Float64Array:
-        """Give L(t)."""
+        """Return L(t)."""
         return np.logaddexp(0.0, -t)
 
     def slope(self, t: Float64Array) -> Float64Array:
-        """Give L'(t)."""
+        """Return L'(t)."""
         return np.asarray(-expit(-t))
 
     def curvature(self, t: Float64Array) -> Float64Array:
-        """Give L''(t)."""
+        """Return L''(t)."""
         return np.asarray(expit(t) * expit(-t))

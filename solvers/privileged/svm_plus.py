@@ -23,11 +23,12 @@ from typing import Any
 
 import numpy as np
 
+from topline.solvers.core.inputs import positive_integer, positive_number
+from topline.solvers.core.problem import refuse_reversed
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.privileged.certified import solve_certified
-from topline.solvers.privileged.checks import budget, gram_matrix, positive_number, refuse_size, signs
-from topline.solvers.privileged.interior_point import QuadraticProgram
-from topline.solvers.privileged.weighted_svm import DualSVMResult, balanced, refuse_reversed
+from topline.solvers.privileged.checks import gram_matrix, refuse_size, signs
+from topline.solvers.privileged.interior_point import QuadraticProgram, solve_certified
+from topline.solvers.privileged.weighted_svm import DualSVMResult, balanced
 from topline.solvers.typing import Float64Array
 
 
@@ -71,7 +72,7 @@ def solve_svm_plus(
     y = signs(y)
     n = len(y)
     C, gamma, tol = positive_number("C", C), _gamma(gamma), positive_number("tol", tol)
-    max_rounds = budget("max_rounds", max_rounds)
+    max_rounds = positive_integer("max_rounds", max_rounds)
     K = gram_matrix("K", K, n)
     correcting = gram_matrix("K_privileged", K_privileged, n)
     refuse_size(2 * n, "SVM+")
@@ -107,7 +108,7 @@ def svm_plus_result(
     scores = centred + bias
     primal = 0.5 * (norm + correcting_norm) + C * float(correction.sum())
     dual = float(alpha.sum()) - 0.5 * (norm + correcting_norm)
-    refuse_reversed(primal, dual)
+    refuse_reversed(primal, dual, abs(primal) + abs(dual))
     return SVMPlusResult(
         alpha=alpha, beta=beta, bias=bias, scores=scores, slack=np.maximum(0.0, 1.0 - y * scores),
         primal=primal, dual=dual, rounds=rounds, C=C, gamma=gamma, privileged_bias=privileged_bias,
@@ -147,7 +148,7 @@ def _program(
 def _feasible(
     alpha: Float64Array, beta: Float64Array, y: Float64Array, total: float
 ) -> tuple[Float64Array, Float64Array]:
-    """Give (alpha, beta) >= 0 with y^T alpha = 0 and a sum of `total`, by shrinking and stretching."""
+    """Return (alpha, beta) >= 0 with y^T alpha = 0 and a sum of `total`, by shrinking and stretching."""
     alpha = balanced(alpha, y)
     used, rest = float(alpha.sum()), float(beta.sum())
     if used >= total or rest <= 0.0:

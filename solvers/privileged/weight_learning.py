@@ -1,4 +1,4 @@
-"""Instance weights learnt from validation examples, by the gradient through the trained classifier.
+"""Instance weights learned from validation examples, by the gradient through the trained classifier.
 
     min over c >= 0 of (1/N) sum_j L(y'_j (K'_j a(c) + b(c)))                              (3.21)
     (a(c), b(c)) = argmin 1/2 a^T K a + sum_i c_i L(y_i (K_i a + b))                       (3.22)
@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from scipy import linalg, optimize
 
+from topline.solvers.core.inputs import positive_integer
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.privileged.checks import (
-    budget,
     finite_vector,
     gram_matrix,
     instance_weights,
@@ -123,7 +123,7 @@ def hypergradient(
     loss: MarginLoss,
     solution: LowerSolution,
 ) -> tuple[float, Float64Array]:
-    """Give the mean validation loss and its gradient in c (n,) at the optimum of (3.22) for c.
+    """Return the mean validation loss and its gradient in c (n,) at the optimum of (3.22) for c.
 
     K (n, n), y (n,) and c (n,) belong to the training examples; K_validation (N, n) has a row for each of
     the validation examples, y_validation (N,) their labels, -1 and +1 both.
@@ -166,7 +166,7 @@ def learn_weights(
     n = len(y)
     K = gram_matrix("K", K, n)
     refuse_size(n, "weight learning")
-    max_steps = budget("max_steps", max_steps)
+    max_steps = positive_integer("max_steps", max_steps)
     rows = np.asarray(K_validation, dtype=np.float64)
     if rows.shape != (len(y_validation), n):
         raise InvalidProblemError(
@@ -212,7 +212,7 @@ class _Search:
         self.evaluations = 0
 
     def value_and_gradient(self, scaled: Float64Array) -> tuple[float, Float64Array]:
-        """Give what L-BFGS-B asks for."""
+        """Return what L-BFGS-B asks for."""
         K, y, rows, y_rows, loss = self._data
         c = self.scale * scaled
         self._last = solve_lower(K, y, c, loss, self._last)
@@ -230,7 +230,7 @@ class _Search:
 
 
 def _bordered(K: Float64Array, v: Float64Array) -> Float64Array:
-    """Give [[I + diag(v) K, v], [1^T, 0]]."""
+    """Return [[I + diag(v) K, v], [1^T, 0]]."""
     n = len(v)
     matrix = np.empty((n + 1, n + 1))
     matrix[:n, :n] = v[:, None] * K
@@ -252,7 +252,7 @@ def _solved(matrix: Float64Array, right: Float64Array) -> Float64Array:
 
 
 def _line_minimum(slope: Callable[[float], float]) -> float:
-    """Give a step to where the rising `slope` of a convex function is at most a tenth of that at 0.
+    """Return a step to where the rising `slope` of a convex function is at most a tenth of that at 0.
 
     It is 0 where the function does not fall from there, by rounding.
     """

@@ -15,22 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.problem import HasGap
-from topline.solvers.errors import CertificateError
-from topline.solvers.privileged.certified import solve_certified
-from topline.solvers.privileged.checks import (
-    budget,
-    gram_matrix,
-    instance_weights,
-    positive_number,
-    refuse_size,
-    signs,
-)
-from topline.solvers.privileged.interior_point import QuadraticProgram
+from topline.solvers.core.inputs import positive_integer, positive_number
+from topline.solvers.core.problem import HasGap, refuse_reversed
+from topline.solvers.privileged.checks import gram_matrix, instance_weights, refuse_size, signs
+from topline.solvers.privileged.interior_point import QuadraticProgram, solve_certified
 from topline.solvers.typing import Float64Array
-
-#: A gap below minus this share of |P| + |D| is a mistake, not rounding.
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -83,7 +72,7 @@ def solve_weighted_svm(
     y = signs(y)
     c = instance_weights(c, y)
     K = gram_matrix("K", K, len(y))
-    tol, max_rounds = positive_number("tol", tol), budget("max_rounds", max_rounds)
+    tol, max_rounds = positive_number("tol", tol), positive_integer("max_rounds", max_rounds)
     used = np.flatnonzero(c > 0.0)
     refuse_size(len(used), "a weighted SVM")
     y_used = y[used]
@@ -118,7 +107,7 @@ def weighted_svm_result(
     slack = np.maximum(0.0, 1.0 - y * scores)
     primal = 0.5 * norm + float(c @ slack)
     dual = float(alpha.sum()) - 0.5 * norm
-    refuse_reversed(primal, dual)
+    refuse_reversed(primal, dual, abs(primal) + abs(dual))
     return WeightedSVMResult(
         alpha=alpha, beta=c - alpha, bias=bias, scores=scores, slack=slack, primal=primal, dual=dual,
         rounds=rounds, c=c,
@@ -126,7 +115,7 @@ def weighted_svm_result(
 
 
 def balanced(alpha: Float64Array, y: Float64Array) -> Float64Array:
-    """Give alpha >= 0 with the sums of both classes equal, by shrinking those of the heavier class."""
+    """Return alpha >= 0 with the sums of both classes equal, by shrinking those of the heavier class."""
     positive = y > 0.0
     ups, downs = float(alpha[positive].sum()), float(alpha[~positive].sum())
     if ups == downs or min(ups, downs) < 0.0:
@@ -136,13 +125,13 @@ def balanced(alpha: Float64Array, y: Float64Array) -> Float64Array:
 
 
 def best_bias(scores: Float64Array, y: Float64Array, c: Float64Array) -> float:
-    """Give the middle of `bias_interval`."""
+    """Return the middle of `bias_interval`."""
     low, high = bias_interval(scores, y, c)
     return 0.5 * (low + high)
 
 
 def bias_interval(scores: Float64Array, y: Float64Array, c: Float64Array) -> tuple[float, float]:
-    """Give the least and the largest b that minimise sum_i c_i max(0, 1 - y_i (scores_i + b)).
+    """Return the least and the largest b that minimise sum_i c_i max(0, 1 - y_i (scores_i + b)).
 
     They are equal, and the bias unique, unless weights balance as Theorem 3.1 says.  The sum is convex and
     bends at b = y_i - scores_i.  Its slope rises from minus the weight of the positive class, by c_i at each
@@ -156,11 +145,3 @@ def bias_interval(scores: Float64Array, y: Float64Array, c: Float64Array) -> tup
     first = int(np.argmax(slope >= -noise))
     last = int(np.argmax(slope > noise)) if slope[-1] > noise else first
     return float(bends[order[first]]), float(bends[order[last]])
-
-
-def refuse_reversed(primal: float, dual: float) -> None:
-    """Raise CertificateError where D exceeds P by more than rounding."""
-    if primal - dual < -_ROUNDING * (abs(primal) + abs(dual)):
-        raise CertificateError(
-            f"the dual value {dual:.17g} exceeds the primal value {primal:.17g}; do not use this result"
-        )

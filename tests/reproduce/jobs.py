@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from tests.reproduce.table import Setting
-from topline.pipeline.blas_threads import BlasThreads
+from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.run.api import available_cores
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ def run_all(
     setting.begin(stage, len(jobs), unit)
     pool = ThreadPoolExecutor(max_workers=cores or available_cores(), thread_name_prefix="reproduce")
     try:
-        with BlasThreads().one():
+        with one_blas_thread():
             waiting = {pool.submit(job): place for place, job in enumerate(jobs)}
             futures = sorted(waiting, key=waiting.__getitem__)
             left = set(futures)

@@ -16,7 +16,7 @@ import numpy as np
 
 from tests.reproduce.privileged_trials import SearchGrid, Trial
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.privileged.splits import stratified_split
+from topline.solvers.privileged.learned_weights import stratified_split
 from topline.solvers.typing import Float64Array
 
 _GRID = SearchGrid()

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
-from topline.pipeline.blas_threads import BlasThreads
 from topline.pipeline.pages.charts import Series, line_chart
+from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.projections import (
     project_bipartite_simplex,
     project_knapsack,
@@ -175,7 +175,7 @@ def measured(
     """Time every projection in every dimension, one at a time."""
     setting.begin("time", len(rows) * len(dimensions), "dimensions")
     found: dict[str, dict[int, list[float]]] = {name: {} for name in rows}
-    with BlasThreads().one():
+    with one_blas_thread():
         for d in dimensions:
             for name, projection in rows.items():
                 seconds = setting.of(8.0, 1.0, 0.0)

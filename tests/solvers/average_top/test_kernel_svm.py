@@ -7,6 +7,13 @@ import pytest
 from sklearn.svm import SVC, NuSVC, NuSVR
 
 from tests.reference.average_top import loss_values, sorted_average
+from tests.solvers.average_top.equations import (
+    dual_of_equation_6,
+    equation_5,
+    equation_6,
+    is_nu_svm,
+    rho_of,
+)
 from tests.solvers.average_top.problems import EVERY_LOSS, examples
 from topline import InvalidProblemError, LinearKernel, RBFKernel, Status
 from topline.solvers.average_top import (
@@ -14,13 +21,6 @@ from topline.solvers.average_top import (
     C_to_equation_3,
     minimise,
     minimise_with_kernel,
-)
-from topline.solvers.average_top.kernel_svm import (
-    dual_of_equation_6,
-    equation_5,
-    equation_6,
-    is_nu_svm,
-    rho_of,
 )
 from topline.solvers.kernels.factor import KernelFeatures
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.reproduce.label_probabilities import best_bandwidth, nadaraya_watson, probability_weights
 from topline import InvalidProblemError
-from topline.solvers.privileged import best_bandwidth, nadaraya_watson, probability_weights
 
 
 def test_regression_is_the_printed_quotient() -> None:

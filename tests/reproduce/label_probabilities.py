@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from topline.solvers.core.inputs import number_from_zero, positive_number
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.privileged.checks import finite_vector, number_from_zero, positive_number
+from topline.solvers.privileged.checks import finite_vector
 from topline.solvers.typing import Float64Array
 
 #: Bandwidths are tried as these multiples of the median distance.
@@ -21,7 +22,7 @@ _MULTIPLES = 2.0 ** np.arange(-5.0, 2.0)
 
 
 def probability_weights(eta: Any, y: Any, tau: float = 1.0) -> Float64Array:
-    """Give c_i = ((1 + y_i eta_i) / 2)^tau for eta = E(Y | X) (n,) in [-1, 1] and y of -1 and +1: (3.18).
+    """Return c_i = ((1 + y_i eta_i) / 2)^tau for eta = E(Y | X) (n,) in [-1, 1] and y of -1 and +1: (3.18).
 
     Raises InvalidProblemError for an eta outside [-1, 1] or a tau that is negative or no number.
     """
@@ -36,7 +37,7 @@ def probability_weights(eta: Any, y: Any, tau: float = 1.0) -> Float64Array:
 
 
 def nadaraya_watson(X: Any, y: Any, X_new: Any, bandwidth: float) -> Float64Array:
-    """Give eta(x) = sum_i K_h(x - x_i) y_i / sum_i K_h(x - x_i) for the rows x of X_new (r, d): (3.27).
+    """Return eta(x) = sum_i K_h(x - x_i) y_i / sum_i K_h(x - x_i) for the rows x of X_new (r, d): (3.27).
 
     K_h(z) = exp(-|z|^2 / (2 h^2)).  Far from every example the nearest decide, as the limit says.
     """
@@ -45,7 +46,7 @@ def nadaraya_watson(X: Any, y: Any, X_new: Any, bandwidth: float) -> Float64Arra
 
 
 def best_bandwidth(X: Any, y: Any, X_validation: Any, y_validation: Any, bandwidths: Any = None) -> float:
-    """Give the bandwidth whose regression has the least squared error on validation examples.
+    """Return the bandwidth whose regression has the least squared error on validation examples.
 
     By default the median distance times powers of 2 between 1/32 and 2 are tried.
     """
@@ -63,7 +64,7 @@ def best_bandwidth(X: Any, y: Any, X_validation: Any, y_validation: Any, bandwid
 
 
 def _squares(A: Any, B: Any) -> Float64Array:
-    """Give |a - b|^2 of all rows."""
+    """Return |a - b|^2 of all rows."""
     A, B = np.asarray(A, dtype=np.float64), np.asarray(B, dtype=np.float64)
     centre = B.mean(axis=0)
     A, B = A - centre, B - centre
