@@ -52,7 +52,7 @@ def test_names_and_k_are_those_of_the_solvers() -> None:
     assert set(METHOD_NAMES) == set(METHODS)
     with_k = {name for name, (_, parameter) in LOSSES.items() if parameter in ("k", "rho")}
     assert with_k == LOSSES_WITH_K
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    readme = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
     assert not [name for name in (*LOSSES, *METHODS) if f"`{name}`" not in readme]
     for name in sorted(with_k):
         weights = "flat" if name.startswith("weighted_") else None

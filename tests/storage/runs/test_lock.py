@@ -18,7 +18,7 @@ from topline.storage.runs import create_run, run_lock
 from topline.storage.stores import LeaseHeldError, LeaseLostError, LeaseTerms, Store
 from topline.storage.verification import verify_store
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 QUICK = LeaseTerms(beat=0.1, expiry=1.0)
 HOLDER = """
 import sys, time

@@ -122,7 +122,7 @@ def test_a_killed_writer_leaves_whole_records(local_store: Store) -> None:
         "    writer.append({'round': n, 'text': 'x' * 3000})\n"
         "    n == 50 and print('go', flush=True)\n"
     )
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     child = subprocess.Popen([sys.executable, "-c", code, local_store.url], cwd=root, stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()

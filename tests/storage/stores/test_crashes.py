@@ -22,7 +22,7 @@ from topline.storage.stores import Store, open_store
 from topline.storage.stores.local import PARTIAL
 from topline.storage.verification import sweep, verify_store
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PLAN = ChunkPlan(n_rows=64 * 60, chunk_rows=32, shard_rows=64)
 D = 500
 
@@ -30,7 +30,7 @@ _WRITER = """
 import sys
 from topline.storage.stores import open_store
 from tests.storage.samples import begin, dense, write_units
-from tests.storage.test_crashes import D, PLAN
+from tests.storage.stores.test_crashes import D, PLAN
 X = dense(PLAN.n_rows, D)
 writer = begin(open_store(sys.argv[1]), X, PLAN)
 write_units(writer, X)

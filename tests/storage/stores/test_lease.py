@@ -13,7 +13,7 @@ import pytest
 
 from topline.storage.stores import LeaseHeldError, LeaseLostError, LeaseTerms, Store, held_lease, holder
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 QUICK = LeaseTerms(beat=0.05, expiry=0.4)
 PATIENT = LeaseTerms(beat=0.1, expiry=60.0)
 HOLDER = """
