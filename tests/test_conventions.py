@@ -23,10 +23,6 @@ LONGEST_FUNCTION = 60
 MOST_MODULES = 25
 #: Circles of files that are still there, below `topline`; a circle that goes, goes from here too.
 CIRCLES = {
-    frozenset(
-        f"pipeline.readers.{name}"
-        for name in ("arff", "arff_header", "arrays", "features", "libsvm", "tables", "text_rows")
-    ),
     frozenset(f"pipeline.training.{name}" for name in ("kernel_training", "plan", "starting_point")),
     frozenset({"solvers.blocks.ascent", "solvers.blocks.extrapolation"}),
     frozenset({"solvers.core.state", "solvers.core.stopping"}),
@@ -50,13 +46,11 @@ UNDESCRIBED = {
     "pipeline/doctor",
     "pipeline/evaluation",
     "pipeline/export",
-    "pipeline/images",
     "pipeline/ingest",
     "pipeline/jobs",
     "pipeline/options",
     "pipeline/pages",
     "pipeline/prediction",
-    "pipeline/readers",
     "pipeline/registry",
     "pipeline/report",
     "pipeline/rows",

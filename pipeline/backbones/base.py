@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.images.decoding import Pixels
+from topline.pipeline.images import Pixels
 from topline.pipeline.options.ingest import BackboneConfig
 
 Features = NDArray[np.float32]

@@ -14,7 +14,7 @@ from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_op
 from topline.pipeline.backbones.descriptors import COLOURS, GRADIENTS, colour_grid, gradient_grid
 from topline.pipeline.backbones.vocabulary import Vocabulary
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.images.decoding import Pixels
+from topline.pipeline.images import Pixels
 from topline.pipeline.options.ingest import BackboneConfig
 
 LARGEST_SIDE = 512

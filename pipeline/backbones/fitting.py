@@ -8,8 +8,7 @@ import numpy as np
 
 from topline.pipeline.backbones import Backbone, FittableBackbone
 from topline.pipeline.errors import ImageRejectedError
-from topline.pipeline.images.decoding import Pixels, read_picture
-from topline.pipeline.images.sources import ImageListing
+from topline.pipeline.images import ImageListing, Pixels, read_picture
 from topline.pipeline.options.ingest import ImageLimits
 from topline.pipeline.progress import Progress
 from topline.storage.datasets import list_datasets

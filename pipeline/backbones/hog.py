@@ -11,7 +11,7 @@ from PIL import Image
 
 from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options, resized, whole_numbers
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.images.decoding import Pixels
+from topline.pipeline.images import Pixels
 from topline.pipeline.options.ingest import BackboneConfig
 
 LARGEST_SIDE = 1024

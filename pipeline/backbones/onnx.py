@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options
 from topline.pipeline.backbones.preprocessing import Preprocessing, read_sidecar
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.images.decoding import Pixels
+from topline.pipeline.images import Pixels
 from topline.pipeline.options.ingest import BackboneConfig
 
 OPTIONS = frozenset(

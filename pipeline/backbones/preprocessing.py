@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.images.decoding import Pixels
+from topline.pipeline.images import Pixels
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -14,7 +14,7 @@ import numpy as np
 from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options
 from topline.pipeline.backbones.preprocessing import Preprocessing
 from topline.pipeline.errors import ConfigError, InputError, MissingExtraError
-from topline.pipeline.images.decoding import Pixels
+from topline.pipeline.images import Pixels
 from topline.pipeline.options.ingest import BackboneConfig
 
 OPTIONS = frozenset({"resize", "crop", "mean", "std", "interpolation", "checkpoint"})

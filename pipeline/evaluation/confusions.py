@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import PipelineError
 from topline.pipeline.evaluation.accuracy import ClassAccuracy, Evaluation, ranks_against_ties
-from topline.pipeline.images.thumbnails import thumbnail
+from topline.pipeline.images import thumbnail
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.storage.datasets import Dataset
 

@@ -1,1 +1,28 @@
-"""Room."""
+"""Images as they come: listed from folders, tables and tar shards, decoded to upright RGB pixels.
+
+Every file is treated as hostile: nothing outside the named folder is followed, and `ImageLimits` are judged
+from the header before anything is decoded.  An image that cannot be used keeps its place, with the reason.
+"""
+
+from __future__ import annotations
+
+from topline.pipeline.images.decoding import Picture, Pixels, decode, read_picture, thumbnail
+from topline.pipeline.images.demo import write_digits
+from topline.pipeline.images.items import DELIMITERS, ImageItem, ImageListing, sorted_names, split_name
+from topline.pipeline.images.sources import SourceImages, list_images
+
+__all__ = [
+    "DELIMITERS",
+    "ImageItem",
+    "ImageListing",
+    "Picture",
+    "Pixels",
+    "SourceImages",
+    "decode",
+    "list_images",
+    "read_picture",
+    "sorted_names",
+    "split_name",
+    "thumbnail",
+    "write_digits",
+]

@@ -1,7 +1,7 @@
-"""Image files as they come: bytes in, upright RGB pixels out, or the reason why not.
+"""Image files as they come: bytes in, upright RGB pixels out, or the reason why not; and thumbnails.
 
-Every file is taken for hostile.  Size and sides are judged from the header, before anything is decoded; a
-file that is cut short is rejected and never patched up with grey.  What is made of unusual files:
+Every file is treated as hostile.  Size and sides are judged from the header, before anything is decoded; a
+file that is cut short is rejected and never patched up with grey.  Unusual files:
 the EXIF orientation is applied (a broken one counts as upright), transparency is laid on white, of an
 animation the first frame is taken, CMYK, grey and palettes become RGB, 16 bits are scaled to 8, and numbers
 outside a known range (32 bit, floating point) are stretched from their least to their greatest.
@@ -9,6 +9,7 @@ outside a known range (32 bit, floating point) are stretched from their least to
 
 from __future__ import annotations
 
+import base64
 import io
 import threading
 import warnings
@@ -57,6 +58,9 @@ UPRIGHT = {
 # How often a JPEG may be larger than wanted before it is decoded at a half, a quarter or an eighth.
 DRAFT_FACTOR = 2
 
+THUMBNAIL_SIDE = 96
+THUMBNAIL_QUALITY = 78
+
 
 @dataclass(frozen=True, eq=False)
 class Picture:
@@ -68,12 +72,12 @@ class Picture:
 
 
 def decode(data: bytes, limits: ImageLimits | None = None) -> Pixels:
-    """Upright RGB pixels (h, w, 3) of an image file; `ImageRejectedError` gives the reason why not."""
+    """Return upright RGB pixels (h, w, 3) of an image file; `ImageRejectedError` says why there are none."""
     return read_picture(data, limits).pixels
 
 
 def read_picture(data: bytes, limits: ImageLimits | None = None, side: int | None = None) -> Picture:
-    """Decode an image file; `ImageRejectedError` gives the reason why it cannot be used.
+    """Return the decoded image file; `ImageRejectedError` says why it cannot be used.
 
     With `side` a JPEG whose shorter side is more than twice that many pixels is decoded at a half, a quarter
     or an eighth of its size, still with at least twice `side`, which is many times faster.
@@ -124,7 +128,7 @@ def _decoded(image: Image.Image, limits: ImageLimits, side: int | None) -> Pictu
 
 
 def _orientation(image: Image.Image) -> int:
-    """EXIF orientation 1-8; 1 where there is none, or where the tags cannot be read."""
+    """Return the EXIF orientation 1-8; 1 where there is none, or where the tags cannot be read."""
     try:
         found = image.getexif().get(ORIENTATION_TAG, 1)
     except Exception:  # noqa: BLE001 - broken tags are common in photographs that are fine otherwise
@@ -145,7 +149,7 @@ def _rgb(image: Image.Image) -> Pixels:
 
 
 def _to_8_bit(values: NDArray[np.int32] | NDArray[np.float32]) -> Pixels:
-    """Integers within 16 bits are scaled as such, fractions within 0..1 too, all else is stretched."""
+    """Return bytes: integers within 16 bits and fractions within 0..1 scaled as such, all else stretched."""
     if not np.isfinite(values).all():
         raise ImageRejectedError("some of its pixels are not finite numbers")
     low, high = float(values.min()), float(values.max())
@@ -170,13 +174,13 @@ def _grey(values: Pixels) -> Pixels:
 
 
 def _formats() -> list[str]:
-    """Formats that this Pillow can open."""
+    """Return the formats that this Pillow can open."""
     Image.init()
     return [name for name in FORMATS if name in Image.OPEN]
 
 
 def _not_an_image(data: bytes) -> str:
-    """Say what the bytes look like where people mix it up with an image."""
+    """Return what the bytes look like where people mix them up with an image."""
     head = data[:256].lstrip().lower()
     if head.startswith((b"<!doctype html", b"<html")):
         return "not an image but a web page"
@@ -190,6 +194,23 @@ def _not_an_image(data: bytes) -> str:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+def thumbnail(image: Pixels, side: int = THUMBNAIL_SIDE) -> str:
+    """Return a data URL of a JPEG at most `side` pixels wide and high made of RGB pixels (h, w, 3).
+
+    Tiny pictures (digits of 8 x 8) are enlarged without smoothing, so that their pixels can be seen.
+    """
+    picture = Image.fromarray(image, mode=None).convert("RGB")
+    largest = max(picture.size)
+    if largest * 2 <= side:
+        factor = side // largest
+        picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
+    else:
+        picture.thumbnail((side, side))
+    buffer = io.BytesIO()
+    picture.save(buffer, format="JPEG", quality=THUMBNAIL_QUALITY, optimize=True)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 class _Quiet:

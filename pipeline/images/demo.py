@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-DIGITS = 1797
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 def write_digits(folder: Path) -> Path:
-    """Write the 1797 digits of scikit-learn (8 x 8, grey) as `folder`/<name>/<number>.png and give `folder`.
+    """Write the 1797 digits of scikit-learn (8 x 8, grey) as `folder`/<name>/<number>.png; return `folder`.
 
     The folder appears whole or not at all; one that is there already is left as it is.  Source: E. Alpaydin,
     C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository.

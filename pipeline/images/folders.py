@@ -20,11 +20,11 @@ from topline.pipeline.images.items import (
 
 
 def list_folder(root: Path, *, labelled: bool = True) -> ImageListing:
-    """All images below `root`, by path.
+    """Return all images below `root`, by path.
 
     The class is the path of an image's folder below `root` (below root/train and so on if the folders in
     `root` are such splits).  If all images lie directly in `root` it is the one class.  Hidden files and
-    files whose suffix says that they are no images are left out; a link that leads out of `root`, a link to
+    files whose suffix says that they are not images are left out; a link that leads out of `root`, a link to
     a folder and anything that is not a regular file is listed with the reason why it is refused.
     """
     found = sorted(_walk(root, ""), key=lambda entry: entry[0].split("/"))

@@ -18,17 +18,21 @@ _IMAGES = (
 )
 IMAGE_SUFFIXES = frozenset(_IMAGES.split())
 
-# Files that nobody means as images.  Anything else, with an unknown suffix or none, is tried as an image.
+# Suffixes of files that are not images.  Anything else, with an unknown suffix or none, is tried as an image.
 _OTHERS = (
     ".txt .tsv .csv .json .jsonl .xml .yaml .yml .toml .ini .cfg .md .rst .html .htm .log .py .ipynb .sh .m"
     " .npy .npz .mat .parquet .arrow .h5 .hdf5 .pkl .pt .pth .onnx .safetensors .pdf .doc .docx .xls .xlsx"
-    " .zip .gz .bz2 .xz .zst .7z .rar .tar .tgz .idx .db .sqlite .lnk .url .mp4 .avi .mov .wav .mp3 .license"
+    " .tar .idx .db .sqlite .lnk .url .mp4 .avi .mov .wav .mp3 .license"
     " .sha256 .md5"
 )
-OTHER_SUFFIXES = frozenset(_OTHERS.split())
+ARCHIVE_SUFFIXES = frozenset([".zip", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tgz"])
+OTHER_SUFFIXES = ARCHIVE_SUFFIXES.union(_OTHERS.split())
 OTHER_STEMS = frozenset(
     {"license", "licence", "copying", "notice", "readme", "authors", "changelog", "makefile"}
 )
+
+#: Columns of a text table are separated by this.
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 SPLIT_NAMES = {
     "train": "train",
@@ -61,7 +65,7 @@ class ImageItem:
     error: str = ""
 
     def read(self, root: Path, max_bytes: int) -> bytes:
-        """Bytes of the image; `ImageRejectedError` where it is refused, too large or cannot be read."""
+        """Return the image's bytes; `ImageRejectedError` where it is refused, too large or cannot be read."""
         if self.error:
             raise ImageRejectedError(self.error)
         if self.size > max_bytes:
@@ -90,18 +94,8 @@ class ImageListing:
     items: tuple[ImageItem, ...]
     ignored: tuple[str, ...] = ()
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the labels in their order: numbers by value, all else by code point."""
-        return sorted_names(item.label for item in self.items if item.label is not None and not item.error)
-
-    @property
-    def refused(self) -> tuple[ImageItem, ...]:
-        """Entries that are rejected without being read."""
-        return tuple(item for item in self.items if item.error)
-
     def shuffled(self) -> ImageListing:
-        """Give the images in an order that has nothing to do with their classes, and is always the same.
+        """Return the images in an order that has nothing to do with their classes, and is always the same.
 
         Training works on runs of rows, and converges several times faster if each holds all classes.
         """
@@ -109,7 +103,7 @@ class ImageListing:
         return replace(self, items=tuple(ordered))
 
     def digest(self) -> str:
-        """SHA-256 of the root and all items: equal as long as no file was added, removed or changed."""
+        """Return the SHA-256 of root and items: equal while no file is added, removed or changed."""
         total = hashlib.sha256(canonical_json([display(str(self.root)), self.kind]))
         for item in self.items:
             values = (item.path, item.label, item.split, item.size, item.stamp, item.offset, item.error)
@@ -122,7 +116,7 @@ def _digest_of(name: str) -> bytes:
 
 
 def sorted_names(labels: Iterable[str]) -> tuple[str, ...]:
-    """Different labels in their order: by value where all are whole numbers, by code point otherwise."""
+    """Return the different labels by value where all are whole numbers, by code point otherwise."""
     names = set(labels)
     try:
         return tuple(sorted(names, key=lambda name: (int(name), name)))
@@ -131,7 +125,7 @@ def sorted_names(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def display(name: str) -> str:
-    r"""`name` as it is, but with bytes that are no UTF-8 written as \xff: Arrow and JSON hold only text."""
+    r"""Return `name` with bytes that are not UTF-8 written as \xff: Arrow and JSON hold only text."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
@@ -141,7 +135,7 @@ def is_hidden(name: str) -> bool:
 
 
 def is_other(name: str) -> bool:
-    """Whether a file is left out by rule because its name says that it is no image."""
+    """Whether a file is left out by rule because its name says that it is not an image."""
     path = Path(name.lower())
     if path.suffix in IMAGE_SUFFIXES:
         return False
@@ -149,7 +143,7 @@ def is_other(name: str) -> bool:
 
 
 def inside(root: Path, path: str) -> Path:
-    """File at `path` under `root`, links followed; `ImageRejectedError` unless it is a file within `root`."""
+    """Return the file at `path`, links followed; `ImageRejectedError` unless it is within `root`."""
     try:
         found = (root / path).resolve()
         if not found.is_relative_to(root.resolve()):
@@ -165,7 +159,7 @@ def inside(root: Path, path: str) -> Path:
 
 
 def located(root: Path, item: ImageItem) -> ImageItem:
-    """`item` with size and time of its file, or with the reason why it is refused."""
+    """Return `item` with size and time of its file, or with the reason why it is refused."""
     try:
         facts = inside(root, item.location).stat()
     except ImageRejectedError as error:
@@ -174,7 +168,7 @@ def located(root: Path, item: ImageItem) -> ImageItem:
 
 
 def with_own_ids(items: Sequence[ImageItem]) -> tuple[ImageItem, ...]:
-    """Items with ids that differ: the second one of the same id gets "#2" behind it."""
+    """Return items with ids that differ: the second one of the same id gets "#2" behind it."""
     seen: dict[str, int] = {}
     result = []
     for item in items:
@@ -184,7 +178,7 @@ def with_own_ids(items: Sequence[ImageItem]) -> tuple[ImageItem, ...]:
 
 
 def split_name(word: str, place: str) -> str:
-    """The split that a word of a table means; `InputError` naming `place` if it means none."""
+    """Return the split that a word of a table means; `InputError` naming `place` if there is none."""
     found = SPLIT_NAMES.get(word.strip().lower())
     if found is None:
         raise InputError(f"{place} has the split {word!r}: write train, val or test")

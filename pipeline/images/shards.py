@@ -31,7 +31,7 @@ LABEL_BYTES = 1 << 20
 
 
 def list_shards(root: Path, shards: list[Path], *, labelled: bool = True) -> ImageListing:
-    """All samples of the tar files `shards` below `root`, in their order.
+    """Return all samples of the tar files `shards` below `root`, in their order.
 
     The label is the text of key.cls, or the field "label" (class_name, class or cls) of key.json.  Shards in
     folders train/, val/ and test/ have these splits.  Members that lead out of the archive, links, devices,
@@ -70,7 +70,7 @@ class _Shard:
         self._labelled = labelled
 
     def items(self) -> Iterator[ImageItem]:
-        """Samples in the order of the archive; a shard that ends too early ends with a refused item."""
+        """Return samples in the archive's order; a shard that ends too early ends with a refused item."""
         try:
             path = inside(self._root, self._location)
         except ImageRejectedError as error:
@@ -98,7 +98,7 @@ class _Shard:
     def _take(
         self, archive: tarfile.TarFile, member: tarfile.TarInfo, stamp: int, samples: dict[str, _Sample]
     ) -> Iterator[ImageItem]:
-        """Note a member; give what is refused at once."""
+        """Note a member; return what is refused at once."""
         path = PurePosixPath(member.name)
         if member.isdir():
             return
@@ -153,7 +153,7 @@ class _Shard:
 
 
 def _label(archive: tarfile.TarFile, member: tarfile.TarInfo, suffix: str) -> str | None:
-    """Label in key.cls or key.json; None where there is none."""
+    """Return the label in key.cls or key.json; None where there is none."""
     file = archive.extractfile(member) if member.size <= LABEL_BYTES else None
     if file is None:
         return None

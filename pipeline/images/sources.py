@@ -1,21 +1,34 @@
-"""Where images come from: a folder of classes, a table, or tar shards, told apart by looking."""
+"""Where images come from: a folder of classes, a table, or tar shards, told apart by looking.
+
+The images that a dataset was made of are read again from the same places.
+"""
 
 from __future__ import annotations
 
 import glob
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from topline.pipeline.errors import InputError
+from topline.pipeline.images.decoding import Pixels, decode
 from topline.pipeline.images.folders import list_folder
-from topline.pipeline.images.items import IMAGE_SUFFIXES, ImageItem, ImageListing, display, located
+from topline.pipeline.images.items import (
+    ARCHIVE_SUFFIXES,
+    IMAGE_SUFFIXES,
+    ImageItem,
+    ImageListing,
+    display,
+    located,
+)
 from topline.pipeline.images.shards import list_shards
 from topline.pipeline.images.tables import TABLE_SUFFIXES, list_table
-
-__all__ = ["ImageItem", "ImageListing", "list_images"]
+from topline.pipeline.options.ingest import ImageLimits
 
 
 def list_images(images: str, *, labelled: bool = True) -> ImageListing:
-    """All images that `images` names, in a fixed order.
+    """Return all images that `images` names, in a fixed order.
 
     It is a folder (with a folder a class, or with tar shards), a table (.csv, .tsv, .parquet), a tar shard or
     a pattern of them (shard-*.tar); without `labelled` also a single image.  Raises `InputError` for
@@ -53,7 +66,7 @@ def _file(path: Path, *, labelled: bool) -> ImageListing:
         return list_table(path.parent.resolve() / path.name, labelled=labelled)
     if suffix == ".tar":
         return list_shards(path.parent.resolve(), [path.parent.resolve() / path.name], labelled=labelled)
-    if suffix in (".zip", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar"):
+    if suffix in ARCHIVE_SUFFIXES:
         raise InputError(f"{display(str(path))} is an archive that is not read as it is: unpack it first")
     if suffix in IMAGE_SUFFIXES and not labelled:
         name = display(path.name)
@@ -70,3 +83,36 @@ def _pattern(path: Path, *, labelled: bool) -> ImageListing:
         raise InputError(f"{display(str(path))} is not there: name a folder, a table or tar shards")
     root = path.parent.resolve()
     return list_shards(root, [root / shard.name for shard in shards], labelled=labelled)
+
+
+class SourceImages:
+    """Reads images by the rows of a manifest; `features` is the dataset's specification of its features."""
+
+    def __init__(self, features: Mapping[str, Any]) -> None:
+        self._root = features.get("images")
+        self._source = features.get("source")
+        self._limits = ImageLimits(**features.get("limits", {}))
+
+    def __call__(self, entry: Mapping[str, Any]) -> Pixels:
+        """Return pixels (h, w, 3) of the image in a row of the manifest.
+
+        Raises `InputError` if the images are not where they were, `ImageRejectedError` if this one cannot be
+        read any more.
+        """
+        if self._root is None:
+            raise InputError("the features were imported, so there are no images")
+        data = self._item(entry).read(Path(self._root), self._limits.max_bytes)
+        return decode(data, self._limits)
+
+    def _item(self, entry: Mapping[str, Any]) -> ImageItem:
+        if self._source == "shards":
+            # Where an image begins within its shard is not in the manifest.
+            found = self._members.get(entry["sample_id"])
+            if found is None:
+                raise InputError(f"{entry['path']} is not where it was")
+            return found
+        return ImageItem(entry["sample_id"], entry["path"], entry["path"])
+
+    @cached_property
+    def _members(self) -> dict[str, ImageItem]:
+        return {item.sample_id: item for item in list_images(str(self._root)).items}

@@ -10,15 +10,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images.items import ImageItem, ImageListing, located, split_name, with_own_ids
+from topline.pipeline.images.items import (
+    DELIMITERS,
+    ImageItem,
+    ImageListing,
+    located,
+    split_name,
+    with_own_ids,
+)
 
-TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+TABLE_SUFFIXES = (*DELIMITERS, ".parquet")
 
 Row = Mapping[str, str | None]
 
 
 def list_table(table: Path, *, labelled: bool = True) -> ImageListing:
-    """All images that `table` names, in its order; paths are relative to the table's folder.
+    """Return all images that `table` names, in its order; paths are relative to the table's folder.
 
     A path that leads out of that folder, or to no file, and a row without a label are listed with the reason
     why they are refused.  Raises `InputError` naming the line for a table that cannot be read.
@@ -47,9 +54,7 @@ def _item(root: Path, place: str, row: Row, *, labelled: bool) -> ImageItem:
 def _csv_rows(table: Path) -> Iterator[tuple[str, Row]]:
     try:
         with table.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(
-                file, delimiter="\t" if table.suffix.lower() == ".tsv" else ",", strict=True
-            )
+            reader = csv.DictReader(file, delimiter=DELIMITERS[table.suffix.lower()], strict=True)
             _check_columns(table, reader.fieldnames or ())
             for row in reader:
                 place = f"{table}, line {reader.line_num},"

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from topline.pipeline.images.items import ImageItem
+from topline.pipeline.images import ImageItem
 from topline.pipeline.ingest.splits import RowSplits, repeated_content, split_label_sets, split_rows
 from topline.pipeline.options.ingest import ExtractConfig
-from topline.pipeline.readers.label_sets import LabelLists, separated
+from topline.pipeline.readers import LabelLists, split_labels
 from topline.storage.datasets import Dataset, list_datasets
 from topline.storage.stores import Store
 
@@ -94,7 +94,7 @@ def _row_splits(
     share, seed = config.test_share, config.split_seed
     if config.label_separator is None:
         return split_rows(ids, labels, splits, usable, test_share=share, seed=seed)
-    lists = LabelLists([separated(label, config.label_separator) for label in labels], None)
+    lists = LabelLists([split_labels(label, config.label_separator) for label in labels], None)
     return split_label_sets(ids, lists, splits, usable, test_share=share, seed=seed)
 
 

@@ -14,7 +14,7 @@ from topline.pipeline.backbones import Backbone, make_backbone
 from topline.pipeline.backbones.fitting import fitted_backbone
 from topline.pipeline.cluster.connection import open_cluster
 from topline.pipeline.errors import ClusterError, ConfigError, InterruptedRunError, RejectedShareError
-from topline.pipeline.images.sources import ImageListing, list_images
+from topline.pipeline.images import ImageListing, list_images
 from topline.pipeline.ingest.dataset_rows import CONTENT_RULE, recorded_splits, with_splits
 from topline.pipeline.ingest.known_images import KnownImages, known_images
 from topline.pipeline.ingest.splits import RowSplits

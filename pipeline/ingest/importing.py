@@ -17,14 +17,16 @@ from topline.pipeline.ingest.splits import RowSplits, split_label_sets, split_ro
 from topline.pipeline.interrupts import stop_on_signals
 from topline.pipeline.options.ingest import ImportConfig
 from topline.pipeline.progress import Progress
-from topline.pipeline.readers.arff_header import read_label_names
-from topline.pipeline.readers.concatenated_features import ConcatenatedFeatures
-from topline.pipeline.readers.features import FeatureFile, Rows, open_features
-from topline.pipeline.readers.label_sets import label_lists
-from topline.pipeline.readers.labels import (
+from topline.pipeline.readers import (
+    ConcatenatedFeatures,
+    FeatureFile,
+    Rows,
+    label_lists,
     label_words,
+    open_features,
     read_class_names,
     read_column,
+    read_label_names,
     read_labels,
     split_words,
 )

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images.items import sorted_names
-from topline.pipeline.readers.label_sets import LabelLists, numbered
+from topline.pipeline.images import sorted_names
+from topline.pipeline.readers import LabelLists, label_set_table
 from topline.storage.datasets import LabelSetTable
 from topline.storage.schema import NO_LABEL, SPLITS
 
@@ -78,7 +78,7 @@ def split_label_sets(
     if not names:
         raise InputError("no usable example has a label: give some rows labels")
     y = np.full(len(ids), NO_LABEL, dtype=np.int32)
-    table, y[rows] = numbered(known, names)
+    table, y[rows] = label_set_table(known, names)
     same = np.zeros(len(rows), dtype=np.int64)
     split = _split_codes(ids, rows, splits, same, test_share=test_share, seed=seed)
     return RowSplits(y, split, names, table)

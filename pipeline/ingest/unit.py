@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.backbones import Backbone, FeatureFunction
 from topline.pipeline.errors import ImageRejectedError
-from topline.pipeline.images.decoding import Pixels, read_picture
-from topline.pipeline.images.items import ImageItem
+from topline.pipeline.images import ImageItem, Pixels, read_picture
 from topline.pipeline.ingest.known_images import KnownImages
 from topline.pipeline.options.ingest import ImageLimits
 from topline.storage.datasets import DatasetWriter

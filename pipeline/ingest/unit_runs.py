@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from topline.pipeline.errors import ClusterError
-from topline.pipeline.images.items import ImageItem
+from topline.pipeline.images import ImageItem
 from topline.pipeline.ingest.unit import Extractor, UnitReport, extract_unit
 from topline.pipeline.interrupts import StopFlag
 

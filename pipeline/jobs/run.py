@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from topline.pipeline.evaluation.accuracy import Evaluation, evaluate_model
 from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
-from topline.pipeline.images.demo import write_digits
+from topline.pipeline.images import write_digits
 from topline.pipeline.ingest.extraction import extract
 from topline.pipeline.options.run import RunConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig

@@ -10,7 +10,7 @@ import numpy as np
 
 from topline.pipeline.backbones import Backbone, FeatureFunction, backbone_of_spec
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.images.sources import list_images
+from topline.pipeline.images import list_images
 from topline.pipeline.ingest.unit import Describer, ImageRow, opened
 from topline.pipeline.options.ingest import PredictConfig
 from topline.pipeline.prediction.decision_rule import DecisionRule

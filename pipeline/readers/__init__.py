@@ -1,1 +1,48 @@
-"""Room."""
+"""Files of features and labels that exist already, read row by row and never as a whole.
+
+`open_features` opens any format by its suffix (NumPy, Parquet, HDF5, LIBSVM, ARFF, clip-retrieval folders);
+labels, splits and class names come from small files or from inside, as words, one or several a row.  A new
+format is one file with a `FeatureFile` and a line in `READERS` of `formats.py`.
+"""
+
+from __future__ import annotations
+
+from topline.pipeline.readers.arff import read_label_names
+from topline.pipeline.readers.base import FeatureFile, Rows, first_rows
+from topline.pipeline.readers.formats import READERS, ConcatenatedFeatures, open_features
+from topline.pipeline.readers.label_sets import (
+    LabelLists,
+    label_lists,
+    label_set_table,
+    label_sets_for_solver,
+    require_single_labels,
+    split_labels,
+)
+from topline.pipeline.readers.labels import (
+    label_words,
+    read_class_names,
+    read_column,
+    read_labels,
+    split_words,
+)
+
+__all__ = [
+    "READERS",
+    "ConcatenatedFeatures",
+    "FeatureFile",
+    "LabelLists",
+    "Rows",
+    "first_rows",
+    "label_lists",
+    "label_set_table",
+    "label_sets_for_solver",
+    "label_words",
+    "open_features",
+    "read_class_names",
+    "read_column",
+    "read_label_names",
+    "read_labels",
+    "require_single_labels",
+    "split_labels",
+    "split_words",
+]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers.features import FEATURE_NAMES, LABEL_NAMES, FeatureFile, check_matrix, pick
+from topline.pipeline.readers.base import FEATURE_NAMES, LABEL_NAMES, FeatureFile, check_matrix, pick
 
 SKIP_BYTES = 1 << 20
 
@@ -31,7 +30,7 @@ class NpyFeatures(FeatureFile):
         self.n, self.d = check_matrix(self.place, self._array.shape, self._array.dtype)
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows of the map."""
+        """Return rows start..stop-1 of the map, shape (stop - start, d)."""
         return np.asarray(self._array[start:stop])
 
 
@@ -51,7 +50,7 @@ class StreamedArray:
         self._row_items = int(np.prod(self.shape[1:], dtype=np.int64))
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Entries start..stop-1 of the first axis."""
+        """Return entries start..stop-1 of the first axis."""
         if self._file is None or start < self._next:
             self.close()
             archive = self._open.enter_context(zipfile.ZipFile(self._path))
@@ -111,11 +110,11 @@ class NpzFeatures(FeatureFile):
         self._array.close()
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """The next rows of the stream."""
+        """Return the next rows of the stream."""
         return self._array.rows(start, stop)
 
     def labels(self) -> NDArray[Any] | None:
-        """The array of labels."""
+        """Return the array of labels."""
         return self._labels
 
 
@@ -132,10 +131,12 @@ class CsrNpzFeatures(FeatureFile):
         self.n, self.d = check_matrix(self.place, shape.tolist(), self._data.dtype)
         self.nonzeros = int(self._indptr[-1])
         if len(self._indptr) != self.n + 1 or self.nonzeros != self._data.shape[0]:
-            raise InputError(f"{path} is no valid CSR matrix: indptr, data and shape contradict each other")
+            raise InputError(
+                f"{path} is not a valid CSR matrix: indptr, data and shape contradict each other"
+            )
 
     def labels(self) -> NDArray[Any] | None:
-        """The array of labels."""
+        """Return the array of labels."""
         return self._labels
 
     def close(self) -> None:
@@ -144,7 +145,7 @@ class CsrNpzFeatures(FeatureFile):
         self._indices.close()
 
     def rows(self, start: int, stop: int) -> csr_matrix:
-        """The next rows of the streams."""
+        """Return the next rows of the streams."""
         low, high = int(self._indptr[start]), int(self._indptr[stop])
         indices = self._indices.rows(low, high)
         if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < self.d:
@@ -156,7 +157,7 @@ class CsrNpzFeatures(FeatureFile):
 
 
 def open_npz(path: Path, features_name: str | None, labels_name: str | None) -> FeatureFile:
-    """Features of an .npz file, dense or CSR."""
+    """Return the features of an .npz file, dense or CSR."""
     try:
         # np.load leaves a file that it opened itself open when it is no archive.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -184,13 +185,20 @@ class HdfFeatures(FeatureFile):
     """A dataset (n, d) of an HDF5 file, read by slices; labels from another dataset of it."""
 
     def __init__(self, path: Path, features_name: str | None, labels_name: str | None) -> None:
+        import h5py
+
         super().__init__(path)
         try:
-            self._file = h5py.File(path, "r")
+            self._file: Any = h5py.File(path, "r")
         except OSError as error:
             raise InputError(f"{path} cannot be read as HDF5: {error}") from error
         arrays: dict[str, Any] = {}
-        self._file.visititems(_collector(arrays))
+
+        def collect(name: str, entry: Any) -> None:
+            if isinstance(entry, h5py.Dataset):
+                arrays[name] = entry
+
+        self._file.visititems(collect)
         matrices = [name for name, array in arrays.items() if array.ndim == 2]
         name = pick(self.place, "dataset", features_name, FEATURE_NAMES, matrices)
         if name is None:
@@ -211,14 +219,14 @@ class HdfFeatures(FeatureFile):
         self._file.close()
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """A slice."""
+        """Return a slice of rows."""
         try:
             return np.asarray(self._array[start:stop])
         except OSError as error:
             raise InputError(f"{self.place} is damaged in rows {start}-{stop - 1}: {error}") from error
 
     def labels(self) -> NDArray[Any] | None:
-        """The dataset of labels; HDF5's text comes as bytes."""
+        """Return the dataset of labels, text decoded from HDF5's bytes."""
         if self._labels is None:
             return None
         values = np.asarray(self._labels[:])
@@ -226,11 +234,3 @@ class HdfFeatures(FeatureFile):
             words = [value.decode() if isinstance(value, bytes) else str(value) for value in values]
             return np.asarray(words, dtype=str)
         return values
-
-
-def _collector(arrays: dict[str, Any]) -> Callable[[str, Any], None]:
-    def collect(name: str, entry: Any) -> None:
-        if isinstance(entry, h5py.Dataset):
-            arrays[name] = entry
-
-    return collect

@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers.features import SEVERAL
+from topline.pipeline.readers.base import SEVERAL, first_rows
 from topline.pipeline.readers.labels import word
 from topline.solvers.losses.label_sets import LabelSets
 from topline.storage.datasets import DatasetInfo, LabelSetTable
-
-NAMED_ROWS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +28,12 @@ class LabelLists:
 def label_lists(
     found: NDArray[Any], place: str, names: Sequence[str] | None, separator: str | None = None
 ) -> LabelLists | None:
-    """Labels of rows that have several each; None where `found` holds one label a row.
+    """Return the labels of rows that have several each; None where `found` holds one label a row.
 
     Several are an indicator (n, m) of 0 and 1, lists in an array of objects, or words with `separator`
     between them.  `names` are all labels in their order; numbers are places in it.  `InputError` naming
-    `place` and rows for labels that are missing, foreign or given twice, and for an indicator that is none.
+    `place` and rows for labels that are missing, foreign or given twice, and for a matrix that is not an
+    indicator.
     """
     lists = found.dtype == object and any(isinstance(value, SEVERAL) for value in found)
     if separator is not None and (lists or found.ndim == 2):
@@ -52,22 +51,22 @@ def label_lists(
     return None
 
 
-def numbered(
+def label_set_table(
     lists: Sequence[tuple[str, ...]], names: Sequence[str]
 ) -> tuple[LabelSetTable, NDArray[np.int64]]:
-    """Table of the distinct sets, and the number of each row's set (n,)."""
+    """Return the table of distinct sets, and the number of each row's set (n,)."""
     code = {name: i for i, name in enumerate(names)}
     sets, codes = LabelSets.from_lists([[code[label] for label in labels] for labels in lists], len(names))
     return LabelSetTable.checked(sets.indptr, sets.indices, len(names)), codes
 
 
 def label_sets_for_solver(table: LabelSetTable | None, m: int) -> LabelSets | None:
-    """Give the stored table as the solvers take it; None for single labels."""
+    """Return the stored table as the solvers take it; None for single labels."""
     return None if table is None else LabelSets(table.indptr, table.indices.astype(np.int64), m)
 
 
 def require_single_labels(info: DatasetInfo, why: str) -> None:
-    """`InputError` for a dataset whose rows have several labels, which have no top-k accuracy."""
+    """Raise `InputError` for a dataset whose rows have several labels, which have no top-k accuracy."""
     if info.label_sets is not None:
         raise InputError(
             f"dataset {info.id} has rows with several labels, and {why} by top-k accuracy, which takes one a"
@@ -116,27 +115,28 @@ def _of_lists(lists: list[tuple[Any, ...]], place: str, names: Sequence[str] | N
 
 
 def _refuse(place: str, what: str, lists: list[tuple[Any, ...]], wrong: Sequence[Any]) -> None:
-    """`InputError` naming the first rows that have one of the wrong labels."""
+    """Raise `InputError` naming the first rows that have one of the wrong labels."""
     if not wrong:
         return
     bad = set(wrong)
     rows = [row for row, labels in enumerate(lists) if bad & set(labels)]
-    named = ", ".join(map(str, rows[:NAMED_ROWS])) + (" ..." if len(rows) > NAMED_ROWS else "")
-    raise InputError(f"{place} has {what} ({wrong[0]!r}) in row {named}: mend it, or leave it out")
+    raise InputError(
+        f"{place} has {what} ({wrong[0]!r}) in row {first_rows(rows)}: correct it, or leave the row out"
+    )
 
 
 def _plain(value: Any) -> tuple[Any, ...]:
-    """Give the labels of a row as Python's own values."""
+    """Return the labels of a row as Python's own values."""
     if value is None:
         return ()
     return tuple(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
-def separated(text: str | None, separator: str) -> tuple[str, ...]:
-    """Give the different labels of a text, in their order."""
+def split_labels(text: str | None, separator: str) -> tuple[str, ...]:
+    """Return the different labels of a text, in their order."""
     return tuple(dict.fromkeys(part for part in _parts(text or "", separator) if part))
 
 
 def _parts(text: str, separator: str) -> tuple[str, ...]:
-    """Words of a cell; an empty one has none."""
+    """Return the words of a cell; an empty one has none."""
     return tuple(part.strip() for part in text.split(separator)) if text.strip() else ()

@@ -14,24 +14,21 @@ from numpy.typing import NDArray
 from scipy.sparse import load_npz
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images.items import split_name
-from topline.pipeline.readers.features import LABEL_NAMES
+from topline.pipeline.images import DELIMITERS, split_name
+from topline.pipeline.readers.base import LABEL_NAMES, NAMED_ROWS
 from topline.storage.schema import SPLITS
-
-NAMED_ROWS = 3
 
 _WHOLE = re.compile(r"\+?(-?\d+)(?:\.0*)?")
 
 
 def read_labels(path: Path) -> NDArray[Any]:
-    """Labels from a small file: one a row, or an indicator matrix (n, m) of several in .npy or .npz.
+    """Return the labels of a small file: one a row, or an indicator matrix (n, m) of several in .npy or .npz.
 
     An .npz holds one array, or a sparse matrix as SciPy saves it.
     """
     try:
         if path.suffix == ".npy":
-            values = np.load(path, allow_pickle=False)
-            return np.asarray(values.ravel() if values.ndim == 2 and 1 in values.shape else values)
+            return _npy(path)
         if path.suffix == ".npz":
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 names = list(archive.files)
@@ -43,35 +40,37 @@ def read_labels(path: Path) -> NDArray[Any]:
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} cannot be read as labels: {error}; it is a NumPy array") from error
+        raise InputError(f"{path} cannot be read as labels: {error}; save a NumPy array") from error
     return read_column(path, LABEL_NAMES)
 
 
 def read_column(path: Path, usual: Sequence[str]) -> NDArray[Any]:
-    """One value a row: an .npy array, the lines of a text file, or a column of a .csv with a header.
+    """Return one value a row: an .npy array, the lines of a text file, or a column of a .csv with a header.
 
     The column is one of `usual`, or the only one.
     """
     try:
         if path.suffix == ".npy":
-            values = np.load(path, allow_pickle=False)
-            if values.ndim == 2 and 1 in values.shape:
-                values = values.ravel()
+            values = _npy(path)
             if values.ndim != 1:
-                raise InputError(f"{path} has shape {values.shape}, and holds one value a row")
-            return np.asarray(values)
+                raise InputError(f"{path} has shape {values.shape}: give one value a row")
+            return values
         with path.open(encoding="utf-8-sig", newline="") as file:
-            if path.suffix.lower() in (".csv", ".tsv"):
-                return _csv_column(
-                    path, list(csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")), usual
-                )
+            if path.suffix.lower() in DELIMITERS:
+                lines = list(csv.reader(file, delimiter=DELIMITERS[path.suffix.lower()]))
+                return _csv_column(path, lines, usual)
             return np.asarray([line.strip() for line in file.read().splitlines()], dtype=object)
     except (OSError, ValueError, csv.Error) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"{path} cannot be read: {error}; it is .npy, .csv with a header, or lines"
+            f"{path} cannot be read: {error}; give .npy, .csv with a header, or a line a row"
         ) from error
+
+
+def _npy(path: Path) -> NDArray[Any]:
+    values: NDArray[Any] = np.load(path, allow_pickle=False)
+    return values.ravel() if values.ndim == 2 and 1 in values.shape else values
 
 
 def _csv_column(path: Path, lines: list[list[str]], usual: Sequence[str]) -> NDArray[Any]:
@@ -89,7 +88,7 @@ def _csv_column(path: Path, lines: list[list[str]], usual: Sequence[str]) -> NDA
 
 
 def label_words(values: NDArray[Any], place: str, names: Sequence[str] | None) -> list[str]:
-    """Labels as class names.
+    """Return labels as class names.
 
     Whole numbers are names themselves, or places in `names` if that is given; text must then be one of them.
     `InputError` naming `place` and rows for labels that are missing (empty, NaN, negative) or out of range.
@@ -100,8 +99,7 @@ def label_words(values: NDArray[Any], place: str, names: Sequence[str] | None) -
     if names is not None:
         code = {str(i): name for i, name in enumerate(names)} | {name: name for name in names}
         foreign = [word not in code for word in known]
-        _refuse(place, "a label out of range", foreign, f"they are 0..{len(names) - 1} or names",
-                known)  # fmt: skip
+        _refuse(place, "a label out of range", foreign, f"give 0..{len(names) - 1} or names", known)
         return [code[word] for word in known]
     # -1 and 1 are two classes; among others -1 means that there is no label.
     if set(known) != {"-1", "1"}:
@@ -113,7 +111,7 @@ def label_words(values: NDArray[Any], place: str, names: Sequence[str] | None) -
 
 
 def split_words(values: NDArray[Any], place: str) -> list[str]:
-    """Splits as "train", "val" or "test"; codes 0, 1, 2 are read as well."""
+    """Return splits as "train", "val" or "test"; codes 0, 1, 2 are read as well."""
     codes = {str(code): name for name, code in SPLITS.items() if name != "rejected"}
     words = [word(value) for value in values.tolist()]
     _refuse(place, "no split", [word is None for word in words], "write train, val or test")
@@ -124,7 +122,7 @@ def split_words(values: NDArray[Any], place: str) -> list[str]:
 
 
 def read_class_names(path: Path) -> list[str]:
-    """One name a line."""
+    """Return the class names in a file, one a line."""
     names = [str(name) for name in read_column(path, ("class_name", "name", *LABEL_NAMES)).tolist()]
     if not names or not all(names) or len(set(names)) < len(names):
         raise InputError(f"{path} holds a different class name in each line, and at least one")
@@ -132,7 +130,7 @@ def read_class_names(path: Path) -> list[str]:
 
 
 def word(value: object) -> str | None:
-    """Give a label as text; None where it is missing."""
+    """Return a label as text; None where it is missing."""
     if value is None or (isinstance(value, float) and not np.isfinite(value)):
         return None
     if isinstance(value, (bool, int)):
@@ -149,11 +147,11 @@ def word(value: object) -> str | None:
 
 
 def _refuse(
-    place: str, what: str, wrong: Sequence[bool], mend: str, words: Sequence[str] | None = None
+    place: str, what: str, wrong: Sequence[bool], fix: str, words: Sequence[str] | None = None
 ) -> None:
     rows = np.flatnonzero(np.asarray(wrong, dtype=bool)).tolist()
     if not rows:
         return
     named = ", ".join(f"{row} ({words[row]})" if words else str(row) for row in rows[:NAMED_ROWS])
     more = f" and {len(rows) - NAMED_ROWS} more" if len(rows) > NAMED_ROWS else ""
-    raise InputError(f"{place} has {what} in row{'s' if len(rows) > 1 else ''} {named}{more}: {mend}")
+    raise InputError(f"{place} has {what} in row{'s' if len(rows) > 1 else ''} {named}{more}: {fix}")

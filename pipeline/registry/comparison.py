@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from topline.pipeline.errors import InputError
 from topline.pipeline.evaluation.accuracy import REPORTED_K, ranks_against_ties
 from topline.pipeline.progress import Progress
-from topline.pipeline.readers.label_sets import require_single_labels
+from topline.pipeline.readers import require_single_labels
 from topline.pipeline.registry.drift import Drift, drift_between
 from topline.pipeline.registry.mcnemar import paired_accuracy
 from topline.pipeline.registry.promotion import Evidence

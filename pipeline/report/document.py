@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from topline.pipeline.evaluation.accuracy import Evaluation
 from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
-from topline.pipeline.images.source_images import SourceImages
+from topline.pipeline.images import SourceImages
 from topline.pipeline.pages.charts import bar_chart
 from topline.pipeline.pages.templating import template
 from topline.pipeline.report.charts import charts, work_charts

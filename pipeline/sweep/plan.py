@@ -14,7 +14,7 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options.loss import chosen_loss
 from topline.pipeline.options.sweep import Cell, SweepConfig, Variant
 from topline.pipeline.options.train import TrainConfig
-from topline.pipeline.readers.label_sets import require_single_labels
+from topline.pipeline.readers import require_single_labels
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource
 from topline.pipeline.training.plan import settled

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.pipeline.pictures import BAD_FILES, encoded, jpeg, png, png_header, scene
 from topline.pipeline.errors import ImageRejectedError
-from topline.pipeline.images.decoding import decode, read_picture
+from topline.pipeline.images import decode, read_picture
 from topline.pipeline.options.ingest import ImageLimits
 
 

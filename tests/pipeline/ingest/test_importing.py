@@ -16,8 +16,7 @@ from scipy import sparse
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
 from topline.pipeline.ingest.importing import ImportResult, import_features
 from topline.pipeline.options.ingest import ImportConfig
-from topline.pipeline.readers.features import open_features
-from topline.pipeline.readers.labels import label_words, read_column
+from topline.pipeline.readers import label_words, open_features, read_column
 from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.schema import SPLITS
 from topline.storage.stores import open_store
@@ -242,14 +241,15 @@ def test_libsvm_details(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("1 2:0.5 1:1", "its indices do not rise"),
-        ("1 2:0.5 2:1", "its indices do not rise"),
-        ("1 2:x", "line 2"),
-        ("1 qid:3 1:2", "line 2"),
+        ("1 2:0.5 1:1", "indices .* should be sorted and unique"),
+        ("1 2:0.5 2:1", "indices .* should be sorted and unique"),
+        ("1 2:x", "could not convert string to float: b'x'"),
+        ("1 qid:3 1:2", "a query id, which only rankings have"),
         ("1:2 2:3", "does not begin with one label"),
-        ("1 0.5 0.7", "not all INDEX:VALUE"),
-        ("1 -1:2", "an index is not a whole number"),
-        ("1 1.5:2", "an index is not a whole number"),
+        ("1 0.5 0.7", "a line is LABEL INDEX:VALUE"),
+        ("1 -1:2", "Invalid index -1"),
+        ("1 1.5:2", "invalid literal for int"),
+        ("1 99999999999:2", "an index is too large"),
     ],
 )
 def test_libsvm_lines_that_are_wrong_are_named(tmp_path: Path, line: str, message: str) -> None:

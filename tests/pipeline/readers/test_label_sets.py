@@ -17,8 +17,8 @@ from scipy import sparse
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.ingest.importing import ImportResult, import_features
 from topline.pipeline.options.ingest import ImportConfig
-from topline.pipeline.readers.arff_header import read_header, read_label_names
-from topline.pipeline.readers.features import open_features
+from topline.pipeline.readers import open_features, read_label_names
+from topline.pipeline.readers.arff import read_header
 from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.schema import SPLITS
 from topline.storage.stores import open_store
@@ -279,7 +279,7 @@ def test_labels_that_are_wrong_are_named(tmp_path: Path, cells: list[str], messa
         ("0,1,0,1,1,1,1,1", "line 14: it has 8 values for 9 attributes"),
         ("0,1,0,1,?,1,1,1,1", r"line 14: a value is missing \(\?\)"),
         ("0,?,0,1,1,1,1,1,1", r"line 14: a value is missing \(\?\)"),
-        ("0,1,0,1,x,1,1,1,1", "line 14: a value is no number"),
+        ("0,1,0,1,x,1,1,1,1", "line 14: a value is not a number"),
         ("{0 1, 9 1}", "line 14: '9 1' is not INDEX VALUE with an index below 9"),
         ("{5 1, 4 1}", "line 14: its indices do not rise"),
         ("{5 1}, {2}", "line 14: a sparse row is"),
@@ -356,7 +356,7 @@ def test_an_arff_file_alone_does_not_say_which_are_labels(tmp_path: Path) -> Non
 
 def test_label_names_belong_to_arff_files(tmp_path: Path) -> None:
     X, Y = data()
-    with pytest.raises(InputError, match=r"f\.npz is no ARFF file, and --labels names the label attributes"):
+    with pytest.raises(InputError, match=r"f\.npz is not an ARFF file, and --labels names"):
         run(tmp_path, **from_npz(tmp_path, X, Y), labels=mulan(tmp_path / "f.xml"))
     (tmp_path / "bad.xml").write_text("<labels><label/></labels>", encoding="utf-8")
     with pytest.raises(InputError, match="names a different label in each"):

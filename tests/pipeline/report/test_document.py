@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from topline.pipeline.evaluation.confusions import Mistake, WorstClass
-from topline.pipeline.images.thumbnails import thumbnail
+from topline.pipeline.images import thumbnail
 from topline.pipeline.pages.charts import MOST_POINTS, Series, bar_chart, line_chart, thin
 from topline.pipeline.pages.formatting import amount, duration
 from topline.pipeline.report.data import Rejected, ReportData

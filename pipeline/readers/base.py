@@ -1,4 +1,4 @@
-"""Files that hold features: which format a file has, and what every format offers."""
+"""What every file of features offers, and how arrays inside one are found and checked."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ FEATURE_NAMES = ("features", "X", "x", "embeddings", "embedding", "data", "arr_0
 LABEL_NAMES = ("labels", "label", "y", "Y", "targets", "target", "class")
 
 Rows = NDArray[Any] | csr_matrix
-#: What the labels of a row are that has several.
+#: Types of the labels of a row that has several.
 SEVERAL = (tuple, list, np.ndarray)
+#: Rows that a message lists before it only counts.
+NAMED_ROWS = 3
 
 
 class FeatureFile(ABC):
@@ -43,75 +45,42 @@ class FeatureFile(ABC):
 
     @abstractmethod
     def rows(self, start: int, stop: int) -> Rows:
-        """Rows start..stop-1, shape (stop - start, d)."""
+        """Return rows start..stop-1, shape (stop - start, d)."""
 
     def labels(self) -> NDArray[Any] | None:
-        """Label of each row."""
+        """Return the label of each row."""
         return None
 
     def class_names(self) -> Sequence[str] | None:
-        """Names of all classes, in their order."""
+        """Return the names of all classes, in their order."""
         return None
 
     def splits(self) -> NDArray[Any] | None:
-        """Split of each row."""
+        """Return the split of each row."""
         return None
 
     def ids(self) -> Sequence[str] | None:
-        """Name of each row."""
+        """Return the name of each row."""
         return None
 
     def files(self) -> Sequence[Path]:
-        """Files that all this comes from."""
+        """Return the files that all this comes from."""
         return (self.path,)
 
+    def share_columns(self, other: FeatureFile) -> None:
+        """Make both files have the same columns; `InputError` where they differ."""
+        if self.d != other.d:
+            raise InputError(
+                f"{self.place} has {self.d:,} features a row and {other.place} {other.d:,}: give files of the"
+                " same features"
+            )
+
     def close(self) -> None:  # noqa: B027 - most files are open only while they are read
-        """Let go of what is open."""
-
-
-def open_features(
-    path: Path,
-    features_name: str | None,
-    labels_name: str | None,
-    label_attributes: Sequence[str] | None = None,
-) -> FeatureFile:
-    """The features at `path`, by its suffix; `InputError` where they cannot be read.
-
-    .npy, .npz (dense, or CSR as SciPy saves it), .parquet, .h5 and .hdf5, .arff (also .arff.gz), anything
-    else as LIBSVM text (also .gz); a folder in the layout of clip-retrieval (img_emb/*.npy,
-    metadata/*.parquet).  `label_attributes` are those of an ARFF file that are labels.
-    """
-    from topline.pipeline.readers.arff import ArffFeatures
-    from topline.pipeline.readers.arrays import HdfFeatures, NpyFeatures, open_npz
-    from topline.pipeline.readers.libsvm import LibsvmFeatures
-    from topline.pipeline.readers.tables import ClipFolder, ParquetFeatures
-
-    if not path.exists():
-        raise InputError(f"there are no features at {path}: check --features")
-    suffix = path.suffix.lower()
-    if suffix == ".arff" or path.name.lower().endswith(".arff.gz"):
-        return ArffFeatures(path, labels_name, label_attributes)
-    if label_attributes is not None:
-        raise InputError(f"{path} is no ARFF file, and --labels names the label attributes of one")
-    if path.is_dir():
-        return ClipFolder(path, labels_name)
-    if suffix == ".npy":
-        return NpyFeatures(path)
-    if suffix == ".npz":
-        return open_npz(path, features_name, labels_name)
-    if suffix == ".parquet":
-        return ParquetFeatures(path, features_name, labels_name)
-    if suffix in (".h5", ".hdf5", ".hdf", ".mat"):
-        return HdfFeatures(path, features_name, labels_name)
-    if suffix in (".csv", ".tsv", ".pkl", ".pickle", ".pt"):
-        raise InputError(
-            f"{path}: features are read from npy, npz, Parquet, HDF5, ARFF or LIBSVM, not {suffix}"
-        )
-    return LibsvmFeatures(path)
+        """Close what is open."""
 
 
 def pick(place: str, what: str, wanted: str | None, usual: Sequence[str], there: Sequence[str]) -> str | None:
-    """Name of the array among `there`: the wanted one, a usual one, or the only one; None if none fits.
+    """Return the name of an array among `there`: the wanted one, a usual one, or the only one; else None.
 
     `InputError` where the wanted one is not there.
     """
@@ -126,7 +95,7 @@ def pick(place: str, what: str, wanted: str | None, usual: Sequence[str], there:
 
 
 def check_matrix(place: str, shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Rows and columns of an array of features; `InputError` where it is none."""
+    """Return rows and columns of an array of features; `InputError` where it is not a matrix of numbers."""
     if dtype.hasobject:
         raise InputError(f"{place} holds Python objects, which are never loaded: save numbers")
     if dtype.kind not in "fiub":
@@ -134,3 +103,8 @@ def check_matrix(place: str, shape: Sequence[int], dtype: np.dtype[Any]) -> tupl
     if len(shape) != 2 or min(shape) < 1:
         raise InputError(f"{place} has shape {tuple(shape)}, and features are (rows, columns)")
     return int(shape[0]), int(shape[1])
+
+
+def first_rows(rows: Sequence[int]) -> str:
+    """Return the first of some rows for a message: "4, 9, 30 ..."."""
+    return ", ".join(map(str, rows[:NAMED_ROWS])) + (" ..." if len(rows) > NAMED_ROWS else "")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers.arrays import NpyFeatures
-from topline.pipeline.readers.features import FEATURE_NAMES, LABEL_NAMES, FeatureFile, pick
+from topline.pipeline.readers.base import FEATURE_NAMES, LABEL_NAMES, FeatureFile, pick
 
 BATCH_ROWS = 4096
 ID_NAMES = ("sample_id", "image_path", "key")
@@ -49,7 +49,7 @@ class ParquetFeatures(FeatureFile):
         self.d = next(self._arrays()).shape[1] if self._lists else len(self._columns)
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """The next rows; going back begins again."""
+        """Return the next rows; going back begins again."""
         if self._batches is None or start < self._kept_from:
             self._batches, self._kept_from = self._arrays(), 0
             self._kept = np.zeros((0, self.d), dtype=np.float32)
@@ -66,15 +66,15 @@ class ParquetFeatures(FeatureFile):
         self._file.close()
 
     def labels(self) -> NDArray[Any] | None:
-        """The column of labels."""
+        """Return the column of labels."""
         return None if self._label is None else column_values(self.path, self._label)
 
     def splits(self) -> NDArray[Any] | None:
-        """The column split."""
+        """Return the column split."""
         return column_values(self.path, "split") if "split" in self._file.schema_arrow.names else None
 
     def ids(self) -> Sequence[str] | None:
-        """The column sample_id."""
+        """Return the column sample_id."""
         return row_names(self.path)
 
     def _feature_columns(self, schema: pa.Schema, wanted: str | None) -> list[str]:
@@ -147,7 +147,7 @@ class ClipFolder(FeatureFile):
             raise InputError(f"{folder / 'metadata'} has {rows} rows, and img_emb {self.n}: they must agree")
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows across the files."""
+        """Return rows across the files."""
         parts = []
         first = bisect.bisect_right(self._starts, start) - 1
         for array, begin in zip(self._arrays[first:], self._starts[first:], strict=False):
@@ -157,7 +157,7 @@ class ClipFolder(FeatureFile):
         return np.concatenate(parts)
 
     def labels(self) -> NDArray[Any] | None:
-        """The metadata's column of labels."""
+        """Return the metadata's column of labels."""
         names = [pick_label(str(table), pq.read_schema(table), self._labels_name) for table in self._tables]
         if not names or None in names:
             return None
@@ -165,25 +165,25 @@ class ClipFolder(FeatureFile):
         return np.concatenate(columns)
 
     def ids(self) -> Sequence[str] | None:
-        """The metadata's image paths."""
+        """Return the metadata's image paths."""
         names = [row_names(table) for table in self._tables]
         if not names or any(part is None for part in names):
             return None
         return [name for part in names for name in part or ()]
 
     def files(self) -> Sequence[Path]:
-        """All arrays and tables."""
+        """Return all arrays and tables."""
         return [*(path for array in self._arrays for path in array.files()), *self._tables]
 
 
 def pick_label(place: str, schema: pa.Schema, wanted: str | None) -> str | None:
-    """The column of labels, if there is one."""
+    """Return the name of the column of labels, if there is one."""
     found = pick(place, "column", wanted, LABEL_NAMES, schema.names)
     return found if wanted or found in LABEL_NAMES else None
 
 
 def column_values(path: Path, name: str) -> NDArray[Any]:
-    """A column as an array of numbers or of objects (text, None)."""
+    """Return a column as an array of numbers or of objects (text, None)."""
     column = pq.read_table(path, columns=[name])[name]
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -191,14 +191,14 @@ def column_values(path: Path, name: str) -> NDArray[Any]:
 
 
 def row_names(path: Path) -> Sequence[str] | None:
-    """The column that names rows, if there is one."""
+    """Return the column that names rows, if there is one."""
     names = pq.read_schema(path).names
     name = next((name for name in ID_NAMES if name in names), None)
     return None if name is None else [str(value) for value in column_values(path, name).tolist()]
 
 
 def _numbered(folder: Path, suffix: str) -> list[Path]:
-    """Files of `folder` by the numbers in their names: img_emb_2 before img_emb_10."""
+    """Return files of `folder` by the numbers in their names: img_emb_2 before img_emb_10."""
     found = list(folder.glob(f"*{suffix}")) if folder.is_dir() else []
     return sorted(found, key=lambda path: ([int(word) for word in re.findall(r"\d+", path.stem)], path.name))
 

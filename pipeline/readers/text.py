@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import gzip
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers.features import FeatureFile
+from topline.pipeline.readers.base import FeatureFile
 
 BLOCK_LINES = 4096
+
+Parsed = TypeVar("Parsed")
 
 
 class TextFeatures(FeatureFile):
@@ -29,10 +31,10 @@ class TextFeatures(FeatureFile):
 
     @abstractmethod
     def matrices(self) -> Iterator[csr_matrix]:
-        """All rows from the first on, in runs of any length."""
+        """Return all rows from the first on, in runs of any length."""
 
     def rows(self, start: int, stop: int) -> csr_matrix:
-        """The next rows; going back begins again."""
+        """Return rows start..stop-1, shape (stop - start, d); going back begins again."""
         if self._reader is None or start < (self._kept[0][0] if self._kept else self._next):
             self._reader, self._kept, self._next = self.matrices(), [], 0
         while self._next < stop:
@@ -45,7 +47,7 @@ class TextFeatures(FeatureFile):
 
 
 def line_blocks(path: Path, skipped: int = 0) -> Iterator[tuple[int, list[bytes]]]:
-    """Lines of a file, a few thousand at a time, with the number of the first (from 0), some left out.
+    """Return lines of a file, a few thousand at a time, with the number of the first (from 0), some left out.
 
     `InputError` for a file that cannot be read, saying after which line.
     """
@@ -58,6 +60,26 @@ def line_blocks(path: Path, skipped: int = 0) -> Iterator[tuple[int, list[bytes]
                 number += len(lines)
     except (OSError, EOFError) as error:
         raise InputError(f"{path} cannot be read after line {number}: {error}") from error
+
+
+def parsed_blocks(
+    path: Path, parse: Callable[[list[bytes]], Parsed], skipped: int = 0, form: str = ""
+) -> Iterator[tuple[int, Parsed]]:
+    """Return what `parse` makes of each block of lines, with the number of its first line (from 0).
+
+    Where `parse` raises a ValueError, lines are parsed again one by one: `InputError` names the first wrong
+    one, and adds the `form` that a line has.
+    """
+    for number, lines in line_blocks(path, skipped):
+        try:
+            yield number, parse(lines)
+        except ValueError:
+            for place, line in enumerate(lines):
+                try:
+                    parse([line])
+                except ValueError as error:
+                    raise InputError(f"{path}, line {number + place + 1}: {error}{form}") from error
+            raise
 
 
 def _open(path: Path) -> IO[bytes] | gzip.GzipFile:

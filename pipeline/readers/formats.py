@@ -1,0 +1,157 @@
+"""Which reader opens which file, and two files as one: rows for training, then rows for testing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, vstack
+
+from topline.pipeline.errors import InputError
+from topline.pipeline.readers.arff import ArffFeatures
+from topline.pipeline.readers.arrays import HdfFeatures, NpyFeatures, open_npz
+from topline.pipeline.readers.base import SEVERAL, FeatureFile, Rows
+from topline.pipeline.readers.libsvm import LibsvmFeatures
+from topline.pipeline.readers.parquet import ClipFolder, ParquetFeatures
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Names of what to read inside a file: arrays or columns, and an ARFF file's label attributes."""
+
+    features: str | None = None
+    labels: str | None = None
+    label_attributes: Sequence[str] | None = None
+
+
+def _hdf5(path: Path, inside: Inside) -> FeatureFile:
+    return HdfFeatures(path, inside.features, inside.labels)
+
+
+def _arff(path: Path, inside: Inside) -> FeatureFile:
+    return ArffFeatures(path, inside.labels, inside.label_attributes)
+
+
+#: Suffixes, each with the reader of its format; a folder is clip-retrieval's, all else LIBSVM text.
+READERS: Mapping[str, Callable[[Path, Inside], FeatureFile]] = {
+    ".npy": lambda path, _: NpyFeatures(path),
+    ".npz": lambda path, inside: open_npz(path, inside.features, inside.labels),
+    ".parquet": lambda path, inside: ParquetFeatures(path, inside.features, inside.labels),
+    **dict.fromkeys((".h5", ".hdf5", ".hdf", ".mat"), _hdf5),
+    **dict.fromkeys((".arff", ".arff.gz"), _arff),
+}
+#: Suffixes of tables and archives that hold no features that could be read.
+OTHER_SUFFIXES = (".csv", ".tsv", ".pkl", ".pickle", ".pt")
+
+
+def open_features(
+    path: Path,
+    features_name: str | None = None,
+    labels_name: str | None = None,
+    label_attributes: Sequence[str] | None = None,
+) -> FeatureFile:
+    """Return the features at `path`, opened by the suffix; `InputError` where they cannot be read.
+
+    .npy, .npz (dense, or CSR as SciPy saves it), .parquet, .h5 and .hdf5, .arff (also .arff.gz), anything
+    else as LIBSVM text (also .gz); a folder in the layout of clip-retrieval (img_emb/*.npy,
+    metadata/*.parquet).  `label_attributes` are those of an ARFF file that are labels.
+    """
+    if not path.exists():
+        raise InputError(f"there are no features at {path}: check --features")
+    suffixes = (path.suffix.lower(), "".join(path.suffixes[-2:]).lower())
+    if label_attributes is not None and READERS.get(suffixes[0], READERS.get(suffixes[1])) is not _arff:
+        raise InputError(f"{path} is not an ARFF file, and --labels names the label attributes of one")
+    if path.is_dir():
+        return ClipFolder(path, labels_name)
+    for suffix in suffixes:
+        if suffix in READERS:
+            return READERS[suffix](path, Inside(features_name, labels_name, label_attributes))
+    if suffixes[0] in OTHER_SUFFIXES:
+        raise InputError(
+            f"{path}: features are read from npy, npz, Parquet, HDF5, ARFF or LIBSVM, not {suffixes[0]}"
+        )
+    return LibsvmFeatures(path)
+
+
+class ConcatenatedFeatures(FeatureFile):
+    """The rows of `train` and, after them, those of `test`; closes both.
+
+    LIBSVM files may have different columns, as each leaves out its zeros; all others have the same.
+    """
+
+    def __init__(self, train: FeatureFile, test: FeatureFile) -> None:
+        super().__init__(train.path)
+        self._parts = (train, test)
+        train.share_columns(test)
+        names = [part.class_names() for part in self._parts]
+        if names[0] != names[1]:
+            raise InputError(
+                f"{train.place} and {test.place} have different class names: give files that agree"
+            )
+        self.n, self.d = train.n + test.n, train.d
+        counts = [part.nonzeros for part in self._parts]
+        self.nonzeros = None if None in counts else sum(count or 0 for count in counts)
+
+    @property
+    def place(self) -> str:
+        """Both files."""
+        return " and ".join(part.place for part in self._parts)
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Return rows start..stop-1 across the files."""
+        parts, cut = [], self._parts[0].n
+        if start < cut:
+            parts.append(self._parts[0].rows(start, min(stop, cut)))
+        if stop > cut:
+            parts.append(self._parts[1].rows(max(start, cut) - cut, stop - cut))
+        if len(parts) == 1:
+            return parts[0]
+        sparse = [part for part in parts if isinstance(part, csr_matrix)]
+        if sparse:
+            return csr_matrix(vstack(sparse, format="csr"))
+        return np.concatenate([np.asarray(part) for part in parts])
+
+    def labels(self) -> NDArray[Any] | None:
+        """Return the labels of both; None where a file has none."""
+        found = [part.labels() for part in self._parts]
+        kept = [labels for labels in found if labels is not None]
+        if len(kept) < 2:
+            return None
+        if any(map(_has_several, kept)):
+            kept = [_as_lists(labels) for labels in kept]
+        if kept[0].shape[1:] != kept[1].shape[1:]:
+            raise InputError(f"{self.place} have labels of shapes {kept[0].shape} and {kept[1].shape}")
+        return np.concatenate(kept)
+
+    def class_names(self) -> Sequence[str] | None:
+        """Return the names of all classes, which both agree on."""
+        return self._parts[0].class_names()
+
+    def splits(self) -> NDArray[Any]:
+        """Return "train" for the first file's rows and "test" for the second's."""
+        return np.repeat(np.array(["train", "test"], dtype=object), [part.n for part in self._parts])
+
+    def files(self) -> Sequence[Path]:
+        """Return the files of both."""
+        return [path for part in self._parts for path in part.files()]
+
+    def close(self) -> None:
+        """Close both."""
+        for part in self._parts:
+            part.close()
+
+
+def _has_several(labels: NDArray[Any]) -> bool:
+    """Return whether rows have lists of labels, as LIBSVM, ARFF and Parquet hold them."""
+    return labels.dtype == object and any(isinstance(value, SEVERAL) for value in labels)
+
+
+def _as_lists(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return a list of labels for each row; a single one becomes a list of one."""
+    found = np.empty(len(labels), dtype=object)
+    found[:] = [value if isinstance(value, SEVERAL) else (value,) for value in labels.tolist()]
+    return found
