@@ -42,14 +42,14 @@ def dashboard(
 
 
 def _write(store: str, run: str | None, out: Path) -> Outcome:
-    from topline.pipeline.dashboard.files import write_page
+    from topline.pipeline.dashboard import write_page
 
     place = write_page(store, run, out)
     return Outcome({"store": store, "run": run, "page": place}, facts({"page": place}))
 
 
 def _serve(store: str, run: str | None, host: str, port: int, *, allow_remote: bool) -> Outcome:
-    from topline.pipeline.dashboard.server import serving
+    from topline.pipeline.dashboard import serve_dashboard
     from topline.pipeline.interrupts import stop_on_signals
     from topline.storage.runs import read_run
     from topline.storage.stores import open_store
@@ -57,7 +57,10 @@ def _serve(store: str, run: str | None, host: str, port: int, *, allow_remote: b
     opened = open_store(store)
     if run is not None:
         read_run(opened, run)
-    with stop_on_signals() as flag, serving(opened, host=host, port=port, allow_remote=allow_remote) as url:
+    with (
+        stop_on_signals() as flag,
+        serve_dashboard(opened, host=host, port=port, allow_remote=allow_remote) as url,
+    ):
         address = url if run is None else f"{url}runs/{run}"
         if allow_remote:
             sys.stderr.write("warning: everybody who reaches this port can read it; there is no password\n")

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.cluster.run_events import TOPIC
-from topline.pipeline.dashboard.run_status import Tile, event_rows, problem_words, remark, tiles, verdict
+from topline.pipeline.dashboard.run_status import problem_words, remark, tiles, verdict
 from topline.pipeline.dashboard.store_follower import StoreFollower
+from topline.pipeline.report.run_section import event_rows
 from topline.pipeline.telemetry.run_view import RunView
 from topline.storage.errors import StorageError
 from topline.storage.runs import RunRecord
@@ -94,9 +95,8 @@ def run_document(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:  #
 
 def summary(record: RunRecord, run: RunView, now: float) -> str:
     """Give a run in a few lines of text."""
-    words: list[Tile] = tiles(run)
     lines = [f"run {record.id}: {verdict(run, now)[1]}", problem_words(record.config), remark(run), ""]
-    return "\n".join([*lines, *(f"{tile.label:<16} {tile.figure:<14} {tile.note}" for tile in words)])
+    return "\n".join([*lines, *(f"{tile.label:<16} {tile.figure:<14} {tile.note}" for tile in tiles(run))])
 
 
 def event_lines(run: RunView) -> str:

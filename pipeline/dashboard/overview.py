@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from topline.pipeline.dashboard.pages import when
 from topline.pipeline.dashboard.run_status import Tile, bound, problem_words, verdict
 from topline.pipeline.options.promotion import PromotionRule
-from topline.pipeline.pages.formatting import count, duration, percent
+from topline.pipeline.pages.formatting import count, duration, percent, when
 from topline.pipeline.registry.summary import summary
 from topline.pipeline.telemetry.run_view import RunView
 from topline.pipeline.telemetry.schedule_times import next_time

@@ -1,89 +1,95 @@
-"""Pages from templates, each complete in itself: style and script are inside, and nothing else may run."""
+"""The pages of a run and of a store's runs and models, and the parts of them that change."""
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
-from dataclasses import dataclass
-from importlib.resources import files
-from typing import Any
+import time
+from pathlib import Path
 
-from jinja2 import Environment, Template
+from markupsafe import Markup
 
-from topline.pipeline.pages.templating import page_environment
-
-# Seconds between two looks of a live page, by how soon something may change.
-SOON, LATER = 2, 10
-
-
-@dataclass(frozen=True)
-class Live:
-    """What a page needs to follow its subject: the address of its parts, and seconds until it asks again."""
-
-    source: str
-    again: int
+from topline.pipeline.dashboard.overview import Overview
+from topline.pipeline.dashboard.registry_charts import reigns_chart, versions_chart
+from topline.pipeline.dashboard.run_status import last_rounds, problem_words, remark, tiles, verdict
+from topline.pipeline.dashboard.store_follower import StoreFollower
+from topline.pipeline.dashboard.timelines import timelines_chart
+from topline.pipeline.pages.formatting import clock, flat
+from topline.pipeline.pages.templating import Live, Page, macros, make_page
+from topline.pipeline.report.run_section import event_rows, run_charts, work_charts, work_facts
+from topline.pipeline.telemetry.run_view import RunView
+from topline.storage.runs import RunRecord
+from topline.storage.stores import open_store
 
 
-@dataclass(frozen=True)
-class Page:
-    """A page's document and the policy under which a browser may show it."""
-
-    html: str
-    policy: str
-
-
-def make_page(template: str, live: Live | None = None, **values: Any) -> Page:
-    """Fill a template; everything that came from a user is escaped.  Only a live page has a script."""
-    style = _asset("report.css") + _asset("dashboard.css")
-    script = "" if live is None else _asset("dashboard.js")
-    policy = {"default-src": "'none'", "style-src": _digest(style), "img-src": "data:"}
-    if live is not None:
-        policy |= {"script-src": _digest(script), "connect-src": "'self'"}
-    policy |= {"base-uri": "'none'", "form-action": "'none'"}
-    text = "; ".join(f"{name} {value}" for name, value in policy.items())
-    html = _template(template).render(style=style, script=script, policy=text, live=live, **values)
-    return Page(html, text)
+def run_parts(run: RunView, now: float) -> dict[str, Markup]:
+    """Return the parts of a run's page that change while it lives, by name."""
+    make = macros()
+    return {
+        "verdict": make.badge(*verdict(run, now)),
+        "remark": Markup("{}").format(remark(run)),
+        "tiles": make.tiles(tiles(run)),
+        "charts": make.figures(run_charts(run.columns, run.tol) if run.rounds else []),
+        "rounds": make.rounds(last_rounds(run)),
+        "workers": timelines_chart(run),
+        "work": make.facts(work_facts(run)) + make.figures(work_charts(run) if run.rounds else []),
+        "events": make.events(event_rows(run)),
+    }
 
 
-def message_page(title: str, text: str, root: str) -> Page:
-    """Make a page that says one thing, such as that something is not there."""
-    return make_page("dashboard_message.html.j2", title=title, text=text, root=root)
+def run_page(
+    record: RunRecord, run: RunView, now: float, *, live: Live | None = None, root: str | None = None
+) -> Page:
+    """Return the page of a run; `root` leads to the page of runs and models, None where there is none."""
+    return make_page(
+        "run.html.j2",
+        live,
+        title=f"Run {record.id}",
+        root=root,
+        record=record,
+        problem=problem_words(record.config),
+        configuration=[("begun", record.created), *flat(record.config)],
+        written=clock(now),
+        parts=run_parts(run, now),
+    )
 
 
-def macros() -> Any:
-    """Give the macros of which parts of pages are made."""
-    return _template("dashboard_parts.html.j2").module
+def overview_parts(seen: Overview, now: float, root: str | None) -> dict[str, Markup]:
+    """Return the parts of the page of runs and models; `root` leads to where runs/r0001 is a page."""
+    make = macros()
+    return {
+        "tiles": make.tiles(seen.tiles),
+        "versions": versions_chart(seen.models, seen.ks),
+        "reigns": reigns_chart(seen.reigns, now),
+        "history": make.history(seen.reigns),
+        "models": make.models(seen.models, seen.ks, seen.models_in_all, root),
+        "runs": make.runs(seen.runs, root),
+        "decisions": make.decisions(seen.decisions),
+    }
 
 
-def when(text: str) -> str:
-    """Give a recorded time, which is in UTC, as a person reads it."""
-    return text.replace("T", " ").removesuffix("+00:00")
+def overview_page(
+    store: str, seen: Overview, now: float, *, live: Live | None = None, root: str | None = None
+) -> Page:
+    """Return the page of what the store at the URL `store` holds."""
+    return make_page(
+        "overview.html.j2",
+        live,
+        title="Runs and models",
+        store=store,
+        written=clock(now),
+        parts=overview_parts(seen, now, root),
+    )
 
 
-def gap_text(gap: float | None) -> str:
-    """Give a gap to three digits, or a dash."""
-    return "\u2013" if gap is None else f"{gap:.2e}"
+def write_page(store_url: str, run_id: str | None, path: Path) -> str:
+    """Write the page of a run, or that of runs and models, to a file that needs no server; return its path.
 
-
-@functools.cache
-def _asset(name: str) -> str:
-    return (files("topline.pipeline.pages") / "templates" / name).read_text(encoding="utf-8")
-
-
-@functools.cache
-def _digest(text: str) -> str:
-    """Name an inline style or script by its digest, which lets it and no other through."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-@functools.cache
-def _template(name: str) -> Template:
-    return _environment().get_template(name)
-
-
-@functools.cache
-def _environment() -> Environment:
-    environment = page_environment()
-    environment.filters.update(when=when, gap=gap_text)
-    return environment
+    A file that exists is replaced in one step.  `NotFoundError` for a run that is not there.
+    """
+    follower, now = StoreFollower(open_store(store_url)), time.time()
+    if run_id is None:
+        page = overview_page(follower.store.url, follower.overview(now), now)
+    else:
+        page = run_page(*follower.run(run_id), now)
+    path = path.absolute()
+    open_store(str(path.parent), create=True).write_bytes(path.name, page.html.encode())
+    return str(path)

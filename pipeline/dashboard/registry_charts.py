@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from topline.pipeline.dashboard.overview import ModelLine
-from topline.pipeline.dashboard.pages import when
 from topline.pipeline.pages.charts import Scale, Series, legend
-from topline.pipeline.pages.formatting import percent
+from topline.pipeline.pages.formatting import percent, when
 from topline.storage.models import Reign
 
 # Versions that a chart has room for.

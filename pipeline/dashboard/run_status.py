@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from topline.pipeline.pages.formatting import amount, count, duration, number
-from topline.pipeline.report.run import KINDS
+from topline.pipeline.pages.formatting import DASH, amount, clock, count, duration, gap, number
 from topline.pipeline.telemetry.forecast import TimeLeft, rough_time
-from topline.pipeline.telemetry.run_view import RunEvent, RunView
+from topline.pipeline.telemetry.run_view import RunView
 from topline.storage.records import plain
 
 # A run that wrote nothing for longer than this, and than so many of its rounds take, is called silent.
@@ -112,10 +110,10 @@ def tiles(run: RunView) -> list[Tile]:
     if not run.rounds:
         return []
     columns = run.columns
-    kind, gap = bound(run)
+    kind, best = bound(run)
     target = "" if run.tol is None else f", tolerance {run.tol:g}"
-    reached = "good" if run.tol is not None and gap is not None and gap <= run.tol else ""
-    shown = [Tile(kind, "\u2013" if gap is None else f"{gap:.2e}", f"smallest so far{target}", reached)]
+    reached = "good" if run.tol is not None and best is not None and best <= run.tol else ""
+    shown = [Tile(kind, gap(best), f"smallest so far{target}", reached)]
     if run.stage == "running":
         shown.append(Tile("time left", *left_words(run.left)))
     last = {name: _finite(values[-1]) for name, values in columns.items()}
@@ -144,7 +142,7 @@ def bound(run: RunView) -> tuple[str, float | None]:
 def left_words(left: TimeLeft | None) -> tuple[str, str]:
     """Give an estimate and its range."""
     if left is None:
-        return "\u2013", "not known yet"
+        return DASH, "not known yet"
     if left.high < 1.0:
         return "0 s", "the tolerance is reached"
     return rough_time(left.seconds), f"{rough_time(left.low)} to {rough_time(left.high)}"
@@ -158,13 +156,6 @@ def last_rounds(run: RunView) -> list[dict[str, str]]:
     return [{name: _shown(name, value) for name, value in row.items()} for row in rows]
 
 
-def clock(at: float | None) -> str:
-    """Give a time of the clock in UTC, to the second."""
-    if at is None or math.isnan(at):
-        return ""
-    return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
 def problem_words(config: Mapping[str, Any]) -> str:
     """Give what a run solves, and how, in a line."""
     loss = str(config.get("loss", "unknown loss"))
@@ -175,40 +166,13 @@ def problem_words(config: Mapping[str, Any]) -> str:
     return ", ".join(said)
 
 
-def event_rows(run: RunView) -> list[tuple[str, str, str, str]]:
-    """Give the latest events as (time, after which round, what, more), the newest first."""
-    return [
-        (
-            clock(event.at),
-            f"after {event.after + 1:,} rounds",
-            KINDS.get(event.kind, event.kind),
-            event_words(event),
-        )
-        for event in reversed(run.events[-EVENTS_SHOWN:])
-    ]
-
-
-def event_words(event: RunEvent) -> str:
-    """Give what an event says beside its kind."""
-    facts: Mapping[str, Any] = event.facts
-    if event.kind == "checkpoint":
-        parts = [duration(facts.get("seconds")), amount(facts.get("bytes"))]
-        return ", ".join(part for part in parts if part != "\u2013")
-    said = [facts.get("reason"), facts.get("worker")]
-    if facts.get("moved_blocks"):
-        said.append(f"{len(facts['moved_blocks'])} blocks moved")
-    if facts.get("lost_blocks"):
-        said.append(f"{len(facts['lost_blocks'])} blocks as of round {facts.get('saved_round')}")
-    return ", ".join(str(part) for part in said if part)
-
-
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
 def _shown(name: str, value: float | None) -> str:
     if value is None:
-        return "\u2013"
+        return DASH
     if name == "round":
         return f"{value:,.0f}"
     return f"{value:.3e}" if name == "relative_gap" else f"{value:.6g}"

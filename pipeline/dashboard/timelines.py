@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from markupsafe import Markup
 
-from topline.pipeline.dashboard.run_status import clock
 from topline.pipeline.pages.charts import Scale
-from topline.pipeline.pages.formatting import count, percent
+from topline.pipeline.pages.formatting import clock, count, percent
 from topline.pipeline.telemetry.run_view import RunEvent, RunView
 from topline.pipeline.telemetry.timeline import WorkerTimeline
 

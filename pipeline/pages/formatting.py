@@ -1,27 +1,41 @@
-"""Numbers as a report shows them; a dash where there is none."""
+"""Numbers, times and options as pages show them; a dash where there is none."""
 
 from __future__ import annotations
 
+import datetime as dt
+import math
+from collections.abc import Mapping
+from typing import Any
+
+DASH = "\u2013"
+# A vocabulary is tens of thousands of characters; of a longer value only its beginning is shown.
+LONGEST_VALUE = 500
+
 
 def number(value: float | None) -> str:
-    """Six significant digits, or a dash."""
-    return "\u2013" if value is None else f"{value:.6g}"
+    """Return six significant digits, or a dash."""
+    return DASH if value is None else f"{value:.6g}"
 
 
 def percent(value: float | None) -> str:
-    """One decimal, or a dash."""
-    return "\u2013" if value is None else f"{value:.1%}"
+    """Return a share with one decimal, or a dash."""
+    return DASH if value is None else f"{value:.1%}"
 
 
 def count(value: int | None) -> str:
-    """Thousands apart, or a dash."""
-    return "\u2013" if value is None else f"{value:,}"
+    """Return a count with separated thousands, or a dash."""
+    return DASH if value is None else f"{value:,}"
+
+
+def gap(value: float | None) -> str:
+    """Return a gap to three digits, or a dash."""
+    return DASH if value is None else f"{value:.2e}"
 
 
 def duration(value: float | None) -> str:
-    """Seconds, or minutes and hours where they are many."""
+    """Return seconds, or minutes and hours where there are many."""
     if value is None:
-        return "\u2013"
+        return DASH
     if value < 120:
         return f"{value:.1f} s"
     minutes = round(value / 60)
@@ -29,11 +43,37 @@ def duration(value: float | None) -> str:
 
 
 def amount(size: float | None) -> str:
-    """Bytes in the unit that leaves one to three digits before the point."""
+    """Return bytes in the unit that leaves one to three digits before the point."""
     if size is None:
-        return "\u2013"
+        return DASH
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:,.3g} GB" if size < 1000 else f"{size / 1000:,.3g} TB"
+
+
+def clock(at: float | None) -> str:
+    """Return a time in seconds since 1970 as a date and time in UTC, to the second; "" where unknown."""
+    if at is None or math.isnan(at):
+        return ""
+    return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def when(text: str) -> str:
+    """Return a recorded time, which is ISO 8601 in UTC, as a person reads it."""
+    return text.replace("T", " ").removesuffix("+00:00")
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Return nested options as (dotted name, value) pairs, leaving out those without a value."""
+    pairs: list[tuple[str, str]] = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            pairs += flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            shown = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+            if len(shown) > LONGEST_VALUE:
+                shown = f"{shown[:20]}\u2026 ({len(shown):,} characters)"
+            pairs.append((f"{prefix}{name}", shown))
+    return pairs

@@ -1,28 +1,90 @@
-"""How pages are made from templates: what came from a user is escaped, and nothing may be missing."""
+"""Pages from templates, each complete in itself: style and script are inside, and nothing else may run."""
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
+from dataclasses import dataclass
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from topline.pipeline.pages.formatting import count, duration, number, percent
+from topline.pipeline.pages import formatting
+
+FILTERS = ("number", "percent", "duration", "count", "when", "gap")
 
 
-def page_environment() -> Environment:
-    """Give what makes templates, with the filters by which all pages write their numbers."""
-    environment = Environment(
+@dataclass(frozen=True)
+class Live:
+    """What a page needs to follow its subject: the URL of its parts, and seconds until it asks again."""
+
+    source: str
+    again: int
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page's HTML and the content security policy under which a browser may show it."""
+
+    html: str
+    policy: str
+
+
+def make_page(template: str | Template, live: Live | None = None, *, style: str = "", **values: Any) -> Page:
+    """Fill a template that extends page.html.j2; everything that came from a user is escaped.
+
+    Parameters
+    ----------
+    template : name of a template in `pipeline/pages/templates`, or a template.
+    live : where the page asks for what is new; only a live page has a script.
+    style : CSS beyond that of all pages.
+    values : what the template shows; a value that it names and that is missing is an error.
+    """
+    style = _source("page.css") + style
+    script = "" if live is None else _source("page.js")
+    policy = {"default-src": "'none'", "style-src": _digest(style), "img-src": "data:"}
+    if live is not None:
+        policy |= {"script-src": _digest(script), "connect-src": "'self'"}
+    policy |= {"base-uri": "'none'", "form-action": "'none'"}
+    text = "; ".join(f"{name} {value}" for name, value in policy.items())
+    filled = environment().get_template(template)
+    return Page(filled.render(style=style, script=script, policy=text, live=live, **values), text)
+
+
+def message_page(title: str, text: str, root: str) -> Page:
+    """Return a page that says one thing, such as that something is not there."""
+    return make_page("message.html.j2", title=title, text=text, root=root)
+
+
+def macros() -> Any:
+    """Return the macros from which the parts of pages are made."""
+    return environment().get_template("parts.html.j2").module
+
+
+@functools.cache
+def environment() -> Environment:
+    """Return what reads templates: it escapes, refuses missing values and has the filters of all pages."""
+    made = Environment(
         loader=PackageLoader("topline.pipeline.pages", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, percent=percent, duration=duration, count=count)
-    return environment
+    made.filters.update((name, getattr(formatting, name)) for name in FILTERS)
+    return made
 
 
 @functools.cache
-def template(name: str) -> Template:
-    """Give a template of `pipeline/templates`."""
-    return page_environment().get_template(name)
+def _source(name: str) -> str:
+    made = environment()
+    if made.loader is None:
+        raise RuntimeError("pages have no folder of templates")
+    return made.loader.get_source(made, name)[0]
+
+
+@functools.cache
+def _digest(text: str) -> str:
+    """Name an inline style or script by its digest, which lets it and no other through."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -14,17 +14,15 @@ from topline.pipeline.evaluation.accuracy import Evaluation
 from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
 from topline.pipeline.images import SourceImages
 from topline.pipeline.pages.charts import bar_chart
-from topline.pipeline.pages.templating import template
-from topline.pipeline.report.charts import charts, work_charts
+from topline.pipeline.pages.formatting import flat
+from topline.pipeline.pages.templating import make_page
 from topline.pipeline.report.data import ReportData, gather
-from topline.pipeline.report.run import run_events, work_facts
+from topline.pipeline.report.run_section import event_rows, run_charts, work_charts, work_facts
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.storage.stores import open_store
 from topline.storage.stores.urls import join
 
 TEMPLATE = "report.html.j2"
-
-LONGEST_VALUE = 500
 
 
 def write_report(model_url: str, path: Path | None = None) -> str:
@@ -51,7 +49,8 @@ def render(data: ReportData) -> str:
     measured = record.evaluation
     labels = MultilabelEvaluation.from_dict(measured) if measured and record.multilabel else None
     evaluation = Evaluation.from_dict(measured) if measured and not record.multilabel else None
-    return template(TEMPLATE).render(
+    return make_page(
+        TEMPLATE,
         data=data,
         record=record,
         result=record.result,
@@ -59,14 +58,14 @@ def render(data: ReportData) -> str:
         evaluation=evaluation,
         labels=labels,
         verdict=verdict(record.certificate, result=record.result),
-        charts=charts(data.run.columns, _tolerance(record.config, record.certificate)),
+        charts=run_charts(data.run.columns, _tolerance(record.config, record.certificate)),
         work_charts=work_charts(data.run),
         work_facts=work_facts(data.run),
-        run_events=run_events(data.run),
+        events=event_rows(data.run),
         accuracy_chart=accuracy_chart(evaluation),
         configuration=flat(record.config),
         features=flat(record.features),
-    )
+    ).html
 
 
 def verdict(
@@ -90,21 +89,6 @@ def accuracy_chart(evaluation: Evaluation | None) -> Markup:
         return Markup("")
     rows = [(f"top-{k}", share) for k, share in evaluation.topk.items()]
     return bar_chart(rows, mark=("always the largest class", evaluation.majority_baseline))
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Give nested options as (dotted name, value) pairs, those without a value left out."""
-    pairs: list[tuple[str, str]] = []
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            pairs += flat(value, f"{prefix}{name}.")
-        elif value is not None:
-            shown = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-            if len(shown) > LONGEST_VALUE:
-                # A vocabulary is tens of thousands of characters.
-                shown = f"{shown[:20]}\u2026 ({len(shown):,} characters)"
-            pairs.append((f"{prefix}{name}", shown))
-    return pairs
 
 
 def _tolerance(config: Mapping[str, Any], certificate: Mapping[str, Any] | None) -> float | None:

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from topline.pipeline.options.sweep import Variant
 from topline.pipeline.pages.charts import Series, line_chart
-from topline.pipeline.pages.templating import template
+from topline.pipeline.pages.templating import make_page
 from topline.pipeline.sweep.result import SweepCell, SweepResult
 from topline.storage.records import now
 from topline.storage.runs import sweep_folder
@@ -30,14 +30,15 @@ def render(result: SweepResult) -> str:
     paths: dict[Variant, list[SweepCell]] = {}
     for cell in result.cells:
         paths.setdefault(cell.variant, []).append(cell)
-    return template(TEMPLATE).render(
+    return make_page(
+        TEMPLATE,
         result=result,
         plots=[
             (variant.name, accuracy_plot(cells, result.topk), cost_plot(cells))
             for variant, cells in paths.items()
         ],
         created=now(),
-    )
+    ).html
 
 
 def accuracy_plot(cells: list[SweepCell], topk: int) -> Markup:

@@ -16,9 +16,8 @@ from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.cluster.connection import open_cluster
 from topline.pipeline.cluster.run_events import announce
+from topline.pipeline.dashboard import serve_dashboard, write_page
 from topline.pipeline.dashboard.dask_page import PATHS
-from topline.pipeline.dashboard.files import write_page
-from topline.pipeline.dashboard.server import serving
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.training.session import train
 from topline.storage.runs import create_run, finish_run, read_history
@@ -92,7 +91,7 @@ def assert_readable(tab: Tab) -> None:
 def test_a_run_is_followed_while_it_lives(tab: Tab, tmp_path: Path) -> None:
     store = open_store(tmp_path / "store", create=True)
     story = begun_run(store, 30)
-    with serving(store, port=0) as url:
+    with serve_dashboard(store, port=0) as url:
         tab.open(f"{url}runs/{story.run}")
         assert last_gap(store, story.run) in tab.text("[data-part=tiles]")
         assert tab.text("[data-part=verdict]") == "Running"
@@ -122,7 +121,7 @@ def test_the_keyboard_reaches_everything(tab: Tab, tmp_path: Path) -> None:
     store = open_store(tmp_path / "store", create=True)
     story = begun_run(store)
     story.leave()
-    with serving(store, port=0) as url:
+    with serve_dashboard(store, port=0) as url:
         tab.open(f"{url}runs/{story.run}")
         tab.press("Tab")
         assert tab.ask("document.activeElement.className") == "skip"
@@ -137,7 +136,7 @@ def test_the_keyboard_reaches_everything(tab: Tab, tmp_path: Path) -> None:
 
 def test_models_and_their_champions(tab: Tab, tmp_path: Path) -> None:
     store = hand_made_store(tmp_path / "store")
-    with serving(store, port=0) as url:
+    with serve_dashboard(store, port=0) as url:
         for scheme in ("light", "dark"):
             tab.open(url, dark=scheme == "dark")
             assert "m0002" in tab.text("[data-part=tiles]")
@@ -189,7 +188,7 @@ def test_the_page_in_dasks_dashboard(tab: Tab, tmp_path: Path) -> None:
 def test_a_page_before_the_first_round(tab: Tab, tmp_path: Path) -> None:
     store = open_store(tmp_path / "store", create=True)
     run = create_run(store, {"tol": 1e-3, "loss": NASTY})
-    with serving(store, port=0) as url:
+    with serve_dashboard(store, port=0) as url:
         tab.open(f"{url}runs/{run}")
         assert "No round is done yet" in tab.text("[data-part=charts]")
         tab.open(ABOUT_BLANK)

@@ -11,9 +11,9 @@ from markupsafe import Markup
 from tests.reproduce.table import Figure, Reproduction, Table
 from topline.pipeline.errors import InputError
 from topline.pipeline.pages.charts import WIDTH, Scale
-from topline.pipeline.pages.templating import template
+from topline.pipeline.pages.templating import environment, make_page
 
-TEMPLATE = "reproduce.html.j2"
+HERE = Path(__file__).parent
 
 RIGHT, ROW, TOP, FOOT = 20, 22, 8, 26
 #: Names of rows stand left of their lines: pixels of a letter, and the most that all of them get.
@@ -30,7 +30,9 @@ def write_page(table: Table, found: Reproduction, path: Path) -> None:
 
 def render(table: Table, found: Reproduction) -> str:
     """Make the page."""
-    return template(TEMPLATE).render(
+    return make_page(
+        environment().from_string((HERE / "page.html.j2").read_text(encoding="utf-8")),
+        style=(HERE / "page.css").read_text(encoding="utf-8"),
         table=table,
         found=found,
         compared=sum(figure.within is not None for figure in found.figures),
@@ -38,7 +40,7 @@ def render(table: Table, found: Reproduction) -> str:
         panels=panels(found.figures),
         written=lambda value, sign="": "" if value is None else f"{value:{sign}{found.number}}",
         created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-    )
+    ).html
 
 
 def panels(figures: Sequence[Figure]) -> list[tuple[str, Markup]]:

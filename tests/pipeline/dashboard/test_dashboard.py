@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import math
@@ -10,18 +11,20 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from email.message import Message
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+from httpx import ASGITransport, AsyncClient, Response
 
 from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store, record_of
 from topline.pipeline.cli import main
-from topline.pipeline.dashboard.files import write_page
-from topline.pipeline.dashboard.run_page import run_parts
+from topline.pipeline.dashboard import serve_dashboard, write_page
+from topline.pipeline.dashboard.pages import run_parts
 from topline.pipeline.dashboard.run_status import is_silent, numbers, tiles, verdict
-from topline.pipeline.dashboard.server import Site, serving
+from topline.pipeline.dashboard.server import application
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.dashboard.timelines import busy_shares
 from topline.pipeline.errors import ConfigError
@@ -44,6 +47,15 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return hand_made_store(tmp_path_factory.mktemp("dashboard") / "store")
+
+
+def answer(store: Store, path: str) -> Response:
+    async def get() -> Response:
+        transport = ASGITransport(application(store))
+        async with AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.get(path)
+
+    return asyncio.run(get())
 
 
 def shown(parts: object) -> str:
@@ -100,9 +112,8 @@ def test_busy_seconds_are_spread_over_time() -> None:
 
 def test_what_users_wrote_is_escaped(full: Store) -> None:
     feed = StoreFollower(full)
-    site = Site(full)
     for path in ("/", "/runs/r0001"):
-        page = site.answer(path).body.decode()
+        page = answer(full, path).text
         assert NASTY not in page
         assert "&lt;script&gt;alert" in page
         assert not re.search(r"\son\w+=|\sstyle=|(src|href)=\"(?!#|data:|\.\./|runs/)", page)
@@ -121,7 +132,7 @@ def test_the_page_of_models_tells_champions_and_decisions(full: Store) -> None:
         ("m0004", "archived", True), ("m0003", "candidate", False),
         ("m0002", "champion", True), ("m0001", "archived", True),
     ]  # fmt: skip
-    parts = json.loads(Site(full).answer("/api/parts").body)["parts"]
+    parts = json.loads(answer(full, "/api/parts").content)["parts"]
     assert parts["versions"].count('class="ring"') == 3 * len(seen.ks)
     assert "top-3 fell by 8.0%" in shown(parts["decisions"])
     assert 'href="runs/r0003"' in parts["runs"]
@@ -142,9 +153,9 @@ def test_the_schedule_and_what_came_of_it(tmp_path: Path) -> None:
 
 
 def test_a_store_with_nothing_in_it_is_shown(store: Store) -> None:
-    page = Site(store).answer("/")
-    assert page.status == 200
-    assert b"The store holds no model yet" in page.body
+    page = answer(store, "/")
+    assert page.status_code == 200
+    assert b"The store holds no model yet" in page.content
 
 
 def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
@@ -153,8 +164,8 @@ def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path: Path) -> None
     store.write_bytes(history_path("r0002"), b"".join([lines[0], b"no JSON\n", *lines[1:]]))
     words = {line.id: line.words for line in StoreFollower(store).overview(time.time()).runs}
     assert words == {"r0003": "Solved", "r0002": "Damaged", "r0001": "Solved"}
-    page = Site(store).answer("/runs/r0002")
-    assert (page.status, b"line 2 of" in page.body) == (503, True)
+    page = answer(store, "/runs/r0002")
+    assert (page.status_code, b"line 2 of" in page.content) == (503, True)
 
 
 def test_a_long_run_stays_light(store: Store) -> None:
@@ -164,12 +175,11 @@ def test_a_long_run_stays_light(store: Store) -> None:
     form = line.replace('"%d"', "%d").replace('"%r"', "%r")
     lines = [form % (number, 1.0 / (1 + number)) for number in range(rounds)]
     store.write_bytes(history_path(run), "\n".join([*lines, ""]).encode())
-    site = Site(store)
-    page, news = site.answer(f"/runs/{run}"), site.answer(f"/api/runs/{run}")
-    assert len(page.body) < 1_000_000
-    assert len(news.body) < 20_000
-    assert json.loads(news.body)["rounds"] == rounds
-    assert f"{1 / rounds:.2e}" in page.body.decode()
+    page, news = answer(store, f"/runs/{run}"), answer(store, f"/api/runs/{run}")
+    assert len(page.content) < 1_000_000
+    assert len(news.content) < 20_000
+    assert json.loads(news.content)["rounds"] == rounds
+    assert f"{1 / rounds:.2e}" in page.text
 
 
 class Client:
@@ -178,21 +188,21 @@ class Client:
     def __init__(self, url: str) -> None:
         self.address = urlsplit(url).netloc
 
-    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, Message, bytes]:
         connection = http.client.HTTPConnection(self.address, timeout=30)
         connection.putrequest(method, path, skip_host="Host" in headers)
         for name, value in headers.items():
             connection.putheader(name.replace("_", "-"), value)
         connection.endheaders()
-        answer = connection.getresponse()
-        found = answer.status, dict(answer.headers), answer.read()
+        said = connection.getresponse()
+        found = said.status, said.headers, said.read()
         connection.close()
         return found
 
 
 @pytest.fixture(scope="module")
 def client(full: Store) -> Iterator[Client]:
-    with serving(full, port=0) as url:
+    with serve_dashboard(full, port=0) as url:
         yield Client(url)
 
 
@@ -213,7 +223,8 @@ def test_what_is_not_a_page_is_not_there(client: Client, path: str) -> None:
 
 
 def test_the_server_reads_only_and_answers_to_this_machine_alone(client: Client) -> None:
-    assert client.ask("/", "POST")[0] == 501
+    status, headers, _ = client.ask("/", "POST")
+    assert (status, set(headers["Allow"].split(", "))) == (405, {"GET", "HEAD"})
     assert client.ask("/", "HEAD")[2] == b""
     status, _, body = client.ask("/api/runs/r0001", Host="attacker.example")
     assert status == 403
@@ -237,13 +248,13 @@ def test_scripts_run_only_as_they_were_shipped(client: Client) -> None:
 
 
 def test_other_machines_are_let_in_only_on_request(store: Store) -> None:
-    with pytest.raises(ConfigError, match="--allow-remote"), serving(store, host="0.0.0.0", port=0):
+    with pytest.raises(ConfigError, match="--allow-remote"), serve_dashboard(store, host="0.0.0.0", port=0):
         pass
-    with serving(store, port=0) as url:
+    with serve_dashboard(store, port=0) as url:
         taken = urlsplit(url).port or 0
-        with pytest.raises(ConfigError, match="--port"), serving(store, port=taken):
+        with pytest.raises(ConfigError, match="--port"), serve_dashboard(store, port=taken):
             pass
-    with serving(store, host="0.0.0.0", port=0, allow_remote=True) as url:
+    with serve_dashboard(store, host="0.0.0.0", port=0, allow_remote=True) as url:
         port = urlsplit(url).port
         assert Client(f"http://127.0.0.1:{port}/").ask("/", Host="elsewhere.example")[0] == 200
 

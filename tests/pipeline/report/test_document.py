@@ -11,9 +11,9 @@ import pytest
 from topline.pipeline.evaluation.confusions import Mistake, WorstClass
 from topline.pipeline.images import thumbnail
 from topline.pipeline.pages.charts import MOST_POINTS, Series, bar_chart, line_chart, thin
-from topline.pipeline.pages.formatting import amount, duration
+from topline.pipeline.pages.formatting import amount, duration, flat
 from topline.pipeline.report.data import Rejected, ReportData
-from topline.pipeline.report.document import flat, render, verdict
+from topline.pipeline.report.document import render, verdict
 from topline.pipeline.telemetry.run_view import view_of
 from topline.storage.models import ModelRecord
 
@@ -123,7 +123,8 @@ def test_page_shows_what_the_run_cost() -> None:
     page = render(hand_made_report())
     for expected in (
         "1.4 s, 60.0%", "0.6 s, 25.0%", "0.1 s, 5.0%", "0.2 s, 10.0%", "40 MB", "960 MB", "1.08 GB",
-        "3.19 GB", "1, 0.5 s each, 4 MB", "worker left after 5 rounds", "2026-09-21 14:13:20",
+        "3.19 GB",
+        "1, 0.5 s each, 4 MB", "<td>after 5 rounds</td><td>worker left</td>", "2026-09-21 14:13:20",
     ):  # fmt: skip
         assert expected in page
     older = [

@@ -1,16 +1,18 @@
-"""Charts of a run: how the gap fell, where the time went, what was moved, how much memory it took."""
+"""A run as the report and the dashboard both show it: its charts, what it cost, and its events."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
 from topline.pipeline.pages.charts import Series, line_chart
-from topline.pipeline.pages.formatting import number
-from topline.pipeline.telemetry.run_view import RunView
+from topline.pipeline.pages.formatting import DASH, amount, clock, count, duration, number, percent
+from topline.pipeline.telemetry.run_view import RunEvent, RunView
 
 #: A chart with its title and what it is drawn over.
 Titled = tuple[str, str, Markup]
@@ -19,8 +21,25 @@ Floats = NDArray[np.float64]
 # Stretches of rounds over which shares of the time are taken.
 STRETCHES = 80
 
+PARTS = {
+    "products": "Products and reading",
+    "kernels": "Work per row",
+    "waiting": "Waiting and messages",
+    "other": "Coordinator and checkpoints",
+}
+EVENTS_SHOWN = 100
+EVENT_NAMES = {
+    "begin": "begun",
+    "worker-joined": "worker joined",
+    "worker-lost": "worker left",
+    "loss": "blocks lost",
+    "rebalance": "blocks moved",
+    "rollback": "back to the last checkpoint",
+    "end": "ended",
+}
 
-def charts(columns: Mapping[str, Floats], tol: float | None) -> list[Titled]:
+
+def run_charts(columns: Mapping[str, Floats], tol: float | None) -> list[Titled]:
     """Draw how the run went over rounds and over seconds."""
     axes = {"rounds": columns["round"], "seconds": columns["seconds"]}
     gaps, title, label = columns["relative_gap"], "Relative duality gap", "relative gap"
@@ -97,7 +116,60 @@ def _traffic_chart(rounds: Floats, moved: Mapping[str, Floats]) -> Markup:
 
 
 def _stretches(rounds: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """Sum values (parts, rows) over at most `STRETCHES` runs of rows; give the last round of each with it."""
+    """Return the last round of each of at most `STRETCHES`, and sums of `values` (parts, rows) over it."""
     starts = np.unique(np.linspace(0, len(rounds), min(len(rounds), STRETCHES), endpoint=False).astype(int))
     ends = np.append(starts[1:], len(rounds)) - 1
     return rounds[ends], np.add.reduceat(values, starts, axis=1)
+
+
+def work_facts(run: RunView) -> list[tuple[str, str]]:
+    """Return what the run cost as (name, value) pairs; nothing before its first round."""
+    if not run.rounds:
+        return []
+    parts = {part: float(seconds.sum()) for part, seconds in run.time_split().items()}
+    whole = max(sum(parts.values()), 1e-300)
+    facts = [
+        (title, f"{duration(parts[part])}, {percent(parts[part] / whole)}") for part, title in PARTS.items()
+    ]
+    columns = run.columns
+    moved = {"Read from storage": "bytes_read", "Sent to workers": "bytes_sent", "Received": "bytes_received"}
+    facts += [
+        (title, amount(total)) for title, name in moved.items() if (total := float(columns[name].sum()))
+    ]
+    if not np.isnan(columns["memory_bytes"]).all():
+        facts.append(("Most memory", amount(float(np.nanmax(columns["memory_bytes"])))))
+    if run.workers:
+        facts.append(("Workers at the end", count(sum(worker.here for worker in run.workers))))
+    saved = [event.facts for event in run.events if event.kind == "checkpoint"]
+    if saved:
+        each = math.fsum(facts["seconds"] for facts in saved) / len(saved)
+        facts.append(("Checkpoints", f"{count(len(saved))}, {each:.2g} s each, {amount(saved[-1]['bytes'])}"))
+    if run.repeated:
+        facts.append(("Rounds done again", count(run.repeated)))
+    return facts
+
+
+def event_rows(run: RunView) -> list[tuple[str, str, str, str]]:
+    """Return the latest events as (time, after which round, what, more), the newest first."""
+    return [
+        (
+            clock(event.at),
+            f"after {event.after + 1:,} rounds",
+            EVENT_NAMES.get(event.kind, event.kind),
+            _event_details(event),
+        )
+        for event in reversed(run.events[-EVENTS_SHOWN:])
+    ]
+
+
+def _event_details(event: RunEvent) -> str:
+    facts: Mapping[str, Any] = event.facts
+    if event.kind == "checkpoint":
+        parts = [duration(facts.get("seconds")), amount(facts.get("bytes"))]
+        return ", ".join(part for part in parts if part != DASH)
+    said = [facts.get("reason"), facts.get("worker")]
+    if facts.get("moved_blocks"):
+        said.append(f"{len(facts['moved_blocks'])} blocks moved")
+    if facts.get("lost_blocks"):
+        said.append(f"{len(facts['lost_blocks'])} blocks as of round {facts.get('saved_round')}")
+    return ", ".join(str(part) for part in said if part)
