@@ -1,16 +1,77 @@
-"""Fixtures that every room uses."""
+"""Fixtures that every room uses, the marks of whole folders, and what tests cost."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+TESTS = Path(__file__).resolve().parent
+#: Folders whose tests have the mark of the same name; see `addopts` in pyproject.toml for what is left out.
+MARKED = ("benchmarks", "chaos", "e2e", "reproduce")
+_costs: list[tuple[float, str]] = []
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Folder of the public data sets, where they lie beside the checkout."""
-    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = TESTS.parents[1] / "shared" / "data"
     if not folder.is_dir():
         pytest.skip(f"the public data sets are not at {folder}")
     return folder
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cpu", type=int, metavar="N", help="report the CPU seconds of all tests, and the N dearest"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in MARKED:
+            item.add_marker(folder)
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process, all its threads, and the children that it waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    item.user_properties.append(("cpu", -cpu_seconds()))
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    result = yield
+    item.user_properties.append(("cpu", cpu_seconds()))
+    return result
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "teardown":
+        _costs.append((sum(value for name, value in report.user_properties if name == "cpu"), report.nodeid))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    count = config.getoption("--cpu")
+    if count is None:
+        return
+    terminalreporter.section("CPU seconds")
+    folders: dict[str, float] = {}
+    for seconds, name in _costs:
+        folder = "/".join(name.split("::")[0].split("/")[:3])
+        folders[folder] = folders.get(folder, 0.0) + seconds
+    for seconds, name in sorted(_costs, reverse=True)[:count]:
+        terminalreporter.write_line(f"{seconds:8.2f}  {name}")
+    for folder, seconds in sorted(folders.items(), key=lambda pair: -pair[1]):
+        terminalreporter.write_line(f"{seconds:8.1f}  {folder}")
+    terminalreporter.write_line(f"{sum(folders.values()):8.1f}  in all, of {len(_costs)} tests")

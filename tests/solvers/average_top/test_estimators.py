@@ -38,15 +38,27 @@ from topline.solvers.kernels.functions import RBFKernel, WithConstant
     [
         # Of several classes some checks have random labels, for which a few rounds will do.
         AverageTopKClassifier(max_iterations=20),
-        AverageTopKClassifier(loss="logistic", k=None, C=1000.0, kernel="rbf", max_iterations=20),
         AverageTopKRegressor(),
-        AverageTopKRegressor(loss="absolute", kernel="rbf", k=0.9),
     ]
 )
 # Labels drawn at random contradict each other, and the scikit-learn checks draw many.
 @pytest.mark.filterwarnings("ignore::topline.solvers.average_top.estimator_support.CollapsedWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_scikit_learns_own_checks(estimator, check) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        AverageTopKClassifier(loss="logistic", k=None, C=1000.0, kernel="rbf", max_iterations=20),
+        AverageTopKRegressor(loss="absolute", kernel="rbf", k=0.9),
+    ]
+)
+# Labels drawn at random contradict each other, and the scikit-learn checks draw many.
+@pytest.mark.filterwarnings("ignore::topline.solvers.average_top.estimator_support.CollapsedWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_scikit_learns_own_checks_of_other_configurations(estimator, check) -> None:
     check(estimator)
 
 

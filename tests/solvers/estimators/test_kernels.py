@@ -45,6 +45,7 @@ NO_KERNEL_MATRIX = {
 NEGATIVE = {"check_class_weight_classifiers": "gives every classifier negative features, whatever its tags"}
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [
         TopKClassifier(kernel="rbf"),

@@ -58,12 +58,23 @@ def expected_failures(model) -> dict[str, str]:
 @parametrize_with_checks(
     [
         MultilabelClassifier(),
-        MultilabelClassifier(loss="multilabel_softmax", solver="lbfgs"),
     ],
     expected_failed_checks=expected_failures,
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_scikit_learns_own_checks(estimator, check) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        MultilabelClassifier(loss="multilabel_softmax", solver="lbfgs"),
+    ],
+    expected_failed_checks=expected_failures,
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_scikit_learns_own_checks_of_other_configurations(estimator, check) -> None:
     check(estimator)
 
 

@@ -1,9 +1,16 @@
-"""Every loss with every method, smoothing and weighting: solved to the same optimum, or refused by name."""
+"""Every loss with every method, smoothing and weighting: solved to the same optimum, or refused by name.
+
+Every pair of a loss, a method, a smoothing and a weighting is tried by default, and all products of them
+with `-m slow`.
+"""
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 
+from tests.contracts.pairs import covering_pairs
 from tests.contracts.solver_contract import (
     ALLOWED,
     CASES,
@@ -12,6 +19,7 @@ from tests.contracts.solver_contract import (
     REFUSED,
     SLOW,
     WEIGHTS,
+    Case,
     RefusalContract,
     SolverContract,
     X,
@@ -25,12 +33,27 @@ from topline import METHODS
 WEIGHTED = [case for case in {case for _, case in ALLOWED} if case.weighted and case.convex]
 
 
-@pytest.mark.parametrize("combination", ALLOWED, ids=name_of)
+def values_of(combination: tuple[str, Case]) -> tuple[object, ...]:
+    method, case = combination
+    smoothing = case.kind if case.smoothing else "none"
+    return method, case.loss.name, smoothing, case.weighted, case.several
+
+
+def pairs_first(every: list[tuple[str, Case]]) -> list[object]:
+    """Return all combinations, those slow that the default run can do without."""
+    chosen = set(covering_pairs(every, values_of))
+    return [
+        pytest.param(each, marks=() if each in chosen else pytest.mark.slow, id=name_of(each))
+        for each in every
+    ]
+
+
+@pytest.mark.parametrize("combination", pairs_first(ALLOWED))
 class TestEveryAllowedCombination(SolverContract):
     pass
 
 
-@pytest.mark.parametrize("combination", REFUSED, ids=name_of)
+@pytest.mark.parametrize("combination", pairs_first(REFUSED))
 class TestEveryOtherCombination(RefusalContract):
     pass
 
@@ -43,6 +66,16 @@ def test_examples_without_weight_might_as_well_be_left_out(case) -> None:
     labels = [label for label, there in zip(case.labels, kept, strict=True) if there]
     less = optimum(X[kept], labels, case.loss, LAM / share, case.smoothing, M, case.kind, WEIGHTS[kept])
     assert best_of(case) == pytest.approx(less * share, rel=1e-8)
+
+
+def test_chosen_combinations_have_every_pair_of_values() -> None:
+    def pairs(chosen):
+        return {pair for each in chosen for pair in combinations(enumerate(values_of(each)), 2)}
+
+    for every in (ALLOWED, REFUSED):
+        chosen = covering_pairs(every, values_of)
+        assert pairs(chosen) == pairs(every)
+        assert len(chosen) < len(every) / 2
 
 
 def test_no_method_is_left_out_and_each_is_for_something() -> None:

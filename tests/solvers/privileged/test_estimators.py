@@ -30,12 +30,21 @@ class Telling(SVMPlusClassifier):
     [
         # gamma = "scale" is 1 / (d var X), and the variance of repeated rows is another.
         WeightedSVC(gamma=0.5, tol=1e-9),
-        WeightedSVC(kernel="linear", class_weight="balanced"),
         Telling(),
         LearnedWeightsSVC(max_iter=2),
     ]
 )
 def test_scikit_learns_own_checks(estimator, check) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        WeightedSVC(kernel="linear", class_weight="balanced"),
+    ]
+)
+def test_scikit_learns_own_checks_of_other_configurations(estimator, check) -> None:
     check(estimator)
 
 
