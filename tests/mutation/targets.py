@@ -1,0 +1,37 @@
+"""What is changed, and the tests that must notice it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Target:
+    """Modules by name below `topline`, packages with all that is in them, and the paths of their tests.
+
+    `compiled` targets run as plain Python, so that a change needs no compiling; what is slow so is left out
+    by `without`, an expression of pytest's -k.
+    """
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+    compiled: bool = False
+    without: str = ""
+
+
+TARGETS: Mapping[str, Target] = {
+    "certification": Target(("pipeline.certification",), ("tests/pipeline/certification",)),
+    "commits": Target(("storage.stores.commits",), ("tests/storage/stores/test_commits.py",)),
+    "lease": Target(("storage.stores.lease",), ("tests/storage/stores/test_lease.py",)),
+    "promotion": Target(
+        ("pipeline.options.promotion", "pipeline.registry.promotion", "pipeline.registry.mcnemar"),
+        ("tests/pipeline/registry/test_promotion.py",),
+    ),
+    "partition": Target(("pipeline.rows.partition",), ("tests/pipeline/rows/test_partition.py",)),
+    "line_search": Target(
+        ("solvers.methods.line_search", "solvers.methods.step_rules"),
+        ("tests/solvers/methods/test_line_search.py", "tests/solvers/methods/test_step_rules.py"),
+    ),
+    "projections": Target(("solvers.projections",), ("tests/solvers/projections",), compiled=True),
+}

@@ -1,0 +1,127 @@
+"""The bracket of the line search: what it accepts, where it goes next, and that it ends at a minimum."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from topline.solvers.methods.line_search import Bracket
+
+
+def searched(f, slope, step, most=60):
+    """Return the bracket at which the search of f stops."""
+    bracket = Bracket.start(f(0.0), slope(0.0), step)
+    while not bracket.accepts(f(bracket.step), slope(bracket.step)):
+        bracket = bracket.after(f(bracket.step), slope(bracket.step))
+        assert bracket.trials < most
+        assert bracket.low < bracket.step < bracket.high
+    return bracket
+
+
+@pytest.mark.parametrize("start", [1e-4, 0.1, 1.0, 3.0, 1e4])
+@pytest.mark.parametrize("minimum", [0.01, 1.0, 50.0])
+def test_a_parabola_ends_where_the_slope_is_a_tenth_less(start, minimum) -> None:
+    bracket = searched(lambda x: (x - minimum) ** 2, lambda x: 2 * (x - minimum), start)
+    assert 2 * (bracket.step - minimum) >= 0.9 * -2 * minimum
+    assert (bracket.step - minimum) ** 2 <= minimum**2 - 1e-4 * bracket.step * 2 * minimum
+
+
+def test_a_kink_is_found_between_a_short_and_a_long_step() -> None:
+    bracket = searched(lambda x: abs(x - 3.0), lambda x: math.copysign(1.0, x - 3.0), 1.0)
+    assert abs(bracket.step - 3.0) < 3.0
+
+
+#: f(0) = 1 and f'(0) = -1, step 2: the decrease that is asked for is 2e-4, the slope at least -0.9.
+@pytest.mark.parametrize(
+    ("value", "slope", "accepted"),
+    [
+        (1.0 - 2e-4, -0.9, True),  # both at their bounds
+        (1.0 - 2e-4, -0.9001, False),
+        (1.0 - 2e-4, 5.0, True),  # the weak condition has no bound above
+        (1.0 - 1.9e-4, 5.0, False),
+        (1.0 - 1.9e-4, 0.0, True),  # too little, but the values agree too nearly to say so: slopes decide
+        (1.0 + 1e-7, 0.8, True),  # (2 * 0.1 - 1) * -1
+        (1.0 + 1e-7, 0.8001, False),
+        (1.0 + 1.1e-7, 0.0, False),
+        (math.nan, 0.0, False),
+        (0.5, math.nan, False),
+        (math.inf, 0.0, False),
+    ],
+)
+def test_what_is_accepted(value, slope, accepted) -> None:
+    assert Bracket.start(1.0, -1.0, 2.0).accepts(value, slope) is accepted
+
+
+def test_values_below_zero_are_compared_by_their_size() -> None:
+    bracket = Bracket.start(-1.0, -1.0, 2.0)
+    assert bracket.accepts(-1.0 + 1e-7, 0.0)
+    assert not bracket.accepts(-1.0 + 1.1e-7, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("slope", "step"),
+    [
+        (-0.95, 40.0),  # the linear slope vanishes at 1 / (1 - 0.95) = 20 times the step
+        (-0.999, 200.0),  # at most a hundred times
+        (-1.0, 200.0),  # no zero ahead
+        (-2.0, 200.0),
+    ],
+)
+def test_a_step_that_was_too_short_grows_to_where_the_slope_vanishes(slope, step) -> None:
+    after = Bracket.start(1.0, -1.0, 2.0).after(0.0, slope)
+    assert after.step == pytest.approx(step)
+    assert (after.low, after.low_slope, after.high, after.trials) == (2.0, slope, math.inf, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "slope", "step"),
+    [
+        (2.0, 1.0, 1.0),  # half of the way: the slope vanishes there
+        (2.0, 3.0, 0.5),  # a quarter
+        (2.0, 99.0, 0.2),  # a tenth at the least
+        (2.0, 1 / 9, 1.8),  # nine tenths are the most ...
+        (2.0, 0.11, 1.0),  # ... and half where more is asked for
+        (2.0, 0.0, 1.0),
+        (2.0, -1.0, 1.0),  # the slope did not rise
+        (2.0, -2.0, 1.0),
+        (0.5, 1.0, 1.0),  # low enough, and too long all the same
+    ],
+)
+def test_a_step_that_was_too_long_is_cut_to_where_the_slope_vanishes(value, slope, step) -> None:
+    after = Bracket.start(1.0, -1.0, 2.0).after(value, slope)
+    assert after.step == pytest.approx(step)
+    assert (after.low, after.low_slope, after.high, after.high_slope, after.trials) == (
+        0,
+        -1.0,
+        2.0,
+        slope,
+        1,
+    )
+
+
+def test_a_short_step_within_a_bracket_goes_between_its_ends() -> None:
+    bracket = Bracket(1.0, -1.0, 2.0, 1.0, -0.96, high=4.0, high_slope=0.95, trials=3)
+    after = bracket.after(0.9, -0.95)
+    assert (after.low, after.low_slope, after.high, after.high_slope, after.trials) == (2, -0.95, 4, 0.95, 4)
+    assert after.step == pytest.approx(3.0)
+
+
+def test_a_slope_at_its_bound_is_not_too_short() -> None:
+    assert Bracket.start(1.0, -1.0, 2.0).after(1.0, -0.9).high == 2.0
+
+
+def test_a_step_is_too_long_where_the_value_rose_by_more_than_rounding() -> None:
+    bracket = Bracket.start(1.0, -1.0, 2.0)
+    assert bracket.after(1.0 + 1e-7, -1.0).low == 2.0
+    assert bracket.after(1.0 + 1.1e-7, -1.0).high == 2.0
+
+
+def test_an_array_holds_all_of_it() -> None:
+    bracket = Bracket(1.0, -2.0, 3.0, 4.0, -5.0, 6.0, 7.0, 8)
+    values = bracket.to_array()
+    assert values.dtype == np.float64
+    np.testing.assert_array_equal(values, [1.0, -2.0, 3.0, 4.0, -5.0, 6.0, 7.0, 8.0])
+    assert Bracket.of(values) == bracket
+    assert isinstance(Bracket.of(values).trials, int)
