@@ -167,7 +167,7 @@ def _try_some(target: Target, mutants: list[Mutant], copy: Path, log: Path) -> N
     os.chdir(copy)
     sys.path[:0] = [str(copy / ".package"), str(copy)]
     output, names = copy / "output.txt", copy / "modules.json"
-    first = [*target.tests, "-q", "-n", "0", "-p", "no:cacheprovider"]
+    first = [*target.tests, "-q", "-n", "0", "-p", "no:cacheprovider", "--assert=plain"]
     first += ["-k", target.without] if target.without else []
     code, _ = _run(first, output, 3600.0, names)
     failing = [line.split(" - ")[0].split(" ", 1)[1] for line in _lines(output) if line.startswith("FAILED ")]

@@ -33,7 +33,7 @@ def test_a_kink_is_found_between_a_short_and_a_long_step() -> None:
     assert abs(bracket.step - 3.0) < 3.0
 
 
-#: f(0) = 1 and f'(0) = -1, step 2: the decrease that is asked for is 2e-4, the slope at least -0.9.
+# f(0) = 1 and f'(0) = -1, step 2: the decrease that is asked for is 2e-4, the slope at least -0.9.
 @pytest.mark.parametrize(
     ("value", "slope", "accepted"),
     [
@@ -50,14 +50,16 @@ def test_a_kink_is_found_between_a_short_and_a_long_step() -> None:
         (math.inf, 0.0, False),
     ],
 )
-def test_what_is_accepted(value, slope, accepted) -> None:
-    assert Bracket.start(1.0, -1.0, 2.0).accepts(value, slope) is accepted
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+def test_what_is_accepted(value, slope, accepted, scale) -> None:
+    assert Bracket.start(scale, -scale, 2.0).accepts(scale * value, scale * slope) is accepted
 
 
 def test_values_below_zero_are_compared_by_their_size() -> None:
     bracket = Bracket.start(-1.0, -1.0, 2.0)
     assert bracket.accepts(-1.0 + 1e-7, 0.0)
     assert not bracket.accepts(-1.0 + 1.1e-7, 0.0)
+    assert Bracket.start(-8.0, -1.0, 2.0).accepts(-8.0 + 7e-7, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,16 @@ from topline import Problem, TopKHinge
 from topline.solvers.methods.step_rules import Direction, ExactStep, HarmonicStep, OpenLoopStep
 
 LAM, GAMMA = 0.25, 0.5
-W = np.array([[1.0, 2.0, -3.0], [0.5, -1.0, 1.0]])
+W = np.array([[1.0, 2.0, -3.0], [1.5, -1.0, 1.0]])
 CHANGE = np.array([[2.0, -1.0, 1.0], [4.0, 1.0, 3.0]])
-WCHANGE, SQUARE = 2 - 2 - 3 + 2 - 1 + 3, 4 + 1 + 1 + 16 + 1 + 9
+WCHANGE, SQUARE = 2 - 2 - 3 + 6 - 1 + 3, 4 + 1 + 1 + 16 + 1 + 9
 
 
 def problem(smoothing):
     return Problem(TopKHinge(1), n=4, d=2, m=3, lam=LAM, smoothing=smoothing)
 
 
-def direction(slope=1.0, curvature=4.0):
+def direction(slope=3.0, curvature=4.0):
     return Direction(np.zeros((2, 3)), 0.0, 0.0, 0.0, slope, curvature, 0.0)
 
 
@@ -41,8 +41,8 @@ def test_a_square_below_zero_is_rounding() -> None:
 
 
 def test_the_rise_is_that_of_the_quadratic() -> None:
-    assert direction().rise(0.5) == 0.5 * 1.0 - 0.5**2 * 4.0 / 2
-    assert direction().rise(3.0) == 3.0 - 9.0 * 4.0 / 2
+    assert direction().rise(0.5) == 0.5 * 3.0 - 0.5**2 * 4.0 / 2
+    assert direction().rise(3.0) == 9.0 - 9.0 * 4.0 / 2
 
 
 @pytest.mark.parametrize(
