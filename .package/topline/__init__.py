@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from topline.solvers.estimators.multilabel import MultilabelClassifier
     from topline.solvers.estimators.topk import TopKClassifier
-    from topline.solvers.executors.local import SerialExecutor, ThreadExecutor
+    from topline.solvers.executors import SerialExecutor, ThreadExecutor
     from topline.solvers.kernels.functions import (
         ChiSquaredKernel,
         Kernel,
@@ -86,7 +86,7 @@ _NAMES_OF = {
     ),
     "topline.solvers.estimators.multilabel": ("MultilabelClassifier",),
     "topline.solvers.estimators.topk": ("TopKClassifier",),
-    "topline.solvers.executors.local": ("SerialExecutor", "ThreadExecutor"),
+    "topline.solvers.executors": ("SerialExecutor", "ThreadExecutor"),
     "topline.solvers.kernels.functions": (
         "ChiSquaredKernel",
         "Kernel",

@@ -39,8 +39,7 @@ from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import Traffic, resident_bytes
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors.local import DualRows, block_bounds
-from topline.solvers.executors.map_duals import StoredDuals, T
+from topline.solvers.executors import DualRows, StoredDuals, T, block_bounds
 from topline.solvers.typing import Float64Array, IntArray
 
 logger = logging.getLogger(__name__)

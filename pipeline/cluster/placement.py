@@ -23,7 +23,7 @@ from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.rows import RowSource
-from topline.solvers.executors.map_duals import StoredDuals
+from topline.solvers.executors import StoredDuals
 from topline.solvers.typing import Float64Array, IntArray
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from topline.pipeline.cluster.worker_log import WorkerLog
 from topline.pipeline.errors import ClusterError
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.errors import DualsReplacedError
-from topline.solvers.executors.map_duals import StoredDuals
+from topline.solvers.executors import StoredDuals
 
 logger = logging.getLogger(__name__)
 

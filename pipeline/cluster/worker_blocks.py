@@ -29,7 +29,7 @@ from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowRange, RowSource
 from topline.solvers.core.traffic import resident_bytes
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors.map_duals import StoredDuals
+from topline.solvers.executors import StoredDuals
 
 logger = logging.getLogger(__name__)
 

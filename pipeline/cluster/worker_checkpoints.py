@@ -9,8 +9,7 @@ from distributed import get_worker
 
 from topline.pipeline.cluster.worker_blocks import using
 from topline.solvers.core.requests import PendingStep
-from topline.solvers.executors.local import DualRows
-from topline.solvers.executors.map_duals import StoredDuals, T, visit_on_threads
+from topline.solvers.executors import DualRows, StoredDuals, T, map_duals_on_threads
 
 
 def map_duals(
@@ -21,7 +20,7 @@ def map_duals(
         blocks = [held.blocks[span.index] for span in held.placement.spans]
         threads = int(get_worker().state.nthreads)
         with ThreadPoolExecutor(threads, thread_name_prefix="topline-duals") as pool:
-            return visit_on_threads(pool, threads, blocks, visit, pending_step)
+            return map_duals_on_threads(pool, threads, blocks, visit, pending_step)
 
 
 def load_own_duals(run: str, epoch: int, stored: StoredDuals) -> None:

@@ -9,17 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.options.train import K_BELOW_M, LOSSES_WITH_K, TrainConfig
+from topline.pipeline.options.train import TrainConfig
 from topline.solvers.losses import Loss, make_loss
+from topline.solvers.names import LOSS_RULES
 
 DEFAULT_K = 5
 
 
 def settled_k(config: TrainConfig, m: int) -> int | None:
     """Give the k that was asked for, or the default one, which bends to a small m."""
-    if config.k is not None or config.loss not in LOSSES_WITH_K or isinstance(config.weights, tuple):
+    rule = LOSS_RULES.get(config.loss)
+    if config.k is not None or rule is None or not rule.takes_k or isinstance(config.weights, tuple):
         return config.k
-    return min(DEFAULT_K, m - 1 if config.loss in K_BELOW_M else m)
+    return min(DEFAULT_K, m - 1 if rule.of_others else m)
 
 
 def chosen_loss(config: TrainConfig) -> Loss:

@@ -9,14 +9,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from topline.pipeline.options.train import LOSSES_WITH_K, NonEmpty, TrainConfig, Weights
+from topline.pipeline.options.train import NonEmpty, TrainConfig, Weights
+from topline.solvers.names import LOSS_RULES, LossRule
 
 Rule = Literal["race", "certificate", "none"]
 
 # Options that every cell has in common with the sweep.
 SHARED = {"store", "dataset", "smoothing_kind", "class_weight", "method", "transforms", "tol", "seed"}
-# Losses that take no smoothing; the solvers' own registry says the same, and reading it would compile.
-SMOOTH_LOSSES = frozenset({"softmax", "topk_entropy", "one_vs_all_logistic"})
 
 
 def _parts(text: str) -> list[str]:
@@ -148,8 +147,8 @@ class SweepConfig(BaseModel):
         """Give all losses with their parameters, each once; `k` is None where the data decides it."""
         found: dict[Variant, None] = {}
         for loss, k, smoothing in product(self.loss, self.k or (None,), self.smoothing):
-            k = k if loss in LOSSES_WITH_K else None
-            found[Variant(loss, k, 0.0 if loss in SMOOTH_LOSSES else smoothing)] = None
+            rule = LOSS_RULES.get(loss, LossRule())
+            found[Variant(loss, k if rule.takes_k else None, 0.0 if rule.smooth else smoothing)] = None
         return list(found)
 
     def grid(self) -> tuple[float, ...]:

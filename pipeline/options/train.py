@@ -7,48 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
+from topline.solvers.names import LOSS_RULES, MEAN_METHOD, METHOD_NAMES, TOP_LOSSES_METHOD, LossRule
+
 Weights = Literal["flat", "linear", "exponential"]
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 
 #: Blocks into which rows are cut at most.
 BLOCKS_AT_MOST = 256
-
-# The solvers' own registries say the same; reading them would make `topline --help` compile.
-LOSS_NAMES = (
-    "max_hinge",
-    "structured_hinge",
-    "topk_hinge",
-    "topk_others_hinge",
-    "usunier_hinge",
-    "weighted_topk_hinge",
-    "weighted_usunier_hinge",
-    "softmax",
-    "topk_entropy",
-    "truncated_topk_entropy",
-    "one_vs_all_hinge",
-    "one_vs_all_logistic",
-    "multilabel_hinge",
-    "multilabel_softmax",
-)
-METHOD_NAMES = (
-    "dual_ascent",
-    "sdca",
-    "fw",
-    "fw_away",
-    "fw_pairwise",
-    "fw_fully_corrective",
-    "fw_away_columns",
-    "fw_pairwise_columns",
-    "fw_open_loop",
-    "projected_gradient",
-    "lbfgs",
-)
-# What the average top-k risk is minimised by when no method is named.
-TOP_METHOD = "fw_fully_corrective"
-# Losses that count guesses among the m - 1 other classes, so that k < m, and among all classes.
-K_BELOW_M = frozenset({"topk_others_hinge", "topk_entropy", "truncated_topk_entropy"})
-LOSSES_WITH_K = K_BELOW_M | {"topk_hinge", "usunier_hinge", "weighted_topk_hinge", "weighted_usunier_hinge"}
 
 
 class TrainConfig(BaseModel):
@@ -62,7 +28,7 @@ class TrainConfig(BaseModel):
 
     store: NonEmpty = Field(default="topline-store", description="Store that holds the dataset")
     dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
-    loss: NonEmpty = Field(default="topk_hinge", description=", ".join(LOSS_NAMES))
+    loss: NonEmpty = Field(default="topk_hinge", description=", ".join(LOSS_RULES))
     k: int | None = Field(
         default=None, ge=1, description="k of the top-k losses (5, or as many as few classes allow)"
     )
@@ -89,7 +55,7 @@ class TrainConfig(BaseModel):
         description="Minimise the mean of the K largest losses, not of all; below 1 a share of the rows."
         " The method is then fw_fully_corrective unless another fw is named",
     )
-    method: NonEmpty = Field(default="dual_ascent", description=", ".join(METHOD_NAMES))
+    method: NonEmpty = Field(default=MEAN_METHOD, description=", ".join(METHOD_NAMES))
     kernel: Literal["linear", "rbf", "polynomial", "chi2"] | None = Field(
         default=None, description="Exact kernel: linear, rbf, polynomial or chi2; none trains on the features"
     )
@@ -136,7 +102,7 @@ class TrainConfig(BaseModel):
     def _method_of_the_risk(cls, given: Any) -> Any:
         """Take the method that serves the average top-k risk, where none is named."""
         asks = isinstance(given, dict) and given.get("average_top") is not None and not given.get("resume")
-        return {"method": TOP_METHOD, **given} if asks else given
+        return {"method": TOP_LOSSES_METHOD, **given} if asks else given
 
     @field_validator("transforms", mode="before")
     @classmethod
@@ -155,7 +121,7 @@ class TrainConfig(BaseModel):
             raise ValueError(f"margins belong to loss structured_hinge, not to {self.loss}")
         if self.weights is not None and not self.loss.startswith("weighted_"):
             raise ValueError(f"weights belong to the weighted losses, not to {self.loss}")
-        if self.k is not None and self.loss not in LOSSES_WITH_K:
+        if self.k is not None and not LOSS_RULES.get(self.loss, LossRule()).takes_k:
             raise ValueError(f"k belongs to the top-k losses, not to {self.loss}")
         parameters = (self.kernel_gamma, self.kernel_degree, self.kernel_coef0)
         if self.kernel is None and any(value is not None for value in parameters):

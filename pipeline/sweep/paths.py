@@ -30,7 +30,7 @@ from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data
 from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.core.problem import squared_norm
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
-from topline.solvers.executors.local import SerialExecutor
+from topline.solvers.executors import SerialExecutor
 from topline.solvers.run.api import solve
 from topline.solvers.run.loop import Callback
 

@@ -18,7 +18,7 @@ from topline.pipeline.telemetry.forecast import Forecast, TimeLeft
 from topline.pipeline.telemetry.recorder import HistoryRecorder
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.state import IterationRecord, SolverState
-from topline.solvers.executors.local import Executor, SerialExecutor
+from topline.solvers.executors import Executor, SerialExecutor
 from topline.storage.arrays import DualSource, DualWriter, StoredDuals
 from topline.storage.errors import StorageError
 from topline.storage.runs import Checkpoint, RunLock, latest_checkpoint, save_checkpoint

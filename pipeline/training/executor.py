@@ -24,7 +24,7 @@ from topline.pipeline.progress import Progress
 from topline.pipeline.rows.partition import CachedRows, TrainingRows
 from topline.pipeline.training.kernel_training import with_factor
 from topline.pipeline.training.plan import TrainingPlan
-from topline.solvers.executors.local import Executor, ThreadExecutor
+from topline.solvers.executors import Executor, ThreadExecutor
 
 
 @contextmanager

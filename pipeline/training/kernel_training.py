@@ -19,7 +19,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import as_rows
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
-from topline.solvers.executors.local import Executor
+from topline.solvers.executors import Executor
 from topline.solvers.kernels.functions import ChiSquaredKernel, Kernel
 from topline.solvers.kernels.problem import values_on_matrix
 from topline.solvers.kernels.registry import make_kernel

@@ -9,7 +9,7 @@ from topline.pipeline.certification.average_top_k import CUT_POINTS, CUT_SHARES,
 from topline.pipeline.training.checkpointing import written_where_held
 from topline.pipeline.training.plan import TrainingPlan
 from topline.solvers.core.state import SolveResult
-from topline.solvers.executors.local import Executor
+from topline.solvers.executors import Executor
 from topline.solvers.methods.atoms import Atoms
 from topline.storage.models import save_model
 

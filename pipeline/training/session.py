@@ -32,7 +32,7 @@ from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import NonFiniteError, StateLostError
-from topline.solvers.executors.local import Executor
+from topline.solvers.executors import Executor
 from topline.solvers.run.api import solve
 from topline.solvers.run.compiling import compile_jit_functions
 from topline.storage.errors import AccessError, DiskFullError, IntegrityError, StorageError

@@ -9,9 +9,11 @@ import numpy as np
 from scipy import sparse
 
 from topline.solvers.core.dual_rows import DualStore
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.read_ahead import read_slabs
 from topline.solvers.core.rows import Rows, RowSource, as_rows, held_in_memory, is_sparse, slab_bounds
-from topline.solvers.typing import FloatArray, Int64Array
+from topline.solvers.projections.columns import column_kind, margins_or_empty
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Rows that are gathered and converted at once.
 _GATHERED_ROWS = 512
@@ -21,6 +23,33 @@ _HELD_SHARE = 0.25
 _HELD_BYTES = 1 << 21
 #: Dual rows that are opened together.
 _OPENED_BYTES = 1 << 24
+
+
+class BlockRows:
+    """Rows of one block, and how sweeps over them are seeded and rounded.
+
+    Parameters
+    ----------
+    problem : what is solved.
+    X : (rows, d) features of the block.
+    y, weights : (rows,) labels, and how often each row counts.
+    index : place of the block among all blocks; it seeds the random orders.
+    dtype : precision of products, where a request does not ask for float64.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        X: RowSource,
+        y: IntArray,
+        weights: Float64Array,
+        index: int,
+        dtype: np.dtype[Any],
+    ) -> None:
+        form = problem.form
+        self.problem, self.X, self.y, self.weights = problem, X, y, weights
+        self.index, self.dtype = index, dtype
+        self.loss = column_kind(form), form.rho, margins_or_empty(form)
 
 
 class Portion(NamedTuple):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from topline.solvers.blocks.ascent_changes import project_rows
 from topline.solvers.blocks.ascent_jit import change_sums
 from topline.solvers.blocks.ascent_rows import HeldRows, Portion
+from topline.solvers.blocks.ascent_work import Work
 from topline.solvers.typing import Float64Array
-
-if TYPE_CHECKING:
-    from topline.solvers.blocks.ascent import Work
 
 #: Changes that are remembered.
 _REMEMBERED = 6

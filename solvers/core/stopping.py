@@ -6,13 +6,10 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from topline.solvers.core.problem import relative_gap
 from topline.solvers.errors import InvalidProblemError
-
-if TYPE_CHECKING:
-    from topline.solvers.core.state import IterationRecord
 
 
 class Status(Enum):
@@ -75,25 +72,3 @@ def is_solved(
         return math.isfinite(primal) and stationarity <= criteria.tol
     finite = math.isfinite(primal) and math.isfinite(dual)
     return finite and relative_gap(primal - dual, primal) <= criteria.tol
-
-
-def check(
-    record: IterationRecord, criteria: StoppingCriteria, *, seconds: float, moved: bool, solved: bool
-) -> Status | None:
-    """Say whether the run ends after this round, and why; None to go on.
-
-    `seconds` is the time since this call began, `moved` whether a step can still improve the dual, `solved`
-    whether the iterate that was measured is good enough.
-    """
-    bound = record.dual if record.stationarity is None else record.stationarity
-    if not all(math.isfinite(value) for value in (record.primal, bound, record.step)):
-        return Status.NONFINITE
-    if solved:
-        return Status.SOLVED
-    if not moved:
-        return Status.NO_PROGRESS
-    if record.passes >= criteria.max_passes:
-        return Status.MAX_PASSES
-    if criteria.time_limit is not None and seconds >= criteria.time_limit:
-        return Status.TIME_LIMIT
-    return None

@@ -15,12 +15,10 @@ from sklearn.utils.class_weight import compute_class_weight
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.state import SolveResult
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.losses import TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
 from topline.solvers.losses.base import Loss
-from topline.solvers.losses.registry import LOSSES, make_loss
+from topline.solvers.losses.registry import make_loss
+from topline.solvers.names import LOSS_RULES, LossRule
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
-
-_OF_THE_OTHERS = frozenset({TopKOthersHinge.name, TopKEntropy.name, TruncatedTopKEntropy.name})
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +80,9 @@ def chosen_loss(loss: Any, k: int, m: int, weights: Any, margins: Any) -> Any:
     k is lowered to m - 1 where the loss looks at the other classes only.
     """
     if isinstance(loss, str):
-        k = min(k, m - 1) if loss in _OF_THE_OTHERS else k
-        takes_k = LOSSES.get(loss, (None, None))[1] == "k" or isinstance(weights, str)
+        rule = LOSS_RULES.get(loss, LossRule())
+        k = min(k, m - 1) if rule.of_others else k
+        takes_k = rule.parameter == "k" or isinstance(weights, str)
         return make_loss(loss, k=k if takes_k else None, weights=weights, margins=margins)
     if weights is not None or margins is not None:
         raise InvalidProblemError(

@@ -1,4 +1,4 @@
-"""Where blocks are computed: the contract, and the two executors of this process."""
+"""The two executors of this process: one block after the other, or several on threads."""
 
 from __future__ import annotations
 
@@ -7,99 +7,21 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
-from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Self
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
+from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowRange, RowSource
 from topline.solvers.core.traffic import MemoryGauge, ThreadActivity, Traffic, counted
 from topline.solvers.errors import InvalidProblemError, StateLostError
-from topline.solvers.executors.map_duals import T, dual_rows, visit_on_threads
-from topline.solvers.typing import Float64Array, FloatArray, IntArray
-
-#: Dual variables of the rows [start, stop): (start, stop, A of shape (stop - start, m)).
-DualRows: TypeAlias = tuple[int, int, FloatArray]
-
-
-@runtime_checkable
-class Executor(Protocol):
-    """Holds the examples in blocks and runs a request on all of them.
-
-    Whatever the workers, `run` adds the blocks along the tree of `topline.solvers.core.block_stats`, so two
-    executors with the same bounds agree bitwise.
-    """
-
-    @property
-    def in_process(self) -> bool:
-        """Whether a result may hold A whole: it lives in this process, which keeps no budget for it."""
-        ...
-
-    @property
-    def dual_bytes(self) -> int | None:
-        """Memory for dual variables over all workers; None for whatever they take as arrays."""
-        ...
-
-    @property
-    def workers(self) -> int:
-        """How many blocks run at the same time."""
-        ...
-
-    @property
-    def blocks(self) -> int:
-        """Number of blocks of the bound problem."""
-        ...
-
-    def bind(
-        self,
-        problem: Problem,
-        X: RowSource,
-        y: IntArray,
-        *,
-        keep_duals: bool,
-        weights: Float64Array | None = None,
-    ) -> None:
-        """Take the examples of a problem, with A = 0 where `keep_duals`; what was bound before is dropped.
-
-        `weights` (n,) says how often each example counts, None once.
-        """
-        ...
-
-    def run(self, request: Request) -> BlockStats:
-        """Run a request on every block and give the sum."""
-        ...
-
-    def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
-        """Yield A in row order, a run of rows after the other, after applying `pending_step` once."""
-        ...
-
-    def map_duals(
-        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
-    ) -> list[T]:
-        """Give A to calls of `visit` where it is held, at the same time, and join their answers.
-
-        Each call gets some rows, ascending, and all calls together get every row once.  `visit` pickles.
-        """
-        ...
-
-    def load_duals(self, duals: Iterable[DualRows]) -> None:
-        """Replace A; the parts are in row order and cover every row.
-
-        Of a `topline.solvers.executors.map_duals.StoredDuals`, workers read their own rows.
-        """
-        ...
-
-    def traffic(self) -> Traffic:
-        """Give what was moved and who worked since `bind`; it asks nobody and costs next to nothing."""
-        ...
-
-    def close(self) -> None:
-        """Give up threads, processes and examples."""
-        ...
+from topline.solvers.executors.base import DualRows, T
+from topline.solvers.typing import Float64Array, IntArray
 
 
 class SerialExecutor:
@@ -263,7 +185,7 @@ class ThreadExecutor(SerialExecutor):
         self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
     ) -> list[T]:
         """Give A to calls of `visit`, on every thread the rows of consecutive blocks."""
-        return visit_on_threads(self._pool, self._workers, self._blocks, visit, pending_step)
+        return map_duals_on_threads(self._pool, self._workers, self._blocks, visit, pending_step)
 
     def close(self) -> None:
         """Stop the threads and let go of the examples."""
@@ -280,6 +202,33 @@ class ThreadExecutor(SerialExecutor):
             for future in futures:
                 future.cancel()
             wait(futures)
+
+
+def dual_rows(blocks: Iterable[Block], pending_step: PendingStep | None) -> Iterator[DualRows]:
+    """Yield A of some blocks, after applying `pending_step` where that has not been done."""
+    for block in blocks:
+        for start, stop in row_runs(block.start, block.stop, block.problem.m):
+            yield start, stop, block.duals(pending_step, start, stop)
+
+
+def map_duals_on_threads(
+    pool: ThreadPoolExecutor,
+    threads: int,
+    blocks: Sequence[Block],
+    visit: Callable[[Iterator[DualRows]], Sequence[T]],
+    pending_step: PendingStep | None,
+) -> list[T]:
+    """Give the dual rows of the blocks to `visit`, a run of blocks to each thread, and join the answers."""
+    threads = max(1, min(threads, len(blocks)))
+    cuts = [len(blocks) * i // threads for i in range(threads + 1)]
+    futures = [pool.submit(visit, dual_rows(blocks[a:b], pending_step)) for a, b in pairwise(cuts)]
+    try:
+        return [item for future in futures for item in future.result()]
+    finally:
+        # After an error or Ctrl-C nothing may go on behind the caller's back.
+        for future in futures:
+            future.cancel()
+        wait(futures)
 
 
 def block_bounds(n: int, blocks: int = 1, bounds: Sequence[int] | None = None) -> tuple[int, ...]:

@@ -26,8 +26,7 @@ from topline.solvers.core.risks import AverageTopK, LargestLosses
 from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors.local import DualRows, Executor
-from topline.solvers.executors.map_duals import T
+from topline.solvers.executors.base import DualRows, Executor, T
 from topline.solvers.typing import Float64Array, IntArray
 
 

@@ -22,8 +22,7 @@ from topline.solvers.core.rows import RowSource, is_sparse
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError, StateLostError
-from topline.solvers.executors.local import Executor, SerialExecutor
-from topline.solvers.executors.risk import TopLossExecutor
+from topline.solvers.executors import Executor, SerialExecutor, TopLossExecutor
 from topline.solvers.kernels.factor import KernelFeatures, is_precomputed
 from topline.solvers.kernels.functions import Kernel
 from topline.solvers.losses.base import Family, LossForm

@@ -16,25 +16,19 @@ from topline.solvers.losses.one_vs_all import OneVsAll
 from topline.solvers.losses.rank_weights import exponential, flat, linear
 from topline.solvers.losses.topk import TopKHinge, TopKOthersHinge, UsunierHinge
 from topline.solvers.losses.weighted import WeightedTopKHinge, WeightedUsunierHinge
+from topline.solvers.names import LOSS_RULES
 from topline.solvers.typing import Float64Array
 
+_CONSTRUCTORS: tuple[Callable[..., Loss], ...] = (
+    MaxHinge, StructuredHinge, TopKHinge, TopKOthersHinge, UsunierHinge, WeightedTopKHinge,
+    WeightedUsunierHinge, Softmax, TopKEntropy, TruncatedTopKEntropy, partial(OneVsAll, "hinge"),
+    partial(OneVsAll, "logistic"), MultilabelHinge, MultilabelSoftmax,
+)  # fmt: skip
 #: Every loss by its name, with the parameter that its constructor takes (None: takes none).
 LOSSES: Mapping[str, tuple[Callable[..., Loss], str | None]] = MappingProxyType(
     {
-        MaxHinge.name: (MaxHinge, None),
-        StructuredHinge.name: (StructuredHinge, "margins"),
-        TopKHinge.name: (TopKHinge, "k"),
-        TopKOthersHinge.name: (TopKOthersHinge, "k"),
-        UsunierHinge.name: (UsunierHinge, "k"),
-        WeightedTopKHinge.name: (WeightedTopKHinge, "rho"),
-        WeightedUsunierHinge.name: (WeightedUsunierHinge, "rho"),
-        Softmax.name: (Softmax, None),
-        TopKEntropy.name: (TopKEntropy, "k"),
-        TruncatedTopKEntropy.name: (TruncatedTopKEntropy, "k"),
-        OneVsAll("hinge").name: (partial(OneVsAll, "hinge"), None),
-        OneVsAll("logistic").name: (partial(OneVsAll, "logistic"), None),
-        MultilabelHinge.name: (MultilabelHinge, None),
-        MultilabelSoftmax.name: (MultilabelSoftmax, None),
+        name: (constructor, rule.parameter)
+        for (name, rule), constructor in zip(LOSS_RULES.items(), _CONSTRUCTORS, strict=True)
     }
 )
 

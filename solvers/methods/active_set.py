@@ -20,7 +20,7 @@ import numpy as np
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
-from topline.solvers.executors.local import Executor
+from topline.solvers.executors import Executor
 from topline.solvers.methods.atoms import Atoms
 from topline.solvers.methods.base import Advance, Measurement, Runner, product_of, rises
 from topline.solvers.methods.certificate import FinalValues, final_values

@@ -16,7 +16,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import Request
 from topline.solvers.core.state import GapKind, SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors.local import Executor
+from topline.solvers.executors import Executor
 from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.step_rules import Direction
 from topline.solvers.typing import Float64Array

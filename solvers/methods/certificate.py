@@ -11,7 +11,7 @@ from topline.solvers.core.problem import HasGap, Problem, refuse_reversed
 from topline.solvers.core.requests import EvaluateRequest, RebuildRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors.local import Executor
+from topline.solvers.executors import Executor
 from topline.solvers.typing import Float64Array
 
 #: A gap below minus this share of the terms that it is the difference of is a mistake, not rounding.

@@ -23,9 +23,9 @@ import numpy as np
 from topline.solvers.core import deflation as shared_direction
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest, EvaluateRequest, PendingStep, Request
+from topline.solvers.core.requests import AscentRequest, EvaluateRequest, PendingStep, Request, SdcaRequest
 from topline.solvers.core.state import SolverState
-from topline.solvers.executors.local import Executor
+from topline.solvers.executors import Executor
 from topline.solvers.methods.base import Advance, Measurement, Runner, change_of, rises, stepped
 from topline.solvers.methods.certificate import FinalValues, final_values
 from topline.solvers.methods.step_rules import Direction, ExactStep
@@ -154,3 +154,24 @@ class DualAscent:
     ) -> FinalValues:
         """Give the values of a last state in float64."""
         return final_values(problem, executor, state, duals_kept=duals_kept)
+
+
+@dataclass(frozen=True)
+class Sdca(DualAscent):
+    """Plain stochastic dual coordinate ascent (Lapin's thesis, algorithm 1).
+
+    What a round measures, and how the changes of several blocks become one step, is that of DualAscent; a
+    block visits every row once, each with the scores of that row alone.
+    """
+
+    deflates: ClassVar[bool] = False
+
+    def _request(self, state: SolverState, start: Float64Array, _shared: DeflatedDirection | None) -> Request:
+        return SdcaRequest(
+            round=state.round,
+            W=start,
+            pending_step=state.pending_step,
+            safety_factor=self._safety_factor(state),
+            seed=self.seed,
+            exact=state.exact,
+        )

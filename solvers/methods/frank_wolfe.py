@@ -10,7 +10,7 @@ from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.requests import OracleRequest, PendingStep
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors.local import Executor
+from topline.solvers.executors import Executor
 from topline.solvers.methods.base import Advance, Measurement, Runner, product_of, rises
 from topline.solvers.methods.certificate import FinalValues, final_values
 from topline.solvers.methods.step_rules import Direction, StepRule

@@ -17,7 +17,7 @@ import numpy as np
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import ColumnRequest, PendingStep
 from topline.solvers.core.state import SolverState
-from topline.solvers.executors.local import Executor
+from topline.solvers.executors import Executor
 from topline.solvers.methods.base import Advance, Measurement, Runner, change_of, rises, stepped
 from topline.solvers.methods.certificate import FinalValues, final_values
 from topline.solvers.methods.step_rules import Direction, ExactStep

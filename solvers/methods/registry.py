@@ -14,12 +14,12 @@ from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationEr
 from topline.solvers.methods.active_set import AtomFrankWolfe, AwaySteps, FullyCorrective, PairwiseSteps
 from topline.solvers.methods.base import Method
 from topline.solvers.methods.bundle import Bundle
-from topline.solvers.methods.dual_ascent import DualAscent
+from topline.solvers.methods.dual_ascent import DualAscent, Sdca
 from topline.solvers.methods.frank_wolfe import FrankWolfe
 from topline.solvers.methods.lbfgs import Lbfgs, unfit_for_lbfgs
 from topline.solvers.methods.per_example import ColumnFrankWolfe, unfit_for_columns
-from topline.solvers.methods.sdca import Sdca
 from topline.solvers.methods.step_rules import ExactStep, HarmonicStep, OpenLoopStep
+from topline.solvers.names import MEAN_METHOD, METHOD_NAMES, TOP_LOSSES_METHOD
 
 
 @dataclass(frozen=True)
@@ -146,12 +146,14 @@ _SPECS = (
     ),
 )
 #: Every method by its name.
-METHODS: Mapping[str, MethodSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
+METHODS: Mapping[str, MethodSpec] = MappingProxyType(
+    {name: next(spec for spec in _SPECS if spec.name == name) for name in METHOD_NAMES}
+)
 
 
 def default_method(risk: Risk) -> str:
     """Give the method that is best for a risk when none is asked for."""
-    return "dual_ascent" if isinstance(risk, MeanRisk) else "fw_fully_corrective"
+    return MEAN_METHOD if isinstance(risk, MeanRisk) else TOP_LOSSES_METHOD
 
 
 def method_named(name: Any) -> MethodSpec:

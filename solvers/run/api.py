@@ -18,8 +18,7 @@ from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
-from topline.solvers.executors.local import DualRows, Executor, SerialExecutor, ThreadExecutor
-from topline.solvers.executors.risk import TopLossExecutor
+from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor, TopLossExecutor
 from topline.solvers.kernels.problem import solve_with_kernel
 from topline.solvers.losses.base import Loss
 from topline.solvers.losses.label_sets import LabelSets

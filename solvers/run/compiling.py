@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse as scipy_sparse
 
-from topline.solvers.blocks.ascent import weights_alike
+from topline.solvers.blocks.ascent_work import weights_alike
 from topline.solvers.core.half_floats import widened
 from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
 from topline.solvers.core.row_packing import pack, unpack
-from topline.solvers.executors.local import SerialExecutor
+from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses.base import Loss
 from topline.solvers.losses.label_sets import LabelSets
 from topline.solvers.run.api import solve

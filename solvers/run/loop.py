@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +14,10 @@ from topline.solvers.core.history_thinning import ThinnedHistory
 from topline.solvers.core.problem import Problem, relative_gap
 from topline.solvers.core.requests import Request
 from topline.solvers.core.state import IterationRecord, SolverState
-from topline.solvers.core.stopping import ENDS_AT_ITERATE, Status, StoppingCriteria, check, is_solved
+from topline.solvers.core.stopping import ENDS_AT_ITERATE, Status, StoppingCriteria, is_solved
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.errors import DualsReplacedError
-from topline.solvers.executors.local import Executor
+from topline.solvers.executors import Executor
 from topline.solvers.methods.base import Advance, Measurement, Method, follows_duals, stay
 from topline.solvers.methods.certificate import FinalValues, rebuild
 
@@ -51,7 +52,7 @@ def iterate(
     *,
     duals_kept: bool,
 ) -> Run:
-    """Run rounds until `stopping.check` or a callback ends them, then measure the last state in float64.
+    """Run rounds until `ending` or a callback ends them, then measure the last state in float64.
 
     The executor is bound to the problem.  `state` continues an earlier run (default: A = 0).  Where it says
     that it had to put other dual variables in the place of lost ones, the run goes on from those.
@@ -110,7 +111,7 @@ class _Rounds:
             problem, measured, advance, timer, self._traffic_timer.read(), self._seconds_before + here
         )
         self._history.add(record)
-        status = check(record, self._target, seconds=here, moved=advance.moved, solved=solved)
+        status = ending(record, self._target, seconds=here, moved=advance.moved, solved=solved)
         # An iterate that ends the run by its own merit is kept as it was measured; else the step counts.
         after = measured.before if status in ENDS_AT_ITERATE else advance.after
         self._state = replace(after, passes=record.passes, seconds=record.seconds)
@@ -243,3 +244,25 @@ def _record(
         activity=moved.workers,
         stationarity=measured.stationarity,
     )
+
+
+def ending(
+    record: IterationRecord, criteria: StoppingCriteria, *, seconds: float, moved: bool, solved: bool
+) -> Status | None:
+    """Return why the run ends after this round, None to go on.
+
+    `seconds` is the time since this call began, `moved` whether a step can still improve the dual, `solved`
+    whether the iterate that was measured is good enough.
+    """
+    bound = record.dual if record.stationarity is None else record.stationarity
+    if not all(math.isfinite(value) for value in (record.primal, bound, record.step)):
+        return Status.NONFINITE
+    if solved:
+        return Status.SOLVED
+    if not moved:
+        return Status.NO_PROGRESS
+    if record.passes >= criteria.max_passes:
+        return Status.MAX_PASSES
+    if criteria.time_limit is not None and seconds >= criteria.time_limit:
+        return Status.TIME_LIMIT
+    return None

@@ -9,7 +9,7 @@ import numpy as np
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.executors.local import DualRows, Executor
+from topline.solvers.executors import DualRows, Executor
 from topline.solvers.methods.certificate import rebuild
 from topline.solvers.typing import FloatArray
 

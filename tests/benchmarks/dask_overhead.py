@@ -35,7 +35,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import Traffic
-from topline.solvers.executors.local import DualRows, Executor, SerialExecutor, ThreadExecutor, block_bounds
+from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor, block_bounds
 from topline.solvers.losses import TopKHinge
 from topline.solvers.run.api import solve
 from topline.solvers.typing import Float64Array, IntArray

@@ -23,7 +23,7 @@ from tests.benchmarks.datasets import relu_features
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.requests import AscentRequest, Request
 from topline.solvers.core.state import IterationRecord, SolverState
-from topline.solvers.executors.local import SerialExecutor
+from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import MaxHinge
 from topline.solvers.run.api import solve
 

@@ -17,7 +17,7 @@ from topline.solvers.core.requests import (
     RebuildRequest,
     SelectedRowsRequest,
 )
-from topline.solvers.executors.local import Executor
+from topline.solvers.executors import Executor
 
 BOUNDS = (0, 1, 17, 40, 41, 75)
 SUMS = ("rows", "conjugate_u", "alpha_u", "u_sq", "alpha_sq", "loss", "shifted_loss", "active")

@@ -32,7 +32,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors.local import DualRows, Executor, SerialExecutor, ThreadExecutor
+from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor
 from topline.solvers.losses import TopKHinge
 from topline.solvers.run.api import solve
 from topline.storage.errors import IntegrityError

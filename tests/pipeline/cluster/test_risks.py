@@ -22,7 +22,7 @@ from topline.solvers.core.requests import Request, SelectedRowsRequest
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
-from topline.solvers.executors.local import Executor, SerialExecutor
+from topline.solvers.executors import Executor, SerialExecutor
 from topline.solvers.losses import TopKHinge
 from topline.solvers.run.api import solve
 

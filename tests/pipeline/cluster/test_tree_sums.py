@@ -26,7 +26,7 @@ from topline.pipeline.cluster.tree_sums import (
 from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf, tree_total
 from topline.solvers.core.state import SolveResult
-from topline.solvers.executors.local import Executor, SerialExecutor
+from topline.solvers.executors import Executor, SerialExecutor
 from topline.solvers.losses import TopKHinge
 from topline.solvers.run.api import solve
 

@@ -23,7 +23,7 @@ from topline.pipeline.cluster.watchdog import Watchdog
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.blocks.block import Block
-from topline.solvers.executors.local import SerialExecutor
+from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import TopKHinge
 from topline.solvers.run.api import solve
 

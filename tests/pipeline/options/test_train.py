@@ -5,20 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from topline.pipeline.options.train import (
-    K_BELOW_M,
-    LOSS_NAMES,
-    LOSSES_WITH_K,
-    METHOD_NAMES,
     ClusterConfig,
     TrainConfig,
 )
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import LOSSES, make_loss
 from topline.solvers.methods.registry import METHODS
+from topline.solvers.names import LOSS_RULES, METHOD_NAMES
 
 
 @pytest.mark.parametrize(
@@ -47,16 +45,21 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
 
 
 def test_names_and_k_are_those_of_the_solvers() -> None:
-    """The help is made without importing the solvers; this is where a new loss or method shows."""
-    assert set(LOSS_NAMES) == set(LOSSES)
-    assert set(METHOD_NAMES) == set(METHODS)
-    with_k = {name for name, (_, parameter) in LOSSES.items() if parameter in ("k", "rho")}
-    assert with_k == LOSSES_WITH_K
+    assert tuple(METHODS) == METHOD_NAMES
+    with_k = {name for name, rule in LOSS_RULES.items() if rule.takes_k}
     readme = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
     assert not [name for name in (*LOSSES, *METHODS) if f"`{name}`" not in readme]
+    for name, rule in LOSS_RULES.items():
+        made = make_loss(
+            name,
+            2 if rule.takes_k else None,
+            "flat" if rule.parameter == "rho" else None,
+            1.0 - np.eye(4) if rule.parameter == "margins" else None,
+        )
+        assert (made.name, made.form(4).smooth) == (name, rule.smooth)
     for name in sorted(with_k):
         weights = "flat" if name.startswith("weighted_") else None
-        largest = 3 if name in K_BELOW_M else 4
+        largest = 3 if LOSS_RULES[name].of_others else 4
         make_loss(name, largest, weights).form(4)
         with pytest.raises(InvalidProblemError, match=f"take k <= {largest}"):
             make_loss(name, largest + 1, weights).form(4)

@@ -24,7 +24,7 @@ from topline.pipeline.training.checkpointing import (
 )
 from topline.solvers.core.requests import OracleRequest, PendingStep
 from topline.solvers.core.state import SolverState
-from topline.solvers.executors.local import Executor
+from topline.solvers.executors import Executor
 from topline.storage.arrays import duals
 from topline.storage.errors import DiskFullError
 from topline.storage.runs import Checkpoint

@@ -22,12 +22,13 @@ from topline.pipeline.evaluation.accuracy import evaluate, evaluate_model
 from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
 from topline.pipeline.ingest.importing import import_features
 from topline.pipeline.options.ingest import ImportConfig, PredictConfig
-from topline.pipeline.options.train import LOSS_NAMES, ClusterConfig, TrainConfig
+from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.prediction.of_datasets import predict_dataset
 from topline.pipeline.report.document import write_report
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train
 from topline.solvers.estimators.multilabel_metrics import THRESHOLD_RULES, tuned_thresholds
+from topline.solvers.names import LOSS_RULES
 from topline.storage.datasets import Dataset
 from topline.storage.models import load_model
 from topline.storage.stores import open_store
@@ -276,7 +277,7 @@ def test_a_model_starts_from_an_earlier_one(store: str, model: str) -> None:
     assert start["rows"] == made.n
 
 
-@pytest.mark.parametrize("loss", sorted({*LOSS_NAMES} - {"structured_hinge", *ONE_VS_ALL}))
+@pytest.mark.parametrize("loss", sorted({*LOSS_RULES} - {"structured_hinge", *ONE_VS_ALL}))
 def test_losses_and_rows_that_do_not_go_together_are_refused_by_name(
     tmp_path: Path, store: str, loss: str
 ) -> None:

@@ -9,9 +9,10 @@ from scipy import sparse
 from tests.reference import losses as reference
 from tests.solvers.problems import M, examples
 from topline import MaxHinge, Problem, TopKHinge, UsunierHinge
-from topline.solvers.blocks.ascent import BlockAscent, Work
+from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.blocks.ascent_changes import project_rows
 from topline.solvers.blocks.ascent_rows import DualWindow
+from topline.solvers.blocks.ascent_work import Work
 from topline.solvers.blocks.extrapolation import Extrapolation
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_rows import DenseStore

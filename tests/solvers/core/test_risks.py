@@ -39,7 +39,7 @@ from topline import (
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.requests import LossesRequest, OracleRequest, SelectedRowsRequest
 from topline.solvers.core.risks import LargestLosses
-from topline.solvers.executors.risk import TopLossExecutor
+from topline.solvers.executors import TopLossExecutor
 from topline.solvers.methods import atoms
 from topline.solvers.methods.atoms import Atoms
 

@@ -30,8 +30,8 @@ from topline import (
     linear,
     solve,
 )
+from topline.solvers.methods.lbfgs import Pairs
 from topline.solvers.methods.line_search import Bracket
-from topline.solvers.methods.quasi_newton import Pairs
 from topline.solvers.run import loop as iteration
 
 SMOOTH = [(loss, 0.0, "moreau") for loss in (Softmax(), TopKEntropy(2), OneVsAll("logistic"))]

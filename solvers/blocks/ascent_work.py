@@ -1,0 +1,208 @@
+"""The sweeps of one round of dual ascent: weights as they move, which rows move, and the sums in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from topline.solvers.blocks.ascent_changes import add_rows_csr, add_rows_dense
+from topline.solvers.blocks.ascent_jit import change_sums
+from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion, RowFeed
+from topline.solvers.blocks.ascent_sweeps import sweep_csr, sweep_dense
+from topline.solvers.blocks.ascent_tiles import TiledWeights, update_tile
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.clock import Clock
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import AscentRequest
+from topline.solvers.core.rows import RowSource, is_sparse
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+
+#: Weights of up to so many entries are kept in float64: they stay in the first-level cache all the same.
+_SMALL_W = 1 << 12
+#: Weights of more bytes than this do not stay in a core's second-level cache: rows are swept tile by tile.
+_LARGE_W = 1 << 20
+#: Rows over which a change is summed at once, and numbers in them.
+_SUMMED_ROWS = 4096
+_SUMMED_NUMBERS = 1 << 22
+#: A row whose rise is below this share of the mean has not moved.
+_STILL = 0.01
+
+
+def weights_alike(entries: int) -> int:
+    """Give a number of entries of W that is swept like so many, and not much above the least such number."""
+    if entries <= _SMALL_W:
+        return 0
+    large = _LARGE_W // np.dtype(np.float32).itemsize
+    return 2 * _SMALL_W if entries <= large else 2 * large
+
+
+class SweptRows(BlockRows):
+    """Rows of one block with what sweeps find out about them once: their squares, and their parts along u."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        X: RowSource,
+        y: IntArray,
+        weights: Float64Array,
+        index: int,
+        dtype: np.dtype[Any],
+    ) -> None:
+        super().__init__(problem, X, y, weights, index, dtype)
+        self.norms, self.along = np.full(len(y), -1.0), np.zeros(len(y))
+        self._direction = np.zeros(problem.d)
+
+    def keep_apart(self, request: AscentRequest) -> tuple[Float64Array, float]:
+        """Give the direction that a request keeps apart, and by how much it shrinks squares along it."""
+        shared = request.shared
+        u = np.zeros(self.problem.d) if shared is None else shared.u
+        if not np.array_equal(u, self._direction):
+            self._direction = u
+            self.norms[:] = -1.0
+        return self._direction, 0.0 if shared is None else 1.0 - shared.kappa
+
+
+class Work:
+    """What the sweeps of one request share: the weights as they move, and which rows move."""
+
+    def __init__(self, block: SweptRows, request: AscentRequest, duals: DualWindow) -> None:
+        self.block, self.duals = block, duals
+        self.random = np.random.default_rng((request.seed, request.round, block.index))
+        self.scale = block.problem.scale * request.safety_factor
+        self.linear = block.problem.form.linear_conjugate
+        self.rises = np.empty(len(block.y))
+        self._products = np.dtype(np.float64) if request.exact else block.dtype
+        self._start = request.W
+        self.sparse = False
+        self.u, self.kept_apart = block.keep_apart(request)
+        self.apart = np.zeros(block.problem.m)
+        self.W: FloatArray = np.empty((0, 0))
+        self._tiles: TiledWeights | None = None
+        self.clock = Clock()
+        self.visited = 0
+        self._still = 0.0
+
+    def sweep(self, portions: Iterable[Portion]) -> float:
+        """Update rows once each; gives what the dual rises by at least."""
+        total, visited = 0.0, 0
+        for portion in portions:
+            self._lay_out(portion.X)
+            self.duals.open(portion.slab)
+            self.clock.product()
+            if self._tiles is None:
+                self._sweep_rows(portion)
+            else:
+                self._sweep_tiles(portion, self._tiles)
+            self.clock.kernel()
+            total += float(np.maximum(self.rises[portion.rows], 0.0).sum())
+            visited += len(portion.rows)
+        self.duals.close()
+        self.visited += visited
+        self._still = _STILL * total / max(visited, 1)
+        return total
+
+    def moved(self, rows: Int64Array) -> Any:
+        """Say which rows moved when they were last visited."""
+        return self.rises[rows] > self._still
+
+    def _lay_out(self, X: Any) -> None:
+        """Lay W out for the rows that come: (m, d) for dense ones, (d, m) for sparse ones."""
+        if self.W.size:
+            return
+        self.sparse = is_sparse(X)
+        start = self._start if self.sparse else self._start.T
+        if not self.sparse and start.size * self._products.itemsize > _LARGE_W:
+            W = np.array(start, order="C")
+            self._tiles = TiledWeights(W, self._products, self.u, self.kept_apart, self.apart)
+            self.W = W
+            return
+        dtype = np.dtype(np.float64) if start.size <= _SMALL_W else self._products
+        self.W = np.array(start, dtype=dtype, order="C")
+
+    def _sweep_rows(self, portion: Portion) -> None:
+        block, duals, problem = self.block, self.duals, self.block.problem
+        X, places, rows, slab = portion
+        here = slice(*slab)
+        shared = (
+            places, rows - slab[0], block.y[here], block.weights[here], block.norms[here], block.along[here],
+            self.u, self.kept_apart, duals.A, duals.delta, self.scale, problem.smoothing,
+            problem.smoothing_own, *block.loss, self.W, self.apart, self.rises[here],
+        )  # fmt: skip
+        if self.sparse:
+            sweep_csr(X.data, X.indices, X.indptr, *shared)
+        else:
+            sweep_dense(X, *shared)
+
+    def _sweep_tiles(self, portion: Portion, tiles: TiledWeights) -> None:
+        block, duals, problem = self.block, self.duals, self.block.problem
+        here = slice(*portion.slab)
+        tiles.refresh()
+        for low in range(0, len(portion.rows), tiles.rows):
+            part = slice(low, low + tiles.rows)
+            X = np.asarray(portion.X[portion.places[part]], dtype=self._products)
+            scores, gram, along = tiles.products(X)
+            self.clock.product()
+            update_tile(
+                scores, gram, portion.rows[part] - portion.slab[0], block.y[here], block.weights[here],
+                duals.A, duals.delta, self.scale, problem.smoothing, problem.smoothing_own, *block.loss,
+                self.rises[here], *tiles.changes,
+            )  # fmt: skip
+            self.clock.kernel()
+            tiles.carry(X, along)
+            self.clock.product()
+
+    def part_apart(self, image: Float64Array) -> Float64Array:
+        """Give what a change of W, laid out like W, is along u, for every class."""
+        return np.asarray(self.u @ image if self.sparse else image @ self.u)
+
+    def image(self, portion: Portion, changes: FloatArray, out: Float64Array) -> None:
+        """Add the sum of w_i x_i change_i^T to `out`, which is laid out like W."""
+        X, places, rows, _ = portion
+        factors = self.block.weights[rows]
+        if is_sparse(X):
+            add_rows_csr(X.data, X.indices, X.indptr, places, changes, factors, out)
+        else:
+            add_rows_dense(X, places, changes, factors, out)
+
+    def _product(self, feed: RowFeed, changed: Int64Array) -> Float64Array:
+        """Give the sum of w_i x_i change_i^T, anew where W has moved by steps rounded to float32."""
+        if self.W.dtype == np.float64:
+            start = self._start if self.sparse else self._start.T
+            return np.asarray((self.W - start) / self.scale)
+        product = np.zeros(self.W.shape)
+        for portion in feed.shuffled(changed, self.random):
+            _, delta = self.duals.read(portion.slab)
+            self.image(portion, delta[portion.rows - portion.slab[0]], product)
+        return product
+
+    def stats(self, feed: RowFeed) -> BlockStats:
+        """Sum the change."""
+        block, n = self.block, len(self.block.y)
+        kind, _, margins = block.loss
+        sums, changed = np.zeros(5), np.zeros(n, dtype=np.bool_)
+        rows = max(min(_SUMMED_ROWS, _SUMMED_NUMBERS // block.problem.m), 1)
+        for low in range(0, n, rows):
+            high = min(low + rows, n)
+            A, delta = self.duals.read((low, high))
+            changed[low:high] = delta.any(axis=1)
+            sums += change_sums(
+                kind, block.y[low:high], block.weights[low:high], A, delta, margins,
+                block.problem.own_share,
+            )  # fmt: skip
+        self.clock.kernel()
+        product = self._product(feed, np.flatnonzero(changed))
+        self.clock.product()
+        return BlockStats(
+            rows=n,
+            product=product if self.sparse else np.ascontiguousarray(product.T),
+            conjugate_u=float(sums[0]),
+            alpha_u=float(sums[1]),
+            u_sq=float(sums[2]),
+            alpha_sq=float(sums[3]),
+            active=int(sums[4]),
+            visited=self.visited,
+            seconds_products=self.clock.products,
+            seconds_kernels=self.clock.kernels,
+        )

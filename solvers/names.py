@@ -1,0 +1,71 @@
+"""Names of losses and methods, and the rules of their parameters: a table that is cheap to import.
+
+Options and command lines read it before anything is compiled; `topline.solvers.losses.registry` and
+`topline.solvers.methods.registry` hold what the names stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple, TypeAlias
+
+#: What the constructor of a loss takes.
+Parameter: TypeAlias = Literal["k", "rho", "margins"]
+
+
+class LossRule(NamedTuple):
+    """What a loss takes.
+
+    Attributes
+    ----------
+    parameter : the one argument of its constructor, None where there is none; "rho" may be made of k.
+    of_others : whether it ranks the m - 1 other classes alone, so that k < m; else k <= m.
+    smooth : whether it has a gradient everywhere, and takes no smoothing.
+    """
+
+    parameter: Parameter | None = None
+    of_others: bool = False
+    smooth: bool = False
+
+    @property
+    def takes_k(self) -> bool:
+        """Whether it counts guesses, directly or by its rank weights."""
+        return self.parameter in ("k", "rho")
+
+
+#: The rules of every loss, by its name.
+LOSS_RULES: Mapping[str, LossRule] = MappingProxyType(
+    {
+        "max_hinge": LossRule(),
+        "structured_hinge": LossRule("margins"),
+        "topk_hinge": LossRule("k"),
+        "topk_others_hinge": LossRule("k", of_others=True),
+        "usunier_hinge": LossRule("k"),
+        "weighted_topk_hinge": LossRule("rho"),
+        "weighted_usunier_hinge": LossRule("rho"),
+        "softmax": LossRule(smooth=True),
+        "topk_entropy": LossRule("k", of_others=True, smooth=True),
+        "truncated_topk_entropy": LossRule("k", of_others=True, smooth=True),
+        "one_vs_all_hinge": LossRule(),
+        "one_vs_all_logistic": LossRule(smooth=True),
+        "multilabel_hinge": LossRule(),
+        "multilabel_softmax": LossRule(smooth=True),
+    }
+)
+
+METHOD_NAMES = (
+    "dual_ascent",
+    "sdca",
+    "fw",
+    "fw_away",
+    "fw_pairwise",
+    "fw_fully_corrective",
+    "fw_away_columns",
+    "fw_pairwise_columns",
+    "fw_open_loop",
+    "projected_gradient",
+    "lbfgs",
+)
+#: The best method for the mean of the losses, and for the mean of the largest ones.
+MEAN_METHOD, TOP_LOSSES_METHOD = "dual_ascent", "fw_fully_corrective"
