@@ -9,8 +9,7 @@ from prefect import flow
 from topline.flows.reporting import watched
 from topline.flows.summaries import evaluation_summary
 from topline.flows.tasks import evaluate_model
-from topline.pipeline.evaluation.accuracy import Evaluation
-from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
+from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation
 
 
 @flow(name="evaluate", flow_run_name="evaluate {model_url}", persist_result=False, result_serializer="json")

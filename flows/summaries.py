@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from topline.pipeline.evaluation.accuracy import Evaluation
-from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
+from topline.pipeline.evaluation import Evaluation, Metric, MultilabelEvaluation
 from topline.pipeline.ingest.extraction import ExtractResult
 from topline.pipeline.jobs.retraining import RetrainResult
 from topline.pipeline.jobs.run import JobResult
@@ -34,7 +33,8 @@ def evaluation_summary(result: Evaluation | MultilabelEvaluation) -> str:
         facts = {**result.ranking(), "threshold": result.threshold.text()}
         facts |= {name: value for name, value, *_ in result.table()}
         return _table(f"Labels of {result.rows:,} {result.split} rows of {result.dataset}", facts)
-    return _table(f"Accuracy on {result.rows:,} {result.split} rows of {result.dataset}", _accuracies(result))
+    facts = _metrics(result.measured())
+    return _table(f"Accuracy on {result.rows:,} {result.split} rows of {result.dataset}", facts)
 
 
 def sweep_summary(result: SweepResult) -> str:
@@ -57,7 +57,7 @@ def job_summary(result: JobResult) -> str:
     if isinstance(result.evaluation, MultilabelEvaluation):
         facts |= result.evaluation.ranking()
     elif result.evaluation is not None:
-        facts |= _accuracies(result.evaluation)
+        facts |= _metrics(result.evaluation.measured())
     return _table("From images to a certified classifier", facts)
 
 
@@ -70,7 +70,7 @@ def retraining_summary(result: RetrainResult) -> str:
         "model": result.model,
         "dataset": result.dataset,
         **{f"images {name}": f"{count:,}" for name, count in result.changes.to_dict().items()},
-        **{f"top-{k}": f"{share:.1%}" for k, share in result.accuracy.items()},
+        **_metrics(result.measured),
         "passes": f"{result.passes:,}, from {result.start['from']} of {result.start['model'] or 'none'}",
     }
     return _table("Retraining", facts)
@@ -92,8 +92,8 @@ def _training_facts(result: TrainResult) -> dict[str, str]:
     }
 
 
-def _accuracies(evaluation: Evaluation) -> dict[str, str]:
-    return {f"top-{k}": f"{share:.1%}" for k, share in evaluation.topk.items()}
+def _metrics(measured: Iterable[tuple[Metric, float]]) -> dict[str, str]:
+    return {metric.column: metric.text(value) for metric, value in measured}
 
 
 def _table(title: str, facts: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 
 from topline.pipeline.errors import ClusterError
-from topline.pipeline.evaluation.accuracy import evaluate_model as evaluate
+from topline.pipeline.evaluation import evaluate
 from topline.pipeline.ingest.extraction import extract
 from topline.pipeline.jobs.retraining import retrain
 from topline.pipeline.jobs.run import run

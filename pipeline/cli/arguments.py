@@ -35,7 +35,7 @@ def find_model(text: str) -> str:
 
 
 def _champion(models: str) -> str:
-    from topline.pipeline.registry.operations import champion_url
+    from topline.pipeline.registry import champion_url
 
     found = champion_url(models.removesuffix("models"))
     if found is None:

@@ -8,12 +8,11 @@ import typer
 
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import accuracies, facts, table
+from topline.pipeline.cli.table import facts, metrics_line, table
 from topline.pipeline.options.config import EvaluateConfig
 
 if TYPE_CHECKING:
-    from topline.pipeline.evaluation.accuracy import Evaluation
-    from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
+    from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation
 
 # `topline.solvers.estimators.multilabel_metrics.THRESHOLD_RULES`; reading it would load the solvers for every
 # --help.
@@ -40,12 +39,13 @@ def evaluate(
     Labels are predicted above a threshold, which is chosen on the validation rows, or where there are none
     on the training rows, and recorded with the model.
     """
-    from topline.pipeline.evaluation.accuracy import Evaluation, evaluate_model
+    from topline.pipeline.evaluation import Evaluation
+    from topline.pipeline.evaluation import evaluate as measure
 
     config = call.config(EvaluateConfig)
     found: Evaluation | MultilabelEvaluation = call.run(
         "evaluate",
-        evaluate_model,
+        measure,
         model_url=find_model(model),
         split=config.split,
         confused=config.confused,
@@ -53,7 +53,11 @@ def evaluate(
     )
     if not isinstance(found, Evaluation):
         return Outcome(found.to_dict(), _multilabel_lines(found, worst))
-    lines = [f"{found.rows:,} {found.split} rows of {found.dataset}", "", f"  {accuracies(found.topk)}"]
+    lines = [
+        f"{found.rows:,} {found.split} rows of {found.dataset}",
+        "",
+        f"  {metrics_line(found.measured())}",
+    ]
     lines += [f"  always {found.majority_class}: {found.majority_baseline:.1%}", ""]
     lines += _worst(found, worst)
     return Outcome(found.to_dict(), lines)

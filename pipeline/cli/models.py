@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,28 +16,29 @@ from topline.pipeline.errors import ConfigError
 from topline.pipeline.options.config import EvaluateConfig, PromotionRule
 
 if TYPE_CHECKING:
-    from topline.pipeline.registry.operations import Weighing
-    from topline.pipeline.registry.promotion import Evidence
+    from topline.pipeline.evaluation import Metric
+    from topline.pipeline.registry import Evidence, Weighing
     from topline.storage.models import Standing
 
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the registry's log")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Override the guards; needs a --reason")]
-HEAD = ("model", "dataset", "loss", "C", "method", "gap", "certified", "top-1", "top-5", "stage")
+HEAD = ("model", "dataset", "loss", "C", "method", "gap", "certified")
 
 
 def list_(call: Call, store: StoreOption = "topline-run") -> Outcome:  # noqa: ARG001 - one shape for all
     """List the models of a store with their gaps, accuracies and stages, and who is champion since when."""
-    from topline.pipeline.registry.operations import registered
-    from topline.pipeline.registry.summary import summary
+    from topline.pipeline.evaluation import METRICS
+    from topline.pipeline.registry import registered, summary
 
     standing, records = registered(store)
     models = [{**summary(record), "stage": standing.stage(record.id)} for record in records]
-    head: tuple[str, ...] = HEAD
-    rows: list[tuple[str, ...]] = [_row(model) for model in models]
-    if any(model["mean_average_precision"] is not None for model in models):
-        head = (*head[:-1], "mAP", head[-1])
-        rows = [(*row[:-1], _precision(model), row[-1]) for row, model in zip(rows, models, strict=True)]
-    lines = table(head, rows)
+    known = [
+        metric
+        for metric in METRICS.values()
+        if metric.headline and any(metric.name in model["metrics"] for model in models)
+    ]
+    head = (*HEAD, *(metric.column for metric in known), "stage")
+    lines = table(head, [_row(model, known) for model in models])
     if not models:
         lines = [f"{store} holds no model yet: topline train --store {store}"]
     reigns = [asdict(reign) for reign in standing.reigns]
@@ -74,20 +75,14 @@ def _champion_lines(standing: Standing) -> list[str]:
     return ["", f"champion {last.model} since {last.since}, by {last.by}:", *reasons]
 
 
-def _precision(model: Mapping[str, Any]) -> str:
-    """Mean average precision, of models of several labels a row."""
-    found = model["mean_average_precision"]
-    return "-" if found is None else f"{found:.1%}"
-
-
-def _row(model: Mapping[str, Any]) -> tuple[str, ...]:
-    gap, accuracy, loss = model["relative_gap"], model["accuracy"] or {}, model["loss"]
+def _row(model: Mapping[str, Any], metrics: Sequence[Metric]) -> tuple[str, ...]:
+    gap, measured, loss = model["relative_gap"], model["metrics"], model["loss"]
     certified = {None: "-", True: "yes", False: "no"}[model["certified"]]
     named = loss.get("name", "?") + (f" k={loss['k']}" if loss.get("k") else "")
-    shares = (f"{accuracy[k]:.1%}" if k in accuracy else "-" for k in ("1", "5"))
+    values = (metric.text(measured[metric.name]) if metric.name in measured else "-" for metric in metrics)
     return (
         model["id"], model["dataset"], named, f"{model['C']:g}", model["method"],
-        "-" if gap is None else f"{gap:.1e}", certified, *shares, model["stage"],
+        "-" if gap is None else f"{gap:.1e}", certified, *values, model["stage"],
     )  # fmt: skip
 
 
@@ -98,8 +93,8 @@ def compare(
         str | None, typer.Argument(metavar="OTHER", help="Model to compare with (default: the champion)")
     ] = None,
 ) -> Outcome:
-    """Compare two models on the same held-out rows: accuracies with intervals, drift, what differs."""
-    from topline.pipeline.registry.comparison import compare as side_by_side
+    """Compare two models on the same held-out rows: metrics with intervals, drift, what differs."""
+    from topline.pipeline.registry import compare as side_by_side
 
     first = find_model(model)
     second = find_model(other or f"{first.rpartition('/')[0]}/champion")
@@ -123,8 +118,8 @@ def promote(
     force: ForceOption = False,
 ) -> Outcome:
     """Make a model the champion: by hand, or only where it beats the champion by the written rule."""
-    from topline.pipeline.registry.operations import promote as crown
-    from topline.pipeline.registry.operations import promote_by_rule
+    from topline.pipeline.registry import promote as crown
+    from topline.pipeline.registry import promote_by_rule
 
     url = find_model(model)
     by_rule = by_rule or call.chose("promote", *PromotionRule.model_fields)
@@ -148,14 +143,14 @@ def rollback(
     reason: ReasonOption = "",
 ) -> Outcome:
     """Make the champion before the champion again."""
-    from topline.pipeline.registry.operations import rollback as back
+    from topline.pipeline.registry import rollback as back
 
     return _decided(back(store, reason=reason))
 
 
 def archive(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
     """Lay a model aside; it can still be promoted."""
-    from topline.pipeline.registry.operations import archive as lay_aside
+    from topline.pipeline.registry import archive as lay_aside
 
     return _decided(lay_aside(find_model(model), reason=reason))
 
@@ -167,7 +162,7 @@ def delete(
     force: ForceOption = False,
 ) -> Outcome:
     """Delete a model for good, except the champion and what a rollback would need."""
-    from topline.pipeline.registry.operations import delete as remove
+    from topline.pipeline.registry import delete as remove
 
     if not model.rstrip("/").rpartition("/")[0].endswith("models"):
         raise ConfigError(
@@ -192,17 +187,16 @@ def _decided(standing: Standing) -> Outcome:
 
 
 def _measured(evidence: Evidence, ids: tuple[str, str]) -> list[str]:
-    """Lay out the accuracies on the same rows, and the drift."""
-    if not evidence.accuracies:
-        return [f"no accuracies: {evidence.unmeasured}"] if evidence.unmeasured else []
-    rows = [
-        (
-            f"top-{pair.k}", f"{pair.challenger:.2%}", f"{pair.champion:.2%}", f"{pair.gain:+.2%}",
-            f"{pair.low:+.2%} to {pair.high:+.2%}", f"{pair.p_value:.2g}",
-        )
-        for pair in evidence.accuracies
-    ]  # fmt: skip
-    first = evidence.accuracies[0]
+    """Lay out the metrics on the same rows, and the drift."""
+    if not evidence.compared:
+        return [f"no metrics: {evidence.unmeasured}"] if evidence.unmeasured else []
+    rows = []
+    for pair in evidence.compared:
+        text = pair.metric.text
+        gain, low, high = (text(value, 2, "+") for value in (pair.gain, pair.low, pair.high))
+        values = text(pair.challenger, 2), text(pair.champion, 2)
+        rows.append((pair.metric.column, *values, gain, f"{low} to {high}", f"{pair.p_value:.2g}"))
+    first = evidence.compared[0]
     left_out = f", {evidence.excluded:,} left out that {ids[1]} was trained on" if evidence.excluded else ""
     lines = [f"{first.rows:,} {evidence.split} rows of {evidence.dataset}{left_out}", ""]
     lines += table(("", *ids, "gain", f"{first.confidence:.0%} interval", "p"), rows)

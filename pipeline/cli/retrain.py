@@ -8,7 +8,7 @@ import typer
 
 from topline.pipeline.cli.command import Call, Outcome, flow_runner
 from topline.pipeline.cli.exits import SUCCESS
-from topline.pipeline.cli.table import accuracies, facts
+from topline.pipeline.cli.table import facts, metrics_line
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options.config import (
     ClusterConfig,
@@ -88,7 +88,7 @@ def retraining_lines(result: RetrainResult) -> list[str]:
         origin = f"{start['from']} of {start['model']}" if start["model"] else "zero"
         gap = "none" if result.relative_gap is None else f"{result.relative_gap:.2e}"
         shown["training"] = f"{result.passes:,} passes from {origin}, relative gap {gap}"
-        if result.accuracy:
-            shown["accuracy"] = accuracies({int(k): share for k, share in result.accuracy.items()})
+        if result.measured:
+            shown["accuracy"] = metrics_line(result.measured)
     shown["champion"] = result.champion or "none"
     return [*facts(shown), "", f"{result.outcome}:", *(f"  {reason}" for reason in result.reasons)]

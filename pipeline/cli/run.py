@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import accuracies, counted, facts
+from topline.pipeline.cli.table import counted, facts, metrics_line
 from topline.pipeline.cli.train import judge, training_facts
 from topline.pipeline.options.config import (
     ClusterConfig,
@@ -44,7 +44,7 @@ def run(call: Call) -> Outcome:
 
 def summary(result: JobResult) -> list[str]:
     """Give what a person wants to see at the end."""
-    from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
+    from topline.pipeline.evaluation import MultilabelEvaluation
 
     used = {split: count for split, count in result.counts.items() if split != "rejected"}
     left_out = {status: count for status, count in result.statuses.items() if status != "ok"}
@@ -55,11 +55,13 @@ def summary(result: JobResult) -> list[str]:
     if result.reused:
         shown["training"] += " (made by an earlier run, not repeated)"
     if isinstance(result.evaluation, MultilabelEvaluation):
-        ranking = result.evaluation.ranking()
-        shown |= {name: ranking[name] for name in ("rank loss", "mean average precision")}
+        known = result.evaluation.measured()
+        shown |= {metric.label: metric.text(value) for metric, value in known if metric.headline}
         shown["threshold"] = result.evaluation.threshold.text()
     elif result.evaluation is not None:
-        shown["accuracy"] = f"{accuracies(result.evaluation.topk)}   ({result.evaluation.split} images)"
+        shown["accuracy"] = (
+            f"{metrics_line(result.evaluation.measured())}   ({result.evaluation.split} images)"
+        )
     shown["report"] = result.report
     model = result.train.model
     return [

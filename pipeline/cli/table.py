@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from topline.pipeline.evaluation import Metric
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -21,9 +25,9 @@ def facts(pairs: Mapping[str, str]) -> list[str]:
     return [f"  {name:<{width}}  {value}" for name, value in pairs.items()]
 
 
-def accuracies(topk: Mapping[int, float]) -> str:
-    """Top-k accuracies in one line."""
-    return "   ".join(f"top-{k} {share:.1%}" for k, share in topk.items())
+def metrics_line(measured: Iterable[tuple[Metric, float]]) -> str:
+    """Return metrics in one line."""
+    return "   ".join(f"{metric.column} {metric.text(value)}" for metric, value in measured)
 
 
 def counted(counts: Mapping[str, int]) -> str:

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from topline.pipeline.dashboard.run_status import Tile, bound, problem_words, verdict
+from topline.pipeline.evaluation import METRICS, Metric, measured
 from topline.pipeline.options.promotion import PromotionRule
-from topline.pipeline.pages.formatting import count, duration, percent, when
+from topline.pipeline.pages.formatting import count, duration, when
 from topline.pipeline.registry.summary import summary
 from topline.pipeline.telemetry.run_view import RunView
 from topline.pipeline.telemetry.schedule_times import next_time
@@ -43,7 +44,7 @@ class RunLine:
 
 @dataclass(frozen=True)
 class ModelLine:
-    """A model in a line; `accuracy` by k, `reigned` whether it was ever champion."""
+    """A model in a line; `metrics` by name, `reigned` whether it was ever champion."""
 
     id: str
     version: int
@@ -54,7 +55,7 @@ class ModelLine:
     dataset: str
     gap: float | None
     certified: bool | None
-    accuracy: Mapping[int, float]
+    metrics: Mapping[str, float]
     passes: float | None
     seconds: float | None
     run: str | None
@@ -65,14 +66,13 @@ class ModelLine:
 class Overview:
     """All that the page shows; newest first, but `reigns` as they came.
 
-    `ks` are the k of the accuracies that are shown, and `k` is the one that decides.
+    `metrics` are those that are shown: the headlines, and the one that decides on a promotion.
     """
 
     tiles: Sequence[Tile]
     models: Sequence[ModelLine]
     models_in_all: int
-    ks: Sequence[int]
-    k: int | None
+    metrics: Sequence[Metric]
     reigns: Sequence[Reign]
     decisions: Sequence[tuple[DecisionRecord, str]]
     runs: Sequence[RunLine]
@@ -95,18 +95,21 @@ def overview(
     lines = [_model_line(record, standing, reigned) for record in records[-MODELS_SHOWN:]]
     champion = next((record for record in records if record.id == standing.champion), None)
     leading = champion or (records[-1] if records else None)
-    k = None if leading is None else PromotionRule().k_for(leading)
-    known = {shown for line in lines for shown in line.accuracy}
+    deciding = None if leading is None else PromotionRule().metric_for(leading)
+    known = {name for line in lines for name in line.metrics}
     return Overview(
         tiles=[
-            *_champion_tiles(standing, champion, k),
+            *_champion_tiles(standing, champion, deciding),
             *_other_tiles(standing, records, runs),
             *_schedule_tiles(standing, schedule, retraining, datetime.fromtimestamp(now, UTC)),
         ],
         models=lines[::-1],
         models_in_all=len(records),
-        ks=sorted({1, 5, k or 1} & known),
-        k=k,
+        metrics=[
+            metric
+            for metric in METRICS.values()
+            if metric.name in known and (metric.headline or metric.name == deciding)
+        ],
         reigns=standing.reigns,
         decisions=[
             (entry, _ACTION_TONES.get(entry.action, ""))
@@ -180,7 +183,7 @@ def _model_line(record: ModelRecord, standing: Standing, reigned: set[str]) -> M
         dataset=record.dataset,
         gap=brief["relative_gap"],
         certified=brief["certified"],
-        accuracy={int(k): float(share) for k, share in (brief["accuracy"] or {}).items()},
+        metrics=brief["metrics"],
         passes=brief["passes"],
         seconds=brief["seconds"],
         run=record.run,
@@ -188,22 +191,20 @@ def _model_line(record: ModelRecord, standing: Standing, reigned: set[str]) -> M
     )
 
 
-def _champion_tiles(standing: Standing, champion: ModelRecord | None, k: int | None) -> list[Tile]:
+def _champion_tiles(standing: Standing, champion: ModelRecord | None, deciding: str | None) -> list[Tile]:
     if standing.champion is None:
         return [Tile("champion", "none", "topline models promote makes a model the champion", "fair")]
     reign = standing.reigns[-1]
     tiles = [Tile("champion", standing.champion, f"since {when(reign.since)[:16]}, by {reign.by}")]
     if champion is None:
         return [Tile("champion", standing.champion, "its record is gone: topline fsck", "bad")]
-    measured: Mapping[str, Any] = champion.evaluation or {}
-    topk = measured.get("topk") or {}
-    for shown in sorted({1, k or 1}):
-        if str(shown) in topk:
-            rows = f"{count(measured.get('rows'))} {measured.get('split', '')} rows"
-            tiles.append(Tile(f"top-{shown} accuracy", percent(topk[str(shown)]), rows))
-    if measured.get("mean_average_precision") is not None:
-        rows = f"{count(measured.get('rows'))} {measured.get('split', '')} rows"
-        tiles.append(Tile("mean average precision", percent(measured["mean_average_precision"]), rows))
+    evaluation: Mapping[str, Any] = champion.evaluation or {}
+    rows = f"{count(evaluation.get('rows'))} {evaluation.get('split', '')} rows"
+    tiles += [
+        Tile(metric.label, metric.text(value), rows)
+        for metric, value in measured(evaluation)
+        if metric.headline or metric.name == deciding
+    ]
     certificate = champion.certificate
     if certificate is None:
         return [*tiles, Tile("certificate", "none", "topline certify gives it one", "fair")]

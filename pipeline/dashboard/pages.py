@@ -57,10 +57,10 @@ def overview_parts(seen: Overview, now: float, root: str | None) -> dict[str, Ma
     make = macros()
     return {
         "tiles": make.tiles(seen.tiles),
-        "versions": versions_chart(seen.models, seen.ks),
+        "versions": versions_chart(seen.models, seen.metrics),
         "reigns": reigns_chart(seen.reigns, now),
         "history": make.history(seen.reigns),
-        "models": make.models(seen.models, seen.ks, seen.models_in_all, root),
+        "models": make.models(seen.models, seen.metrics, seen.models_in_all, root),
         "runs": make.runs(seen.runs, root),
         "decisions": make.decisions(seen.decisions),
     }

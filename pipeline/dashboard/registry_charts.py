@@ -1,4 +1,4 @@
-"""Figures of a registry: accuracies over versions, and who was champion when."""
+"""Figures of a model registry: metrics over versions, and who was champion when."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from topline.pipeline.dashboard.overview import ModelLine
+from topline.pipeline.evaluation import Metric
 from topline.pipeline.pages.charts import Scale, Series, legend
 from topline.pipeline.pages.formatting import percent, when
 from topline.storage.models import Reign
@@ -21,10 +22,16 @@ WIDE, TALL = 1140, 260
 LEFT, RIGHT, TOP, BOTTOM = 62, 20, 14, 42
 
 
-def versions_chart(models: Sequence[ModelLine], ks: Sequence[int]) -> Markup:
-    """Draw the accuracies of the newest versions, one line a k; champions have a ring.  Newest come first."""
-    known = [model for model in models if model.accuracy][:MOST_VERSIONS][::-1]
-    shares = [model.accuracy[k] for model in known for k in ks if k in model.accuracy]
+def versions_chart(models: Sequence[ModelLine], metrics: Sequence[Metric]) -> Markup:
+    """Draw the metrics of the newest versions that are shares, a line each; champions have a ring.
+
+    `models` come newest first.
+    """
+    drawn = [metric for metric in metrics if metric.percent]
+    known = [model for model in models if model.metrics][:MOST_VERSIONS][::-1]
+    shares = [
+        model.metrics[metric.name] for model in known for metric in drawn if metric.name in model.metrics
+    ]
     if not shares:
         return Markup('<p class="empty">No model has been evaluated.</p>')
     low, high = min(shares), max(shares)
@@ -34,17 +41,17 @@ def versions_chart(models: Sequence[ModelLine], ks: Sequence[int]) -> Markup:
     places = [LEFT + step * (number + 0.5) for number in range(len(known))]
     parts = [_heights(y_axis), _names(known, places)]
     lines = []
-    for style, k in enumerate(ks, start=1):
+    for style, metric in enumerate(drawn, start=1):
         points = [
-            (x, y_axis(model.accuracy[k]), model)
+            (x, y_axis(model.metrics[metric.name]), model)
             for x, model in zip(places, known, strict=True)
-            if k in model.accuracy
+            if metric.name in model.metrics
         ]
-        parts.append(_line(points, style, k))
-        lines.append(Series.of(f"top-{k}", [], [], style))
-    spoken = ", ".join(f"top-{k}" for k in ks)
+        parts.append(_line(points, style, metric))
+        lines.append(Series.of(metric.column, [], [], style))
+    spoken = ", ".join(metric.column for metric in drawn)
     svg = Markup('<svg class="wide" viewBox="0 0 {0} {1}" role="img" aria-label="{2}">{3}</svg>').format(
-        WIDE, TALL, f"{spoken} accuracy of {len(known)} versions", Markup("").join(parts)
+        WIDE, TALL, f"{spoken} of {len(known)} versions", Markup("").join(parts)
     )
     return svg + legend(lines)
 
@@ -117,7 +124,7 @@ def _names(models: Sequence[ModelLine], places: Sequence[float]) -> Markup:
     )
 
 
-def _line(points: Sequence[tuple[float, float, ModelLine]], style: int, k: int) -> Markup:
+def _line(points: Sequence[tuple[float, float, ModelLine]], style: int, metric: Metric) -> Markup:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
     dots = Markup("").join(
         Markup('{0}<circle class="dot" cx="{1:.1f}" cy="{2:.1f}" r="4"><title>{3}</title></circle>').format(
@@ -126,7 +133,8 @@ def _line(points: Sequence[tuple[float, float, ModelLine]], style: int, k: int) 
             else "",
             x,
             y,
-            f"{model.id}, {model.stage}: top-{k} {percent(model.accuracy[k])} on {model.dataset}",
+            f"{model.id}, {model.stage}: {metric.column} {metric.text(model.metrics[metric.name])}"
+            f" on {model.dataset}",
         )
         for x, y, model in points
     )

@@ -1,4 +1,4 @@
-"""The classes a model is worst at, with pictures of what it took for something else."""
+"""The classes a model is worst at, with pictures of the images that it gives to another class."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import PipelineError
-from topline.pipeline.evaluation.accuracy import ClassAccuracy, Evaluation, ranks_against_ties
+from topline.pipeline.evaluation.metrics import ranks_against_ties
+from topline.pipeline.evaluation.records import ClassAccuracy, Evaluation
 from topline.pipeline.images import thumbnail
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.storage.datasets import Dataset
 
 WORST_CLASSES = 6
-MISTAKES_PER_CLASS = 8
+IMAGES_PER_CLASS = 8
 
 #: RGB pixels (h, w, 3) of the image in a row of the manifest; OSError or PipelineError where there is none.
 ReadImage = Callable[[Mapping[str, Any]], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
-class Mistake:
+class ConfusedImage:
     """A held-out image that was given to another class; `picture` is a data URL, or `note` says why not."""
 
     name: str
@@ -35,12 +36,12 @@ class Mistake:
 
 @dataclass(frozen=True)
 class WorstClass:
-    """A class with its accuracies and a few of its mistakes, the most confident ones first."""
+    """A class with its accuracies and a few of its confused images, those with the largest margin first."""
 
     name: str
     rows: int
     topk: Mapping[int, float]
-    mistakes: tuple[Mistake, ...] = ()
+    images: tuple[ConfusedImage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,11 @@ class _Miss:
 
 
 def worst_classes(stored: StoredModel, dataset: Dataset, read_image: ReadImage) -> list[WorstClass]:
-    """Give the classes with the lowest top-1 accuracy that made mistakes, each with a few pictures of them.
+    """Return the classes with the lowest top-1 accuracy, each with a few of the images that were confused.
 
     Reads the evaluation in the model's record and goes once more over the rows of its split.  A picture that
-    cannot be read any more is replaced by a note.  A model of several labels takes no class for another.
+    cannot be read any more is replaced by a note.  A class without confusions is left out, and so are all
+    classes of a model of several labels a row.
     """
     record = stored.model.record
     if record.evaluation is None or record.multilabel:
@@ -67,21 +69,21 @@ def worst_classes(stored: StoredModel, dataset: Dataset, read_image: ReadImage) 
     manifest = dataset.manifest()
     found = []
     for part, code in zip(worst, codes, strict=True):
-        mistakes = [
-            _mistake(miss, record.class_names, manifest.slice(miss.row, 1).to_pylist()[0], read_image)
+        images = [
+            _confused_image(miss, record.class_names, manifest.slice(miss.row, 1).to_pylist()[0], read_image)
             for miss in misses[code]
         ]
-        found.append(WorstClass(part.name, part.rows, part.topk, tuple(mistakes)))
+        found.append(WorstClass(part.name, part.rows, part.topk, tuple(images)))
     return found
 
 
 def ranked_worst(per_class: Sequence[ClassAccuracy]) -> list[ClassAccuracy]:
-    """Classes by top-1 accuracy, lowest first; of equals the one with more rows."""
+    """Return the classes by top-1 accuracy, lowest first; of equals the one with more rows comes first."""
     return sorted(per_class, key=lambda part: (part.topk[1], -part.rows, part.name))
 
 
 def _misses(stored: StoredModel, split: str, codes: Sequence[int]) -> dict[int, list[_Miss]]:
-    """Find the most confident mistakes of each class; one pass, and never more than a few kept."""
+    """Return the rows of each class that lost by the largest margin; one pass, a few kept of each."""
     rows = stored.rows(split)
     labels = rows.labels()
     kept: dict[int, list[_Miss]] = {code: [] for code in codes}
@@ -103,14 +105,16 @@ def _misses(stored: StoredModel, split: str, codes: Sequence[int]) -> dict[int, 
                 float(scores[i, firsts[i]] - own[i]),
             )
             best = sorted([*kept[int(y[i])], miss], key=lambda seen: -seen.margin)
-            kept[int(y[i])] = best[:MISTAKES_PER_CLASS]
+            kept[int(y[i])] = best[:IMAGES_PER_CLASS]
     return kept
 
 
-def _mistake(miss: _Miss, names: Sequence[str], entry: Mapping[str, Any], read_image: ReadImage) -> Mistake:
+def _confused_image(
+    miss: _Miss, names: Sequence[str], entry: Mapping[str, Any], read_image: ReadImage
+) -> ConfusedImage:
     name = str(entry["path"] or entry["sample_id"])
     try:
         picture = thumbnail(read_image(entry))
     except (OSError, PipelineError) as error:
-        return Mistake(name, names[miss.predicted], miss.rank, note=str(error))
-    return Mistake(name, names[miss.predicted], miss.rank, picture=picture)
+        return ConfusedImage(name, names[miss.predicted], miss.rank, note=str(error))
+    return ConfusedImage(name, names[miss.predicted], miss.rank, picture=picture)

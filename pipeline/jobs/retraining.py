@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from topline.pipeline.certification.recompute import certify
-from topline.pipeline.evaluation.accuracy import evaluate
+from topline.pipeline.evaluation import METRICS, Metric, evaluate, measured
 from topline.pipeline.ingest.changes import Changes, changes_between
 from topline.pipeline.ingest.extraction import extract
 from topline.pipeline.options.retrain import RetrainConfig, refuse_label_sets
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.progress import Progress
-from topline.pipeline.registry.operations import Weighing, promote_by_rule
+from topline.pipeline.registry.decisions import Weighing, promote_by_rule
 from topline.pipeline.training.plan import fingerprint, settled
 from topline.pipeline.training.session import train
 from topline.storage.datasets import Dataset, list_datasets
@@ -58,12 +58,18 @@ class RetrainResult:
     certified: bool
     start: dict[str, Any]
     accuracy: dict[str, float]
+    metrics: dict[str, float]
     evidence: dict[str, Any]
     resumed: bool
     seconds: float
 
+    @property
+    def measured(self) -> list[tuple[Metric, float]]:
+        """The metrics of the model on held-out rows, in the order of the tables."""
+        return [(METRICS[name], value) for name, value in self.metrics.items()]
+
     def to_dict(self) -> dict[str, Any]:
-        """Give the object that `topline retrain --json` prints."""
+        """Return the object that `topline retrain --json` prints."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {**values, "reasons": list(self.reasons), "changes": self.changes.to_dict()}
 
@@ -190,6 +196,7 @@ class _Retraining:
             certified=bool(certificate.get("certified") and certificate.get("valid")),
             start=dict(made.result.get("start") or {"model": None, "from": "zero", "rows": 0}),
             accuracy=dict((made.evaluation or {}).get("topk") or {}),
+            metrics={metric.name: value for metric, value in measured(made.evaluation)},
             seconds=time.monotonic() - begun,
             **values,
         )

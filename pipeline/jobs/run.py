@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topline.pipeline.evaluation.accuracy import Evaluation, evaluate_model
-from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
+from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation, evaluate
 from topline.pipeline.images import write_digits
 from topline.pipeline.ingest.extraction import extract
 from topline.pipeline.options.run import RunConfig
@@ -50,16 +49,13 @@ class JobResult:
     reused: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the object that `topline run --json` prints: that of `train`, the accuracies, the report."""
-        evaluation, accuracy, metrics = self.evaluation, None, None
-        if isinstance(evaluation, MultilabelEvaluation):
-            metrics = evaluation.summary()
-        elif evaluation is not None:
-            accuracy = {str(k): share for k, share in evaluation.topk.items()}
+        """Return the object that `topline run --json` prints: that of `train`, the metrics, the report."""
+        evaluation = self.evaluation
+        topk = evaluation.topk if isinstance(evaluation, Evaluation) else None
         return {
             **self.train.to_dict(),
-            "accuracy": accuracy,
-            "metrics": metrics,
+            "accuracy": None if topk is None else {str(k): share for k, share in topk.items()},
+            "metrics": None if evaluation is None else evaluation.summary(),
             "split": None if evaluation is None else evaluation.split,
             "report": self.report,
             "store": self.store,
@@ -91,7 +87,7 @@ def run(
     trained = found or train(choice, cluster, progress, client)
     evaluation = None
     if info.counts.get(config.evaluate.split, 0):
-        evaluation = evaluate_model(
+        evaluation = evaluate(
             trained.model, config.evaluate.split, progress, confused=config.evaluate.confused
         )
     else:

@@ -18,6 +18,9 @@ class PromotionRule(BaseModel):
     k: int | None = Field(
         default=None, ge=1, description="k of the top-k accuracy that decides (default: the loss's k)"
     )
+    metric: str | None = Field(
+        default=None, description="Metric that decides instead, by its name in evaluation records"
+    )
     least_gain: float = Field(
         default=0.0, ge=-1.0, le=1.0, description="Gain in accuracy that is needed; negative: loss allowed"
     )
@@ -33,8 +36,13 @@ class PromotionRule(BaseModel):
         default=0.2, ge=0.0, le=1.0, description="Total variation of the class shares at most"
     )
 
-    def k_for(self, record: ModelRecord) -> int:
-        """The k that decides for a model; with as many guesses as classes all would be right."""
-        if self.k is not None:
-            return self.k
-        return max(1, min(int(record.loss.get("k") or 1), record.m - 1))
+    def metric_for(self, record: ModelRecord) -> str:
+        """Return the name of the metric that decides for a model.
+
+        Of top-k accuracies k is that of the loss, and smaller than the number of classes: with as many
+        guesses as classes all would be right.
+        """
+        if self.metric is not None:
+            return self.metric
+        k = self.k or max(1, min(int(record.loss.get("k") or 1), record.m - 1))
+        return f"top-{k}"

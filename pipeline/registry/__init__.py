@@ -1,1 +1,67 @@
-"""Room."""
+"""The model registry of a store: which model is champion, and the decisions that change it.
+
+`compare` and `measure` set two models side by side on rows that neither was trained on, `decide` applies a
+promotion rule to that evidence, and `promote`, `promote_by_rule`, `rollback`, `archive` and `delete` are the
+guarded decisions.  The log of decisions itself is in `topline.storage.models.decisions`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from topline.pipeline.registry.summary import settings, summary
+
+if TYPE_CHECKING:
+    from topline.pipeline.registry.comparison import Comparison, compare, measure
+    from topline.pipeline.registry.decisions import (
+        Weighing,
+        archive,
+        champion_url,
+        delete,
+        promote,
+        promote_by_rule,
+        registered,
+        rollback,
+        weigh,
+    )
+    from topline.pipeline.registry.drift import Drift, drift_between
+    from topline.pipeline.registry.paired_tests import PairedMetric
+    from topline.pipeline.registry.promotion import Decision, Evidence, decide
+
+__all__ = [
+    "Comparison",
+    "Decision",
+    "Drift",
+    "Evidence",
+    "PairedMetric",
+    "Weighing",
+    "archive",
+    "champion_url",
+    "compare",
+    "decide",
+    "delete",
+    "drift_between",
+    "measure",
+    "promote",
+    "promote_by_rule",
+    "registered",
+    "rollback",
+    "settings",
+    "summary",
+    "weigh",
+]
+
+_LAZY = {
+    **dict.fromkeys(("Comparison", "compare", "measure"), "comparison"),
+    **dict.fromkeys(("Decision", "Evidence", "decide"), "promotion"),
+    **dict.fromkeys(("Drift", "drift_between"), "drift"),
+    "PairedMetric": "paired_tests",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of a module that reads stored models, which is loaded when it is first asked for."""
+    if name in __all__:
+        return getattr(import_module(f"{__name__}.{_LAZY.get(name, 'decisions')}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

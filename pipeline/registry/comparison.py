@@ -1,8 +1,8 @@
-"""Two stored models on the same held-out rows, and how the data moved between them."""
+"""Two stored models on the same held-out rows, and how the data moved from one to the other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.evaluation.accuracy import REPORTED_K, ranks_against_ties
+from topline.pipeline.evaluation.measurement import check_split
+from topline.pipeline.evaluation.metrics import RowMetric, ScoredRows, row_metrics
 from topline.pipeline.progress import Progress
 from topline.pipeline.readers import require_single_labels
 from topline.pipeline.registry.drift import Drift, drift_between
-from topline.pipeline.registry.mcnemar import paired_accuracy
+from topline.pipeline.registry.paired_tests import paired_metric
 from topline.pipeline.registry.promotion import Evidence
 from topline.pipeline.registry.summary import settings, summary
 from topline.pipeline.rows.partition import TrainingRows
@@ -40,7 +41,7 @@ class Comparison:
     differences: Mapping[str, tuple[Any, Any]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         sides = zip((self.first, self.second), self.stages, strict=True)
         return {
             "models": [{**summary(record), "stage": stage} for record, stage in sides],
@@ -57,7 +58,10 @@ def compare(
     confidence: float = 0.95,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare two models of one store: accuracies on the same rows, drift, settings."""
+    """Compare two models of one store: metrics on the same rows, drift, settings.
+
+    `confidence` is the level of the intervals.  `InputError` if the models lie in two stores.
+    """
     root = split_url(first_url, "models")[0]
     first, second = load_model(first_url).record, load_model(second_url).record
     if open_store(split_url(second_url, "models")[0]) != open_store(root):
@@ -79,19 +83,18 @@ def measure(
     challenger_url: str,
     champion_url: str,
     *,
-    ks: Sequence[int] = REPORTED_K,
+    metrics: Sequence[RowMetric] = (),
     split: str = "test",
     confidence: float = 0.95,
     drift: bool = True,
     progress: Progress | None = None,
 ) -> Evidence:
-    """Compare two models at each k on the `split` rows of the challenger's dataset.
+    """Compare two models by all metrics, and by `metrics`, on the `split` rows of the challenger's dataset.
 
     Rows that the champion was trained on do not count, and classes go by their names: a class that a model
     does not know is a miss.  Where the rows are gone or the champion cannot take them, `unmeasured` says why.
     """
-    if split not in SPLITS or split == "rejected":
-        raise InputError(f"there is no split {split!r}: use train, val or test")
+    check_split(split)
     challenger, champion = StoredModel.open(challenger_url), StoredModel.open(champion_url)
     try:
         dataset = challenger.dataset()
@@ -99,13 +102,16 @@ def measure(
         _check_features(champion, challenger, dataset)
         rows = TrainingRows(dataset, split)
         kept, excluded = _held_out(rows, champion)
-        ranks = _ranks(rows, (challenger, champion), progress)[:, kept]
+        most = max(challenger.model.record.m, champion.model.record.m)
+        known = _without_repeats(metric for metric in (*row_metrics(), *metrics) if metric.classes < most)
+        values = _row_values(rows, (challenger, champion), known, progress)
     except (InputError, IntegrityError) as error:
         return Evidence(unmeasured=str(error))
-    most = max(challenger.model.record.m, champion.model.record.m)
+    labels = rows.labels()[kept].astype(np.int64)
     return Evidence(
-        accuracies=tuple(
-            paired_accuracy(ranks[0], ranks[1], k, confidence) for k in sorted(set(ks)) if k < most
+        compared=tuple(
+            paired_metric(metric, ours[kept], theirs[kept], labels, confidence)
+            for metric, (ours, theirs) in zip(known, values, strict=True)
         ),
         drift=_drift(challenger, champion) if drift else None,
         dataset=dataset.info.id,
@@ -115,7 +121,7 @@ def measure(
 
 
 def feature_misfit(champion: StoredModel, challenger: StoredModel) -> str | None:
-    """Say why features of the challenger's kind are not the champion's, None if they are."""
+    """Return why features of the challenger's kind are not the champion's, None if they are."""
     theirs, ours = champion.model.record, challenger.model.record
     kinds = [record.features.get("backbone") for record in (ours, theirs)]
     if kinds[0] != kinds[1]:
@@ -137,7 +143,10 @@ def _check_features(champion: StoredModel, challenger: StoredModel, dataset: Dat
 
 
 def _held_out(rows: TrainingRows, champion: StoredModel) -> tuple[NDArray[np.bool_], int | None]:
-    """Mark the rows that the champion was not trained on, and count the others, None where nobody knows."""
+    """Return a mask of the rows that the champion was not trained on, and the number of the others.
+
+    The number is None where the champion's data is gone.
+    """
     kept = np.ones(len(rows), dtype=bool)
     theirs = None if champion.model.record.dataset == rows.dataset.info.id else _dataset(champion)
     if theirs is not None:
@@ -153,44 +162,58 @@ def _held_out(rows: TrainingRows, champion: StoredModel) -> tuple[NDArray[np.boo
 
 
 def _dataset(model: StoredModel) -> Dataset | None:
-    """Give the dataset of a model, None if it is gone or broken."""
+    """Return the dataset of a model, None if it is gone or broken."""
     try:
         return model.dataset()
     except (InputError, IntegrityError):
         return None
 
 
-def _ranks(rows: TrainingRows, models: Sequence[StoredModel], progress: Progress | None) -> NDArray[np.int64]:
-    """Rank of each row's own class under each model, shape (models, rows); each row is read once."""
+def _without_repeats(metrics: Iterable[RowMetric]) -> list[RowMetric]:
+    """Return the metrics, the first of each name, top-k accuracies by k before the others."""
+    found: dict[str, RowMetric] = {}
+    for metric in metrics:
+        found.setdefault(metric.name, metric)
+    return sorted(found.values(), key=lambda metric: (metric.k is None, metric.k or 0))
+
+
+def _row_values(
+    rows: TrainingRows,
+    models: Sequence[StoredModel],
+    metrics: Sequence[RowMetric],
+    progress: Progress | None,
+) -> list[tuple[NDArray[Any], ...]]:
+    """Return each row's value (n,) under each model, for every metric; each row is read once."""
     if progress is not None:
         progress.begin("compare", len(rows), "rows")
     prepared = [TrainingRows(rows.dataset, rows.split, model.transforms) for model in models]
     codes = [_codes(rows, model.model.record.class_names) for model in models]
-    ranks = np.empty((len(models), len(rows)), dtype=np.int64)
+    parts: list[list[list[NDArray[Any]]]] = [[[] for _ in models] for _ in metrics]
     for batch in range(rows.batches):
         start, stop = rows.batch_span(batch)
         if start == stop:
             continue
         raw = rows.raw_batch(batch)
         for place, model in enumerate(models):
-            known = codes[place][start:stop] >= 0
-            y = np.where(known, codes[place][start:stop], 0)
-            found = ranks_against_ties(model.scores(prepared[place].transformed(raw)), y)
-            ranks[place, start:stop] = np.where(known, found, np.iinfo(np.int64).max)
+            own = codes[place][start:stop]
+            block = ScoredRows(model.scores(prepared[place].transformed(raw)), np.maximum(own, 0))
+            for metric, found in zip(metrics, parts, strict=True):
+                values = metric.row_values(block)
+                found[place].append(np.where(own >= 0, values, values.dtype.type(metric.unknown_class)))
         if progress is not None:
             progress.advance(stop - start)
-    return ranks
+    return [tuple(np.concatenate(own) for own in found) for found in parts]
 
 
 def _codes(rows: TrainingRows, class_names: Sequence[str]) -> NDArray[np.int64]:
-    """Code of each row's class in another order of classes, -1 where it has none."""
+    """Return the code of each row's class in another order of classes, -1 where it has none."""
     place = {name: code for code, name in enumerate(class_names)}
     codes = np.array([place.get(name, -1) for name in rows.dataset.class_names], dtype=np.int64)
     return codes[rows.labels()]
 
 
 def _drift(challenger: StoredModel, champion: StoredModel) -> Drift | None:
-    """Drift from the rows the champion was trained on to the challenger's, None where those are gone."""
+    """Return the drift from the champion's training rows to the challenger's, None where those are gone."""
     theirs = _dataset(champion)
     if theirs is None:
         return None

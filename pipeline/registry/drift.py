@@ -1,17 +1,20 @@
 """How far data has moved: the distribution of each feature, and the balance of the classes.
 
-A feature is summed up by its mean and variance, streamed over the rows, and its shift is the population
-stability index of two normal distributions with these, which is their symmetrised Kullback-Leibler divergence
+A feature is measured by its population stability index.  The quantiles of the rows before cut its values into
+bins, p and q are the shares of the rows before and now in them, and
 
-    PSI = (v1/v2 + v2/v1) / 2 - 1 + (mean1 - mean2)^2 (1/v1 + 1/v2) / 2
+    PSI = sum over the bins of (q - p) log(q / p)
 
-Read as usual: below 0.1 nothing happened, above 0.25 the feature is another one.  Class balance moves by the
-total variation distance: the share of rows that would have to change class.
+Read as usual: below 0.1 nothing happened, above 0.25 the feature is another one.  Two sets of n and n' rows
+of one distribution have an index of (bins - 1) (1/n + 1/n') on average; few rows have fewer bins than 10, so
+that this stays below 0.05.  A share counts as half a row at least, and 1e-4 at least, so that an empty bin
+has a finite part.  Class balance moves by the total variation distance: the share of rows that would have to
+change class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,26 +25,20 @@ from scipy import sparse
 from topline.pipeline.errors import InputError
 from topline.pipeline.rows.partition import TrainingRows
 
+BINS = 10
+# Index that chance alone may give on average.
+BY_CHANCE = 0.05
+LEAST_SHARE = 1e-4
 # A feature counts so much at most: one that was constant and now is not would drown all others.
 PSI_AT_MOST = 2.5
 SHIFTED = 0.25
 WORST_SHOWN = 5
+# Quantiles are those of so many rows at most, spread evenly over all, and of so many bytes.
+SAMPLE_ROWS = 10_000
+SAMPLE_BYTES = 1 << 27
 
-
-@dataclass(frozen=True, eq=False)
-class FeatureMoments:
-    """Number of rows, and mean and variance (of the population) of each feature, shapes (d,)."""
-
-    rows: int
-    mean: NDArray[np.float64]
-    variance: NDArray[np.float64]
-
-    def merged(self, other: FeatureMoments) -> FeatureMoments:
-        """Moments of both sets of rows together."""
-        rows = self.rows + other.rows
-        share, shift = other.rows / rows, other.mean - self.mean
-        within = (1 - share) * self.variance + share * other.variance
-        return FeatureMoments(rows, self.mean + share * shift, within + share * (1 - share) * shift**2)
+#: Every call starts another pass over tiles of rows (r, d), dense or CSR.
+Tiles = Callable[[], Iterable[Any]]
 
 
 @dataclass(frozen=True)
@@ -61,48 +58,85 @@ class Drift:
     rows_now: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
-def feature_moments(tiles: Iterable[Any]) -> FeatureMoments:
-    """Stream the moments over tiles of rows (r, d), dense or CSR; at least one row must come."""
-    total: FeatureMoments | None = None
+def bins_for(before: int, now: int) -> int:
+    """Return how many bins are used for so many rows before and now: 10, or fewer, and 2 at least."""
+    return int(min(BINS, max(2, 1 + BY_CHANCE / (1 / max(1, before) + 1 / max(1, now)))))
+
+
+def stability_index(before: Tiles, now: Tiles, n: int, bins: int = BINS) -> NDArray[np.float64]:
+    """Return the PSI of each feature, shape (d,), at most `PSI_AT_MOST`.
+
+    Two passes over the `n` rows before and one over those now, tile by tile; `InputError` where there are no
+    rows.
+    """
+    edges = quantile_edges(before(), n, bins)
+    p, q = (_shares(tiles(), edges) for tiles in (before, now))
+    return np.asarray(np.minimum(((q - p) * np.log(q / p)).sum(axis=0), PSI_AT_MOST))
+
+
+def quantile_edges(tiles: Iterable[Any], n: int, bins: int = BINS) -> NDArray[Any]:
+    """Return the inner edges of `bins` bins, shape (bins - 1, d): quantiles of a sample of `n` rows.
+
+    The sample is all rows where they are few enough, and then the quantiles are exact; it does not depend on
+    the tiles.
+    """
+    sample: list[NDArray[Any]] = []
+    begun = 0
     for X in tiles:
-        if X.shape[0]:
-            part = _moments_of(X)
-            total = part if total is None else total.merged(part)
-    if total is None:
+        most = min(SAMPLE_ROWS, max(1, SAMPLE_BYTES // (4 * X.shape[1])))
+        wanted = np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
+        own = wanted[(begun <= wanted) & (wanted < begun + X.shape[0])] - begun
+        rows: Any = X[own]
+        sample.append(np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows.copy()))
+        begun += X.shape[0]
+    if not begun:
         raise InputError("there are no rows whose drift could be measured")
-    return total
+    shares = np.arange(1, bins) / bins
+    return np.asarray(np.quantile(np.concatenate(sample), shares, axis=0, method="lower"))
 
 
-def stability_index(before: FeatureMoments, now: FeatureMoments) -> NDArray[np.float64]:
-    """PSI of each feature, shape (d,), at most `PSI_AT_MOST`."""
-    # Below this a variance is rounding, as of a feature that is constant.
-    size = np.maximum(np.abs(before.mean), np.abs(now.mean))
-    floor = 1e-9 * (before.variance + now.variance) + (1e-6 * size) ** 2 + np.finfo(np.float64).tiny
-    v1, v2 = before.variance + floor, now.variance + floor
-    with np.errstate(over="ignore"):
-        moved = (before.mean - now.mean) ** 2 * (1 / v1 + 1 / v2)
-        found = 0.5 * (v1 / v2 + v2 / v1) - 1 + 0.5 * np.nan_to_num(moved, nan=0.0)
-    return np.asarray(np.clip(found, 0.0, PSI_AT_MOST))
+def _shares(tiles: Iterable[Any], edges: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the share of rows in each bin of each feature, (bins, d); a value at an edge is below it."""
+    above = np.zeros((len(edges) + 2, edges.shape[1]), dtype=np.int64)
+    for X in tiles:
+        above[0] += X.shape[0]
+        for place, edge in enumerate(edges, start=1):
+            above[place] += _count_above(X, edge)
+    n = int(above[0, 0])
+    if not n:
+        raise InputError("there are no rows whose drift could be measured")
+    return np.maximum(-np.diff(above, axis=0) / n, max(LEAST_SHARE, 0.5 / n))
+
+
+def _count_above(X: Any, edge: NDArray[Any]) -> NDArray[np.int64]:
+    """Return how many of the rows X (r, d) lie above `edge` (d,), by feature."""
+    stored: Any = X
+    if not sparse.issparse(X):
+        return np.asarray(np.count_nonzero(stored > edge, axis=0))
+    columns, d = stored.indices, stored.shape[1]
+    zeros = stored.shape[0] - np.bincount(columns, minlength=d)
+    larger = np.bincount(columns[stored.data > edge[columns]], minlength=d)
+    return np.asarray(larger + np.where(edge < 0, zeros, 0))
 
 
 def class_shares(labels: NDArray[Any], class_names: Sequence[str]) -> dict[str, float]:
-    """Share of the rows in each class, by name."""
+    """Return the share of the rows in each class, by name."""
     counts = np.bincount(labels, minlength=len(class_names)) / max(1, len(labels))
     return dict(zip(class_names, counts.tolist(), strict=True))
 
 
 def balance_change(before: Mapping[str, float], now: Mapping[str, float]) -> float:
-    """Total variation distance of class shares; a class that only one side has is 0 on the other."""
+    """Return the total variation distance of class shares; a class that a side lacks is 0 there."""
     names = before.keys() | now.keys()
     return 0.5 * sum(abs(before.get(name, 0.0) - now.get(name, 0.0)) for name in names)
 
 
 def drift_between(before: TrainingRows, now: TrainingRows) -> Drift:
-    """Drift of the stored features and of the classes from some rows to others; one pass over each.
+    """Return the drift of the stored features and of the classes from some rows to others.
 
     The features are compared where there are as many on both sides.
     """
@@ -110,23 +144,12 @@ def drift_between(before: TrainingRows, now: TrainingRows) -> Drift:
     shares = [class_shares(rows.labels(), own) for rows, own in zip((before, now), names, strict=True)]
     features, shifted, worst = None, None, None
     if before.dataset.info.d == now.dataset.info.d:
-        psi = stability_index(*(feature_moments(_raw_tiles(rows)) for rows in (before, now)))
+        bins = bins_for(len(before), len(now))
+        psi = stability_index(_raw_tiles(before), _raw_tiles(now), len(before), bins)
         features, shifted = float(psi.mean()), float(np.mean(psi > SHIFTED))
         worst = tuple(np.argsort(-psi, kind="stable")[:WORST_SHOWN].tolist())
     return Drift(balance_change(*shares), features, shifted, worst, len(before), len(now))
 
 
-def _raw_tiles(rows: TrainingRows) -> Iterable[Any]:
-    return (rows.raw_batch(batch) for batch in range(rows.batches))
-
-
-def _moments_of(X: Any) -> FeatureMoments:
-    n = int(X.shape[0])
-    if sparse.issparse(X):
-        stored: Any = X
-        rows = stored.astype(np.float64)
-        mean = np.asarray(rows.mean(axis=0), dtype=np.float64).ravel()
-        squares = np.asarray(rows.multiply(rows).mean(axis=0), dtype=np.float64).ravel()
-        return FeatureMoments(n, mean, np.maximum(squares - mean**2, 0.0))
-    mean = X.mean(axis=0, dtype=np.float64)
-    return FeatureMoments(n, mean, ((X - mean) ** 2).mean(axis=0))
+def _raw_tiles(rows: TrainingRows) -> Tiles:
+    return lambda: (rows.raw_batch(batch) for batch in range(rows.batches))

@@ -1,4 +1,4 @@
-"""Whether a challenger becomes champion: a pure function of the rule and of what was measured."""
+"""Whether a challenger becomes champion: a pure function of the promotion rule and of the evidence."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from topline.pipeline.evaluation.metrics import RowMetric, row_metric
 from topline.pipeline.options.promotion import PromotionRule
 from topline.pipeline.registry.drift import Drift
-from topline.pipeline.registry.mcnemar import PairedAccuracy
+from topline.pipeline.registry.paired_tests import PairedMetric
 from topline.storage.models import ModelRecord
 
 __all__ = ["Decision", "Evidence", "PromotionRule", "decide"]
@@ -16,31 +17,32 @@ __all__ = ["Decision", "Evidence", "PromotionRule", "decide"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was measured of a challenger and a champion; `unmeasured` says why there are no accuracies.
+    """What was measured of a challenger and a champion; `unmeasured` says why nothing was compared.
 
     `excluded` rows are held out now, and were training rows of the champion; None where its data is gone, so
     that it may have seen rows that it is measured on.
     """
 
-    accuracies: tuple[PairedAccuracy, ...] = ()
+    compared: tuple[PairedMetric, ...] = ()
     drift: Drift | None = None
     dataset: str = ""
     split: str = ""
     excluded: int | None = 0
     unmeasured: str = ""
 
-    def at(self, k: int) -> PairedAccuracy | None:
-        """The accuracies at k, None if they were not measured."""
-        return next((found for found in self.accuracies if found.k == k), None)
+    def of(self, name: str) -> PairedMetric | None:
+        """Return the comparison by the metric `name`, None if it was not measured."""
+        return next((found for found in self.compared if found.metric.name == name), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON: top-k accuracies by k, and the other metrics by name."""
         return {
             "dataset": self.dataset,
             "split": self.split,
             "excluded": self.excluded,
             "unmeasured": self.unmeasured,
-            "accuracies": [found.to_dict() for found in self.accuracies],
+            "accuracies": [found.to_dict() for found in self.compared if found.metric.k is not None],
+            "metrics": [found.to_dict() for found in self.compared if found.metric.k is None],
             "drift": None if self.drift is None else self.drift.to_dict(),
         }
 
@@ -54,22 +56,26 @@ class Decision:
 
     @property
     def text(self) -> str:
-        """The reasons in one line."""
+        """All reasons in one line."""
         return "; ".join(self.reasons)
 
 
 def decide(
     challenger: ModelRecord, champion: ModelRecord | None, evidence: Evidence, rule: PromotionRule
 ) -> Decision:
-    """Apply the rule.  Without a champion the certificate alone decides."""
+    """Apply the rule; without a champion the certificate alone decides.
+
+    `ConfigError` if the rule names a metric that models of one label a row do not have.
+    """
     checks = [*_certificate(challenger.certificate, rule)]
     if champion is None:
         checks.append((True, "there is no champion yet"))
     else:
-        k = rule.k_for(challenger)
-        if k >= challenger.m:
-            checks.append((False, f"top-{k} of {challenger.m} classes is always right, so take a smaller k"))
-        checks += [*_accuracy(k, evidence, rule), *_drift(evidence.drift, rule)]
+        metric = row_metric(rule.metric_for(challenger))
+        if metric.classes >= challenger.m:
+            always = f"{metric.column} of {challenger.m} classes is always right, so take a smaller k"
+            checks.append((False, always))
+        checks += [*_gain(metric, evidence, rule), *_drift(evidence.drift, rule)]
     promote = all(holds for holds, _ in checks)
     return Decision(promote, tuple(said for holds, said in checks if holds == promote))
 
@@ -89,25 +95,28 @@ def _certificate(certificate: Mapping[str, Any] | None, rule: PromotionRule) -> 
     yield holds, f"{shown} is {'certified' if holds else 'not certified'} for the tolerance {tol:g}"
 
 
-def _accuracy(k: int, evidence: Evidence, rule: PromotionRule) -> Iterator[_Check]:
-    found = evidence.at(k)
+def _gain(metric: RowMetric, evidence: Evidence, rule: PromotionRule) -> Iterator[_Check]:
+    found = evidence.of(metric.name)
     if found is None:
-        why = evidence.unmeasured or f"top-{k} was not among what was measured"
+        why = evidence.unmeasured or f"{metric.column} was not among what was measured"
         yield False, f"the two were not compared on the same rows: {why}"
         return
+    gain, low, high, least = (
+        metric.text(value, 2, "+") for value in (found.gain, found.low, found.high, rule.least_gain)
+    )
     shown = (
-        f"top-{k} {found.challenger:.2%} against {found.champion:.2%} on {found.rows:,} rows"
-        f" (gain {found.gain:+.2%}, {found.confidence:.0%} interval {found.low:+.2%} to {found.high:+.2%},"
+        f"{metric.column} {metric.text(found.challenger, 2)} against {metric.text(found.champion, 2)}"
+        f" on {found.rows:,} rows (gain {gain}, {found.confidence:.0%} interval {low} to {high},"
         f" p = {found.p_value:.2g})"
     )
     reached = found.low if rule.prove_gain else found.gain
     what = "the lower end" if rule.prove_gain else "the gain"
     if reached < rule.least_gain:
-        yield False, f"{shown}: {what} is below {rule.least_gain:+.2%}"
+        yield False, f"{shown}: {what} is below {least}"
     elif found.gain < 0 and found.p_value < 1 - rule.confidence:
         yield False, f"{shown}: it is worse beyond chance"
     else:
-        yield True, f"{shown}: {what} reaches {rule.least_gain:+.2%}"
+        yield True, f"{shown}: {what} reaches {least}"
 
 
 def _drift(drift: Drift | None, rule: PromotionRule) -> Iterator[_Check]:

@@ -1,14 +1,15 @@
-"""A model's record in brief."""
+"""The record of a model in brief, and the settings that two models are compared by."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from topline.pipeline.evaluation.metrics import measured
 from topline.storage.models import ModelRecord
 
 
 def summary(record: ModelRecord) -> dict[str, Any]:
-    """Give what is shown of a model in a line."""
+    """Return what is shown of a model in a line; `metrics` are all that were measured, by name."""
     certificate, evaluation = record.certificate or {}, record.evaluation or {}
     return {
         "id": record.id,
@@ -21,6 +22,7 @@ def summary(record: ModelRecord) -> dict[str, Any]:
         "certified": certificate.get("certified"),
         "accuracy": evaluation.get("topk"),
         "mean_average_precision": evaluation.get("mean_average_precision"),
+        "metrics": {metric.name: value for metric, value in measured(evaluation)},
         "passes": record.result.get("passes"),
         "seconds": record.result.get("seconds"),
         "parents": list(record.parents),
@@ -30,7 +32,7 @@ def summary(record: ModelRecord) -> dict[str, Any]:
 
 
 def settings(record: ModelRecord) -> dict[str, Any]:
-    """Give what was chosen for a model, and the size of its data."""
+    """Return what was chosen for a model, and the size of its data."""
     own = {"code_version": record.code_version, "n": record.n, "d": record.d, "m": record.m}
     skipped = {"store", "resume", "checkpoint_seconds"}
     return own | {name: value for name, value in record.config.items() if name not in skipped}

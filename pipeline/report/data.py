@@ -1,4 +1,4 @@
-"""What a report shows, gathered from a store: the model's record, its history, its dataset, its mistakes."""
+"""What a report shows, gathered from a store: a model's record, its history, dataset and confusions."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from topline.pipeline.evaluation.accuracy import Evaluation
-from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
+from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation, measured
 from topline.pipeline.images import SourceImages
 from topline.pipeline.pages.charts import bar_chart
 from topline.pipeline.pages.formatting import flat
@@ -46,15 +45,16 @@ def write_report(model_url: str, path: Path | None = None) -> str:
 def render(data: ReportData) -> str:
     """Make the page; everything that came from a user (paths, class names) is escaped."""
     record = data.record
-    measured = record.evaluation
-    labels = MultilabelEvaluation.from_dict(measured) if measured and record.multilabel else None
-    evaluation = Evaluation.from_dict(measured) if measured and not record.multilabel else None
+    stored = record.evaluation
+    labels = MultilabelEvaluation.from_dict(stored) if stored and record.multilabel else None
+    evaluation = Evaluation.from_dict(stored) if stored and not record.multilabel else None
     return make_page(
         TEMPLATE,
         data=data,
         record=record,
         result=record.result,
         certificate=record.certificate,
+        measured=measured(stored),
         evaluation=evaluation,
         labels=labels,
         verdict=verdict(record.certificate, result=record.result),

@@ -70,7 +70,7 @@ def ball_radius(gap: float, primal: float, lam: float, *, of_duals: bool = True)
 def count_hits(X: Any, y: NDArray[Any], W: NDArray[np.float64], k: int, radius: float) -> HitCount:
     """Count the rows of X (r, d), dense or CSR, that have their class y among the first k under W (d, m).
 
-    A tie counts against the row, as in `topline.pipeline.evaluation.accuracy`.
+    A tie counts against the row, as in `topline.pipeline.evaluation`.
     """
     total = HitCount(0, 0, 0, 0)
     for start in range(0, len(y), ROWS_AT_ONCE):

@@ -25,7 +25,7 @@ TARGETS: Mapping[str, Target] = {
     "commits": Target(("storage.stores.commits",), ("tests/storage/stores/test_commits.py",)),
     "lease": Target(("storage.stores.lease",), ("tests/storage/stores/test_lease.py",)),
     "promotion": Target(
-        ("pipeline.options.promotion", "pipeline.registry.promotion", "pipeline.registry.mcnemar"),
+        ("pipeline.options.promotion", "pipeline.registry.promotion", "pipeline.registry.paired_tests"),
         ("tests/pipeline/registry/test_promotion.py",),
     ),
     "partition": Target(("pipeline.rows.partition",), ("tests/pipeline/rows/test_partition.py",)),

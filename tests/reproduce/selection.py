@@ -14,7 +14,7 @@ from tests.reproduce.formats import Examples
 from tests.reproduce.jobs import run_all
 from tests.reproduce.learners import Budget, Learner, Weights
 from tests.reproduce.table import Figure, Setting, over_splits
-from topline.pipeline.evaluation.accuracy import ranks_against_ties, topk_shares
+from topline.pipeline.evaluation import ranks_against_ties, topk_shares
 
 Rows = NDArray[np.intp]
 

@@ -133,7 +133,7 @@ def test_the_page_of_models_tells_champions_and_decisions(full: Store) -> None:
         ("m0002", "champion", True), ("m0001", "archived", True),
     ]  # fmt: skip
     parts = json.loads(answer(full, "/api/parts").content)["parts"]
-    assert parts["versions"].count('class="ring"') == 3 * len(seen.ks)
+    assert parts["versions"].count('class="ring"') == 3 * len(seen.metrics)
     assert "top-3 fell by 8.0%" in shown(parts["decisions"])
     assert 'href="runs/r0003"' in parts["runs"]
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.evaluation.multilabel import MultilabelEvaluation
+from topline.pipeline.evaluation import MultilabelEvaluation
 from topline.pipeline.ingest.extraction import extract
 from topline.pipeline.jobs.retraining import retrain
 from topline.pipeline.jobs.run import run

@@ -1,30 +1,40 @@
-"""The rule of promotion and what it rests on, against brute force, SciPy and numerical integration."""
+"""The promotion rule and its evidence, against brute force, SciPy and NumPy."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
-from scipy.stats import binomtest, multinomial, norm
+from scipy.stats import multinomial, norm, ttest_rel
 
 from tests.pipeline.small_data import small_dataset
 from tests.storage.models.test_records import record
+from topline.pipeline.errors import InputError
+from topline.pipeline.evaluation.metrics import RowMetric, top_k_accuracy
 from topline.pipeline.registry.drift import (
     Drift,
-    FeatureMoments,
     balance_change,
+    bins_for,
     class_shares,
     drift_between,
-    feature_moments,
+    quantile_edges,
     stability_index,
 )
-from topline.pipeline.registry.mcnemar import gain_interval, mcnemar_exact, paired_accuracy
+from topline.pipeline.registry.paired_tests import (
+    PairedMetric,
+    gain_interval,
+    mcnemar_exact,
+    paired_metric,
+    t_interval,
+)
 from topline.pipeline.registry.promotion import Evidence, PromotionRule, decide
 from topline.pipeline.rows.partition import TrainingRows
 
@@ -32,8 +42,10 @@ CERTIFIED = {"certified": True, "valid": True, "relative_gap": 5e-4, "tol": 1e-3
 
 
 def test_the_exact_test_is_the_binomial_one() -> None:
+    """Twice the probability of a tail of n fair coins, at most 1."""
     for b, c in itertools.product(range(9), repeat=2):
-        expected = binomtest(b, b + c).pvalue if b + c else 1.0
+        tail = sum(math.comb(b + c, i) for i in range(min(b, c) + 1)) / 2 ** (b + c)
+        expected = min(1.0, 2.0 * tail)
         assert mcnemar_exact(b, c) == pytest.approx(expected, rel=1e-12)
 
 
@@ -57,35 +69,96 @@ def test_the_interval_is_that_of_the_formula() -> None:
         assert gain_interval(b, c, n, level) == pytest.approx((ours.mean() - half, ours.mean() + half))
 
 
+def paired_at(k: int, challenger: NDArray[Any], champion: NDArray[Any]) -> PairedMetric:
+    """Top-k accuracy of models that give rows' own classes these ranks."""
+    return paired_metric(top_k_accuracy(k), challenger <= k, champion <= k, np.zeros(len(champion), np.int64))
+
+
 def test_accuracies_are_compared_row_by_row() -> None:
     challenger, champion = np.array([1, 1, 2, 3, 1, 6]), np.array([2, 1, 1, 1, 9, 6])
-    found = paired_accuracy(challenger, champion, 1)
+    found = paired_at(1, challenger, champion)
     assert (found.only_challenger, found.only_champion, found.rows) == (2, 2, 6)
     assert (found.challenger, found.champion, found.gain, found.p_value) == (0.5, 0.5, 0.0, 1.0)
-    assert paired_accuracy(challenger, champion, 3).gain == pytest.approx(1 / 6)
+    assert paired_at(3, challenger, champion).gain == pytest.approx(1 / 6)
 
 
-def test_moments_do_not_depend_on_tiles_or_layout() -> None:
-    X = np.random.default_rng(0).normal(3.0, 2.0, size=(101, 7)).astype(np.float32)
-    X[:, 3] = 0.1
-    for tiles in ([X], [X[:1], X[:0], X[1:40], X[40:]], [csr_matrix(X[:50]), csr_matrix(X[50:])]):
-        found = feature_moments(tiles)
-        assert found.rows == 101
-        np.testing.assert_allclose(found.mean, X.mean(axis=0, dtype=float), rtol=1e-12)
-        np.testing.assert_allclose(found.variance, X.var(axis=0, dtype=float), rtol=1e-9, atol=1e-15)
+def test_other_values_are_compared_by_the_t_test() -> None:
+    """Against SciPy's paired test; a loss that falls is a gain; weights make classes count alike."""
+    rng = np.random.default_rng(0)
+    ours, theirs, y = rng.random(60), rng.random(60), np.repeat([0, 1], (50, 10))
+    expected = ttest_rel(theirs, ours)
+    loss = RowMetric(name="loss", label="loss", higher_is_better=False, row_values=lambda rows: rows.scores)
+    found = paired_metric(loss, ours, theirs, y, 0.9)
+    assert (found.gain, found.p_value) == pytest.approx((theirs.mean() - ours.mean(), expected.pvalue))
+    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.9)))
+    assert (found.only_challenger, found.to_dict()["metric"]) == (None, "loss")
+    balanced = replace(loss, higher_is_better=True, row_weights=lambda y: 1.0 / np.bincount(y)[y])
+    right = (ours > 0.5, theirs > 0.5)
+    found = paired_metric(balanced, *right, y)
+    means = [np.mean([values[y == c].mean() for c in (0, 1)]) for values in right]
+    assert (found.challenger, found.champion) == pytest.approx(means)
+    assert (found.low + found.high) / 2 == pytest.approx(found.gain) == pytest.approx(means[0] - means[1])
+    same = paired_metric(loss, ours, ours, y)
+    assert (same.low, same.high, same.p_value) == (0.0, 0.0, 1.0)
+    assert t_interval(np.full(5, 0.25), 0.95) == (0.25, 0.25, 0.0)
 
 
-def test_the_stability_index_is_the_divergence_of_two_normals() -> None:
-    mean, variance = np.array([0.0, 0.0, 5.0, 7.0]), np.array([1.0, 1.0, 4.0, 0.0])
-    before = FeatureMoments(9, mean, variance)
-    now = FeatureMoments(9, np.array([0.3, 0.0, 4.0, 7.0 + 1e-12]), np.array([1.0, 2.0, 3.0, 0.0]))
-    found = stability_index(before, now)
-    for j in range(3):
-        p, q = norm(mean[j], variance[j] ** 0.5), norm(now.mean[j], now.variance[j] ** 0.5)
-        expected = quad(lambda x, p=p, q=q: (p.pdf(x) - q.pdf(x)) * (p.logpdf(x) - q.logpdf(x)), -30, 30)[0]
-        assert found[j] == pytest.approx(expected, rel=1e-6)
-    assert found[3] == pytest.approx(0.0, abs=1e-9)
-    assert stability_index(before, FeatureMoments(9, mean + 1, variance))[3] == 2.5
+def direct_index(before: NDArray[Any], now: NDArray[Any], bins: int = 10) -> NDArray[np.float64]:
+    """The population stability index of each column, from the definition, a column at a time."""
+    found = []
+    for x, z in zip(before.T, now.T, strict=True):
+        edges = np.quantile(x, np.arange(1, bins) / bins, method="lower")
+        p, q = (
+            np.maximum(
+                np.bincount(np.searchsorted(edges, v), minlength=bins) / len(v), max(1e-4, 0.5 / len(v))
+            )
+            for v in (x, z)
+        )
+        found.append(min(float(np.sum((q - p) * np.log(q / p))), 2.5))
+    return np.asarray(found)
+
+
+def test_the_stability_index_is_that_of_the_definition() -> None:
+    """Whatever the tiles and the layout; with ties, a constant feature, one that moved and one that left."""
+    rng = np.random.default_rng(0)
+    before, now = rng.normal(size=(900, 6)).astype(np.float32), rng.normal(size=(700, 6)).astype(np.float32)
+    now[:, 1] += 0.5
+    before[:, 2], now[:, 2] = 7.0, np.where(np.arange(700) % 3, 7.0, 8.0)
+    before[:, 3], now[:, 3] = np.maximum(before[:, 3], 0.0), np.maximum(now[:, 3], 0.0)
+    now[:, 4] = 100.0
+    expected = direct_index(before, now)
+    assert expected[0] < 0.1 < 0.15 < expected[1]
+    assert expected[4] == 2.5
+    for cuts in ([], [1, 1, 400]):
+        for made in (np.asarray, csr_matrix):
+            tiles = [[made(part) for part in np.split(rows, cuts)] for rows in (before, now)]
+            found = stability_index(lambda t=tiles: iter(t[0]), lambda t=tiles: iter(t[1]), 900)
+            np.testing.assert_allclose(found, expected, rtol=1e-12)
+    with pytest.raises(InputError, match="no rows whose drift"):
+        stability_index(lambda: iter([]), lambda: iter([]), 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "bins"), [(9000, 9000, 10), (100, 700, 5), (268, 42, 2), (3, 3, 2)]
+)
+def test_chance_alone_is_no_drift(before: int, now: int, bins: int) -> None:
+    assert bins_for(before, now) == bins
+    if before < 100:
+        return
+    rng = np.random.default_rng(before)
+    X, Z = rng.normal(size=(before, 200)), rng.normal(size=(now, 200))
+    assert stability_index(lambda: iter([X]), lambda: iter([Z]), before, bins).mean() < 0.06
+
+
+def test_bins_come_from_a_sample_of_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sample does not depend on tiles, and the shares count every row."""
+    X = np.random.default_rng(1).normal(size=(5000, 3))
+    monkeypatch.setattr("topline.pipeline.registry.drift.SAMPLE_ROWS", 1000)
+    edges = [quantile_edges(np.split(X, cuts), len(X)) for cuts in ([], [7, 2500])]
+    np.testing.assert_array_equal(*edges)
+    np.testing.assert_allclose(edges[0], np.quantile(X, np.arange(1, 10) / 10, axis=0), atol=0.1)
+    half = stability_index(lambda: iter([X]), lambda: iter([X[:2500]]), len(X))
+    assert (half < 0.02).all()
 
 
 def test_class_balance_counts_the_rows_that_would_have_to_change() -> None:
@@ -107,18 +180,18 @@ def test_drift_of_datasets_sees_the_feature_that_moved(tmp_path: Path) -> None:
     assert still.features is not None
     assert still.features < 0.1
     moved = drift_between(before, same)
-    X, Z = (np.asarray(csr_matrix(rows[0 : len(rows)]).todense(), dtype=float) for rows in (before, same))
-    ratio, shift = X.var(axis=0) / Z.var(axis=0), (X.mean(axis=0) - Z.mean(axis=0)) ** 2
-    psi = (ratio + 1 / ratio) / 2 - 1 + shift * (1 / X.var(axis=0) + 1 / Z.var(axis=0)) / 2
+    X, Z = (np.asarray(csr_matrix(rows[0 : len(rows)]).todense()) for rows in (before, same))
+    psi = direct_index(X, Z, bins_for(len(X), len(Z)))
     assert moved.features == pytest.approx(psi.mean(), rel=1e-6)
-    assert moved.worst == tuple(np.argsort(-psi)[:5])
+    assert moved.shifted == np.mean(psi > 0.25)
+    assert moved.worst == tuple(np.argsort(-psi, kind="stable")[:5])
     assert drift_between(before, TrainingRows(small_dataset(tmp_path / "c", d=3))).features is None
 
 
 def evidence(b: int, c: int, n: int = 200, features: float | None = 0.01, classes: float = 0.01) -> Evidence:
     challenger, champion = np.full(n, 9), np.full(n, 9)
     challenger[:b], champion[b : b + c] = 1, 1
-    pair = paired_accuracy(challenger, champion, 2)
+    pair = paired_at(2, challenger, champion)
     return Evidence((pair,), Drift(classes, features, 0.0, (), 10, 10))
 
 
@@ -167,4 +240,5 @@ def test_certificates_and_first_champions() -> None:
     assert first.promote
     assert first.reasons[-1] == "there is no champion yet"
     few = dataclasses.replace(record(), m=2, loss={"name": "topk_hinge", "k": 5})
-    assert (PromotionRule().k_for(few), PromotionRule(k=2).k_for(few)) == (1, 2)
+    assert (PromotionRule().metric_for(few), PromotionRule(k=2).metric_for(few)) == ("top-1", "top-2")
+    assert PromotionRule(k=2, metric="balanced").metric_for(few) == "balanced"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topline.pipeline.evaluation.confusions import Mistake, WorstClass
+from topline.pipeline.evaluation.confusions import ConfusedImage, WorstClass
 from topline.pipeline.images import thumbnail
 from topline.pipeline.pages.charts import MOST_POINTS, Series, bar_chart, line_chart, thin
 from topline.pipeline.pages.formatting import amount, duration, flat
@@ -83,8 +83,8 @@ def hand_made_report() -> ReportData:
         WorstClass(
             NASTY, 90, {1: 0.61, 3: 0.9},
             (
-                Mistake("mug/1.png", "日本語", 2, picture),
-                Mistake(NASTY, "calculator", 4, None, "gone: no such file"),
+                ConfusedImage("mug/1.png", "日本語", 2, picture),
+                ConfusedImage(NASTY, "calculator", 4, None, "gone: no such file"),
             ),
         )
     ]  # fmt: skip
@@ -111,7 +111,7 @@ def test_page_is_complete_in_itself() -> None:
     assert "<script" not in page
 
 
-def test_page_shows_certificate_accuracy_mistakes_and_lineage() -> None:
+def test_page_shows_certificate_accuracy_confusions_and_lineage() -> None:
     page = render(hand_made_report())
     for expected in ("6.40e-04", "Certified", "81.0%", "99.0%", "own class: rank 2", "image not readable",
                      "gone: no such file", "cut short", "d0001-ab12", "backbone.name", "日本語"):  # fmt: skip

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.pipeline.small_data import small_dataset
-from topline.pipeline.evaluation.accuracy import evaluate, ranks_against_ties
-from topline.pipeline.evaluation.confusions import MISTAKES_PER_CLASS, WORST_CLASSES, worst_classes
+from topline.pipeline.evaluation import evaluate, ranks_against_ties
+from topline.pipeline.evaluation.confusions import IMAGES_PER_CLASS, WORST_CLASSES, worst_classes
 from topline.pipeline.options.config import ClusterConfig, TrainConfig
 from topline.pipeline.report.document import write_report
 from topline.pipeline.rows.stored_model import StoredModel
@@ -27,7 +27,7 @@ def red(_: object) -> np.ndarray:
     return np.full((8, 8, 3), (255, 0, 0), np.uint8)
 
 
-def test_worst_classes_show_their_most_confident_mistakes(model: str) -> None:
+def test_worst_classes_show_their_most_confident_confusions(model: str) -> None:
     stored = StoredModel.open(model)
     found = worst_classes(stored, stored.dataset(), red)
     assert 0 < len(found) <= WORST_CLASSES
@@ -41,12 +41,12 @@ def test_worst_classes_show_their_most_confident_mistakes(model: str) -> None:
     names = stored.model.record.class_names
     for part in found:
         wrong = [name for name, label in labels.items() if names[label] == part.name and ranks[name] > 1]
-        assert len(part.mistakes) == min(len(wrong), MISTAKES_PER_CLASS)
-        for mistake in part.mistakes:
-            assert mistake.name in wrong
-            assert mistake.rank == ranks[mistake.name]
-            assert mistake.predicted != part.name
-            assert mistake.picture is not None
+        assert len(part.images) == min(len(wrong), IMAGES_PER_CLASS)
+        for image in part.images:
+            assert image.name in wrong
+            assert image.rank == ranks[image.name]
+            assert image.predicted != part.name
+            assert image.picture is not None
 
 
 def test_pictures_that_are_gone_are_replaced_by_a_note(model: str) -> None:
@@ -55,8 +55,8 @@ def test_pictures_that_are_gone_are_replaced_by_a_note(model: str) -> None:
 
     stored = StoredModel.open(model)
     found = worst_classes(stored, stored.dataset(), gone)
-    assert all(mistake.picture is None for part in found for mistake in part.mistakes)
-    assert "no such file" in found[0].mistakes[0].note
+    assert all(image.picture is None for part in found for image in part.images)
+    assert "no such file" in found[0].images[0].note
 
 
 def test_report_of_imported_features_needs_no_images(model: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.certification.recompute import certify
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.evaluation.accuracy import evaluate
+from topline.pipeline.evaluation import evaluate
 from topline.pipeline.export.publishing import export
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.stored_model import StoredModel

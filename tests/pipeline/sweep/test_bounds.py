@@ -9,7 +9,7 @@ from scipy.sparse import csr_matrix
 
 from tests.pipeline.small_data import make_features
 from topline import Softmax, TopKHinge, solve
-from topline.pipeline.evaluation.accuracy import ranks_against_ties
+from topline.pipeline.evaluation import ranks_against_ties
 from topline.pipeline.sweep.bounds import ball_radius, count_hits, decisions
 
 

@@ -16,7 +16,7 @@ from topline.pipeline.certification.recompute import certify
 from topline.pipeline.cluster.connection import open_cluster
 from topline.pipeline.cluster.executor import DaskExecutor
 from topline.pipeline.errors import ConfigError, InterruptedRunError
-from topline.pipeline.evaluation.accuracy import evaluate
+from topline.pipeline.evaluation import evaluate
 from topline.pipeline.export.publishing import export
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.partition import TrainingRows

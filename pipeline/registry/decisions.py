@@ -1,7 +1,7 @@
-"""The model registry: who is champion, and the guarded ways in which that changes.
+"""Decisions of the model registry: promote, keep, roll back, archive and delete, each behind its guards.
 
-Every change is a decision in the store's log (`topline.storage.models.decisions`), made in view of the
-standing that its guards were checked against: who decides at the same moment as somebody else gets a
+Every decision is an entry in the store's log (`topline.storage.models.decisions`), made in view of the
+standing that its guards were checked against: of two who decide at the same moment one gets a
 `ConflictError`.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from topline.pipeline.errors import GuardError, InputError
-from topline.pipeline.evaluation.accuracy import REPORTED_K
+from topline.pipeline.evaluation.metrics import row_metric
 from topline.pipeline.progress import Progress
 from topline.pipeline.registry.comparison import feature_misfit, measure
 from topline.pipeline.registry.promotion import Decision, Evidence, PromotionRule, decide
@@ -31,11 +31,13 @@ from topline.storage.stores import Store, check_files, open_store, split_url
 from topline.storage.stores.urls import join
 
 COMMAND_LINE = "command line"
+# What an entry of the registry keeps of a model's evaluation.
+EVALUATION_KEPT = ("dataset", "split", "rows", "topk", "metrics")
 
 
 @dataclass(frozen=True)
 class Weighing:
-    """What became of a challenger: the decision, what it rests on, and the standing after it.
+    """The outcome of weighing a challenger: the decision, its evidence, and the standing after it.
 
     `champion` is the URL of the champion it was weighed against, None where there was none.
     """
@@ -47,7 +49,7 @@ class Weighing:
     standing: Standing
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             "model": self.model,
             "promoted": self.decision.promote,
@@ -59,13 +61,13 @@ class Weighing:
 
 
 def registered(store_url: str) -> tuple[Standing, list[ModelRecord]]:
-    """Give the standing of a store, and its models by number."""
+    """Return the standing of a store, and its models by number."""
     store = open_store(store_url)
     return read_standing(store), list_models(store)
 
 
 def champion_url(store_url: str) -> str | None:
-    """URL of the champion of a store, None where there is none."""
+    """Return the URL of the champion of a store, None where there is none."""
     store = open_store(store_url)
     champion = read_standing(store).champion
     return None if champion is None else join(store.url, "models", champion)
@@ -83,14 +85,14 @@ def promote(
     """Make a model the champion, whatever its accuracy; `promote_by_rule` weighs it first.
 
     `GuardError` for a model that is not certified, or whose features or classes do not fit the champion's,
-    unless forced with a reason; a model that does not read whole is always refused.  `standing`: what the
-    caller's evidence rests on, the newest by default.
+    unless forced with a reason; a model with a damaged or missing file is always refused.  `standing` is the
+    one that the caller's evidence was measured under, the newest by default.
     """
     place = _Place.of(model_url)
     standing = read_standing(place.store) if standing is None else standing
     record = _whole(model_url)
     against = [*_uncertified(record), *_misfits(place, standing)]
-    _heed(against, f"{record.id} is not promoted", reason, force=force)
+    _check_guards(against, f"{record.id} is not promoted", reason, force=force)
     said = reason or "promoted by hand"
     return _decided(place, standing, "promote", said, by, evidence, forced=bool(against))
 
@@ -106,7 +108,7 @@ def promote_by_rule(
     """Weigh a challenger against the champion by the rule, promote it or keep the champion, and record why.
 
     A model that is the champion, or was kept out in favour of the same champion, is not weighed twice in the
-    log.  Raises `ConflictError` where somebody changed the standing meanwhile; calling again weighs anew.
+    log.  Raises `ConflictError` where somebody changed the standing meanwhile; calling again weighs it again.
     """
     weighed = weigh(model_url, rule, split=split, progress=progress)
     place, standing, decision = _Place.of(model_url), weighed.standing, weighed.decision
@@ -129,6 +131,7 @@ def weigh(
     place = _Place.of(model_url)
     standing = read_standing(place.store)
     challenger = load_model(model_url).record
+    metric = row_metric(rule.metric_for(challenger))
     if standing.champion is None:
         decision = decide(challenger, None, Evidence(), rule)
         return Weighing(model_url, None, decision, Evidence(), standing)
@@ -143,7 +146,7 @@ def weigh(
     evidence = measure(
         model_url,
         rival,
-        ks=(*REPORTED_K, rule.k_for(challenger)),
+        metrics=[metric],
         split=split,
         confidence=rule.confidence,
         progress=progress,
@@ -153,7 +156,7 @@ def weigh(
 
 
 def rollback(store_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Standing:
-    """Make the champion before the champion again; it must be there and read whole."""
+    """Make the previous champion the champion again; `InputError` if a file of it is damaged."""
     store = open_store(store_url)
     standing = read_standing(store)
     if standing.previous is None:
@@ -166,7 +169,7 @@ def rollback(store_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Sta
 
 
 def archive(model_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Standing:
-    """Lay a model aside; the champion cannot be."""
+    """Archive a model; `FormatError` for the champion."""
     place = _Place.of(model_url)
     load_model(model_url)
     standing = read_standing(place.store)
@@ -187,7 +190,7 @@ def delete(model_url: str, *, reason: str = "", by: str = COMMAND_LINE, force: b
             against.append("it is the champion")
         if place.name == standing.previous:
             against.append(f"a rollback of {standing.champion} would need it")
-        _heed(against, f"{place.name} is not deleted", reason, force=force)
+        _check_guards(against, f"{place.name} is not deleted", reason, force=force)
         said = reason or "deleted by hand"
         standing = _decided(place, standing, "delete", said, by, None, forced=bool(against))
     delete_model(model_url, standing.of(place.name)[-1].reason)
@@ -210,7 +213,7 @@ class _Place:
         return join(self.store.url, "models", name)
 
 
-def _heed(against: list[str], what: str, reason: str, *, force: bool) -> None:
+def _check_guards(against: list[str], what: str, reason: str, *, force: bool) -> None:
     if against and not force:
         raise GuardError(f"{what}: {'; '.join(against)} (--force with a --reason overrides this)")
     if force and not reason:
@@ -235,7 +238,7 @@ def _decided(
             "dataset": record.dataset,
             "dataset_digest": record.dataset_digest,
             "certificate": record.certificate,
-            "evaluation": {name: evaluation.get(name) for name in ("dataset", "split", "rows", "topk")},
+            "evaluation": {name: evaluation.get(name) for name in EVALUATION_KEPT},
             "comparison": None if measured is None else measured.to_dict(),
         }
     entry = DecisionRecord(action, place.name, reason, by, evidence, forced)
@@ -243,7 +246,7 @@ def _decided(
 
 
 def _whole(model_url: str) -> ModelRecord:
-    """Give the record of a model of which every file is there and has its digest."""
+    """Return the record of a model; `InputError` unless every file is there and has its digest."""
     model = load_model(model_url)
     for finding in check_files(model.files, deep=True, mend="restore it from a copy, or train again"):
         raise InputError(f"{model_url} is damaged: {finding}")
@@ -260,7 +263,7 @@ def _uncertified(record: ModelRecord) -> list[str]:
 
 
 def _misfits(place: _Place, standing: Standing) -> list[str]:
-    """Say how a model's data and classes do not fit the champion's."""
+    """Return how a model's data and classes do not fit the champion's."""
     if standing.champion in (None, place.name):
         return []
     challenger = StoredModel.open(place.url_of(place.name))

@@ -12,10 +12,10 @@ import pytest
 from tests.pipeline.small_data import make_features, make_split, write_dataset
 from tests.storage.test_integrity import flip_first
 from topline.pipeline.errors import GuardError, InputError
-from topline.pipeline.evaluation.accuracy import evaluate
+from topline.pipeline.evaluation import Evaluation, evaluate
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.registry.comparison import compare, measure
-from topline.pipeline.registry.operations import (
+from topline.pipeline.registry.decisions import (
     archive,
     champion_url,
     delete,
@@ -88,13 +88,13 @@ def test_both_are_measured_on_rows_that_neither_was_trained_on(store: str, rival
     challenger, champion = StoredModel.open(url(store, 2)), StoredModel.open(url(store, rival))
     rows, fresh = TrainingRows(challenger.dataset(), "test"), fresh_rows(challenger, champion)
     assert found.excluded == len(rows) - len(fresh) > 0
-    assert [pair.k for pair in found.accuracies] == [1, 2, 3]
+    assert [pair.metric.k for pair in found.compared] == [1, 2, 3]
     y, X = rows.labels()[fresh], np.array(rows[0 : len(rows)])[fresh]
     for model, shares in ((challenger, "challenger"), (champion, "champion")):
         scores = np.asarray(model.transforms.apply(X), dtype=float) @ model.W
         best = np.argsort(-scores, axis=1)
-        for pair in found.accuracies:
-            right = (best[:, : pair.k] == y[:, None]).any(axis=1)
+        for pair in found.compared:
+            right = (best[:, : pair.metric.k] == y[:, None]).any(axis=1)
             assert getattr(pair, shares) == pytest.approx(right.mean(), abs=1e-12)
             assert pair.rows == len(y)
     assert found.drift is not None
@@ -104,10 +104,12 @@ def test_both_are_measured_on_rows_that_neither_was_trained_on(store: str, rival
 
 def test_a_model_against_itself_is_as_good_as_evaluation_says(store: str) -> None:
     same = measure(url(store, 2), url(store, 2))
-    assert [pair.challenger for pair in same.accuracies] == [
-        evaluate(url(store, 2), store=False).topk[pair.k] for pair in same.accuracies
+    evaluated = evaluate(url(store, 2))
+    assert isinstance(evaluated, Evaluation)
+    assert [pair.challenger for pair in same.compared] == [
+        evaluated.topk[pair.metric.k] for pair in same.compared
     ]
-    assert {(pair.gain, pair.p_value) for pair in same.accuracies} == {(0.0, 1.0)}
+    assert {(pair.gain, pair.p_value) for pair in same.compared} == {(0.0, 1.0)}
 
 
 def test_the_rule_promotes_keeps_and_says_why(store: str) -> None:
@@ -193,7 +195,7 @@ def test_without_the_old_data_it_is_said_what_is_not_known(store: str) -> None:
     place.delete_tree(Dataset.open(place, StoredModel.open(url(store, 1)).model.record.dataset).info.folder)
     found = measure(url(store, 2), url(store, 1))
     assert (found.excluded, found.drift) == (None, None)
-    assert found.at(1) is not None
+    assert found.of("top-1") is not None
     assert "is missing" in measure(url(store, 1), url(store, 2)).unmeasured
 
 

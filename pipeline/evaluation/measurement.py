@@ -1,0 +1,246 @@
+"""The metrics of a stored model on held-out rows, recorded with the model."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.evaluation.metrics import (
+    REPORTED_K,
+    ScoredLabelSets,
+    ScoredRows,
+    label_set_metrics,
+    placed,
+    row_metrics,
+    topk_shares,
+)
+from topline.pipeline.evaluation.records import (
+    ClassAccuracy,
+    Confusion,
+    Evaluation,
+    LabelQuality,
+    MultilabelEvaluation,
+    Threshold,
+    Tuned,
+)
+from topline.pipeline.progress import Progress
+from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.solvers.estimators.multilabel_metrics import (
+    PARTITION_METRICS,
+    THRESHOLD_RULES,
+    average_precisions,
+    partition_metrics,
+    tuned_thresholds,
+)
+from topline.storage.models.records import update_record
+from topline.storage.schema import SPLITS
+
+DEFAULT_RULE = "f1_micro"
+# A threshold is chosen on so many scores at most: a gigabyte is sorted, and more would not move it.
+TUNING_SCORES = 1 << 23
+
+
+def evaluate(
+    model_url: str,
+    split: str = "test",
+    progress: Progress | None = None,
+    *,
+    confused: int = 20,
+    threshold_for: str | None = None,
+) -> Evaluation | MultilabelEvaluation:
+    """Measure the model at `model_url` on one split of its dataset, and record the result with it.
+
+    Parameters
+    ----------
+    model_url : URL of a model, of one label a row or of several
+    split : "train", "val" or "test"
+    progress : told of each batch of rows
+    confused : most frequent confusions to record, of a model of one label a row
+    threshold_for : what the threshold of several labels is chosen by, one of `THRESHOLD_RULES`
+
+    Raises
+    ------
+    InputError
+        If the split has no rows, or the dataset is gone or is another one.
+    ConfigError
+        For another rule, and for a threshold of a model of one label a row.
+
+    """
+    started = time.perf_counter()
+    stored = StoredModel.open(model_url)
+    record = stored.model.record
+    check_split(split)
+    if threshold_for is not None and not record.multilabel:
+        raise ConfigError(
+            f"model {record.id} predicts one label a row, which takes no threshold: leave --threshold-for out"
+        )
+    if threshold_for not in (None, *THRESHOLD_RULES):
+        raise ConfigError(
+            f"a threshold is not chosen by {threshold_for!r}: take one of {', '.join(THRESHOLD_RULES)}"
+        )
+    rows = stored.rows(split)
+    if len(rows) == 0:
+        counts = ", ".join(f"{name} {count}" for name, count in rows.dataset.info.counts.items())
+        raise InputError(f"dataset {record.dataset} has no {split} rows to evaluate on (it has {counts})")
+    head = {"model": record.id, "dataset": record.dataset, "split": split, "rows": len(rows)}
+    if record.multilabel:
+        found = _label_sets(stored, rows, threshold_for or DEFAULT_RULE, progress)
+    else:
+        found = _single_labels(stored, rows, confused, progress)
+    created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    facts = {**head, **found, "seconds": time.perf_counter() - started, "created": created}
+    if record.multilabel:
+        labels = MultilabelEvaluation(**facts)
+        update_record(stored.model.url, evaluation=labels.to_dict(), threshold=asdict(labels.threshold))
+        return labels
+    evaluation = Evaluation(**facts)
+    update_record(stored.model.url, evaluation=evaluation.to_dict())
+    return evaluation
+
+
+def check_split(split: str) -> None:
+    """Raise `InputError` for a split that has no rows to evaluate on."""
+    if split not in SPLITS or split == "rejected":
+        raise InputError(f"there is no split {split!r}: use train, val or test")
+
+
+def _single_labels(
+    stored: StoredModel, rows: TrainingRows, confused: int, progress: Progress | None
+) -> dict[str, Any]:
+    """Return the fields of an `Evaluation` that are measured; one pass over the rows."""
+    record, y = stored.model.record, rows.labels().astype(np.int64)
+    known = [metric for metric in row_metrics() if metric.classes <= record.m]
+    values: dict[str, list[NDArray[Any]]] = {metric.name: [] for metric in known}
+    ranks, firsts = np.empty_like(y), np.empty_like(y)
+    if progress is not None:
+        progress.begin("evaluate", len(rows), "rows")
+    for start, stop, X in rows.tiles():
+        block = ScoredRows(stored.scores(X), y[start:stop])
+        for metric in known:
+            values[metric.name].append(metric.row_values(block))
+        ranks[start:stop] = block.ranks
+        block.scores[np.arange(stop - start), block.labels] = -np.inf
+        firsts[start:stop] = block.scores.argmax(axis=1)
+        if progress is not None:
+            progress.advance(stop - start)
+    found = placed({metric.name: metric.mean(np.concatenate(values[metric.name]), y) for metric in known})
+    shown = [k for k in REPORTED_K if k <= record.m]
+    majority = _majority(rows)
+    return {
+        "topk": {int(k): share for k, share in found["topk"].items()},
+        "metrics": found["metrics"],
+        "majority_class": record.class_names[majority],
+        "majority_baseline": float(np.mean(y == majority)),
+        "per_class": tuple(
+            ClassAccuracy(record.class_names[c], int((y == c).sum()), topk_shares(ranks[y == c], shown))
+            for c in np.unique(y)
+        ),
+        "confused": _confused_pairs(y, firsts, ranks, record.class_names, confused),
+    }
+
+
+def _majority(rows: TrainingRows) -> int:
+    """Return the class with the most training rows, the first of equals."""
+    dataset = rows.dataset
+    training = dataset.labels()[dataset.split() == SPLITS["train"]]
+    return int(np.bincount(training[training >= 0], minlength=1).argmax())
+
+
+def _confused_pairs(
+    y: NDArray[np.int64],
+    firsts: NDArray[np.int64],
+    ranks: NDArray[np.int64],
+    names: Sequence[str],
+    most: int,
+) -> tuple[Confusion, ...]:
+    wrong = ranks > 1
+    m = len(names)
+    pairs, counts = np.unique(y[wrong] * m + firsts[wrong], return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:most]
+    return tuple(Confusion(names[pairs[i] // m], names[pairs[i] % m], int(counts[i])) for i in order)
+
+
+def _label_sets(
+    stored: StoredModel, rows: TrainingRows, rule: str, progress: Progress | None
+) -> dict[str, Any]:
+    """Return the fields of a `MultilabelEvaluation` that are measured, with a threshold chosen by `rule`.
+
+    The threshold comes from the validation rows, or where there are none from the training rows.  The scores
+    of all rows of the split are in memory.
+    """
+    m, tuning = stored.model.record.m, _tuning_rows(stored)
+    relevant, scores = _scored(stored, rows, "evaluate", progress)
+    step = -(-len(tuning) * m // TUNING_SCORES)
+    known = relevant[::step], scores[::step]
+    if tuning.split != rows.split:
+        known = _scored(stored, tuning, "threshold", progress, step)
+    thresholds = tuned_thresholds(*known, _labels_per_row(stored.rows("train")))
+    answers = ScoredLabelSets(relevant, scores, scores > thresholds[rule])
+    return {
+        **placed({metric.name: metric.compute(answers) for metric in label_set_metrics()}),
+        "labels_per_row": _labels_per_row(rows),
+        "predicted_per_row": float(answers.predicted.sum(axis=1).mean()),
+        "precision": dict(answers.ranking.precision),
+        "recall": dict(answers.ranking.recall),
+        "threshold": Threshold(thresholds[rule], rule, tuning.split, len(known[0])),
+        "tuned": {
+            name: Tuned(thresholds[name], partition_metrics(relevant, scores > thresholds[name])[name])
+            for name in PARTITION_METRICS
+        },
+        "per_label": _qualities(stored.model.record.class_names, answers),
+    }
+
+
+def _tuning_rows(stored: StoredModel) -> TrainingRows:
+    """Return the rows that thresholds are chosen on: for validation, or where there are none for training."""
+    held = stored.rows("val")
+    return held if len(held) else stored.rows("train")
+
+
+def _labels_per_row(rows: TrainingRows) -> float:
+    return float(rows.class_counts().sum() / len(rows))
+
+
+def _scored(
+    stored: StoredModel, rows: TrainingRows, stage: str, progress: Progress | None, step: int = 1
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Return labels as an indicator and scores of every `step`-th row, both (r, m); one pass."""
+    sets = rows.solver_label_sets
+    if sets is None:
+        raise InputError(f"dataset {rows.dataset.info.id} has one label a row, and the model several")
+    if progress is not None:
+        progress.begin(stage, len(rows), "rows")
+    wanted = np.arange(0, len(rows), step)
+    scores = np.empty((len(wanted), stored.model.record.m))
+    for start, stop, X in rows.tiles():
+        first, last = np.searchsorted(wanted, (start, stop))
+        if first < last:
+            scores[first:last] = stored.scores(X[wanted[first:last] - start])
+        if progress is not None:
+            progress.advance(stop - start)
+    return sets.indicator(rows.labels()[wanted]), scores
+
+
+def _qualities(names: tuple[str, ...], answers: ScoredLabelSets) -> tuple[LabelQuality, ...]:
+    relevant, predicted = answers.relevant, answers.predicted
+    hits, rows, said = (part.sum(axis=0) for part in (relevant & predicted, relevant, predicted))
+    average = average_precisions(relevant, answers.scores)
+    return tuple(
+        LabelQuality(
+            name=names[j],
+            rows=int(rows[j]),
+            precision=float(hits[j] / max(said[j], 1)),
+            recall=float(hits[j] / rows[j]),
+            f1=float(2.0 * hits[j] / (rows[j] + said[j])),
+            average_precision=float(average[j]),
+        )
+        for j in np.flatnonzero(rows).tolist()
+    )

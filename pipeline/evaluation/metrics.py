@@ -1,0 +1,256 @@
+"""The metrics by which models are judged: what each is called, how it is computed, and which way is better.
+
+A metric is one value here, a `RowMetric` for models of one label a row or a `LabelSetMetric` for models of
+several.  Evaluation, records, reports, the dashboard, the model registry, its promotion rule and the flows'
+summaries walk over `METRICS`, so that a metric that is registered appears in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topline.pipeline.errors import ConfigError
+from topline.solvers.estimators.multilabel_metrics import RankingMetrics, partition_metrics, ranking_metrics
+
+#: The k at which top-k accuracy is reported, and those of precision and recall of several labels.
+REPORTED_K = (1, 2, 3, 5, 10)
+LABELS_K = (1, 3, 5)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRows:
+    """Scores (r, m) of a block of rows, and the codes (r,) of their own classes."""
+
+    scores: NDArray[np.float64]
+    labels: NDArray[np.int64]
+
+    @cached_property
+    def ranks(self) -> NDArray[np.int64]:
+        """Rank of each row's own class, shape (r,); ties count against the model."""
+        return ranks_against_ties(self.scores, self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredLabelSets:
+    """Labels as an indicator, their scores, and which are predicted, each (n, m)."""
+
+    relevant: NDArray[np.bool_]
+    scores: NDArray[np.float64]
+    predicted: NDArray[np.bool_]
+
+    @cached_property
+    def ranking(self) -> RankingMetrics:
+        """Metrics of the order that the scores give to the labels."""
+        ks = [k for k in LABELS_K if k <= self.scores.shape[1]]
+        return ranking_metrics(self.relevant, self.scores, ks)
+
+    @cached_property
+    def partition(self) -> Mapping[str, float]:
+        """Metrics of the predicted label sets, by name."""
+        return partition_metrics(self.relevant, self.predicted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """What all metrics have in common.
+
+    Parameters
+    ----------
+    name : key in stored records and in --json, and the name that the promotion rule takes
+    label : name for people
+    column : short name for the heads of tables, the label by default
+    higher_is_better : whether a gain is an increase
+    percent : whether values are shares, written in percent, or plain numbers
+    headline : whether it has a tile or a column where there is room for few
+    stored_at : keys that lead to it in an evaluation record, ("metrics", name) by default
+
+    """
+
+    name: str
+    label: str
+    column: str = ""
+    higher_is_better: bool = True
+    percent: bool = True
+    headline: bool = True
+    stored_at: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "column", self.column or self.label)
+        object.__setattr__(self, "stored_at", self.stored_at or ("metrics", self.name))
+
+    def text(self, value: float, digits: int = 1, sign: str = "") -> str:
+        """Return a value for people, with `digits` decimals of a percent; `sign` is "+" for a difference."""
+        return f"{value:{sign}.{digits}%}" if self.percent else f"{value:{sign}.{digits + 3}f}"
+
+    def read(self, evaluation: Mapping[str, Any]) -> float | None:
+        """Return the value in an evaluation record, None where it was not measured."""
+        found: Any = evaluation
+        for key in self.stored_at:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return None if found is None else float(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowMetric(Metric):
+    """A metric of models of one label a row: the mean over the rows of a value that each row has.
+
+    Parameters
+    ----------
+    row_values : a value for each row of a block, shape (r,), of type bool where it is right or wrong; two
+        models are then compared by McNemar's exact test, and otherwise by the t-test of the differences
+    row_weights : how much each of the rows counts, shape (n,), from the codes (n,) of all their classes;
+        every row counts alike without it
+    unknown_class : value of a row whose class the model does not know
+    classes : the metric is 1 for every model of at most so many classes
+
+    """
+
+    row_values: Callable[[ScoredRows], NDArray[Any]]
+    row_weights: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None = None
+    unknown_class: float = 0.0
+    classes: int = 1
+
+    @property
+    def k(self) -> int | None:
+        """The k of a top-k accuracy, None for another metric."""
+        return int(self.stored_at[1]) if self.stored_at[0] == "topk" else None
+
+    def mean(self, values: NDArray[Any], labels: NDArray[np.int64]) -> float:
+        """Return the metric of rows with these values and classes, both (n,)."""
+        weights = None if self.row_weights is None else self.row_weights(labels)
+        return float(np.average(values, weights=weights))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSetMetric(Metric):
+    """A metric of models of several labels a row, computed from all rows of a split at once."""
+
+    compute: Callable[[ScoredLabelSets], float]
+
+
+def ranks_against_ties(scores: NDArray[Any], y: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the rank of the own class, 1 + #{j != y: s_j >= s_y}, of each row of `scores` (r, m).
+
+    A tie counts against the model: a model that gives every class the same score knows nothing.  NaN counts
+    as a tie.
+    """
+    own = np.take_along_axis(scores, np.asarray(y, dtype=np.int64)[:, None], axis=1)
+    return np.asarray((~(scores < own)).sum(axis=1), dtype=np.int64)
+
+
+def topk_shares(ranks: NDArray[np.int64], ks: Sequence[int]) -> dict[int, float]:
+    """Return the share of rows whose own class ranks among the first k, for each k."""
+    return {k: float(np.mean(ranks <= k)) for k in ks}
+
+
+def top_k_accuracy(k: int, *, headline: bool = True) -> RowMetric:
+    """Return top-k accuracy: the share of rows whose own class is among the k best."""
+    return RowMetric(
+        name=f"top-{k}",
+        label=f"top-{k} accuracy",
+        column=f"top-{k}",
+        headline=headline,
+        stored_at=("topk", str(k)),
+        row_values=lambda rows: rows.ranks <= k,
+        classes=k,
+    )
+
+
+def _partition(name: str, label: str, *, percent: bool = True) -> LabelSetMetric:
+    return LabelSetMetric(
+        name=name,
+        label=label,
+        percent=percent,
+        higher_is_better=name != "hamming_loss",
+        headline=name == "f1_micro",
+        compute=lambda rows: rows.partition[name],
+    )
+
+
+#: Every metric by name, in the order of the tables.  `register_metric` adds one.
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        *(top_k_accuracy(k, headline=k in (1, 5)) for k in REPORTED_K),
+        LabelSetMetric(
+            name="rank_loss",
+            label="rank loss",
+            higher_is_better=False,
+            percent=False,
+            stored_at=("rank_loss",),
+            compute=lambda rows: rows.ranking.rank_loss,
+        ),
+        LabelSetMetric(
+            name="mean_average_precision",
+            label="mean average precision",
+            column="mAP",
+            stored_at=("mean_average_precision",),
+            compute=lambda rows: rows.ranking.mean_average_precision,
+        ),
+        _partition("f1_micro", "F1, micro-averaged"),
+        _partition("f1_macro", "F1, macro-averaged"),
+        _partition("f1_instance", "F1, averaged over rows"),
+        _partition("accuracy", "accuracy (Jaccard)"),
+        _partition("subset_accuracy", "subset accuracy"),
+        _partition("hamming_loss", "Hamming loss", percent=False),
+    )
+}
+
+
+def register_metric(metric: Metric) -> None:
+    """Add a metric to all that is measured and shown; `ConfigError` if its name is taken."""
+    if metric.name in METRICS:
+        raise ConfigError(f"there is a metric {metric.name!r} already: choose another name")
+    METRICS[metric.name] = metric
+
+
+def row_metrics() -> tuple[RowMetric, ...]:
+    """Return the metrics of models of one label a row."""
+    return tuple(metric for metric in METRICS.values() if isinstance(metric, RowMetric))
+
+
+def label_set_metrics() -> tuple[LabelSetMetric, ...]:
+    """Return the metrics of models of several labels a row."""
+    return tuple(metric for metric in METRICS.values() if isinstance(metric, LabelSetMetric))
+
+
+def row_metric(name: str) -> RowMetric:
+    """Return the metric `name` of models of one label a row; top-k accuracy has every k.
+
+    `ConfigError` where there is none.
+    """
+    found = METRICS.get(name)
+    if isinstance(found, RowMetric):
+        return found
+    k = name.removeprefix("top-")
+    if name != k and k.isdecimal() and int(k):
+        return top_k_accuracy(int(k))
+    known = ", ".join(metric.name for metric in row_metrics())
+    raise ConfigError(f"models of one label a row have no metric {name!r}: take one of {known}")
+
+
+def measured(evaluation: Mapping[str, Any] | None) -> list[tuple[Metric, float]]:
+    """Return the metrics that an evaluation record holds, with their values; none without a record."""
+    if not evaluation:
+        return []
+    known = label_set_metrics() if evaluation.get("kind") == "multilabel" else row_metrics()
+    found = ((metric, metric.read(evaluation)) for metric in known)
+    return [(metric, value) for metric, value in found if value is not None]
+
+
+def placed(values: Mapping[str, float]) -> dict[str, Any]:
+    """Return values of metrics, by name, under the keys that evaluation records have for them."""
+    record: dict[str, Any] = {"metrics": {}}
+    for name, value in values.items():
+        *parents, key = METRICS[name].stored_at
+        into = record
+        for parent in parents:
+            into = into.setdefault(parent, {})
+        into[key] = value
+    return record

@@ -1,0 +1,201 @@
+"""Evaluations as they are stored with a model; fields that this version does not know are ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from topline.pipeline.evaluation.metrics import METRICS, Metric, measured
+from topline.solvers.estimators.multilabel_metrics import CARDINALITY, PARTITION_METRICS
+from topline.storage.records import from_fields
+
+PLACE = "the evaluation of a model"
+
+
+@dataclass(frozen=True)
+class ClassAccuracy:
+    """Accuracies on the rows of one class: share of rows whose own class is among the first k."""
+
+    name: str
+    rows: int
+    topk: dict[int, float]
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """`count` rows of class `true` scored class `predicted` highest, or as high as their own."""
+
+    true: str
+    predicted: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of a model of one label a row on one split.
+
+    `topk` are the top-k accuracies by k, and `metrics` the other metrics by name.  `majority_baseline` is the
+    top-1 accuracy of always answering `majority_class`, the largest in training.  `per_class` has the classes
+    that occur, in class order; `confused` the most frequent pairs first.
+    """
+
+    model: str
+    dataset: str
+    split: str
+    rows: int
+    topk: dict[int, float]
+    majority_class: str
+    majority_baseline: float
+    per_class: tuple[ClassAccuracy, ...]
+    confused: tuple[Confusion, ...]
+    seconds: float
+    created: str
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; the keys of `topk` are strings there."""
+        values = asdict(self)
+        for part in (values, *values["per_class"]):
+            part["topk"] = {str(k): share for k, share in part["topk"].items()}
+        return values
+
+    def measured(self) -> list[tuple[Metric, float]]:
+        """Return all metrics with their values, in the order of the tables."""
+        return measured(self.to_dict())
+
+    def summary(self) -> dict[str, float]:
+        """Return the metrics by name."""
+        return {metric.name: value for metric, value in self.measured()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Evaluation:
+        """Return what `to_dict` made, from a model's record; `FormatError` if a field is missing."""
+        per_class = tuple(
+            from_fields(ClassAccuracy, {**part, "topk": _by_k(part["topk"])}, PLACE)
+            for part in values["per_class"]
+        )
+        confused = tuple(from_fields(Confusion, pair, PLACE) for pair in values["confused"])
+        parts = {"topk": _by_k(values["topk"]), "per_class": per_class, "confused": confused}
+        return from_fields(cls, {**values, **parts}, PLACE)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Labels that score above `value` are predicted; it is the best one by `rule` on some `rows`.
+
+    `split` says which rows: "val" where the dataset has them, "train" where it has not.  Of very many it is
+    every second, third, ... of them that `rows` counts.
+    """
+
+    value: float
+    rule: str
+    split: str
+    rows: int
+
+    def text(self) -> str:
+        """Return it in a line."""
+        if self.rule == CARDINALITY:
+            chosen = "matches labels a row as in training"
+        else:
+            chosen = f"best for {METRICS[self.rule].label}"
+        return f"{self.value:.4g}, {chosen} on the {self.rows:,} {self.split} rows"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A metric at the threshold that was tuned for it, instead of at the model's."""
+
+    threshold: float
+    value: float
+
+
+@dataclass(frozen=True)
+class LabelQuality:
+    """One label: rows that have it, and how well the model finds them; 0 where there is nothing to divide."""
+
+    name: str
+    rows: int
+    precision: float
+    recall: float
+    f1: float
+    average_precision: float
+
+
+@dataclass(frozen=True)
+class MultilabelEvaluation:
+    """Metrics of a model of several labels a row on one split.
+
+    `labels_per_row` are those that rows have and `predicted_per_row` those that are predicted, on average.
+    `precision` and `recall` are those of the first k labels, by k.  `metrics` hold at the model's
+    `threshold`, `tuned` at thresholds of their own.  `per_label` has the labels that occur, in their order.
+    """
+
+    model: str
+    dataset: str
+    split: str
+    rows: int
+    labels_per_row: float
+    predicted_per_row: float
+    rank_loss: float
+    mean_average_precision: float
+    precision: dict[int, float]
+    recall: dict[int, float]
+    threshold: Threshold
+    metrics: dict[str, float]
+    tuned: dict[str, Tuned]
+    per_label: tuple[LabelQuality, ...]
+    seconds: float
+    created: str
+    kind: str = "multilabel"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; the keys of `precision` and `recall` are strings there."""
+        values = asdict(self)
+        for name in ("precision", "recall"):
+            values[name] = {str(k): share for k, share in values[name].items()}
+        return values
+
+    def measured(self) -> list[tuple[Metric, float]]:
+        """Return all metrics with their values, in the order of the tables."""
+        return measured(self.to_dict())
+
+    def summary(self) -> dict[str, float]:
+        """Return the metrics that are one number each, by name, and the threshold."""
+        return {
+            **{metric.name: value for metric, value in self.measured()},
+            "threshold": self.threshold.value,
+        }
+
+    def ranking(self) -> dict[str, str]:
+        """Return the metrics that no threshold was tuned for, as people read them."""
+        untuned = {m.label: m.text(value) for m, value in self.measured() if m.name not in self.tuned}
+        return {
+            **untuned,
+            "precision": ", ".join(f"{share:.1%} at {k}" for k, share in self.precision.items()),
+            "recall": ", ".join(f"{share:.1%} at {k}" for k, share in self.recall.items()),
+        }
+
+    def table(self) -> list[tuple[str, str, str, str]]:
+        """Return a row for each tuned metric: name, value, best value, and the threshold of that."""
+        return [
+            (m.label, m.text(value), m.text(self.tuned[m.name].value), f"{self.tuned[m.name].threshold:.4g}")
+            for m, value in self.measured()
+            if m.name in self.tuned
+        ]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> MultilabelEvaluation:
+        """Return what `to_dict` made, from a model's record; `FormatError` if a field is missing."""
+        parts = {
+            "precision": _by_k(values["precision"]),
+            "recall": _by_k(values["recall"]),
+            "threshold": from_fields(Threshold, values["threshold"], PLACE),
+            "tuned": {name: from_fields(Tuned, values["tuned"][name], PLACE) for name in PARTITION_METRICS},
+            "per_label": tuple(from_fields(LabelQuality, part, PLACE) for part in values["per_label"]),
+        }
+        return from_fields(cls, {**values, **parts}, PLACE)
+
+
+def _by_k(shares: Mapping[str, float]) -> dict[int, float]:
+    return {k: float(shares[str(k)]) for k in sorted(map(int, shares))}
