@@ -17,12 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import psutil
 import pytest
 
-from tests.pipeline.fresh_photos import photographs
-from tests.pipeline.small_data import make_features
 from topline.pipeline.cluster.tls import make_tls_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +58,11 @@ class Deployment:
     environ: dict[str, str]
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
+    @property
+    def home(self) -> Path:
+        """Where the page keeps its settings, unless told otherwise."""
+        return Path(self.environ["HOME"], ".topline")
+
     def run(self, name: str) -> str:
         """Run a block of commands to its end."""
         done = subprocess.run(
@@ -90,7 +92,7 @@ class Deployment:
 
     def settings(self) -> dict[str, str]:
         """What the processes get from the file of settings."""
-        words = re.findall(r"([A-Z_0-9]+)=(\S+)", (self.folder / "home" / "env").read_text())
+        words = re.findall(r"([A-Z_0-9]+)=(\S+)", (self.home / "env").read_text())
         return dict(words)
 
     def ask(self, path: str, body: Any = None, **headers: Any) -> httpx.Response:
@@ -114,9 +116,8 @@ class Deployment:
         return text in log
 
 
-def as_somebody_else(folder: Path, binaries: Path) -> str:
+def as_somebody_else(folder: Path, home: Path, binaries: Path) -> str:
     """PostgreSQL refuses to run as root: give a folder of commands that run its programs as "nobody"."""
-    home = folder / "home"
     wrappers = folder / "bin"
     wrappers.mkdir()
     for name in ("initdb", "pg_ctl"):
@@ -164,32 +165,25 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     if not binaries:
         pytest.skip("PostgreSQL is not installed")
     folder = tmp_path_factory.mktemp("deployment")
-    (folder / "home").mkdir()
+    (folder / "account").mkdir()
     page = (ROOT / "deploy" / "README.md").read_text()
     for port in PORTS:
         page = re.sub(rf"\b{port}\b", free_port(), page)
-    path = f"{Path(sys.executable).parent}:{binaries[-1]}:{os.environ['PATH']}"
-    environ = {
-        **{
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PREFECT_", "AWS_", "DASK_"))
-        },
-        "PATH": path,
-        "TOPLINE_HOME": str(folder / "home"),
-        "PREFECT_HOME": str(folder / "prefect"),
-        "OMP_NUM_THREADS": "1",
-    }
+    path = f"{Path(sys.executable).parent}:{binaries[-1]}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+    # What a fresh account has: the page sets the rest.
+    environ = {"PATH": path, "HOME": str(folder / "account"), "LANG": "C.UTF-8"}
+    if "PYTHONPATH" in os.environ:
+        environ["PYTHONPATH"] = os.environ["PYTHONPATH"]
     found = Deployment(folder, blocks(page), environ)
     with ExitStack() as stack:
         stack.enter_context(ended(found))
         found.run("settings")
         if os.getuid() == 0:
-            found.environ["PATH"] = as_somebody_else(folder, binaries[-1]) + path
+            found.environ["PATH"] = as_somebody_else(folder, found.home, binaries[-1]) + path
         found.run("database")
         stack.callback(
             subprocess.run,
-            ["pg_ctl", f"--pgdata={folder / 'home' / 'pg'}", "--mode=fast", "stop"],
+            ["pg_ctl", f"--pgdata={found.home / 'pg'}", "--mode=fast", "stop"],
             env=found.environ,
             stdout=subprocess.DEVNULL,
             check=True,
@@ -202,9 +196,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         found.run("deployments")
         found.start("worker")
         wait_for(lambda: found.says("worker", "started!"))
-        X, labels = make_features(2000, 16, 5)
-        np.save(folder / "home" / "features.npy", X)
-        np.save(folder / "home" / "labels.npy", labels)
+        found.run("data")
         yield found
 
 
@@ -218,7 +210,7 @@ def healthy(deployment: Deployment) -> bool:
 
 def test_everything_listens_on_the_loopback_alone(deployment: Deployment) -> None:
     pids = [process.pid for process in deployment.processes.values()]
-    pids.append(int((deployment.folder / "home" / "pg" / "postmaster.pid").read_text().split()[0]))
+    pids.append(int((deployment.home / "pg" / "postmaster.pid").read_text().split()[0]))
     family = [
         member
         for pid in pids
@@ -277,7 +269,6 @@ def test_a_training_goes_through_all_of_it(deployment: Deployment) -> None:
 
 
 def test_a_retraining_promotes_its_first_model_and_then_finds_nothing_new(deployment: Deployment) -> None:
-    photographs(deployment.folder / "home" / "images", range(40))
     deployment.run("retrain")
     first, again = (deployment.run("models"), (deployment.run("retrain"), deployment.run("models"))[1])
     assert re.search(r"m0001 .*champion", first)
@@ -365,6 +356,6 @@ def heartbeats(deployment: Deployment, run: str) -> bool:
 
 
 def test_every_settings_file_has_its_own_passwords(deployment: Deployment) -> None:
-    text = (deployment.folder / "home" / "env").read_text()
-    assert (deployment.folder / "home" / "env").stat().st_mode & 0o077 == 0
+    text = (deployment.home / "env").read_text()
+    assert (deployment.home / "env").stat().st_mode & 0o077 == 0
     assert len(set(re.findall(r"\b[0-9a-f]{48}\b", text))) == 3
