@@ -206,7 +206,7 @@ def test_readme_begins_with_two_commands_of_one_line(block: int) -> None:
     assert ("pytest" in command) == (block == 2)
 
 
-def test_readme_lists_the_commands_that_exist() -> None:
+def test_the_guide_lists_the_commands_that_exist() -> None:
     from topline.pipeline.cli.app import app
 
     there = {command.name for command in app.registered_commands}
@@ -215,6 +215,6 @@ def test_readme_lists_the_commands_that_exist() -> None:
         there |= {
             f"{group.typer_instance.info.name} {c.name}" for c in group.typer_instance.registered_commands
         }
-    text = (ROOT / "README.md").read_text(encoding="utf-8").split("## Commands and exit codes")[1]
+    text = (ROOT / "pipeline" / "README.md").read_text(encoding="utf-8").split("## Commands and exit codes")[1]
     listed = set(re.findall(r"`([^`]+)`", text.split("|", 1)[0]))
     assert listed == there
