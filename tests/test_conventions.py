@@ -215,6 +215,8 @@ def test_the_guide_lists_the_commands_that_exist() -> None:
         there |= {
             f"{group.typer_instance.info.name} {c.name}" for c in group.typer_instance.registered_commands
         }
-    text = (ROOT / "pipeline" / "README.md").read_text(encoding="utf-8").split("## Commands and exit codes")[1]
+    text = (
+        (ROOT / "pipeline" / "README.md").read_text(encoding="utf-8").split("## Commands and exit codes")[1]
+    )
     listed = set(re.findall(r"`([^`]+)`", text.split("|", 1)[0]))
     assert listed == there
