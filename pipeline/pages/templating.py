@@ -52,9 +52,9 @@ def make_page(template: str | Template, live: Live | None = None, *, style: str 
     return Page(filled.render(style=style, script=script, policy=text, live=live, **values), text)
 
 
-def message_page(title: str, text: str, root: str) -> Page:
-    """Return a page that says one thing, such as that something is not there."""
-    return make_page("message.html.j2", title=title, text=text, root=root)
+def message_page(title: str, text: str, root: str | None, live: Live | None = None) -> Page:
+    """Return a page that says one thing, such as that something is not there; `root` is a link's target."""
+    return make_page("message.html.j2", live, title=title, text=text, root=root)
 
 
 def macros() -> Any:

@@ -21,6 +21,7 @@
       const answer = await fetch(source, {cache: "no-cache"});
       if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
       const news = await answer.json();
+      if (news.reload) location.reload();
       show(news.parts);
       again = news.again;
       failures = 0;
