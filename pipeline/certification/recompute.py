@@ -48,7 +48,7 @@ TILE_ROWS = 4096
 # Products were float32 while training ran, so W(A) and P may differ from what was recorded in the 7th digit.
 AGREEMENT = 1e-6
 # Fields whose stored name is another.
-_STORED = {"smoothed_gap": "lifted_gap", "basis": "basis"}
+_STORED = {"smoothed_gap": "lifted_gap", "basis": "rests_on"}
 
 
 @dataclass(frozen=True)
