@@ -1,9 +1,9 @@
-"""All commands of `topline`, with an example each."""
+"""All commands of `topline`, with an example each, in the order and groups of its help."""
 
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,7 +22,7 @@ from topline.pipeline.cli import (
     sweep,
     train,
 )
-from topline.pipeline.cli.command import add_command
+from topline.pipeline.cli.command import Handler, add_command
 
 app = typer.Typer(
     name="topline",
@@ -31,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-models_app = typer.Typer(name="models", help="The models of a store.")
+models_app = typer.Typer(name="models", help="List, show, compare, promote and delete the models of a store.")
 
 
 @app.callback(invoke_without_command=True)
@@ -47,116 +47,73 @@ def _top(
         raise typer.Exit(2)
 
 
-add_command(
-    app,
-    run.run,
-    name="run",
-    sections=("run", "extract", "train", "cluster", "evaluate"),
-    hidden=frozenset({"dataset", "resume", "certify"}),
-    flow=True,
-    example="topline run --images photos --store photos-store --k 5",
-)
-add_command(
-    app,
-    retrain.retrain,
-    name="retrain",
-    sections=retrain.SECTIONS,
-    hidden=retrain.HIDDEN,
-    flow=True,
-    example="topline retrain --images photos --store photos-store",
-)
-add_command(
-    app,
-    retrain.serve,
-    name="serve",
-    sections=retrain.SECTIONS,
-    hidden=retrain.HIDDEN,
-    example='topline serve --every "0 2 * * *" --images photos --store photos-store',
-)
-add_command(
-    app,
+#: Groups of `topline --help`.
+STEPS, MODELS, FRESH, CHECKS = "From data to a model", "Models", "Keep a model fresh", "Look and check"
+
+
+def _add(panel: str, handler: Handler, example: str, sections: str = "", **options: Any) -> None:
+    parent = models_app if panel == "" else app
+    add_command(parent, handler, f"topline {example}", sections.split(), panel=panel or None, **options)
+
+
+_add(
+    STEPS, run.run, "run --images photos --store photos-store --k 5", "run extract train cluster evaluate",
+    hidden={"dataset", "resume", "certify"}, flow=True,
+)  # fmt: skip
+_add(
+    STEPS,
     ingest.extract,
-    name="extract",
-    sections=("extract", "cluster"),
+    "extract --images photos --store photos-store --backbone hog",
+    "extract cluster",
     flow=True,
-    example="topline extract --images photos --store photos-store --backbone hog",
 )
-add_command(
-    app,
-    ingest.import_,
-    name="import",
-    sections=("import",),
-    example="topline import --features embeddings.npy --labels labels.npy --store my-store",
-)
-add_command(
-    app,
+_add(STEPS, ingest.import_, "import --features embeddings.npy --labels labels.npy --store my-store", "import")
+_add(
+    STEPS,
     train.train,
-    name="train",
-    sections=("train", "cluster"),
+    "train --store topline-run --loss topk_hinge --k 5 --C 1.0",
+    "train cluster",
     flow=True,
-    example="topline train --store topline-run --loss topk_hinge --k 5 --C 1.0",
 )
-add_command(
-    app,
+_add(
+    STEPS,
     sweep.sweep,
-    name="sweep",
-    sections=("sweep", "cluster"),
+    "sweep --store topline-run --C 1e-3:1e2:11 --k 1,5 --topk 5",
+    "sweep cluster",
     flow=True,
-    example="topline sweep --store topline-run --C 1e-3:1e2:11 --k 1,5 --topk 5",
 )
-add_command(app, train.certify, name="certify", example="topline certify topline-run/models/m0001")
-add_command(
-    app,
-    evaluate.evaluate,
-    name="evaluate",
-    sections=("evaluate",),
-    flow=True,
-    example="topline evaluate topline-run/models/m0001 --split test",
-)
-add_command(
-    app,
+_add(MODELS, train.certify, "certify topline-run/models/m0001")
+_add(MODELS, evaluate.evaluate, "evaluate topline-run/models/m0001 --split test", "evaluate", flow=True)
+_add(
+    MODELS,
     predict.predict,
-    name="predict",
-    sections=("predict", "cluster"),
-    example="topline predict topline-run/models/m0001 --images new-photos --top-k 5",
+    "predict topline-run/models/m0001 --images new-photos --top-k 5",
+    "predict cluster",
 )
-add_command(
-    app,
-    export.export,
-    name="export",
-    example="topline export topline-run/models/m0001 --format onnx --output model.onnx",
-)
-add_command(models_app, models.list_, name="list", example="topline models list --store topline-run")
-add_command(models_app, models.show, name="show", example="topline models show topline-run/models/m0001")
-add_command(
-    models_app,
-    models.compare,
-    name="compare",
-    sections=("evaluate",),
-    hidden=frozenset({"confused"}),
-    example="topline models compare topline-run/models/m0002 topline-run/models/m0001",
-)
-add_command(
-    models_app,
-    models.promote,
-    name="promote",
-    sections=("promote", "evaluate"),
-    hidden=frozenset({"confused"}),
-    example="topline models promote topline-run/models/m0002 --by-rule",
-)
-add_command(
-    models_app, models.rollback, name="rollback", example="topline models rollback --store topline-run"
-)
-add_command(
-    models_app, models.archive, name="archive", example="topline models archive topline-run/models/m0001"
-)
-add_command(
-    models_app, models.delete, name="delete", example="topline models delete topline-run/models/m0001"
-)
-app.add_typer(models_app)
-add_command(
-    app, dashboard.dashboard, name="dashboard", example="topline dashboard --store topline-run --port 8788"
-)
-add_command(app, fsck.fsck, name="fsck", example="topline fsck topline-run")
-add_command(app, doctor.doctor, name="doctor", example="topline doctor --schedule")
-add_command(app, certs.certs, name="certs", example="topline certs --out certs --host scheduler.example")
+_add(MODELS, export.export, "export topline-run/models/m0001 --format onnx --output model.onnx")
+app.add_typer(models_app, rich_help_panel=MODELS)
+_add("", models.list_, "models list --store topline-run")
+_add("", models.show, "models show topline-run/models/m0001")
+_add(
+    "", models.compare, "models compare topline-run/models/m0002 topline-run/models/m0001", "evaluate",
+    hidden={"confused"},
+)  # fmt: skip
+_add(
+    "", models.promote, "models promote topline-run/models/m0002 --by-rule", "promote evaluate",
+    hidden={"confused"},
+)  # fmt: skip
+_add("", models.rollback, "models rollback --store topline-run")
+_add("", models.archive, "models archive topline-run/models/m0001")
+_add("", models.delete, "models delete topline-run/models/m0001")
+_add(
+    FRESH, retrain.retrain, "retrain --images photos --store photos-store", retrain.SECTIONS,
+    hidden=retrain.HIDDEN, flow=True,
+)  # fmt: skip
+_add(
+    FRESH, retrain.serve, 'serve --every "0 2 * * *" --images photos --store photos-store', retrain.SECTIONS,
+    hidden=retrain.HIDDEN,
+)  # fmt: skip
+_add(CHECKS, dashboard.dashboard, "dashboard --store topline-run --port 8788")
+_add(CHECKS, fsck.fsck, "fsck topline-run")
+_add(CHECKS, doctor.doctor, "doctor --schedule")
+_add(CHECKS, certs.certs, "certs --out certs --host scheduler.example")

@@ -6,7 +6,7 @@ import contextlib
 import json as jsonlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -68,16 +68,17 @@ Handler = Callable[..., Outcome]
 def add_command(
     app: typer.Typer,
     handler: Handler,
-    *,
-    name: str,
     example: str,
     sections: Sequence[str] = (),
-    hidden: frozenset[str] = frozenset(),
+    *,
+    hidden: Collection[str] = (),
     flow: bool = False,
+    panel: str | None = None,
 ) -> None:
-    """Add `handler(call, ...)` to `app`, with the flags of `sections` and those that it declares itself.
+    """Add `handler(call, ...)` to `app` by its name, with its own flags and those of `sections`.
 
-    A flag sets its option in every section that has one of that name; `hidden` names get no flag.
+    A flag sets its option in every section that has one of that name; `hidden` names get no flag.  `panel`
+    is the group under which the help of `app` lists the command; `flow` adds --flow.
     """
     models = [SECTIONS[section] for section in sections]
     own = own_parameters(handler)
@@ -94,7 +95,8 @@ def add_command(
         finish(outcome, json=json)
 
     command.__doc__ = handler.__doc__
-    app.command(name=name, epilog=f"Example: {example}")(
+    name = handler.__name__.rstrip("_")
+    app.command(name=name, epilog=f"Example: {example}", rich_help_panel=panel)(
         with_signature(command, [*own, *flags(models, hidden), *shared])
     )
 

@@ -31,7 +31,7 @@ def dashboard(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write one page that needs no server to this file")] = None,
 ) -> Outcome:
-    """Show runs while they live and afterwards, and the models they made; reads a store and never writes."""
+    """Show live and finished runs, and the models they made, as pages; never writes to the store."""
     if run is not None and "/" in run:
         from topline.storage.stores import split_url
 

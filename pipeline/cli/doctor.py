@@ -17,7 +17,7 @@ def doctor(
         typer.Option("--schedule", help="Also wait for a schedule of a Prefect server to fire (minutes)"),
     ] = False,
 ) -> Outcome:
-    """Prove the installation: versions, threads, a model trained, a store written and read, a cluster."""
+    """Check the installation: versions, threads, a small training, a store, a cluster."""
     from topline.pipeline.doctor.runner import run_checks
 
     checks = run_checks(schedule=schedule)

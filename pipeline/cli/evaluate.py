@@ -34,10 +34,10 @@ def evaluate(
         ),
     ] = None,
 ) -> Outcome:
-    """Top-k accuracies of a model on held-out rows, or the metrics of several labels; ties count against it.
+    """Measure a model on held-out rows: top-k accuracies, or the metrics of several labels a row.
 
-    Labels are predicted above a threshold, which is chosen on the validation rows, or where there are none
-    on the training rows, and recorded with the model.
+    Ties count against the model.  Labels are predicted above a threshold, which is chosen on the validation
+    rows, or where there are none on the training rows, and recorded with the model.
     """
     from topline.pipeline.evaluation import Evaluation
     from topline.pipeline.evaluation import evaluate as measure

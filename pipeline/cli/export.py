@@ -32,7 +32,7 @@ def export(
         int | None, typer.Option("--top-k", min=1, help="Best classes that the ONNX graph gives")
     ] = None,
 ) -> Outcome:
-    """Write a model for other programs, and keep it if it predicts what we do."""
+    """Write a model for other programs, and check that the file predicts the same."""
     from topline.pipeline.export.publishing import export as write
 
     url = find_model(model)

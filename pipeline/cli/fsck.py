@@ -15,7 +15,7 @@ def fsck(
     store: Annotated[str, typer.Argument(metavar="URL", help="Store to verify")],
     quick: Annotated[bool, typer.Option("--quick", help="Sizes only, without reading every byte")] = False,
 ) -> Outcome:
-    """Verify a store: files, checksums, shapes, labels, runs and models whose data is gone."""
+    """Verify a store: files, checksums, shapes, labels, runs, and models whose data is gone."""
     from topline.storage.errors import NotFoundError
     from topline.storage.stores import open_store
     from topline.storage.verification import verify_store

@@ -16,7 +16,7 @@ REJECTED_SHOWN = 10
 
 
 def extract(call: Call) -> Outcome:
-    """Turn images into a dataset of features; an interrupted extraction goes on when it is called again."""
+    """Turn images into a dataset of features; run it again to continue after an interruption."""
     from topline.pipeline.ingest.extraction import extract as run_extraction
 
     result: ExtractResult = call.run(
@@ -39,7 +39,7 @@ def extract(call: Call) -> Outcome:
 
 
 def import_(call: Call) -> Outcome:
-    """Store features that exist already: npy, npz, Parquet, HDF5, ARFF or LIBSVM text, with their labels."""
+    """Store existing features and labels: npy, npz, Parquet, HDF5, ARFF or LIBSVM text."""
     from topline.pipeline.ingest.importing import import_features
 
     result: ImportResult = import_features(call.config(ImportConfig), call.progress)

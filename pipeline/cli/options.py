@@ -6,9 +6,10 @@ A flag that was not given is None, so that the configuration file and then the c
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -18,32 +19,40 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
+# The group of what every command has, after the groups of what it is about.
+GENERAL = "General options"
 
 CONFIG = inspect.Parameter(
     "config",
     KEYWORD,
     default=None,
-    annotation=Annotated[Path | None, typer.Option(help="TOML file of options; flags win over it")],
+    annotation=Annotated[
+        Path | None, typer.Option(help="TOML file of options; flags win over it", rich_help_panel=GENERAL)
+    ],
 )
 JSON = inspect.Parameter(
     "json",
     KEYWORD,
     default=False,
-    annotation=Annotated[bool, typer.Option("--json", help="One JSON object on standard output")],
+    annotation=Annotated[
+        bool, typer.Option("--json", help="One JSON object on standard output", rich_help_panel=GENERAL)
+    ],
 )
 FLOW = inspect.Parameter(
     "flow",
     KEYWORD,
     default=False,
-    annotation=Annotated[bool, typer.Option("--flow", help="Run as a Prefect flow")],
+    annotation=Annotated[bool, typer.Option("--flow", help="Run as a Prefect flow", rich_help_panel=GENERAL)],
 )
 
 
-def flags(models: Iterable[type[BaseModel]], hidden: frozenset[str]) -> list[inspect.Parameter]:
+def flags(models: Iterable[type[BaseModel]], hidden: Collection[str]) -> list[inspect.Parameter]:
     """Make a flag of each field of the option classes but those in `hidden`; the first of a name counts."""
     made: dict[str, inspect.Parameter] = {}
     for model in models:
-        group = model.__name__.removesuffix("Config").removesuffix("Options")
+        group = re.sub(
+            r"(?<=[a-z])(?=[A-Z])", " ", model.__name__.removesuffix("Config").removesuffix("Options")
+        )
         # What a class declares itself is what it is about; what it inherits comes after.
         names = sorted(model.model_fields, key=lambda name: name not in model.__annotations__)
         for name in names:
@@ -71,7 +80,9 @@ def _flag(name: str, field: FieldInfo, group: str) -> inspect.Parameter:
     spelling = f"--{word}/--no-{word}" if kind is bool else f"--{word}"
     default = _default(field)
     words = f"{field.description} (default {default})" if default else field.description
-    option = typer.Option(spelling, help=words, show_default=False, rich_help_panel=f"{group} options")
+    option = typer.Option(
+        spelling, help=words, show_default=False, rich_help_panel=f"{group} options".capitalize()
+    )
     return inspect.Parameter(name, KEYWORD, default=None, annotation=Annotated[kind | None, option])
 
 

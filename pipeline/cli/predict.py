@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def predict(call: Call, model: ModelArgument) -> Outcome:
-    """Classify new images, or with --dataset the rows of a store: the best classes of each, and scores.
+    """Classify new images, or with --dataset the rows of a store.
 
     A model of several labels a row predicts those that score above its threshold.
     """

@@ -24,12 +24,12 @@ from topline.pipeline.options.retrain import refuse_label_sets
 if TYPE_CHECKING:
     from topline.pipeline.jobs.retraining import RetrainResult
 
-SECTIONS = ("retrain", "extract", "train", "cluster", "promote", "evaluate")
+SECTIONS = "retrain extract train cluster promote evaluate"
 HIDDEN = frozenset({"dataset", "resume", "certify", "start_from", "confused"})
 
 
 def retrain(call: Call) -> Outcome:
-    """Take in new and changed images, train on from the last model, and promote the result by the rule."""
+    """Add new and changed images, retrain from the last model, and promote the result by the rule."""
     from topline.pipeline.jobs.retraining import retrain as bring_up_to_date
 
     config = config_of(call)
@@ -46,7 +46,7 @@ def serve(
     ],
     timezone: Annotated[str, typer.Option("--timezone", help="Time zone of the cron schedule")] = "UTC",
 ) -> Outcome:
-    """Retrain on a schedule until Ctrl-C, on a Prefect server of its own unless one is configured."""
+    """Retrain on a schedule until Ctrl-C, on its own Prefect server unless one is configured."""
     parameters = {
         "config": config_of(call),
         "cluster": call.config(ClusterConfig),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(call: Call) -> Outcome:
-    """Do the whole job, from images (or digits) to a certified and evaluated model and its report."""
+    """Do the whole job: from images (or scikit-learn's digits) to a certified model and its report."""
     from topline.pipeline.jobs.run import run as run_job
 
     options, images, training = call.config(JobOptions), call.config(ExtractConfig), call.config(TrainConfig)

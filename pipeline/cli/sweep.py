@@ -16,7 +16,10 @@ HEAD = ("loss", "C", "accuracy", "error", "bounds", "gap", "passes", "ended", "w
 
 
 def sweep(call: Call) -> Outcome:
-    """Compare C, k, losses and smoothings by cross-validation; a sweep that was stopped can be resumed."""
+    """Compare C, k, losses and smoothings by cross-validation.
+
+    --resume continues an interrupted sweep.
+    """
     from topline.pipeline.sweep.search import sweep as run_sweep
 
     result: SweepResult = call.run(

@@ -23,7 +23,10 @@ COLLAPSED = (
 
 
 def train(call: Call) -> Outcome:
-    """Train a classifier on a stored dataset, publish and certify it; an interrupted run can be resumed."""
+    """Train a classifier on a stored dataset, publish and certify it.
+
+    --resume continues an interrupted run.
+    """
     from topline.pipeline.training.session import train as run_training
 
     config = call.config(TrainConfig)
@@ -94,7 +97,7 @@ def certificate_text(certificate: Certificate) -> str:
 
 
 def certify(call: Call, model: ModelArgument) -> Outcome:
-    """Recompute primal, dual and gap of a model in float64 from what is stored, and record them."""
+    """Recompute a model's primal, dual and gap in float64 from what is stored, and record them."""
     from topline.pipeline.certification.recompute import certify as recompute
 
     found = recompute(find_model(model), call.progress)

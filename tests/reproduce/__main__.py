@@ -138,7 +138,7 @@ def _listing(files: DataFiles) -> Outcome:
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-add_command(app, reproduce, name="reproduce", example="python -m tests.reproduce circle --quick")
+add_command(app, reproduce, "python -m tests.reproduce circle --quick")
 
 if __name__ == "__main__":
     app()
