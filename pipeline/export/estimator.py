@@ -41,7 +41,7 @@ class ExportedClassifier(TopKClassifier):
         """Give the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
         check_is_fitted(self, "classes_")
         if "transforms_" not in self.__dict__:
-            return super().decision_function(X)
+            return np.asarray(super().decision_function(X))
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False)
         rows = self.transforms_.apply(X)
         scores = np.asarray(rows @ self.coef_.T) + self.intercept_

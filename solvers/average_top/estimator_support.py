@@ -20,8 +20,8 @@ from topline.solvers.core.problem import relative_gap
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
-from topline.solvers.errors import InvalidProblemError, NonFiniteError
-from topline.solvers.estimators.kernels import KernelAttributes, one_of_two, with_intercept
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.estimators.base import FittedModel, one_of_two, with_intercept
 from topline.solvers.estimators.support import with_constant
 from topline.solvers.kernels.problem import KernelExpansion, KernelResult
 from topline.solvers.losses import LOSSES, MaxHinge, Softmax, make_loss
@@ -37,7 +37,7 @@ class CollapsedWarning(UserWarning):
     """The optimum is w = 0: the k worst examples contradict each other, and nothing was learned."""
 
 
-class AverageTopAttributes(KernelAttributes):
+class AverageTopAttributes(FittedModel):
     """Fits of an estimator with the parameters k, C, solver, tol, max_iterations and those of kernels."""
 
     loss: Any
@@ -90,18 +90,11 @@ class AverageTopAttributes(KernelAttributes):
             self._keep_weights(one_of_two(result.W))
         self._keep(result, k, collapsed=result.collapsed, rounds=result.passes)
 
-    def _keep_weights(self, W: Float64Array) -> None:
-        """Set the attributes of a fit without a kernel, W (d, scores) with the bias last."""
-        self._forget_expansion()
-        self.intercept_ = W[-1].copy() if self.fit_intercept else np.zeros(W.shape[1])
-        self.coef_ = np.ascontiguousarray((W[:-1] if self.fit_intercept else W).T)
-
     def _keep(
         self, result: AverageTopResult | SolveResult, k: float, *, collapsed: bool, rounds: int
     ) -> None:
         """Set the attributes that every fit has, and warn of what went wrong."""
-        if result.status is Status.NONFINITE:
-            raise NonFiniteError(f"the weights overflowed with C = {self.C}; scale the features or lower C")
+        self._refuse_overflow(result.status)
         if result.status is not Status.SOLVED:
             warnings.warn(
                 f"training ended after {rounds} rounds ({result.status.value}) at a relative gap of"
@@ -117,9 +110,8 @@ class AverageTopAttributes(KernelAttributes):
                 CollapsedWarning,
                 stacklevel=4,
             )
-        self.k_, self.collapsed_, self.n_iter_ = k, collapsed, rounds
-        self.primal_, self.dual_ = result.primal, result.dual
-        self.dual_gap_, self.relative_gap_ = result.gap, result.relative_gap
+        self.k_, self.collapsed_ = k, collapsed
+        self._keep_certificate(result, rounds)
         self.status_ = result.status
 
 

@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import Tags
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from topline.solvers.average_top.estimator_support import AverageTopAttributes, loss_of_signs
 from topline.solvers.average_top.losses import INDIVIDUAL_LOSSES, individual_loss
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.estimators.kernels import one_of_two
+from topline.solvers.estimators.base import ROWS, ScoringClassifier
 from topline.solvers.kernels.functions import Kernel
 from topline.solvers.losses.base import Loss
 from topline.solvers.typing import Float64Array
 
 
 # scikit-learn has no types.
-class AverageTopKClassifier(AverageTopAttributes, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class AverageTopKClassifier(AverageTopAttributes, ScoringClassifier, BaseEstimator):  # type: ignore[misc]
     """Classifier that minimises the mean of its k largest losses, with a duality gap that says how well.
 
     With w = (coef_, intercept_) it minimises
@@ -104,13 +102,7 @@ class AverageTopKClassifier(AverageTopAttributes, ClassifierMixin, BaseEstimator
         Raises InvalidProblemError (a ValueError) where a parameter or the data cannot make a problem, and
         NonFiniteError where the numbers overflowed.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
-        check_classification_targets(y)
-        classes, labels = np.unique(y, return_inverse=True)
-        if len(classes) < 2:
-            raise InvalidProblemError(
-                f"every label is {classes[0]}, which is one class; give examples of at least two classes"
-            )
+        X, classes, labels = self._examples(X, y)
         loss = loss_of_signs(self.loss)
         if loss is not None and len(classes) == 2:
             self._fit_signs(X, np.where(labels == 1, 1.0, -1.0), loss)
@@ -119,29 +111,8 @@ class AverageTopKClassifier(AverageTopAttributes, ClassifierMixin, BaseEstimator
         self.classes_ = classes
         return self
 
-    def decision_function(self, X: Any) -> Float64Array:
-        """Return the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
-        check_is_fitted(self, "classes_")
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
-        if self.__dict__.get("_expansion") is not None:
-            scores = one_of_two(self._expansion.scores(X))
-        else:
-            scores = np.asarray(X @ self.coef_.T) + self.intercept_
-        return scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict(self, X: Any) -> np.ndarray[Any, Any]:
-        """Return the label with the highest score for each row, the lower class of equals."""
-        scores = self.decision_function(X)
-        best = (scores > 0.0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
-        labels: np.ndarray[Any, Any] = self.classes_[best]
-        return labels
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return self._kernel_tags(tags)
-
-
+# scikit-learn has no types.
 class AverageTopKRegressor(AverageTopAttributes, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Linear or kernel regression that minimises the mean of its k largest losses, with a duality gap.
 
@@ -203,9 +174,7 @@ class AverageTopKRegressor(AverageTopAttributes, RegressorMixin, BaseEstimator):
         Raises InvalidProblemError (a ValueError) where a parameter or the data cannot make a problem, and
         NonFiniteError where the numbers overflowed.
         """
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True
-        )
+        X, y = validate_data(self, X, y, order="C", y_numeric=True, **ROWS)
         loss = individual_loss(self.loss)
         if loss.binary:
             numbers = [name for name, other in INDIVIDUAL_LOSSES.items() if not other.binary]
@@ -219,12 +188,6 @@ class AverageTopKRegressor(AverageTopAttributes, RegressorMixin, BaseEstimator):
     def predict(self, X: Any) -> Float64Array:
         """Return the predictions for X (rows, d): (rows,) float64."""
         check_is_fitted(self, "intercept_")
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
-        if self.__dict__.get("_expansion") is not None:
-            return np.asarray(one_of_two(self._expansion.scores(X))[:, 0])
-        return np.asarray(X @ self.coef_, dtype=np.float64) + self.intercept_
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return self._kernel_tags(tags)
+        X = validate_data(self, X, reset=False, **ROWS)
+        scores = self._raw_scores(X)
+        return scores[:, 0] if scores.ndim == 2 else np.asarray(scores, dtype=np.float64)

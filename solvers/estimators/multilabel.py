@@ -7,13 +7,14 @@ from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator
 from sklearn.model_selection import KFold
 from sklearn.utils import Tags, check_consistent_length
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from topline.solvers.core.state import SolveResult
 from topline.solvers.errors import InvalidProblemError
+from topline.solvers.estimators.base import ROWS, ScoringClassifier
 from topline.solvers.estimators.multilabel_metrics import THRESHOLD_RULES, tuned_thresholds
 from topline.solvers.estimators.multilabel_targets import TargetForm, Targets, are_sets, in_form, indicator_of
 from topline.solvers.estimators.support import combined_weights, seed_of
@@ -30,7 +31,7 @@ _SMOOTHING = 1.0
 
 
 # scikit-learn has no types.
-class MultilabelClassifier(Training, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type: ignore[misc]
     """Classifier of examples with several labels each, with a duality gap that says how far training got.
 
     It minimises, with W = (coef_, intercept_), lam = 1/(n C) and Y_i the labels of example i,
@@ -156,10 +157,7 @@ class MultilabelClassifier(Training, ClassifierMixin, BaseEstimator):  # type: i
 
         With single labels of two classes (rows,): positive for the second class.
         """
-        check_is_fitted(self, "classes_")
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
-        scores = self._raw_scores(X) - self.threshold_
-        return scores[:, 0] if scores.shape[1] == 1 else scores
+        return np.asarray(super().decision_function(X) - self.threshold_)
 
     def predict(self, X: Any) -> Any:
         """Return the labels of each row in the form that `fit` was given.
@@ -194,13 +192,12 @@ class MultilabelClassifier(Training, ClassifierMixin, BaseEstimator):  # type: i
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
         tags.classifier_tags.multi_label = True
         tags.target_tags.multi_output = True
-        return self._kernel_tags(tags)
+        return tags
 
     def _checked(self, X: Any, y: Any) -> tuple[Any, Any]:
-        options = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C"}
+        options = {"order": "C", **ROWS}
         if not are_sets(y):
             X, y = validate_data(self, X, y, multi_output=True, **options)
             return X, y
@@ -256,11 +253,6 @@ class MultilabelClassifier(Training, ClassifierMixin, BaseEstimator):  # type: i
             linear = self.kernel is None
             scores[test] = result.decision_function(self._with_intercept(part) if linear else part)
         return scores
-
-    def _scores(self, X: Any) -> Float64Array:
-        """Scores (rows, m); of two single classes, only their difference means anything."""
-        scores = self.decision_function(X)
-        return scores if scores.ndim == 2 else np.column_stack([-scores, scores])
 
     def _chosen(self, scores: Float64Array) -> NDArray[np.bool_]:
         """Say which labels are predicted."""

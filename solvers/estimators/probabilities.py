@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import log_softmax
 from sklearn.utils.metaestimators import available_if
 
+from topline.solvers.estimators.base import ScoringClassifier
 from topline.solvers.losses.entropy import Softmax
 from topline.solvers.typing import Float64Array
 
@@ -17,16 +18,13 @@ def _is_softmax(model: Any) -> bool:
     return isinstance(model.loss, Softmax) or bool(model.loss == Softmax.name)
 
 
-class Probabilities:
+class Probabilities(ScoringClassifier):
     """`predict_proba` of an estimator with the loss "softmax"; with any other it does not exist.
 
     Hinges look at the order of scores alone, and a top-k entropy at the likelihood of k guesses: nothing that
     could be made of their scores would be a probability.  With sample or class weights the probabilities are
     those of examples drawn with these weights.
     """
-
-    def _scores(self, X: Any) -> Float64Array:
-        raise NotImplementedError
 
     @available_if(_is_softmax)
     def predict_log_proba(self, X: Any) -> Float64Array:

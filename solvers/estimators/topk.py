@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import Tags, check_consistent_length
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_consistent_length
+from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
 from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.state import SolveResult
@@ -31,7 +30,7 @@ from topline.solvers.typing import Float64Array, IntArray
 
 
 # scikit-learn has no types.
-class TopKClassifier(Training, Probabilities, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class TopKClassifier(Training, Probabilities, BaseEstimator):  # type: ignore[misc]
     """Classifier trained for top-k accuracy, with a duality gap that says how far training got.
 
     It minimises, with W = (coef_, intercept_) and lam = 1/(n C),
@@ -162,13 +161,7 @@ class TopKClassifier(Training, Probabilities, ClassifierMixin, BaseEstimator):  
         UnsupportedCombinationError (a ValueError) : warm_start with a solver that keeps no dual variables.
         NonFiniteError : the numbers overflowed.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
-        check_classification_targets(y)
-        classes, labels = np.unique(y, return_inverse=True)
-        if len(classes) < 2:
-            raise InvalidProblemError(
-                f"every label is {classes[0]}, which is one class; give examples of at least two classes"
-            )
+        X, classes, labels = self._examples(X, y)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         weights = combined_weights(sample_weight, self.class_weight, classes, labels)
@@ -182,19 +175,6 @@ class TopKClassifier(Training, Probabilities, ClassifierMixin, BaseEstimator):  
             self._warm = WarmStart(result.problem.loss, labels, weights, result.A)
         self.k_ = k
         return self
-
-    def decision_function(self, X: Any) -> Float64Array:
-        """Return the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
-        check_is_fitted(self, "classes_")
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
-        scores = self._raw_scores(X)
-        return scores[:, 0] if len(self.classes_) == 2 else scores
-
-    def predict(self, X: Any) -> np.ndarray[Any, Any]:
-        """Return the label with the highest score for each row, the lower class of equals."""
-        best = self._scores(X).argmax(axis=1)
-        labels: np.ndarray[Any, Any] = self.classes_[best]
-        return labels
 
     def predict_top_k(self, X: Any, k: int | None = None) -> np.ndarray[Any, Any]:
         """Return the k labels with the highest scores, shape (rows, k), best first; k is `k_` by default."""
@@ -217,11 +197,6 @@ class TopKClassifier(Training, Probabilities, ClassifierMixin, BaseEstimator):  
         rank = np.count_nonzero(scores >= own[:, None], axis=1)
         return float(np.mean((rank <= self._guesses(k)) & (self.classes_[place] == y)))
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return self._kernel_tags(tags)
-
     def _solve(self, X: Any, labels: IntArray, weights: Float64Array | None, loss: Loss) -> SolveResult:
         if self.warm_start and not method_named(self.solver).keeps_duals:
             raise UnsupportedCombinationError(
@@ -230,11 +205,6 @@ class TopKClassifier(Training, Probabilities, ClassifierMixin, BaseEstimator):  
         warm: WarmStart | None = getattr(self, "_warm", None) if self.warm_start else None
         start = {} if warm is None else warm.options(loss, labels, weights)
         return self._train(X, labels, weights, loss, self.smoothing, self.smoothing_kind, start=start)
-
-    def _scores(self, X: Any) -> Float64Array:
-        """Scores (rows, m); of two classes, only their difference means anything."""
-        scores = self.decision_function(X)
-        return scores if scores.ndim == 2 else np.column_stack([-scores, scores])
 
     def _guesses(self, k: int | None) -> int:
         guesses = self.k_ if k is None else checked_k(k, type(self).__name__)

@@ -8,15 +8,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from topline.solvers.core.inputs import checked_problem, positive_number
 from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
-from topline.solvers.errors import NonFiniteError
-from topline.solvers.estimators.kernels import KernelAttributes, one_of_two, with_intercept
+from topline.solvers.estimators.base import FittedModel, one_of_two, with_intercept
 from topline.solvers.estimators.support import seed_of, shortfall, with_constant
 from topline.solvers.kernels.problem import KernelResult, solve_with_kernel
 from topline.solvers.losses.base import Loss
@@ -26,7 +24,7 @@ from topline.solvers.run.api import solve
 from topline.solvers.typing import Float64Array, IntArray
 
 
-class Training(KernelAttributes):
+class Training(FittedModel):
     """Training and its attributes, for an estimator with the parameters named here."""
 
     C: float
@@ -72,26 +70,13 @@ class Training(KernelAttributes):
 
     def _keep_result(self, result: SolveResult, *, two_as_one: bool = True) -> None:
         """Set the fitted attributes; `two_as_one` keeps of two classes only the second less the first."""
-        if result.status is Status.NONFINITE:
-            raise NonFiniteError(f"the weights overflowed with C = {self.C}; scale the features or lower C")
+        self._refuse_overflow(result.status)
         if result.status is not Status.SOLVED:
             warnings.warn(shortfall(result, self.tol), ConvergenceWarning, stacklevel=3)
         if isinstance(result, KernelResult):
             self._keep_expansion(result.expansion, two_as_one=two_as_one)
         else:
-            self._forget_expansion()
-            W = one_of_two(result.W) if two_as_one else result.W
-            self.coef_ = np.ascontiguousarray(W[: self.n_features_in_].T)
-            self.intercept_ = W[-1].copy() if self.fit_intercept else np.zeros(W.shape[1])
-        self.n_iter_ = result.passes
-        self.primal_, self.dual_ = result.primal, result.dual
-        self.dual_gap_, self.relative_gap_ = result.gap, result.relative_gap
+            self._keep_weights(one_of_two(result.W) if two_as_one else result.W)
+        self._keep_certificate(result, result.passes)
         self.status_ = result.status
         self.history_ = result.history
-
-    def _raw_scores(self, X: Any) -> Float64Array:
-        """Return the scores of checked rows X, as many columns as `intercept_` has entries."""
-        if self.__dict__.get("_expansion") is not None:
-            scores = self._expansion.scores(X)
-            return scores if scores.shape[1] == len(self.intercept_) else one_of_two(scores)
-        return np.asarray(np.asarray(X @ self.coef_.T) + self.intercept_)

@@ -8,16 +8,14 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.estimators.kernels import KernelAttributes, one_of_two, with_intercept
+from topline.solvers.estimators.base import ROWS, ScoringClassifier, with_intercept
 from topline.solvers.estimators.support import seed_of
 from topline.solvers.kernels.factor import factor, gram_matrix, is_precomputed
 from topline.solvers.kernels.functions import Kernel, LinearKernel
@@ -43,7 +41,7 @@ def _has_representation(model: Any) -> bool:
 
 
 # scikit-learn has no types.
-class MultitaskClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[misc]
     """One-vs-all support vector machines whose classes learn a representation together.
 
     Each class against all others is a task.  "single" trains a support vector machine for each, "stacked" a
@@ -152,13 +150,7 @@ class MultitaskClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # 
         NonFiniteError : kernel values overflowed.
         """
         solver, parameters = self._strategy()
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
-        check_classification_targets(y)
-        classes, labels = np.unique(y, return_inverse=True)
-        if len(classes) < 2:
-            raise InvalidProblemError(
-                f"every label is {classes[0]}, which is one class; give examples of at least two classes"
-            )
+        X, classes, labels = self._examples(X, y)
         chosen = with_intercept(self._chosen_kernel() or LinearKernel(), fit_intercept=self.fit_intercept)
         kernel, train, K = gram_matrix(chosen, X)
         if is_precomputed(kernel):
@@ -175,27 +167,12 @@ class MultitaskClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # 
         self._keep_result(result, kernel, train)
         return self
 
-    def decision_function(self, X: Any) -> Float64Array:
-        """Return the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
-        scores = one_of_two(self._expanded(X, "_expansion"))
-        return scores[:, 0] if len(self.classes_) == 2 else scores
-
-    def predict(self, X: Any) -> np.ndarray[Any, Any]:
-        """Return the label with the highest score for each row, the lower class of equals."""
-        scores = self.decision_function(X)
-        best = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0.0).astype(np.intp)
-        labels: np.ndarray[Any, Any] = self.classes_[best]
-        return labels
-
     @available_if(_has_representation)
     def represent(self, X: Any) -> Float64Array:
         """Return U^T x of each row of X, (rows, T) with T tasks: the representation that "multi" fitted."""
-        return self._expanded(X, "_representation")
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return self._kernel_tags(tags)
+        check_is_fitted(self, "classes_")
+        scores: Float64Array = self._representation.scores(validate_data(self, X, reset=False, **ROWS))
+        return scores
 
     def _strategy(self) -> tuple[Callable[..., MultitaskResult], dict[str, Any]]:
         """Return the solver of the strategy with its own parameters; those of another are refused by name."""
@@ -228,18 +205,10 @@ class MultitaskClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # 
         columns = result.coefficients
         halves = columns if columns.shape[1] > 1 else 0.5 * np.hstack([-columns, columns])
         self._keep_expansion(KernelExpansion.of(kernel, train, everyone, halves))
-        self._representation = None
+        self.__dict__.pop("_representation", None)
         if result.shared is not None:
             self._representation = KernelExpansion.of(kernel, train, everyone, result.shared.Q)
-        self.n_iter_ = result.passes
-        self.primal_, self.dual_ = result.primal, result.dual
-        self.dual_gap_, self.relative_gap_ = result.gap, result.relative_gap
+        self._keep_certificate(result, result.passes)
         self.subproblem_gap_ = result.subproblem_gap
         self.status_ = result.status
         self.alternations_ = result.alternations
-
-    def _expanded(self, X: Any, name: str) -> Float64Array:
-        check_is_fitted(self, "classes_")
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
-        scores: Float64Array = getattr(self, name).scores(X)
-        return scores

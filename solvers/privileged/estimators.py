@@ -6,84 +6,59 @@ import warnings
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import _check_sample_weight, check_array
 
 from topline.solvers.core.inputs import positive_number
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.estimators.kernels import KernelAttributes
+from topline.solvers.estimators.base import ROWS, ScoringClassifier
 from topline.solvers.estimators.support import combined_weights
 from topline.solvers.kernels.factor import KernelFeatures
-from topline.solvers.kernels.functions import Gamma, Kernel, LinearKernel
+from topline.solvers.kernels.functions import Gamma, Kernel
 from topline.solvers.kernels.problem import KernelExpansion
 from topline.solvers.kernels.registry import as_kernel, make_kernel
 from topline.solvers.privileged.svm_plus import solve_svm_plus
 from topline.solvers.privileged.weighted_svm import DualSVMResult, solve_weighted_svm
 from topline.solvers.typing import Float64Array
 
-#: Features are kept as they come; kernels compute in float64.
-DTYPES = [np.float64, np.float32]
-
 
 # scikit-learn has no types.
-class BinaryKernelClassifier(KernelAttributes, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class BinaryKernelClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[misc]
     """What the classifiers share: f(x) = sum_i a_i k(x_i, x) + b, positive for the second class."""
-
-    def decision_function(self, X: Any) -> Float64Array:
-        """Return f of the rows of X (rows, d), for a precomputed kernel of K(new, train): (rows,) float64."""
-        check_is_fitted(self, "classes_")
-        X = validate_data(self, X, accept_sparse="csr", dtype=DTYPES, reset=False)
-        return np.asarray(self._expansion.scores(X)[:, 0] + self.intercept_[0])
-
-    def predict(self, X: Any) -> np.ndarray[Any, Any]:
-        """Return the label of each row, the first class where f is 0."""
-        second = self.decision_function(X) > 0.0
-        labels: np.ndarray[Any, Any] = self.classes_[second.astype(np.intp)]
-        return labels
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
         tags.classifier_tags.multi_class = False
-        return self._kernel_tags(tags)
+        return tags
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Float64Array]:
         """Check X and y, keep the classes, and give X with labels of -1 and +1."""
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=DTYPES, order="C")
-        check_classification_targets(y)
-        classes, codes = np.unique(y, return_inverse=True)
+        X, classes, codes = self._examples(X, y)
         if len(classes) > 2:
             raise InvalidProblemError(
                 "Only binary classification is supported. The type of the target is"
-                f" {type_of_target(y)}; wrap {type(self).__name__} in sklearn's OneVsRestClassifier"
-            )
-        if len(classes) < 2:
-            raise InvalidProblemError(
-                f"every label is {classes[0]}, which is one class; give examples of two classes"
+                f" {type_of_target(codes)}; wrap {type(self).__name__} in sklearn's OneVsRestClassifier"
             )
         self.classes_ = classes
         return X, np.where(codes > 0, 1.0, -1.0)
 
+    def _raw_scores(self, X: Any) -> Float64Array:
+        """Return f of checked rows, (rows, 1); its bias is no part of the kernel."""
+        return np.asarray(self._expansion.scores(X) + self.intercept_)
+
     def _keep_classifier(self, features: KernelFeatures, coefficients: Float64Array, bias: float) -> None:
         """Keep what scores new rows."""
         rows = np.arange(len(coefficients))
-        self._expansion = KernelExpansion.of(features.kernel, features.train, rows, coefficients[:, None])
-        self.kernel_ = features.kernel
-        self.support_ = np.flatnonzero(coefficients)
-        self.dual_coef_ = coefficients[None, self.support_]
+        expansion = KernelExpansion.of(features.kernel, features.train, rows, coefficients[:, None])
+        self._keep_expansion(expansion, two_as_one=False)
         self.intercept_ = np.array([bias])
-        self.__dict__.pop("coef_", None)
-        if isinstance(features.kernel, LinearKernel):
-            self.coef_ = np.asarray(features.train.T @ coefficients, dtype=np.float64)[None, :]
 
-    def _keep_certificate(self, result: DualSVMResult, tol: float) -> None:
+    def _keep_result(self, result: DualSVMResult, tol: float) -> None:
         """Keep what is known about the distance from the optimum, and say where it is too much."""
-        self.n_iter_ = max(result.rounds, 1)
-        self.primal_, self.dual_ = result.primal, result.dual
-        self.dual_gap_, self.relative_gap_ = result.gap, result.relative_gap
+        self._keep_certificate(result, max(result.rounds, 1))
         if result.relative_gap > tol:
             warnings.warn(
                 f"training ended at a relative gap of {result.relative_gap:.2g}, short of tol = {tol:g};"
@@ -162,7 +137,7 @@ class WeightedSVC(BinaryKernelClassifier):
         c = positive_number("C", self.C) * (np.ones(len(y)) if weights is None else weights)
         result = solve_weighted_svm(features.K, y, c, tol=self.tol, max_rounds=self.max_iter)
         self._keep_classifier(features, result.alpha * y, result.bias)
-        self._keep_certificate(result, self.tol)
+        self._keep_result(result, self.tol)
         return self
 
 
@@ -236,9 +211,7 @@ class SVMPlusClassifier(BinaryKernelClassifier):
             raise InvalidProblemError(
                 "there are no privileged features; give X_privileged, or train WeightedSVC, which needs none"
             )
-        privileged = check_array(
-            X_privileged, accept_sparse="csr", dtype=DTYPES, order="C", input_name="X_privileged"
-        )
+        privileged = check_array(X_privileged, order="C", input_name="X_privileged", **ROWS)
         if len(y) != privileged.shape[0]:
             raise InvalidProblemError(
                 f"X_privileged has {privileged.shape[0]} rows and X {len(y)}; give one row for each example"
@@ -252,7 +225,7 @@ class SVMPlusClassifier(BinaryKernelClassifier):
         self.correction_ = result.correction
         self.privileged_coef_ = result.privileged_coefficients
         self.privileged_intercept_ = result.privileged_bias
-        self._keep_certificate(result, self.tol)
+        self._keep_result(result, self.tol)
         return self
 
     def _chosen_privileged_kernel(self) -> Kernel:

@@ -10,9 +10,10 @@ from sklearn.utils.validation import check_array
 
 from topline.solvers.core.inputs import positive_number
 from topline.solvers.errors import InvalidProblemError
+from topline.solvers.estimators.base import ROWS
 from topline.solvers.kernels.factor import KernelFeatures
 from topline.solvers.kernels.functions import Gamma, Kernel
-from topline.solvers.privileged.estimators import DTYPES, BinaryKernelClassifier
+from topline.solvers.privileged.estimators import BinaryKernelClassifier
 from topline.solvers.privileged.margin_losses import TwiceSmoothHinge
 from topline.solvers.privileged.weight_learning import learn_weights
 from topline.solvers.typing import Float64Array, Int64Array
@@ -111,7 +112,7 @@ class LearnedWeightsSVC(BinaryKernelClassifier):
 
     def _validation(self, features: KernelFeatures, X: Any, y: Any) -> tuple[Float64Array, Float64Array]:
         """Return K(validation, train) and the labels as signs."""
-        X = check_array(X, accept_sparse="csr", dtype=DTYPES, order="C", input_name="X_validation")
+        X = check_array(X, order="C", input_name="X_validation", **ROWS)
         labels = np.asarray(y)
         if X.shape[1] != self.n_features_in_ or labels.shape != (X.shape[0],):
             raise InvalidProblemError(

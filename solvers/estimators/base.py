@@ -1,0 +1,158 @@
+"""What every estimator of the package has: a kernel by name, labels as numbers, fitted attributes, scores."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils import Tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from topline.solvers.core.problem import HasGap
+from topline.solvers.core.rows import is_sparse
+from topline.solvers.core.state import SolveResult
+from topline.solvers.core.stopping import Status
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.kernels.factor import is_precomputed, plain
+from topline.solvers.kernels.functions import ChiSquaredKernel, Gamma, Kernel, LinearKernel, WithConstant
+from topline.solvers.kernels.problem import KernelExpansion
+from topline.solvers.kernels.registry import as_kernel, make_kernel
+from topline.solvers.typing import Float64Array, IntArray
+
+#: How scikit-learn is to check rows: features stay in the precision and the layout in which they come.
+ROWS: Final[dict[str, Any]] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
+#: What a fit with a kernel sets and a fit without one lacks.
+KERNEL_ATTRIBUTES = ("kernel_", "support_", "dual_coef_", "_expansion")
+
+
+class FittedModel:
+    """Kernel parameters and fitted attributes of an estimator; a nonlinear one has no `coef_`."""
+
+    C: Any
+    kernel: str | Kernel | None
+    gamma: Gamma
+    degree: int | None
+    coef0: float | None
+    fit_intercept: bool = True
+
+    def __getattr__(self, name: str) -> Any:
+        expansion = self.__dict__.get("_expansion")
+        if name == "coef_" and expansion is not None:
+            raise AttributeError(
+                f"the kernel {plain(expansion.kernel).name} has no weights of single features; take"
+                " dual_coef_, the coefficients of the training rows support_"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.sparse = True
+        try:
+            kernel = self._chosen_kernel()
+        except InvalidProblemError:
+            # Parameters that name no kernel are refused by `fit`.
+            return tags
+        if kernel is not None:
+            tags.input_tags.pairwise = is_precomputed(kernel)
+            if isinstance(kernel, ChiSquaredKernel):
+                tags.input_tags.sparse, tags.input_tags.positive_only = False, True
+        return tags
+
+    def _chosen_kernel(self) -> Kernel | None:
+        """Return the kernel that the parameters mean, None for the features themselves."""
+        given = {"gamma": self.gamma, "degree": self.degree, "coef0": self.coef0}
+        extra = [name for name, value in given.items() if value is not None]
+        if isinstance(self.kernel, str):
+            return make_kernel(self.kernel, **given)  # type: ignore[arg-type]
+        if extra:
+            whole = "there is no kernel" if self.kernel is None else f"the kernel {self.kernel!r} is complete"
+            raise InvalidProblemError(
+                f"{whole}, and {extra[0]} is {given[extra[0]]!r}; leave it out or name a kernel that takes it"
+            )
+        return None if self.kernel is None else as_kernel(self.kernel)
+
+    def _keep_expansion(self, expansion: KernelExpansion, *, two_as_one: bool = True) -> None:
+        """Set the attributes of a fit with a kernel; `two_as_one` makes one column of two classes."""
+        kernel, C = plain(expansion.kernel), expansion.coefficients
+        self._expansion = expansion
+        self.kernel_ = kernel
+        self.support_ = expansion.support
+        signed = one_of_two(C) if two_as_one else C
+        self.dual_coef_ = np.ascontiguousarray(signed.T)
+        self.intercept_ = signed.sum(axis=0) if self.fit_intercept else np.zeros(signed.shape[1])
+        self.__dict__.pop("coef_", None)
+        if isinstance(kernel, LinearKernel):
+            rows = expansion.rows
+            weights: Any = rows.T @ signed if is_sparse(rows) else rows.T.astype(np.float64) @ signed
+            self.coef_ = np.ascontiguousarray(np.asarray(weights, dtype=np.float64).T)
+
+    def _keep_weights(self, W: Float64Array) -> None:
+        """Set the attributes of a fit without a kernel, W (d, scores) with the bias last."""
+        for name in KERNEL_ATTRIBUTES:
+            self.__dict__.pop(name, None)
+        self.intercept_ = W[-1].copy() if self.fit_intercept else np.zeros(W.shape[1])
+        self.coef_ = np.ascontiguousarray((W[:-1] if self.fit_intercept else W).T)
+
+    def _keep_certificate(self, result: HasGap | SolveResult, rounds: int) -> None:
+        """Set what is known about the distance from the optimum."""
+        self.n_iter_ = rounds
+        self.primal_, self.dual_ = result.primal, result.dual
+        self.dual_gap_, self.relative_gap_ = result.gap, result.relative_gap
+
+    def _refuse_overflow(self, status: Status) -> None:
+        if status is Status.NONFINITE:
+            raise NonFiniteError(f"the weights overflowed with C = {self.C}; scale the features or lower C")
+
+    def _raw_scores(self, X: Any) -> Float64Array:
+        """Return the scores of checked rows X, as many columns as `intercept_` has entries."""
+        if self.__dict__.get("_expansion") is not None:
+            scores = self._expansion.scores(X)
+            return scores if scores.shape[1] == np.size(self.intercept_) else one_of_two(scores)
+        return np.asarray(np.asarray(X @ self.coef_.T) + self.intercept_)
+
+
+# scikit-learn has no types.
+class ScoringClassifier(FittedModel, ClassifierMixin):  # type: ignore[misc]
+    """A classifier that predicts the class with the highest score."""
+
+    classes_: np.ndarray[Any, Any]
+
+    def decision_function(self, X: Any) -> Float64Array:
+        """Return the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
+        check_is_fitted(self, "classes_")
+        scores = self._raw_scores(validate_data(self, X, reset=False, **ROWS))
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> np.ndarray[Any, Any]:
+        """Return the label with the highest score for each row, the lower class of equals."""
+        best = self._scores(X).argmax(axis=1)
+        labels: np.ndarray[Any, Any] = self.classes_[best]
+        return labels
+
+    def _scores(self, X: Any) -> Float64Array:
+        """Return scores (rows, m); of two classes, only their difference means anything."""
+        scores = self.decision_function(X)
+        return scores if scores.ndim == 2 else np.column_stack([-scores, scores])
+
+    def _examples(self, X: Any, y: Any) -> tuple[Any, np.ndarray[Any, Any], IntArray]:
+        """Return checked rows, the classes (m,) of two or more and the number of each row's class (n,)."""
+        X, y = validate_data(self, X, y, order="C", **ROWS)
+        check_classification_targets(y)
+        classes, labels = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise InvalidProblemError(
+                f"every label is {classes[0]}, which is one class; give examples of at least two classes"
+            )
+        return X, classes, labels
+
+
+def with_intercept(kernel: Kernel, *, fit_intercept: bool) -> Kernel:
+    """Return the kernel whose features end with a constant, where a bias is fitted."""
+    return WithConstant(kernel) if fit_intercept else kernel
+
+
+def one_of_two(values: Float64Array) -> Float64Array:
+    """Return columns of classes (rows, m); of two classes the second minus the first (rows, 1)."""
+    return values if values.shape[1] > 2 else values[:, 1:] - values[:, :1]
