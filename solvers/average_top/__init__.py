@@ -9,16 +9,6 @@ The k largest losses are averaged where empirical risk averages all:
     stochastic_gradient(problem)     the paper's baseline, certified                      (`stochastic`)
     certify(problem, w)              a certificate for w from anywhere                    (`solving`)
     average_top, variational, ...    the aggregate, its variational form, the maps of C   (`aggregates`)
-    sufficient_share, error_bound    what the paper proves about k                        (`theory`)
-
-What reprints the paper's tables and figures is in `experiments` and `synthetic`, as functions of arrays:
-
-    compare(X, y, loss, seed)        one split of Table 1 or 2: maximum, average and best k, each with the
-                                     C and k that validation selected, and the test error or RMSE
-    error_by_k(X, y, loss, seed)     one line of figure 3: (k, test error) at C = 100
-    to_unit_interval(y)              the targets of Table 2
-    toy_error_by_k(toy, loss, seed)  one line of figure 1, on examples in its manner
-    sinc(generator)                  a set in the manner of Table 2's Sinc
 
 Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", NIPS 2017.
 """

@@ -21,7 +21,7 @@ from topline.solvers.typing import Float64Array
 
 #: Cuts of weight 0 that are kept for a while: they often come back.
 _IDLE = 50
-#: Rounds in which neither P nor D moved after which rounding has the word.
+#: Rounds in which neither P nor D moved after which only rounding is left.
 _PATIENCE = 20
 
 

@@ -152,7 +152,7 @@ def loss_of_signs(loss: Any) -> IndividualLoss | None:
 
 
 def loss_of_classes(loss: Any) -> Any:
-    """Return the loss of m scores that a parameter means; what is no name is left to `solve` to check."""
+    """Return the loss of m scores that a parameter means; a value is left to `solve` to check."""
     if isinstance(loss, IndividualLoss) and loss.binary:
         loss = loss.name
     if not isinstance(loss, str):

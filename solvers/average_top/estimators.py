@@ -67,6 +67,16 @@ class AverageTopKClassifier(AverageTopAttributes, ScoringClassifier, BaseEstimat
     n_iter_ : int, rounds.
     primal_, dual_, dual_gap_, relative_gap_ : floats, P, a lower bound of it, and how far they are apart.
     status_ : Status, how training ended.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from topline import AverageTopKClassifier
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X = (X - X.mean(axis=0)) / X.std(axis=0)
+    >>> model = AverageTopKClassifier("hinge", k=0.3, C=10.0).fit(X, y)
+    >>> model.collapsed_, model.relative_gap_ <= 1e-4
+    (False, True)
     """
 
     def __init__(
@@ -139,6 +149,15 @@ class AverageTopKRegressor(AverageTopAttributes, RegressorMixin, BaseEstimator):
     collapsed_ : bool, whether w = 0 is the optimum as far as the certificate can tell, and predicts 0.
     k_, kernel_, support_, dual_coef_, n_features_in_, n_iter_, primal_, dual_, dual_gap_, relative_gap_,
     status_ : as in AverageTopKClassifier.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from topline import AverageTopKRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = AverageTopKRegressor("absolute", k=0.5).fit(X, y - y.mean())
+    >>> model.predict(X).shape, model.relative_gap_ <= 1e-4
+    ((442,), True)
     """
 
     def __init__(

@@ -36,7 +36,7 @@ from topline.solvers.typing import Float64Array
 _TO_BOUNDARY = 0.995
 #: A step is halved so often at most, while it multiplies the complementarity by more than this.
 _HALVINGS, _GROWTH = 30, 2.0
-#: Rounds without a smaller gap after which rounding has the word.
+#: Rounds without a smaller gap after which only rounding is left.
 _PATIENCE = 30
 #: A round made progress where the gap fell below this share of the smallest so far.
 _PROGRESS = 0.9

@@ -192,7 +192,7 @@ def finished(
     unsolved: Status,
     bound: LowerBound | None = None,
 ) -> AverageTopResult:
-    """Say what a run reached, with w = 0 put in the place of what cannot be told from it.
+    """Return what a run reached, with w = 0 in place of weights that cannot be told from it.
 
     `unsolved` is the status of a run that fell short of tol.
     """

@@ -87,6 +87,17 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
     kernel_, support_, dual_coef_ : with a kernel, as in TopKClassifier; coef_ is there for "linear" only.
     n_features_in_, feature_names_in_, n_iter_, primal_, dual_, dual_gap_, relative_gap_, status_, history_ :
         as in TopKClassifier.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_multilabel_classification
+    >>> from topline import MultilabelClassifier
+    >>> X, Y = make_multilabel_classification(n_samples=60, n_features=8, n_classes=4, random_state=0)
+    >>> model = MultilabelClassifier(C=0.1).fit(X, Y)
+    >>> model.predict(X).shape
+    (60, 4)
+    >>> model.relative_gap_ <= 1e-3
+    True
     """
 
     def __init__(
@@ -255,7 +266,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         return scores
 
     def _chosen(self, scores: Float64Array) -> NDArray[np.bool_]:
-        """Say which labels are predicted."""
+        """Return which labels are predicted, (rows, m)."""
         if not self._by_rank:
             return np.asarray(scores > 0.0)
         best = np.argsort(-scores, axis=1, kind="stable")[:, : self.k_]

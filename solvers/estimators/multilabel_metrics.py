@@ -30,7 +30,7 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 #: From hits, predicted labels and labels of rows (each broadcast to (n, m)) to a measure of each.
 Measure: TypeAlias = Callable[[Int64Array, Int64Array, Int64Array], Float64Array]
 
-#: Metrics of a prediction; of those that are no loss more is better.
+#: Metrics of a prediction; higher is better, except for losses.
 PARTITION_METRICS: Final = (
     "f1_micro",
     "f1_macro",

@@ -46,7 +46,7 @@ class Targets:
     def of(cls, y: Any) -> Targets:
         """Read y: an indicator matrix (n, m), n sets of labels, or n single labels.
 
-        What is no form of labels is an InvalidProblemError, a ValueError.
+        Raises InvalidProblemError, a ValueError, for anything else.
         """
         if are_sets(y):
             binarizer = MultiLabelBinarizer(sparse_output=True)
@@ -84,9 +84,9 @@ class Targets:
 
 
 def are_sets(y: Any) -> bool:
-    """Return whether y is a sequence of sets of labels; lists that are no matrix are refused.
+    """Return whether y is a sequence of sets of labels; lists of different lengths are refused.
 
-    Of lists that are all of one length nobody could tell whether they are sets or rows of an indicator.
+    Lists that all have one length could be sets or rows of an indicator, so they count as rows.
     """
     listed = isinstance(y, Sequence) or (isinstance(y, np.ndarray) and y.dtype == object and y.ndim == 1)
     if not listed or not len(y):
@@ -116,7 +116,9 @@ def indicator_of(
         rows = np.asarray(column_or_1d(y)[:, None] == classes)
         return rows, np.asarray(rows.any(axis=1))
     if not are_sets(y):
-        raise InvalidProblemError("y is no sequence of sets, as it was in fit; give a set of labels per row")
+        raise InvalidProblemError(
+            "y is not a sequence of sets, as it was in fit; give a set of labels per row"
+        )
     place = {label: j for j, label in enumerate(classes.tolist())}
     rows = np.zeros((len(y), len(classes)), dtype=np.bool_)
     for i, labels in enumerate(y):

@@ -51,7 +51,7 @@ def seed_of(random_state: Any) -> int:
 
 
 def shortfall(result: SolveResult, tol: float) -> str:
-    """Say where a run ended that did not come to its tolerance."""
+    """Return a sentence on where a run ended short of its tolerance."""
     reached = (
         f"at a relative gap of {result.relative_gap:.2g}"
         if result.stationarity is None
@@ -75,7 +75,7 @@ def with_constant(X: Any) -> Any:
 
 
 def chosen_loss(loss: Any, k: int, m: int, weights: Any, margins: Any) -> Any:
-    """Return the loss that a name stands for, for m classes; what is no name is left to `solve` to check.
+    """Return the loss that a name stands for, for m classes; a value is left to `solve` to check.
 
     k is lowered to m - 1 where the loss looks at the other classes only.
     """

@@ -1,7 +1,7 @@
 """The scikit-learn face of `solve`.
 
-It lives apart from the rest of the package because importing scikit-learn takes longer than everything else;
-`from solvers import TopKClassifier` loads it when it is asked for.
+Importing it loads scikit-learn, which takes longer than everything else; `from topline import TopKClassifier`
+does so when it is first asked for.
 """
 
 from __future__ import annotations
@@ -107,6 +107,17 @@ class TopKClassifier(Training, Probabilities, BaseEstimator):  # type: ignore[mi
         all but primal_ are NaN where the loss is not convex.
     status_ : Status, how training ended.
     history_ : tuple of IterationRecord, one a round (of more than 10,000 an even choice, and the last).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from topline import TopKClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = TopKClassifier(k=2).fit(X, y)
+    >>> model.predict_top_k(X[:1])
+    array([[0, 1]])
+    >>> model.relative_gap_ <= 1e-3
+    True
     """
 
     def __init__(

@@ -104,6 +104,17 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
     status_ : Status.  Of "multi" SOLVED says that `relative_gap_` is at most tol, NO_PROGRESS that the turns
         came to their end, MAX_PASSES that a budget did.
     alternations_ : tuple of Alternation, one a turn of "multi".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from topline import MultitaskClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = MultitaskClassifier("multi", C=0.1, smoothing=0.5).fit(X[::5], y[::5])
+    >>> model.predict(X[:2])
+    array([0, 0])
+    >>> model.dual_ <= model.primal_
+    True
     """
 
     def __init__(
@@ -154,7 +165,7 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
         chosen = with_intercept(self._chosen_kernel() or LinearKernel(), fit_intercept=self.fit_intercept)
         kernel, train, K = gram_matrix(chosen, X)
         if is_precomputed(kernel):
-            # Nobody vouches for it: InvalidProblemError where it is not positive semi-definite.
+            # Raises InvalidProblemError where it is not positive semi-definite.
             factor(K, rounded=True)
         # Of two classes one against the other is the other against the one, with the sign changed.
         tasks = np.arange(len(classes)) if len(classes) > 2 else np.array([1])

@@ -1,13 +1,11 @@
 """Few examples: SVM+ with privileged features, SVMs with instance weights, and learned weights.
 
-Pure functions on kernel matrices are here; `SVMPlusClassifier`, `WeightedSVC` and `LearnedWeightsSVC` are
-their scikit-learn faces, loaded when they are asked for.  Problems are small by nature, and solved to a
+Functions of kernel matrices are here; their scikit-learn faces `SVMPlusClassifier`, `WeightedSVC` and
+`LearnedWeightsSVC` come from `topline`.  Problems are small by nature, and solved to a
 duality gap at the limit of float64 by one interior point method (`interior_point`).
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
 
 from topline.solvers.privileged.equivalence import (
     PrivilegedConstruction,
@@ -26,20 +24,13 @@ from topline.solvers.privileged.weight_learning import (
 )
 from topline.solvers.privileged.weighted_svm import WeightedSVMResult, solve_weighted_svm
 
-if TYPE_CHECKING:
-    from topline.solvers.privileged.estimators import SVMPlusClassifier, WeightedSVC
-    from topline.solvers.privileged.learned_weights import LearnedWeightsSVC
-
 __all__ = [
     "LearnedWeights",
-    "LearnedWeightsSVC",
     "Logistic",
     "MarginLoss",
     "PrivilegedConstruction",
-    "SVMPlusClassifier",
     "SVMPlusResult",
     "TwiceSmoothHinge",
-    "WeightedSVC",
     "WeightedSVMResult",
     "hypergradient",
     "learn_weights",
@@ -51,20 +42,3 @@ __all__ = [
     "svm_plus_from_weights",
     "weights_from_svm_plus",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Load the estimators when they are first asked for, as `solvers` does."""
-    if name in ("SVMPlusClassifier", "WeightedSVC"):
-        from topline.solvers.privileged import estimators
-
-        return getattr(estimators, name)
-    if name == "LearnedWeightsSVC":
-        from topline.solvers.privileged.learned_weights import LearnedWeightsSVC
-
-        return LearnedWeightsSVC
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

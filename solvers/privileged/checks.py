@@ -27,7 +27,7 @@ def signs(y: Any) -> Float64Array:
 
 
 def gram_matrix(name: str, K: Any, n: int) -> Float64Array:
-    """Return a symmetric kernel matrix (n, n) in float64; the caller vouches for its signs."""
+    """Return a symmetric kernel matrix (n, n) in float64; its eigenvalues are the caller's responsibility."""
     matrix = np.asarray(K, dtype=np.float64)
     if matrix.shape != (n, n):
         raise InvalidProblemError(f"{name} has the shape {matrix.shape}; give the kernel of {n} examples")

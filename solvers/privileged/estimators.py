@@ -46,7 +46,7 @@ class BinaryKernelClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[
         return X, np.where(codes > 0, 1.0, -1.0)
 
     def _raw_scores(self, X: Any) -> Float64Array:
-        """Return f of checked rows, (rows, 1); its bias is no part of the kernel."""
+        """Return f of checked rows, (rows, 1), adding the bias, which is not part of the kernel."""
         return np.asarray(self._expansion.scores(X) + self.intercept_)
 
     def _keep_classifier(self, features: KernelFeatures, coefficients: Float64Array, bias: float) -> None:
@@ -98,6 +98,17 @@ class WeightedSVC(BinaryKernelClassifier):
     kernel_ : the kernel, its parameters resolved.
     n_iter_ : int, rounds.
     primal_, dual_, dual_gap_, relative_gap_ : floats, P, D, P - D and its share of P, measured in float64.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import WeightedSVC
+    >>> X, y = np.array([[0.0], [1.0], [2.0], [3.0]]), [0, 1, 0, 1]
+    >>> model = WeightedSVC(C=10.0, kernel="linear").fit(X, y, sample_weight=[1.0, 0.01, 1.0, 1.0])
+    >>> model.predict(X)
+    array([0, 0, 0, 1])
+    >>> model.relative_gap_ <= 1e-6
+    True
     """
 
     def __init__(
@@ -142,7 +153,7 @@ class WeightedSVC(BinaryKernelClassifier):
 
 
 class SVMPlusClassifier(BinaryKernelClassifier):
-    """Support vector classifier that is told more in training than later (SVM+), with a duality gap.
+    """Support vector classifier that sees privileged features during training (SVM+), with a duality gap.
 
     The slacks are a function <w~, phi~(x~_i)> + b~ of privileged features x~, which `predict` does not need.
     It minimises 1/2 (|w|^2 + privileged_penalty |w~|^2) + C sum_i slack_i.
@@ -167,6 +178,21 @@ class SVMPlusClassifier(BinaryKernelClassifier):
     privileged_coef_, privileged_intercept_ : (n,) and float, of that function in the privileged kernel.
     classes_, support_, dual_coef_, intercept_, coef_, kernel_, n_iter_, primal_, dual_, dual_gap_,
     relative_gap_ : as in `WeightedSVC`.
+
+    Examples
+    --------
+    Privileged features that say how hard each example is:
+
+    >>> import numpy as np
+    >>> from topline import SVMPlusClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(40, 2))
+    >>> y = np.where(X[:, 0] + 0.5 * rng.normal(size=40) > 0, 1, 0)
+    >>> hints = np.maximum(0.0, 1.0 - (2 * y - 1) * X[:, :1].T).T
+    >>> model = SVMPlusClassifier(C=0.1, kernel="linear", privileged_kernel="linear")
+    >>> model = model.fit(X, y, X_privileged=hints)
+    >>> model.predict(X[:3]).shape, model.relative_gap_ <= 1e-6
+    ((3,), True)
     """
 
     def __init__(

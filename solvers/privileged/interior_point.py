@@ -32,7 +32,7 @@ _CENTRED = 0.3
 _RIDGES = (0.0, 1e-15, 1e-13)
 #: A free variable is farther from its bound than this times the multiplier of the bound, in units of both.
 _SETTLED = 1.0
-#: Rounds without a smaller gap after which rounding has the last word.
+#: Rounds without a smaller gap after which only rounding is left.
 _PATIENCE = 8
 #: A relative gap below which more digits are rounding.
 _DIGITS = 1e-12
@@ -120,7 +120,7 @@ def solve_certified(
 def interior_points(program: QuadraticProgram, rounds: int) -> Iterator[Iterate]:
     """Return the iterates, at most `rounds` after the first; they end where float64 does.
 
-    The first stands amid the bounds, and E x = e holds up to rounding as soon as a full step was taken.
+    The first lies well inside the bounds, and E x = e holds up to rounding as soon as a full step was taken.
     """
     point = _start(program)
     yield point

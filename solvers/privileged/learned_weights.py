@@ -48,6 +48,17 @@ class LearnedWeightsSVC(BinaryKernelClassifier):
     validation_losses_ : tuple of floats, mean loss on validation examples from the start to the end.
     n_iter_ : int, steps.
     classes_, support_, dual_coef_, intercept_, coef_, kernel_ : as in `WeightedSVC`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import LearnedWeightsSVC
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 2))
+    >>> y = np.where(X[:, 0] > 0, 1, 0)
+    >>> model = LearnedWeightsSVC(kernel="linear", max_iter=20).fit(X, y)
+    >>> model.validation_losses_[-1] <= model.validation_losses_[0]
+    True
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class TwiceSmoothHinge:
 
     @property
     def steepest(self) -> float:
-        """L'' amid the quartic: 3 / (4 delta)."""
+        """L'' in the middle of the quartic: 3 / (4 delta)."""
         return 0.75 / self.delta
 
     def value(self, t: Float64Array) -> Float64Array:

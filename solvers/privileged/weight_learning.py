@@ -43,13 +43,13 @@ _TRIALS = 60
 #: Curvature that is added everywhere, as a share of the most there could be.
 _FIRST_FLOOR = 1e-8
 _LEAST_FLOOR = 1e-14
-#: A step this short says that the curvature here is no guide.
+#: A step this short shows that the curvature here is misleading.
 _SHORT = 0.01
 
 
 @dataclass(frozen=True, eq=False)
 class LowerSolution:
-    """Optimum of (3.22): coefficients a (n,), bias b, scores K a + b (n,); `residual` says how nearly."""
+    """Optimum of (3.22): a (n,), bias b, scores K a + b (n,); `residual` measures how far off it is."""
 
     a: Float64Array
     b: float
@@ -186,7 +186,7 @@ def learn_weights(
         options={"maxiter": max_steps},
     )
     if search.best is None:
-        raise NonFiniteError("the validation loss is no number; scale the features or the weights")
+        raise NonFiniteError("the validation loss is not a number; scale the features or the weights")
     c, solution = search.best
     return LearnedWeights(c, solution, tuple(search.losses), search.evaluations, bool(ended.success))
 
