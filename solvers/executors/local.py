@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
+from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
 from topline.solvers.core.dual_rows import row_runs
@@ -51,7 +51,6 @@ class SerialExecutor:
         self._memory = MemoryGauge()
         self._source: RowSource | None = None
         self._read_before = 0
-        self._blas = ThreadpoolController()
 
     @property
     def workers(self) -> int:
@@ -99,7 +98,7 @@ class SerialExecutor:
         """
         merger = TreeMerger(len(self._blocks))
         self._activity.begin_request()
-        with self._blas.limit(limits=1, user_api="blas"):
+        with one_blas_thread():
             for block, stats in zip(self._blocks, self._results(request), strict=True):
                 merger.add(leaf(block.index), stats)
         return merger.total()

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
+from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.core.inputs import checked_problem, checked_seed, checked_weights
 from topline.solvers.core.problem import Problem, SmoothingKind, problem_key, relative_gap
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
@@ -144,7 +144,7 @@ def solve(
     _check_state(problem, key, state, duals_kept=duals_kept, duals_given=duals is not None)
     with ExitStack() as stack:
         # Between requests too: threads that share the norm of a matrix wait longer than one takes alone.
-        stack.enter_context(_blas().limit(limits=1, user_api="blas"))
+        stack.enter_context(one_blas_thread())
         if executor is None:
             executor = _default_executor(problem, spec)
             stack.callback(executor.close)
@@ -199,11 +199,6 @@ def _check_state(
         )
     if duals_kept and state.round > 0 and not duals_given:
         raise StateLostError(f"the state of round {state.round} is given without its duals; load both")
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()
 
 
 def _default_executor(problem: Problem, spec: MethodSpec) -> Executor:
