@@ -19,8 +19,7 @@ from distributed.scheduler import KilledWorker
 
 from topline.pipeline.cluster.liveness import KEY_PREFIX
 from topline.pipeline.cluster.messages import ShippedRows
-from topline.pipeline.cluster.watchdog import Watchdog
-from topline.pipeline.cluster.worker_watch import POLL_SECONDS, WorkerWatch
+from topline.pipeline.cluster.watchdog import POLL_SECONDS, Clock, Watchdog, WorkerWatch
 from topline.solvers.errors import StateLostError
 
 logger = logging.getLogger(__name__)
@@ -79,12 +78,13 @@ _Tasks: TypeAlias = list[_Begun]
 class WorkerCalls:
     """Runs calls on the workers of `client` and never waits for one that will not answer.
 
-    A worker may send no heartbeat, or a call show no sign of life, for `heartbeat_timeout` seconds.
+    A worker may send no heartbeat, or a call do nothing, for `heartbeat_timeout` seconds of `clock`.
     """
 
-    def __init__(self, client: Client, *, heartbeat_timeout: float) -> None:
+    def __init__(self, client: Client, *, heartbeat_timeout: float, clock: Clock = time.monotonic) -> None:
         self._client = client
-        self._watch = WorkerWatch(client, heartbeat_timeout)
+        self._clock = clock
+        self._watch = WorkerWatch(client, heartbeat_timeout, clock)
         self.begin_count()
 
     def begin_count(self) -> None:
@@ -108,14 +108,14 @@ class WorkerCalls:
         what `run` raises.
         """
         self._watch.check_scheduler()
-        deadline = time.monotonic() + (limit or float("inf"))
+        deadline = self._clock() + (limit or float("inf"))
         tasks: _Tasks = []
         try:
             for call in calls:
                 needs = tuple(tasks[item.call] for item in call.arguments if isinstance(item, AnswerOf))
                 tasks.append(_Begun(call.worker, self._submit(call, tasks), needs))
             self._wait(tasks, deadline)
-            answers = self._answers(tasks, wanted, min(deadline, time.monotonic() + FETCH_SECONDS))
+            answers = self._answers(tasks, wanted, min(deadline, self._clock() + FETCH_SECONDS))
         except _CANCELLED as error:
             self._watch.check_scheduler()
             raise WorkersLost(_workers(tasks), "gave up its task") from error
@@ -189,7 +189,7 @@ class WorkerCalls:
 
     def _wait(self, tasks: _Tasks, deadline: float) -> None:
         """Return when all are done; raise as soon as one never will be."""
-        watchdog = Watchdog(self._client, self._watch.heartbeat_timeout)
+        watchdog = Watchdog(self._client, self._watch.heartbeat_timeout, self._clock)
         while tasks:
             try:
                 with self._client.as_current():
@@ -203,7 +203,7 @@ class WorkerCalls:
                 if reasons := watchdog.find(pending, self._watch.alive):
                     self._watch.give_up(reasons)
                     raise WorkersLost([*reasons], "; ".join(sorted(set(reasons.values())))) from None
-                if time.monotonic() > deadline:
+                if self._clock() > deadline:
                     self._watch.distrust(pending.values())
                     raise WorkersLost(sorted(set(pending.values())), "did not end its task in time") from None
             else:
@@ -232,7 +232,7 @@ class WorkerCalls:
                 self._raise_errors(tasks)
                 # A worker that dies between its answer and our reading it leaves a task that nobody runs.
                 self._check_workers(tasks)
-                if time.monotonic() > deadline:
+                if self._clock() > deadline:
                     self._watch.distrust(_workers(tasks))
                     raise WorkersLost(_workers(tasks), "did not hand over its answer in time")
         except (StateLostError, KilledWorker):

@@ -44,6 +44,8 @@ MEMORY_SETTINGS = {
 DASHBOARD_PORT = 8787
 # The module that adds the page of a run to Dask's dashboard.
 PAGE = "topline.pipeline.dashboard.dask_page"
+# Topic of the events that tell a scheduler which run goes on, for that page.
+TOPIC = "topline-runs"
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -96,6 +98,14 @@ def takes_processes(data_bytes: int | None) -> bool:
 def worker_count(config: ClusterConfig) -> int:
     """How many workers an own cluster has."""
     return config.workers or max(1, CPU_COUNT // config.threads_per_worker)
+
+
+def announce(client: Client, store_url: str, run_id: str) -> None:
+    """Tell the scheduler which run begins, for its page; where that fails, nothing is lost."""
+    try:
+        client.log_event(TOPIC, {"store": store_url, "run": run_id})
+    except (OSError, ValueError, RuntimeError) as error:
+        logger.debug("the scheduler's page will not show run %s: %s", run_id, error)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ A round is one task for each worker.  It is pinned to the worker that owns the b
 back their sums, merged along the solvers' tree, so the total is bitwise the same for any number of workers;
 many of them merge their sums among each other first (`topline.pipeline.cluster.tree_sums`).  Dask is asked
 for nothing else: lost tasks are not run elsewhere, nothing is scattered to stay.  The coordinator watches its
-futures and the workers (`topline.pipeline.cluster.worker_watch`); when an owner is gone, silent or hangs, a
+futures and the workers (`topline.pipeline.cluster.watchdog`); when an owner is gone, silent or hangs, a
 new epoch begins and its blocks go to others (`topline.pipeline.cluster.placement`).  Without dual variables
 the round is repeated and nothing is lost.  With them the rows that went with the worker come from the last
 checkpoint, or are 0; those of all others stay, and `DualsReplacedError` says that W has to be rebuilt.  Now
@@ -22,12 +22,11 @@ from typing import Any, Self
 import numpy as np
 from distributed import Client
 
-from topline.pipeline.cluster import worker_blocks, worker_checkpoints
+from topline.pipeline.cluster import worker_blocks
 from topline.pipeline.cluster.assignment import Assignment
 from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
-from topline.pipeline.cluster.lease_renewal import LeaseRenewal
 from topline.pipeline.cluster.messages import Span, Sums
-from topline.pipeline.cluster.placement import BlockPlacement, Bound
+from topline.pipeline.cluster.placement import BlockPlacement, Bound, LeaseRenewal
 from topline.pipeline.cluster.scheduling import BlockScheduler, CheckpointSource, replaced
 from topline.pipeline.cluster.tree_sums import joined, with_merges
 from topline.pipeline.errors import ClusterError
@@ -47,7 +46,7 @@ logger = logging.getLogger(__name__)
 RELEASE_SECONDS = 5.0
 LEASE_SECONDS = 900.0
 # Between two polls of the workers, for blocks that could be moved.
-POLL_SECONDS = 5.0
+REBALANCE_SECONDS = 5.0
 
 
 class DaskExecutor:
@@ -74,7 +73,7 @@ class DaskExecutor:
         heartbeat_timeout: float = 60.0,
         lease: float = LEASE_SECONDS,
         dual_bytes: int | None = None,
-        poll_interval: float = POLL_SECONDS,
+        poll_interval: float = REBALANCE_SECONDS,
     ) -> None:
         self._calls = WorkerCalls(client, heartbeat_timeout=heartbeat_timeout)
         self._asked_blocks = blocks
@@ -178,13 +177,13 @@ class DaskExecutor:
         self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
     ) -> list[T]:
         """Give A to calls of `visit` on the workers, at the same time, and join their answers."""
-        answers = self._once(self._to_owners(worker_checkpoints.map_duals, visit, pending_step), pending_step)
+        answers = self._once(self._to_owners(worker_blocks.map_duals, visit, pending_step), pending_step)
         return [item for items in answers.values() for item in items]
 
     def load_duals(self, duals: Iterable[DualRows]) -> None:
         """Replace A; the parts are in row order and cover every row."""
         if isinstance(duals, StoredDuals):
-            self._once(self._to_owners(worker_checkpoints.load_own_duals, duals), None)
+            self._once(self._to_owners(worker_blocks.load_own_duals, duals), None)
             return
         places = self._here().placement
         n, reached = sum(span.stop - span.start for spans in places.owned.values() for span in spans), 0

@@ -10,7 +10,9 @@ loss is begun again, and does only what is still to be done.
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -177,3 +179,37 @@ class BlockPlacement:
         self, workers: Iterable[str], function: Callable[..., None], rest: Callable[[str], Sequence[object]]
     ) -> None:
         self._calls.run([Call(w, function, (self.run, self.epoch, *rest(w))) for w in workers])
+
+
+class LeaseRenewal:
+    """Renews the leases of a run on all workers that hold blocks, several times a lease.
+
+    It goes on until `stop`, or until nobody has the blocks' places any more.  Nothing waits for the workers:
+    whoever is lost is found out by the next request.
+    """
+
+    def __init__(self, calls: WorkerCalls, places: BlockPlacement, lease: float) -> None:
+        self._over = threading.Event()
+        arguments = (self._over, calls, weakref.ref(places), lease / 4)
+        threading.Thread(target=_renew, args=arguments, name="topline-leases", daemon=True).start()
+
+    def stop(self) -> None:
+        """Let the leases run out."""
+        self._over.set()
+
+
+def _renew(
+    over: threading.Event, calls: WorkerCalls, places: weakref.ref[BlockPlacement], seconds: float
+) -> None:
+    while not over.wait(seconds):
+        found = places()
+        if found is None:
+            return
+        try:
+            begun = [calls.begin(Call(worker, worker_blocks.renew, (found.run,))) for worker in found.owned]
+        except Exception as error:  # noqa: BLE001 - the connection is gone, which the next request says
+            logger.info("leases are not renewed: %s", error)
+            return
+        del found
+        over.wait(min(seconds, 1.0))
+        del begun

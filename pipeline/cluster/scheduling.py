@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from topline.pipeline.cluster import worker_blocks
-from topline.pipeline.cluster.assignment import assign, better_assignment, reassign_after_loss
+from topline.pipeline.cluster.assignment import Assignment, assign, better_assignment, reassign_after_loss
 from topline.pipeline.cluster.calls import WorkerCalls, WorkersLost
 from topline.pipeline.cluster.messages import Answer, Span
 from topline.pipeline.cluster.placement import BlockPlacement, Bound, Moved
-from topline.pipeline.cluster.worker_log import WorkerLog
 from topline.pipeline.errors import ClusterError
 from topline.solvers.core.requests import PendingStep
+from topline.solvers.core.traffic import WorkerActivity
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import StoredDuals
 
@@ -22,18 +22,71 @@ logger = logging.getLogger(__name__)
 
 # So many losses without one finished call between them are no accident.
 LOSSES_IN_A_ROW = 5
+# Less work than this, in seconds, says nothing about how fast a worker is.
+_MEASURED_SECONDS = 2.0
 
 
 class CheckpointSource(Protocol):
     """Who keeps what a run can be continued from, and its history."""
 
     def saved_duals(self) -> tuple[int, StoredDuals] | None:
-        """Give the round of the last checkpoint and its dual variables, None where there is none."""
+        """Return the round of the last checkpoint and its dual variables, None where there is none."""
         ...
 
     def note(self, record: Mapping[str, Any], /) -> None:
         """Add to the history."""
         ...
+
+
+class WorkerLog:
+    """Counts by worker; times count from the run's begin and, for `shares`, from the last assignment."""
+
+    def __init__(self) -> None:
+        self._busy: dict[str, float] = {}
+        self._memory: dict[str, int] = {}
+        self._read: dict[str, int] = {}
+        self._row_seconds: dict[str, list[float]] = {}
+        #: Bytes of features that were not in memory.
+        self.bytes_read = 0
+
+    def begin_assignment(self) -> None:
+        """Forget how fast anyone was with other blocks."""
+        self._row_seconds, self._read = {}, {}
+
+    def add(self, worker: str, rows: int, answer: Answer) -> None:
+        """Count a request that a worker has done on its rows."""
+        self._busy[worker] = self._busy.get(worker, 0.0) + answer.seconds
+        self._memory[worker] = answer.memory_bytes
+        self.bytes_read += answer.bytes_read - self._read.get(worker, 0)
+        self._read[worker] = answer.bytes_read
+        sums = self._row_seconds.setdefault(worker, [0.0, 0.0])
+        sums[0] += rows
+        sums[1] += answer.seconds
+
+    def shares(self, threads: Mapping[str, int]) -> dict[str, float]:
+        """Return rows a second of each worker; of those not seen yet, by their threads, what is usual."""
+        pace = {
+            worker: rows / seconds
+            for worker, (rows, seconds) in self._row_seconds.items()
+            if seconds > _MEASURED_SECONDS
+        }
+        known = [worker for worker in threads if worker in pace]
+        usual = (
+            sum(pace[worker] for worker in known) / sum(threads[worker] for worker in known) if known else 1.0
+        )
+        return {worker: pace.get(worker, usual * count) for worker, count in threads.items()}
+
+    def activities(self, owned: Assignment) -> tuple[WorkerActivity, ...]:
+        """Return those that hold blocks, in the order of their blocks."""
+        return tuple(
+            WorkerActivity(
+                worker,
+                blocks[-1].stop - blocks[0].start,
+                self._busy.get(worker, 0.0),
+                self._memory.get(worker, 0),
+            )
+            for worker, blocks in owned.items()
+        )
 
 
 class BlockScheduler:
@@ -150,12 +203,12 @@ class BlockScheduler:
 
 
 def replaced(lost: WorkersLost) -> DualsReplacedError:
-    """Give the error that says what has become of the dual variables of lost workers."""
+    """Return the error that says what happened to the dual variables of lost workers."""
     return DualsReplacedError(
         f"{lost}, and its dual variables were replaced: go on from those that are there"
     )
 
 
 def rows_of(spans: Sequence[Span]) -> int:
-    """Give the number of rows of consecutive blocks."""
+    """Return the number of rows of consecutive blocks."""
     return spans[-1].stop - spans[0].start

@@ -1,9 +1,9 @@
-"""Watchdog over tasks that do not end although their workers are there.
+"""Which workers are there and fit for work, and which tasks do not end although their workers are there.
 
-Their workers are asked now and then, directly.  A task hangs where its call neither computes nor reads nor
-writes, where its worker takes up no tasks because Dask has paused it, or where a message that Dask should
-send is held back: scheduler, workers and client collect messages for a moment, until a time of the clock, and
-where that jumps back meanwhile, the moment lasts as long as the jump.
+The workers of such tasks are asked now and then, directly.  A task hangs where its call neither computes nor
+reads nor writes, where its worker takes up no tasks because Dask has paused it, or where a message that Dask
+should send is held back: scheduler, workers and client collect messages for a moment, until a time of the
+clock, and where that jumps back meanwhile, the moment lasts as long as the jump.
 
 Time counts only between answers: a worker that was stopped, or a machine that slept, has lost none.
 """
@@ -11,9 +11,9 @@ Time counts only between answers: a worker that was stopped, or a machine that s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from dask.utils import format_bytes
 from distributed import Client
@@ -22,7 +22,11 @@ from distributed.protocol.pickle import dumps
 from topline.pipeline.cluster.liveness import Liveness, liveness_of
 from topline.pipeline.errors import ClusterError
 
-POLL_SECONDS = 5.0
+POLL_SECONDS = 0.25
+# Between two questions to the workers of tasks that are not done.
+ASK_SECONDS = 5.0
+# A worker that was killed is back from its nanny after about 3 s.
+REPLACEMENT_SECONDS = 5.0
 IDLE_SECONDS = 20.0
 # Dask pauses a worker at a peak of its memory and lets it go on a moment later.
 PAUSED_SECONDS = 15.0
@@ -30,7 +34,12 @@ PAUSED_SECONDS = 15.0
 TASK_SECONDS = 3600.0
 # A living call uses a larger share of a processor than this, on whatever machine.
 _ALIVE = 1e-3
+# Dask's words for workers on their way out, and for tasks that run.
+_LEAVING = ("closing_gracefully", "closing", "closed", "failed", "stopping", "stopped")
 _RUNNING = ("executing", "long-running")
+
+#: Seconds that only go up.
+Clock: TypeAlias = Callable[[], float]
 
 
 @dataclass
@@ -48,14 +57,15 @@ class _Watched:
 class Watchdog:
     """Watches some tasks that are not done, until one of them has long shown no sign of life.
 
-    `stillness` is how long a call may neither compute nor read nor write, in seconds.
+    `stillness` is how long a call may neither compute nor read nor write, in seconds of `clock`.
     """
 
-    def __init__(self, client: Client, stillness: float) -> None:
+    def __init__(self, client: Client, stillness: float, clock: Clock = time.monotonic) -> None:
         self._client = client
+        self._clock = clock
         self._stillness = stillness
-        self._every = min(POLL_SECONDS, stillness / 4)
-        self._polled = time.monotonic()
+        self._every = min(ASK_SECONDS, stillness / 4)
+        self._polled = self._clock()
         self._watched: dict[str, _Watched] = {}
 
     def find(self, pending: Mapping[str, str], alive: Callable[[], Mapping[str, Any]]) -> dict[str, str]:
@@ -64,12 +74,12 @@ class Watchdog:
         `pending` are the keys of tasks with their workers, `alive` gives the workers as the scheduler knows
         them.  Raises `ClusterError` where the messages of a worker are held back.
         """
-        now = time.monotonic()
+        now = self._clock()
         if now - self._polled < self._every:
             return {}
         self._polled = now
         try:
-            answers = self._client.sync(self._ask, pending, callback_timeout=POLL_SECONDS)
+            answers = self._client.sync(self._ask, pending, callback_timeout=ASK_SECONDS)
         except (OSError, TimeoutError):
             return {}
         known = alive()
@@ -86,7 +96,7 @@ class Watchdog:
     def _noted(self, key: str, liveness: Liveness | None, *, paused: bool, now: float) -> _Watched:
         """Add the time since the last answer to all that has not changed."""
         watched = self._watched.setdefault(key, _Watched(liveness, now))
-        before, seconds = watched.liveness, min(now - watched.at, 2.0 * POLL_SECONDS)
+        before, seconds = watched.liveness, min(now - watched.at, 2.0 * ASK_SECONDS)
         watched.liveness, watched.at = liveness, now
         running = liveness is not None and liveness.state in _RUNNING
         watched.paused = watched.paused + seconds if paused and not running else 0.0
@@ -142,3 +152,102 @@ def _is_still(before: Liveness, after: Liveness, seconds: float) -> bool:
     """Whether a call has done nothing in between; a thread that has ended since was alive."""
     worked = abs(after.cpu - before.cpu) > _ALIVE * seconds
     return not worked and before.moved == after.moved and before.laps == after.laps
+
+
+class WorkerWatch:
+    """Polls the workers of `client`; heartbeats may be `heartbeat_timeout` seconds of `clock` apart."""
+
+    def __init__(self, client: Client, heartbeat_timeout: float, clock: Clock = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self.heartbeat_timeout = heartbeat_timeout
+        self._heard: dict[str, tuple[float, float]] = {}
+        self._distrusted: set[str] = set()
+        #: Workers that get no more work here, whatever their heartbeats, each with the reason.
+        self._unfit: dict[str, str] = {}
+
+    def alive(self) -> dict[str, Any]:
+        """Workers that the scheduler knows, noting whose heartbeat has moved.
+
+        Raises `ClusterError` where the scheduler is gone or does not answer.
+        """
+        self.check_scheduler()
+        try:
+            # Not `scheduler_info`, which waits for ever, and gives what it last heard where nobody answers.
+            identity = self._client.sync(self._ask_scheduler, callback_timeout=self.heartbeat_timeout)
+            known: Mapping[str, Any] = identity["workers"]
+        except (OSError, TimeoutError) as error:
+            raise ClusterError(
+                f"the scheduler does not answer ({error}): resume the run on another"
+            ) from error
+        # One that is closing takes no more tasks, and may be a while at it.
+        workers = {worker: info for worker, info in known.items() if info.get("status") not in _LEAVING}
+        now = self._clock()
+        for worker, info in workers.items():
+            seen = float(info.get("last_seen", 0.0))
+            if worker not in self._heard or self._heard[worker][0] != seen:
+                if worker in self._heard:
+                    self._distrusted.discard(worker)
+                self._heard[worker] = (seen, now)
+        return workers
+
+    def silent(self, workers: Iterable[str]) -> list[str]:
+        """Those of some workers that were there, and not heard of for too long; they are not trusted now."""
+        now = self._clock()
+        found = [worker for worker in workers if now - self._heard[worker][1] > self.heartbeat_timeout]
+        self.distrust(found)
+        return found
+
+    def distrust(self, workers: Iterable[str]) -> None:
+        """Give workers no work until they are heard of again."""
+        self._distrusted.update(workers)
+
+    def give_up(self, reasons: Mapping[str, str]) -> None:
+        """Give workers no more work; a reason goes on from the worker's name."""
+        self._unfit.update(reasons)
+
+    def trusted(self) -> dict[str, int]:
+        """Threads of each worker that is there and takes work, by address, in a fixed order."""
+        return {
+            worker: int(info["nthreads"])
+            for worker, info in sorted(self.alive().items())
+            if worker not in self._distrusted and worker not in self._unfit and not is_paused(info)
+        }
+
+    def wait(self, hoped_for: int, seconds: float) -> dict[str, int]:
+        """Give the trusted workers: after a little wait for `hoped_for`, and `seconds` for the first one."""
+        started = self._clock()
+        while True:
+            found = self.trusted()
+            waited = self._clock() - started
+            if found and (len(found) >= hoped_for or waited > min(REPLACEMENT_SECONDS, seconds)):
+                return found
+            if waited > seconds:
+                raise ClusterError(f"no worker for {seconds:g} s: {self._what_to_do()}")
+            time.sleep(POLL_SECONDS)
+
+    def check_scheduler(self) -> None:
+        """`ClusterError` where the connection to the scheduler is lost."""
+        if self._client.status not in ("running", "connecting"):
+            raise ClusterError(
+                f"the connection to the scheduler is {self._client.status}: resume the run on another"
+            )
+
+    def _what_to_do(self) -> str:
+        """Return what is wrong with the workers that are there, and what to do."""
+        alive = self.alive()
+        reasons = {worker: why_paused(info) for worker, info in alive.items() if is_paused(info)}
+        reasons |= {worker: reason for worker, reason in self._unfit.items() if worker in alive}
+        there = [f"worker {worker} {reason}" for worker, reason in sorted(reasons.items())]
+        return "; ".join([*there[:2], "start workers and resume the run"])
+
+    async def _ask_scheduler(self) -> Any:
+        scheduler = self._client.scheduler
+        if scheduler is None:
+            raise OSError("the client is closed")
+        return await scheduler.identity(n_workers=-1)
+
+
+def is_paused(info: Mapping[str, Any]) -> bool:
+    """Whether Dask lets a worker take up no tasks, by what the scheduler knows of it."""
+    return info.get("status") == "paused"

@@ -1,4 +1,4 @@
-"""What a Dask worker holds of a run: its blocks, in a registry of our own.
+"""What a Dask worker holds of a run: its blocks, in a registry of our own, and what it does with them.
 
 Dask neither sees nor moves these blocks.  Every call names the run, its epoch and what to do, so that a call
 that arrives late, twice, or at a worker that was restarted is refused instead of answered with stale numbers:
@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,36 +29,130 @@ from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowRange, RowSource
 from topline.solvers.core.traffic import resident_bytes
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors import StoredDuals
+from topline.solvers.executors import DualRows, StoredDuals, T, map_duals_on_threads
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class _Held:
+class Held:
+    """The blocks of one run on one worker; `touched` is when a call last ended, by the registry's clock."""
+
     placement: Placement
     blocks: dict[int, Block]
     rows: RowSource
     # Of all epochs of the run: a request of the last one may still be at work when the next one begins.
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    touched: float = field(default_factory=time.monotonic)
+    lock: threading.Lock
+    touched: float
     calls: int = 0
 
 
-# Workers of an in-process cluster share this module, hence the worker's address in the key.
-_registry: dict[tuple[str, str], _Held] = {}
-_registry_lock = threading.Lock()
-_watcher: threading.Timer | None = None
+class BlockRegistry:
+    """What the workers of this process hold, by the worker's address and the run.
+
+    A run that no call has touched for its lease, in seconds of `clock`, is dropped.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        # Workers of an in-process cluster share this registry, hence the worker's address in the key.
+        self._held: dict[tuple[str, str], Held] = {}
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def held(self, worker: str) -> dict[str, Held]:
+        """Return what a worker holds, by run."""
+        with self._lock:
+            return {run: held for (address, run), held in self._held.items() if address == worker}
+
+    def before(self, worker: str, placement: Placement) -> Held | None:
+        """Return what is held of a run; `StateLostError` where a later epoch has begun."""
+        with self._lock:
+            return self._before(worker, placement)
+
+    def put(self, worker: str, placement: Placement, blocks: dict[int, Block], rows: RowSource) -> None:
+        """Hold the blocks of a placement from now on; `StateLostError` where a later epoch has begun."""
+        with self._lock:
+            before = self._before(worker, placement)
+            lock = threading.Lock() if before is None else before.lock
+            self._held[worker, placement.run] = Held(placement, blocks, rows, lock, self._clock())
+        self.sweep()
+
+    def _before(self, worker: str, placement: Placement) -> Held | None:
+        held = self._held.get((worker, placement.run))
+        if held is not None and held.placement.epoch > placement.epoch:
+            raise StateLostError(f"epoch {placement.epoch} of run {placement.run} is over on {worker}")
+        return held
+
+    @contextmanager
+    def using(self, worker: str, run: str, epoch: int) -> Iterator[Held]:
+        """Yield what is held of a run, to one call at a time; no lease ends meanwhile.
+
+        `StateLostError` for another epoch.
+        """
+        with self._lock:
+            held = self._of_epoch(worker, run, epoch)
+            held.calls += 1
+        try:
+            with held.lock:
+                with self._lock:
+                    self._of_epoch(worker, run, epoch)
+                yield held
+        finally:
+            with self._lock:
+                held.calls -= 1
+                held.touched = self._clock()
+
+    def _of_epoch(self, worker: str, run: str, epoch: int) -> Held:
+        held = self._held.get((worker, run))
+        if held is None or held.placement.epoch != epoch:
+            found = "nothing" if held is None else f"epoch {held.placement.epoch}"
+            raise StateLostError(f"worker {worker} holds {found} of run {run}, not epoch {epoch}")
+        return held
+
+    def renew(self, worker: str, run: str) -> None:
+        """Renew the lease of a run."""
+        with self._lock:
+            held = self._held.get((worker, run))
+            if held is not None:
+                held.touched = self._clock()
+
+    def forget(self, worker: str, run: str) -> None:
+        """Forget everything of a run."""
+        with self._lock:
+            self._held.pop((worker, run), None)
+
+    def sweep(self) -> None:
+        """Drop the runs whose lease is over, and look again when the next one's may be."""
+        now = self._clock()
+        with self._lock:
+            for key, held in list(self._held.items()):
+                unused = now - held.touched
+                if held.calls == 0 and unused > held.placement.lease:
+                    logger.warning("nobody asked for run %s for %.0f s: it is dropped", key[1], unused)
+                    del self._held[key]
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._held:
+                ends = [
+                    (now if held.calls else held.touched) + held.placement.lease
+                    for held in self._held.values()
+                ]
+                self._timer = threading.Timer(max(0.1, min(ends) - now), self.sweep)
+                self._timer.daemon = True
+                self._timer.start()
+
+
+registry = BlockRegistry()
 
 
 def place(placement: Placement) -> list[int]:
-    """Make the blocks of `placement` and give the numbers of those whose dual variables were kept.
+    """Make the blocks of `placement` and return the numbers of those whose dual variables were kept.
 
     Those of blocks that go elsewhere are kept as well, until `seal`.  Features in memory stay there.
     """
-    key = (_here(), placement.run)
-    with _registry_lock:
-        before = _current(key, placement)
+    before = registry.before(_here(), placement)
     with nullcontext() if before is None else before.lock:
         rows = _cached(placement, before)
         blocks = _made(placement, rows)
@@ -70,16 +164,12 @@ def place(placement: Placement) -> list[int]:
                 blocks[index].take_duals(block)
             else:
                 blocks[index] = block
-        with _registry_lock:
-            _current(key, placement)
-            lock = threading.Lock() if before is None else before.lock
-            _registry[key] = _Held(placement, blocks, rows, lock)
-    _sweep()
+        registry.put(_here(), placement, blocks, rows)
     return sorted(kept)
 
 
 def _made(placement: Placement, rows: RowSource) -> dict[int, Block]:
-    """Give the blocks of a placement, with A = 0."""
+    """Return the blocks of a placement, with A = 0."""
     spans, weights, dual_bytes = placement.spans, placement.weights, placement.dual_bytes
     first = spans[0].start if spans else 0
     total = spans[-1].stop - first if spans else 0
@@ -109,16 +199,8 @@ def seal(run: str, epoch: int, pending_step: PendingStep | None) -> None:
             block.finish_step(pending_step)
 
 
-def _current(key: tuple[str, str], placement: Placement) -> _Held | None:
-    """Give what is held, which must not be of a later epoch: a late call may not undo it."""
-    held = _registry.get(key)
-    if held is not None and held.placement.epoch > placement.epoch:
-        raise StateLostError(f"epoch {placement.epoch} of run {placement.run} is over on {key[0]}")
-    return held
-
-
 def run_request(run: str, epoch: int, request: Request) -> Answer:
-    """Run `request` on the blocks of this worker and give their sums."""
+    """Run `request` on the blocks of this worker and return their sums."""
     with using(run, epoch) as held, one_blas_thread():
         began = time.perf_counter()
         merger = TreeMerger(held.placement.blocks)
@@ -135,7 +217,7 @@ def run_request(run: str, epoch: int, request: Request) -> Answer:
 def read_duals(
     run: str, epoch: int, block: int, start: int, stop: int, pending_step: PendingStep | None
 ) -> NDArray[Any]:
-    """Rows start..stop-1 of A, all within one block, after the pending step where that is not applied yet."""
+    """Return rows start..stop-1 of A, all within one block, with the pending step applied."""
     with using(run, epoch) as held:
         return np.asarray(held.blocks[block].duals(pending_step, start, stop))
 
@@ -154,24 +236,42 @@ def restore_duals(run: str, epoch: int, blocks: Sequence[int], stored: StoredDua
                 block.load_duals(start, rows)
 
 
+def map_duals(
+    run: str, epoch: int, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None
+) -> list[T]:
+    """Pass the dual rows of this worker to `visit`, a share on each thread, and return the answers."""
+    with using(run, epoch) as held:
+        blocks = [held.blocks[span.index] for span in held.placement.spans]
+        threads = int(get_worker().state.nthreads)
+        with ThreadPoolExecutor(threads, thread_name_prefix="topline-duals") as pool:
+            return map_duals_on_threads(pool, threads, blocks, visit, pending_step)
+
+
+def load_own_duals(run: str, epoch: int, stored: StoredDuals) -> None:
+    """Replace A of every block of this worker by what is stored."""
+    with using(run, epoch) as held:
+        own = list(held.blocks)
+    restore_duals(run, epoch, own, stored)
+
+
 def renew(run: str) -> None:
     """Renew the lease of a run."""
-    with _registry_lock:
-        held = _registry.get((_here(), run))
-        if held is not None:
-            held.touched = time.monotonic()
+    registry.renew(_here(), run)
 
 
 def release(run: str) -> None:
     """Forget everything of a run."""
-    with _registry_lock:
-        _registry.pop((_here(), run), None)
+    registry.forget(_here(), run)
 
 
 def forget(run: str, dask_worker: Any) -> None:
     """Do as `release` does, beside the tasks of a worker that takes none."""
-    with _registry_lock:
-        _registry.pop((str(dask_worker.address), run), None)
+    registry.forget(str(dask_worker.address), run)
+
+
+def using(run: str, epoch: int) -> AbstractContextManager[Held]:
+    """Return the context for using what this worker holds of a run; `StateLostError` for another epoch."""
+    return registry.using(_here(), run, epoch)
 
 
 def _on_threads(blocks: list[Block], request: Request) -> Iterator[BlockStats]:
@@ -184,35 +284,7 @@ def _on_threads(blocks: list[Block], request: Request) -> Iterator[BlockStats]:
         yield from pool.map(lambda block: block.run(request), blocks)
 
 
-@contextmanager
-def using(run: str, epoch: int) -> Iterator[_Held]:
-    """Give what is held of a run, to one call at a time, and no lease ends meanwhile.
-
-    `StateLostError` for another epoch.
-    """
-    with _registry_lock:
-        held = _of_epoch(run, epoch)
-        held.calls += 1
-    try:
-        with held.lock:
-            with _registry_lock:
-                _of_epoch(run, epoch)
-            yield held
-    finally:
-        with _registry_lock:
-            held.calls -= 1
-            held.touched = time.monotonic()
-
-
-def _of_epoch(run: str, epoch: int) -> _Held:
-    held = _registry.get((_here(), run))
-    if held is None or held.placement.epoch != epoch:
-        found = "nothing" if held is None else f"epoch {held.placement.epoch}"
-        raise StateLostError(f"worker {_here()} holds {found} of run {run}, not epoch {epoch}")
-    return held
-
-
-def _cached(placement: Placement, before: _Held | None) -> RowSource:
+def _cached(placement: Placement, before: Held | None) -> RowSource:
     if not isinstance(placement.rows, TrainingRows):
         return placement.rows
     spans = placement.spans
@@ -225,29 +297,3 @@ def _cached(placement: Placement, before: _Held | None) -> RowSource:
 
 def _here() -> str:
     return str(get_worker().address)
-
-
-def _ends(held: _Held, now: float) -> float:
-    """When the lease of a run is over at the earliest."""
-    return (now if held.calls else held.touched) + held.placement.lease
-
-
-def _sweep() -> None:
-    """Drop the runs of this process whose lease is over, and look again when the next one's is."""
-    global _watcher
-    now = time.monotonic()
-    with _registry_lock:
-        for key, held in list(_registry.items()):
-            if held.calls == 0 and now - held.touched > held.placement.lease:
-                logger.warning(
-                    "nobody asked for run %s for %.0f s: it is dropped", key[1], now - held.touched
-                )
-                del _registry[key]
-        if _watcher is not None:
-            _watcher.cancel()
-            _watcher = None
-        if _registry:
-            wait = max(0.1, min(_ends(held, now) for held in _registry.values()) - now)
-            _watcher = threading.Timer(wait, _sweep)
-            _watcher.daemon = True
-            _watcher.start()

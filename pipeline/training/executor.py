@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dask.system import CPU_COUNT
 from distributed import Client
 
-from topline.pipeline.cluster.connection import open_cluster, takes_processes, worker_count
+from topline.pipeline.cluster.connection import announce, open_cluster, takes_processes, worker_count
 from topline.pipeline.cluster.executor import DaskExecutor
 from topline.pipeline.cluster.memory_plan import (
     MemoryPlan,
@@ -17,44 +17,47 @@ from topline.pipeline.cluster.memory_plan import (
     plan_memory,
     plan_on_workers,
 )
-from topline.pipeline.cluster.run_events import announce
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows.partition import CachedRows, TrainingRows
-from topline.pipeline.training.kernel_training import with_factor
+from topline.pipeline.training.kernel_training import factored_kernel, trained_rows
 from topline.pipeline.training.plan import TrainingPlan
+from topline.pipeline.training.run import Run
 from topline.solvers.executors import Executor, ThreadExecutor
+from topline.storage.cache import StoredKernel
 
 
 @contextmanager
 def open_executor(
-    plan: TrainingPlan,
+    run: Run,
     cluster: ClusterConfig,
     client: Client | None,
     progress: Progress | None,
     flag: StopFlag,
-) -> Iterator[tuple[TrainingPlan, Executor, TrainingRows]]:
+) -> Iterator[tuple[Executor, TrainingRows, StoredKernel | None]]:
     """Choose where the blocks live: a client's workers, an own cluster's, or threads of this process.
 
-    A kernel matrix is computed there first; the plan that comes back then has its factor.  What features and
-    dual variables may take follows from the memory limit.
+    Yields the executor, the rows to train on and the kernel matrix, which is computed there first where the
+    plan has a kernel.  What features and dual variables may take follows from the memory limit.
     """
+    plan = run.plan
     if client is None and cluster.scheduler is None and cluster.workers != 0 and plan.kernel is None:
         cluster = cluster.model_copy(update={"workers": min(worker_count(cluster), len(plan.bounds) - 1)})
     data_bytes = plan.rows.nbytes if plan.kernel is None else 8 * len(plan.rows) ** 2
     ours = None if client is not None or cluster.scheduler else _own_memory(plan, cluster, data_bytes)
     with _client(cluster, client, data_bytes, ours.worker_bytes if ours else None) as found:
         if found is not None:
-            announce(found, plan.store.url, plan.run_id)
+            announce(found, plan.store.url, run.id)
         memory = ours or _memory_of_workers(plan, cluster, found)
-        plan = with_factor(plan, found, progress, flag)
-        rows, bounds = plan.trained, plan.bounds
+        kernel = factored_kernel(run, found, progress, flag)
+        rows: TrainingRows = trained_rows(plan, kernel)
+        bounds = plan.bounds_of(rows)
         if found is None:
             executor: Executor = ThreadExecutor(
                 min(CPU_COUNT, len(bounds) - 1), bounds=bounds, dual_bytes=memory.dual_bytes
             )
-            rows = CachedRows(plan.trained, memory.cache_bytes)
+            rows = CachedRows(rows, memory.cache_bytes)
         else:
             executor = DaskExecutor(
                 found,
@@ -65,7 +68,7 @@ def open_executor(
                 heartbeat_timeout=cluster.heartbeat_timeout,
             )
         try:
-            yield plan, executor, rows
+            yield executor, rows, kernel
         finally:
             executor.close()
 

@@ -1,88 +1,126 @@
-"""Training with an exact kernel: settings, the factor in the place of features, values on the matrix."""
+"""Training with an exact kernel: a factor of its matrix in place of features, values on the matrix itself."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from distributed import Client
+from numpy.typing import NDArray
 
-from topline.pipeline.errors import ConfigError, InterruptedRunError
+from topline.pipeline.errors import InterruptedRunError
 from topline.pipeline.interrupts import StopFlag
-from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows.partition import TrainingRows
-from topline.pipeline.training.kernel_factor import FactorDataset, MatrixRows
-from topline.pipeline.training.kernel_matrix import StopAskedError, kernel_of_rows, refuse_size
+from topline.pipeline.training.kernel_matrix import StopAskedError, kernel_of_rows
+from topline.pipeline.training.plan import TrainingPlan
+from topline.pipeline.training.run import Run
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.rows import as_rows
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.executors import Executor
-from topline.solvers.kernels.functions import ChiSquaredKernel, Kernel
 from topline.solvers.kernels.problem import values_on_matrix
-from topline.solvers.kernels.registry import make_kernel
-from topline.solvers.methods.registry import method_named
+from topline.storage.arrays import ArrayReader
+from topline.storage.cache import StoredKernel
+from topline.storage.datasets import Dataset, LabelSetTable
+from topline.storage.schema import SPLITS
 
-if TYPE_CHECKING:
-    from topline.pipeline.training.plan import TrainingPlan
 
+def factored_kernel(
+    run: Run, client: Client | None, progress: Progress | None, flag: StopFlag
+) -> StoredKernel | None:
+    """Find or compute the factored kernel matrix of a run's rows; None for a run without a kernel.
 
-def planned_kernel(config: TrainConfig, rows: TrainingRows) -> Kernel | None:
-    """Give the kernel with its parameters settled by the training rows, None where there is none.
-
-    Raises `ConfigError` for what a stored model with a kernel cannot be made of, and for a matrix that would
-    not fit the budget.
+    Raises `InterruptedRunError` once `flag` is set, and what `kernel_of_rows` raises.
     """
-    if config.kernel is None:
-        return None
-    method = method_named(config.method)
-    if not (method.keeps_duals or method.smooths_through_duals) or config.keep_duals is False:
-        without = (
-            "keep_duals is off" if config.keep_duals is False else f"the method {method.name} knows none"
-        )
-        raise ConfigError(
-            f"a model with a kernel is made of its dual variables, and {without}: take dual_ascent, sdca or"
-            " fw, and leave keep_duals out"
-        )
-    refuse_size(len(rows), config.kernel_bytes)
-    kernel = make_kernel(
-        config.kernel, gamma=config.kernel_gamma, degree=config.kernel_degree, coef0=config.kernel_coef0
-    )
-    if isinstance(kernel, ChiSquaredKernel) and rows.dataset.info.layout == "csr":
-        raise ConfigError("the kernel chi2 takes no sparse features: take linear, rbf or polynomial")
-    return kernel.resolved(as_rows(rows[0 : len(rows)], np.dtype(np.float32)))
-
-
-def with_factor(
-    plan: TrainingPlan, client: Client | None, progress: Progress | None, flag: StopFlag
-) -> TrainingPlan:
-    """Give the plan with the factor of its kernel matrix, found or made, to train on."""
+    plan = run.plan
     if plan.kernel is None:
-        return plan
+        return None
     try:
-        stored = kernel_of_rows(plan.rows, plan.transforms, plan.kernel, client, progress, lambda: bool(flag))
+        return kernel_of_rows(plan.rows, plan.transforms, plan.kernel, client, progress, lambda: bool(flag))
     except StopAskedError:
         raise InterruptedRunError(
-            f"stopped by {flag.reason} while the kernel was computed; {plan.how_to_resume}"
+            f"stopped by {flag.reason} while the kernel was computed; {run.how_to_resume}"
         ) from None
-    return replace(plan, stored_kernel=stored, factor=TrainingRows(FactorDataset(plan.rows.dataset, stored)))
 
 
-def on_kernel(plan: TrainingPlan, executor: Executor, result: SolveResult) -> SolveResult:
-    """Give the result with P, D and the gap recomputed on the kernel matrix itself, in float64."""
-    if plan.stored_kernel is None or result.status in {Status.INTERRUPTED, Status.NONFINITE}:
+def trained_rows(plan: TrainingPlan, kernel: StoredKernel | None) -> TrainingRows:
+    """Return the rows that training reads: those of the plan, or of its kernel's factor."""
+    return plan.rows if kernel is None else TrainingRows(FactorDataset(plan.rows.dataset, kernel))
+
+
+def on_kernel(
+    plan: TrainingPlan, kernel: StoredKernel | None, executor: Executor, result: SolveResult
+) -> SolveResult:
+    """Return the result with P, D and the gap recomputed on the kernel matrix itself, in float64."""
+    if kernel is None or result.status in {Status.INTERRUPTED, Status.NONFINITE}:
         return result
     A = np.concatenate([rows for _, _, rows in executor.duals(result.state.pending_step)])
     config, n = plan.config, len(plan.rows)
     problem = Problem(
         plan.loss, n, n, plan.m, plan.lam, config.smoothing, config.smoothing_kind, label_sets=plan.label_sets
     )
-    K = MatrixRows(plan.stored_kernel.matrix)
+    K = MatrixRows(kernel.matrix)
     values: dict[str, Any] = dict(values_on_matrix(K, problem, plan.rows.labels(), plan.sample_weight, A))
     status = result.status
     if status is Status.SOLVED and values["relative_gap"] > config.tol:
         # What the factor leaves out of the matrix is more than the tolerance allows for.
         status = Status.NO_PROGRESS
     return replace(result, status=status, **values)
+
+
+class FactorDataset(Dataset):
+    """The training rows of a dataset with the rows of a factor as their features; pickles by address."""
+
+    def __init__(self, dataset: Dataset, kernel: StoredKernel) -> None:
+        self.store = dataset.store
+        self.files = kernel.files
+        self._origin = dataset
+        self._kernel = kernel
+        self._labels = TrainingRows(dataset, "train").labels()
+        n, r = kernel.factor.spec.shape
+        plan = kernel.factor.spec.plan
+        self.info = replace(
+            dataset.info,
+            n_rows=n,
+            d=r,
+            dtype=kernel.factor.spec.dtype.name,
+            layout="dense",
+            chunk_rows=plan.chunk_rows,
+            shard_rows=plan.shard_rows,
+            nonzeros=None,
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return FactorDataset, (self._origin, self._kernel)
+
+    def labels(self) -> NDArray[np.int32]:
+        """Labels of the training rows."""
+        return self._labels
+
+    def label_sets(self) -> LabelSetTable | None:
+        """The label sets of the dataset that the rows come from."""
+        return self._origin.label_sets()
+
+    def split(self) -> NDArray[np.int8]:
+        """Say that every row is for training."""
+        return np.full(self.info.n_rows, SPLITS["train"], dtype=np.int8)
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows of the factor."""
+        return self._kernel.factor.rows(start, stop)
+
+
+class MatrixRows:
+    """A stored matrix as a `RowSource` of the solvers."""
+
+    def __init__(self, reader: ArrayReader) -> None:
+        self._reader = reader
+        self.shape = reader.spec.shape
+        self.dtype = reader.spec.dtype
+        self.cuts = reader.spec.plan.unit_bounds()
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, _ = rows.indices(self.shape[0])
+        return self._reader.rows(start, stop)

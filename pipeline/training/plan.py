@@ -1,11 +1,9 @@
-"""Everything about a training run that is settled before its first round."""
+"""The plan of a training run: data, problem, blocks and start, checked before anything is written."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,20 +17,19 @@ from topline.pipeline.options.loss import chosen_loss, read_margins, settled_k
 from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.transforms import Transforms
-from topline.pipeline.training.checkpointing import RunPlace
-from topline.pipeline.training.checks import check_labels, check_problem
-from topline.pipeline.training.kernel_training import planned_kernel
-from topline.pipeline.training.starting_point import StartingPoint, starting_point
+from topline.pipeline.training.kernel_matrix import refuse_size
+from topline.pipeline.training.problem_checks import check_labels, check_problem
+from topline.pipeline.training.starting_point import StartingPoint, Successor, starting_point
 from topline.solvers.core.risks import Risk
-from topline.solvers.kernels.functions import Kernel
+from topline.solvers.core.rows import as_rows
+from topline.solvers.kernels.functions import ChiSquaredKernel, Kernel
+from topline.solvers.kernels.registry import make_kernel
 from topline.solvers.losses import Loss
 from topline.solvers.losses.label_sets import LabelSets
 from topline.solvers.methods.registry import MethodSpec, method_named
-from topline.storage.cache import StoredKernel
 from topline.storage.datasets import Dataset
 from topline.storage.errors import MismatchError
-from topline.storage.models import ModelRecord
-from topline.storage.runs import create_run, latest_checkpoint, read_run
+from topline.storage.runs import latest_checkpoint, read_run
 from topline.storage.stores import Store, open_store
 
 # Dual variables are stored with the model by default while they take no more than this.
@@ -49,11 +46,11 @@ MAY_CHANGE = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:
-    """A run that can start: its data, problem and place.
+    """What is trained: rows, problem, blocks and start; a value, of which nothing is on disk.
 
-    `config` is resolved: the dataset has its id, k its value.  `resumes` says whether checkpoints of `run_id`
-    are to be looked for.  With a `kernel`, `factor` are the rows that training reads in place of features,
-    once `topline.pipeline.training.kernel_training` has them.
+    `config` is resolved: the dataset has its id, k its value.  With a `kernel` the rows of a factor of its
+    matrix take the place of features (`topline.pipeline.training.kernel_training`).  `start` is what an
+    earlier model gives to start from, None where nobody asked.
     """
 
     config: TrainConfig
@@ -61,16 +58,8 @@ class TrainingPlan:
     rows: TrainingRows
     loss: Loss
     transforms: Transforms
-    run_id: str
-    resumes: bool
     kernel: Kernel | None = None
-    stored_kernel: StoredKernel | None = None
-    factor: TrainingRows | None = None
-
-    @property
-    def trained(self) -> TrainingRows:
-        """The rows that training reads."""
-        return self.rows if self.factor is None else self.factor
+    start: StartingPoint | None = None
 
     @property
     def m(self) -> int:
@@ -137,67 +126,27 @@ class TrainingPlan:
 
     @property
     def bounds(self) -> list[int]:
-        """Training rows at which blocks are cut; fixed by data and options, never by the workers.
+        """Training rows at which blocks are cut, where the rows themselves are trained on."""
+        return self.bounds_of(self.rows)
+
+    def bounds_of(self, rows: TrainingRows) -> list[int]:
+        """Return the rows at which blocks are cut; fixed by data and options, never by the workers.
 
         Frank-Wolfe does not mind how many there are.  Dual ascent takes several times the rounds as soon as
         two blocks move at the same time, so it gets no more than it needs.
         """
         if self.config.blocks is not None:
-            return self.trained.block_bounds(most=self.config.blocks)
+            return rows.block_bounds(most=self.config.blocks)
         if self.method.one_block:
-            return self.trained.block_bounds(most=-(-self.trained.nbytes // ASCENT_BLOCK_BYTES))
-        return self.trained.block_bounds()
-
-    @property
-    def how_to_resume(self) -> str:
-        """The sentence that ends every message about a run that stopped early."""
-        return f"continue with: topline train --store {self.store.url} --resume {self.run_id}"
-
-    @cached_property
-    def place(self) -> RunPlace:
-        """Where the run keeps its checkpoints and history."""
-        print_ = fingerprint(self.config, self.rows.dataset)
-        if self.stored_kernel is not None:
-            # Another factor of the same matrix is another basis of the weights.
-            print_["factor"] = self.stored_kernel.folder
-        return RunPlace(self.store, self.run_id, print_, self.transforms.arrays(), self.keep_duals)
-
-    @cached_property
-    def start(self) -> StartingPoint | None:
-        """What an earlier model gives to start from, None where nobody asked."""
-        return None if self.config.start_from is None else starting_point(self, self.config.start_from)
-
-    def model_record(self, result: Mapping[str, Any]) -> ModelRecord:
-        """Give the record of the model that this run made."""
-        info = self.rows.dataset.info
-        return ModelRecord(
-            dataset=info.id,
-            dataset_digest=info.digest,
-            config=self.config.model_dump(mode="json"),
-            loss=self.loss.to_dict(),
-            lam=self.lam,
-            C=self.config.C,
-            smoothing=self.config.smoothing,
-            smoothing_kind=self.config.smoothing_kind,
-            class_weights=None if self.class_weights is None else tuple(self.class_weights.tolist()),
-            method=self.config.method,
-            n=len(self.rows),
-            d=self.rows.shape[1],
-            m=self.m,
-            class_names=info.class_names,
-            multilabel=info.label_sets is not None,
-            features=info.features,
-            transforms=self.transforms.record(),
-            kernel=None if self.kernel is None else self.kernel.to_dict(),
-            result=result if self.start is None else {**result, "start": self.start.to_dict()},
-            parents=(self.start.model,) if self.start is not None and self.start.how != "zero" else (),
-            run=self.run_id,
-            code_version=importlib.metadata.version("topline"),
-        )
+            return rows.block_bounds(most=-(-rows.nbytes // ASCENT_BLOCK_BYTES))
+        return rows.block_bounds()
 
 
 def plan_training(config: TrainConfig) -> TrainingPlan:
-    """Open the data, check that it makes a problem, fit the transforms and begin (or find) the run."""
+    """Open the data, check that it makes a problem and fit the transforms; nothing is written.
+
+    Raises `InputError`, `ConfigError`, `InvalidProblemError` or `MismatchError` for what cannot be trained.
+    """
     store = open_store(config.store)
     if config.resume is not None:
         config = _as_it_was(config, store)
@@ -209,33 +158,21 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     check_problem(config, loss, raw)
     transforms = _transforms(config, store, raw)
     rows = TrainingRows(dataset, "train", transforms)
-    kernel = planned_kernel(config, rows)
-    run_id = config.resume or create_run(
-        store,
-        config.model_dump(mode="json"),
-        dataset=dataset.info.id,
-        fingerprint=fingerprint(config, dataset),
-    )
-    return TrainingPlan(
-        config=config,
-        store=store,
-        rows=rows,
-        loss=loss,
-        transforms=transforms,
-        run_id=run_id,
-        resumes=config.resume is not None,
-        kernel=kernel,
-    )
+    plan = TrainingPlan(config, store, rows, loss, transforms, _kernel(config, rows))
+    if config.start_from is None:
+        return plan
+    successor = Successor(config, rows, transforms, loss, plan.keep_duals)
+    return replace(plan, start=starting_point(successor, config.start_from))
 
 
 def settled(config: TrainConfig, dataset: Dataset) -> TrainConfig:
-    """Give the options with what the data decides filled in: the dataset's id, and k."""
+    """Return the options with what the data decides filled in: the dataset's id, and k."""
     k = settled_k(config, dataset.info.m)
     return config.model_copy(update={"dataset": dataset.info.id, "k": k})
 
 
 def fingerprint(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
-    """What must be the same for a run to go on to the same answer, by name."""
+    """Return what must be the same for a run to go on to the same answer, by name."""
     chosen = config.model_dump(mode="json", exclude=set(MAY_CHANGE))
     if config.margins is not None:
         # The file may have changed since: its content makes the problem, not its name.
@@ -276,3 +213,29 @@ def _transforms(config: TrainConfig, store: Store, raw: TrainingRows) -> Transfo
         is_sparse=raw.dataset.info.layout == "csr",
         seed=config.seed,
     )
+
+
+def _kernel(config: TrainConfig, rows: TrainingRows) -> Kernel | None:
+    """Return the kernel with its parameters settled by the training rows, None where there is none.
+
+    Raises `ConfigError` for what a stored model with a kernel cannot be made of, and for a matrix that would
+    not fit the budget.
+    """
+    if config.kernel is None:
+        return None
+    method = method_named(config.method)
+    if not (method.keeps_duals or method.smooths_through_duals) or config.keep_duals is False:
+        without = (
+            "keep_duals is off" if config.keep_duals is False else f"the method {method.name} knows none"
+        )
+        raise ConfigError(
+            f"a model with a kernel is made of its dual variables, and {without}: take dual_ascent, sdca or"
+            " fw, and leave keep_duals out"
+        )
+    refuse_size(len(rows), config.kernel_bytes)
+    kernel = make_kernel(
+        config.kernel, gamma=config.kernel_gamma, degree=config.kernel_degree, coef0=config.kernel_coef0
+    )
+    if isinstance(kernel, ChiSquaredKernel) and rows.dataset.info.layout == "csr":
+        raise ConfigError("the kernel chi2 takes no sparse features: take linear, rbf or polynomial")
+    return kernel.resolved(as_rows(rows[0 : len(rows)], np.dtype(np.float32)))

@@ -19,6 +19,7 @@ from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.training.checkpointing import (
+    RunPlace,
     RunRecorder,
     find_checkpoint,
     load_state,
@@ -27,14 +28,15 @@ from topline.pipeline.training.checkpointing import (
 from topline.pipeline.training.executor import open_executor
 from topline.pipeline.training.kernel_training import on_kernel
 from topline.pipeline.training.plan import TrainingPlan, plan_training
-from topline.pipeline.training.saving import store_model
+from topline.pipeline.training.run import Run, begin_run, store_model
 from topline.solvers.core.risks import AverageTopK
-from topline.solvers.core.state import SolveResult, SolverState
+from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import NonFiniteError, StateLostError
 from topline.solvers.executors import Executor
 from topline.solvers.run.api import solve
 from topline.solvers.run.compiling import compile_jit_functions
+from topline.storage.cache import StoredKernel
 from topline.storage.errors import AccessError, DiskFullError, IntegrityError, StorageError
 from topline.storage.runs import Checkpoint, RunLock, finish_run, run_lock
 
@@ -78,12 +80,12 @@ class TrainResult:
         return self.status == Status.SOLVED.value
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return {**asdict(self), "certificate": self.certificate.to_dict() if self.certificate else None}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainResult:
-        """Read what `to_dict` gave, from a run's record, which may hold more."""
+        """Read what `to_dict` returned, from a run's record, which may hold more."""
         known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
         known |= {name: math.nan for name in ("dual", "gap", "relative_gap") if known[name] is None}
         known["collapsed"] = bool(known["collapsed"])
@@ -105,43 +107,40 @@ def train(
     `InvalidProblemError` or `MismatchError` for what cannot be trained.
     """
     plan = plan_training(config)
-    with run_lock(plan.store, plan.run_id) as lock:
+    run = begin_run(plan)
+    with run_lock(plan.store, run.id) as lock:
         _compile_jit_functions(plan, progress)
-        result, url = _trained(plan, cluster or ClusterConfig(), progress, client, lock)
+        result, url = _trained(run, cluster or ClusterConfig(), progress, client, lock)
     certificate = certify(url, progress) if plan.config.certify and plan.convex else None
-    return _conclude(plan, result, url, certificate)
+    return _conclude(run, result, url, certificate)
 
 
 def _trained(
-    plan: TrainingPlan,
-    cluster: ClusterConfig,
-    progress: Progress | None,
-    client: Client | None,
-    lock: RunLock,
+    run: Run, cluster: ClusterConfig, progress: Progress | None, client: Client | None, lock: RunLock
 ) -> tuple[SolveResult, str]:
-    """Train and publish; gives the model's URL."""
+    """Train and publish; return the result and the model's URL."""
+    config = run.plan.config
     with (
         stop_on_signals() as flag,
-        open_executor(plan, cluster, client, progress, flag) as (plan, executor, rows),
+        open_executor(run, cluster, client, progress, flag) as (executor, rows, kernel),
     ):
-        recorder = RunRecorder(
-            plan.place, executor, flag, plan.config.checkpoint_seconds, progress, plan.config.tol, lock
-        )
+        place = run.place(kernel)
+        recorder = RunRecorder(place, executor, flag, config.checkpoint_seconds, progress, config.tol, lock)
         if isinstance(executor, DaskExecutor):
             executor.recover_from(recorder)
         if progress is not None:
-            progress.begin("train", plan.config.max_passes, "passes")
+            progress.begin("train", config.max_passes, "passes")
         with recorder:
-            result, url = _solve(plan, executor, rows, recorder)
+            result, url = _Session(run, place, executor, rows, kernel, recorder).to_the_end()
         if result.status is Status.INTERRUPTED:
             raise InterruptedRunError(
-                f"stopped by {flag.reason} after {result.passes} passes; {plan.how_to_resume}"
+                f"stopped by {flag.reason} after {result.passes} passes; {run.how_to_resume}"
             )
         if result.status is Status.NONFINITE:
-            finish_run(plan.store, plan.run_id, {"status": result.status.value})
+            finish_run(run.plan.store, run.id, {"status": result.status.value})
             raise NonFiniteError(
-                f"the numbers overflowed in pass {result.passes} of run {plan.run_id}: scale the features"
-                f" (transforms standardize or l2) or take a C smaller than {plan.config.C:g}"
+                f"the numbers overflowed in pass {result.passes} of run {run.id}: scale the features"
+                f" (transforms standardize or l2) or take a C smaller than {config.C:g}"
             )
     return result, url
 
@@ -153,7 +152,7 @@ def _compile_jit_functions(plan: TrainingPlan, progress: Progress | None) -> Non
     config = plan.config
     compile_jit_functions(
         plan.loss,
-        plan.trained.shape[1] if plan.kernel is None else len(plan.rows),
+        plan.rows.shape[1] if plan.kernel is None else len(plan.rows),
         plan.m,
         config.smoothing,
         config.method,
@@ -165,104 +164,110 @@ def _compile_jit_functions(plan: TrainingPlan, progress: Progress | None) -> Non
     )
 
 
-def _solve(
-    plan: TrainingPlan, executor: Executor, rows: TrainingRows, recorder: RunRecorder
-) -> tuple[SolveResult, str]:
-    """Run the loop and publish what it reached: gives the model's URL, "" after an interrupt or overflow.
+@dataclass(frozen=True, eq=False)
+class _Session:
+    """A run with the executor that holds its blocks, the rows that they are cut from, and its recorder."""
 
-    Where a lost worker took dual variables with it that the loop, or the model, cannot do without, the run
-    goes back to the last checkpoint.
-    """
-    checkpoint = find_checkpoint(plan.place) if plan.resumes else None
-    losses = 0
-    while True:
-        try:
-            result = on_kernel(plan, executor, _solve_from(checkpoint, plan, executor, rows, recorder))
-            if result.status in {Status.INTERRUPTED, Status.NONFINITE}:
-                return result, ""
-            recorder.check_lock()
-            return result, store_model(plan, executor, result)
-        except StateLostError as error:
-            losses += 1
-            if losses > ROLLBACKS:
-                raise InterruptedRunError(f"{error}; {plan.how_to_resume}") from error
-            logger.warning("%s", error)
-            recorder.note({"event": "rollback", "reason": str(error)})
-            checkpoint = find_checkpoint(plan.place)
-        except (ClusterError, DiskFullError, AccessError, KeyboardInterrupt) as error:
-            _save_what_is_here(plan, recorder.latest)
-            reason = str(error) or "interrupted twice"
-            raise InterruptedRunError(f"{reason}; {plan.how_to_resume}") from error
-        except IntegrityError as error:
-            _save_what_is_here(plan, recorder.latest)
-            raise IntegrityError(f"{error}; once it is whole again, {plan.how_to_resume}") from error
-        except (OSError, MemoryError) as error:
-            if isinstance(error, StorageError):
-                raise
-            # Room for what does not fit in memory is gone, or memory itself, here or on a worker.
-            _save_what_is_here(plan, recorder.latest)
-            raise InterruptedRunError(f"{_room(error)}; {plan.how_to_resume}") from error
+    run: Run
+    place: RunPlace
+    executor: Executor
+    rows: TrainingRows
+    kernel: StoredKernel | None
+    recorder: RunRecorder
+
+    def to_the_end(self) -> tuple[SolveResult, str]:
+        """Run the loop and store what it reached; return the model's URL, "" after an interrupt or overflow.
+
+        Where a lost worker took dual variables with it that the loop, or the model, cannot do without, the
+        run goes back to the last checkpoint.
+        """
+        how_to_resume = self.run.how_to_resume
+        checkpoint = find_checkpoint(self.place) if self.run.resumes else None
+        losses = 0
+        while True:
+            try:
+                result = on_kernel(self.run.plan, self.kernel, self.executor, self._solved(checkpoint))
+                if result.status in {Status.INTERRUPTED, Status.NONFINITE}:
+                    return result, ""
+                self.recorder.check_lock()
+                return result, store_model(self.run, self.executor, result)
+            except StateLostError as error:
+                losses += 1
+                if losses > ROLLBACKS:
+                    raise InterruptedRunError(f"{error}; {how_to_resume}") from error
+                logger.warning("%s", error)
+                self.recorder.note({"event": "rollback", "reason": str(error)})
+                checkpoint = find_checkpoint(self.place)
+            except (ClusterError, DiskFullError, AccessError, KeyboardInterrupt) as error:
+                self._save_weights()
+                reason = str(error) or "interrupted twice"
+                raise InterruptedRunError(f"{reason}; {how_to_resume}") from error
+            except IntegrityError as error:
+                self._save_weights()
+                raise IntegrityError(f"{error}; once it is whole again, {how_to_resume}") from error
+            except (OSError, MemoryError) as error:
+                if isinstance(error, StorageError):
+                    raise
+                # Room for what does not fit in memory is gone, or memory itself, here or on a worker.
+                self._save_weights()
+                raise InterruptedRunError(f"{_room(error)}; {how_to_resume}") from error
+
+    def _solved(self, checkpoint: Checkpoint | None) -> SolveResult:
+        plan, config = self.run.plan, self.run.plan.config
+        start = plan.start if checkpoint is None else None
+        duals = checkpoint.dual_blocks() if checkpoint is not None and checkpoint.has_duals else None
+        result = solve(
+            self.rows,
+            plan.rows.labels(),
+            plan.loss,
+            plan.lam,
+            config.smoothing,
+            config.method,
+            sample_weight=plan.sample_weight,
+            smoothing_kind=config.smoothing_kind,
+            tol=config.tol,
+            max_passes=config.max_passes,
+            seed=config.seed,
+            executor=self.executor,
+            callbacks=(self.recorder,),
+            keep_duals=plan.keep_duals,
+            risk=plan.risk,
+            time_limit=config.time_limit,
+            m=plan.m,
+            label_sets=plan.label_sets,
+            state=load_state(checkpoint)
+            if checkpoint is not None
+            else None
+            if start is None
+            else start.state,
+            duals=duals if start is None else start.duals,
+        )
+        if result.status not in {Status.SOLVED, Status.NONFINITE}:
+            self.recorder.save(result.state)
+        return result
+
+    def _save_weights(self) -> None:
+        """Save the last state; without dual variables the coordinator has all of it, whoever was lost."""
+        state = self.recorder.latest
+        if state is not None and not self.run.plan.keep_duals:
+            try:
+                save_state(self.place, state, None)
+            except StorageError as error:
+                logger.warning("the last rounds are not saved: %s", error)
 
 
 def _room(error: OSError | MemoryError) -> str:
-    """Say what a run has no room in."""
+    """Return what a run has no room in."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"no room is left on the disk at {error.filename} for dual variables that memory does not hold"
     return str(error) or "out of memory"
 
 
-def _solve_from(
-    checkpoint: Checkpoint | None,
-    plan: TrainingPlan,
-    executor: Executor,
-    rows: TrainingRows,
-    recorder: RunRecorder,
-) -> SolveResult:
-    config = plan.config
-    start = plan.start if checkpoint is None else None
-    duals = checkpoint.dual_blocks() if checkpoint is not None and checkpoint.has_duals else None
-    result = solve(
-        rows,
-        plan.rows.labels(),
-        plan.loss,
-        plan.lam,
-        config.smoothing,
-        config.method,
-        sample_weight=plan.sample_weight,
-        smoothing_kind=config.smoothing_kind,
-        tol=config.tol,
-        max_passes=config.max_passes,
-        seed=config.seed,
-        executor=executor,
-        callbacks=(recorder,),
-        keep_duals=plan.keep_duals,
-        risk=plan.risk,
-        time_limit=config.time_limit,
-        m=plan.m,
-        label_sets=plan.label_sets,
-        state=load_state(checkpoint) if checkpoint is not None else None if start is None else start.state,
-        duals=duals if start is None else start.duals,
-    )
-    if result.status not in {Status.SOLVED, Status.NONFINITE}:
-        recorder.save(result.state)
-    return result
-
-
-def _save_what_is_here(plan: TrainingPlan, state: SolverState | None) -> None:
-    """Without dual variables the coordinator has all there is, whatever became of the workers."""
-    if state is not None and not plan.keep_duals:
-        try:
-            save_state(plan.place, state, None)
-        except StorageError as error:
-            logger.warning("the last rounds are not saved: %s", error)
-
-
-def _conclude(
-    plan: TrainingPlan, result: SolveResult, url: str, certificate: Certificate | None
-) -> TrainResult:
+def _conclude(run: Run, result: SolveResult, url: str, certificate: Certificate | None) -> TrainResult:
+    plan = run.plan
     trained = TrainResult(
         model=url,
-        run=plan.run_id,
+        run=run.id,
         dataset=plan.rows.dataset.info.id,
         status=result.status.value,
         primal=result.primal,
@@ -280,5 +285,5 @@ def _conclude(
         average_top=plan.risk.k if isinstance(plan.risk, AverageTopK) else None,
         collapsed=result.collapsed,
     )
-    finish_run(plan.store, plan.run_id, trained.to_dict())
+    finish_run(plan.store, run.id, trained.to_dict())
     return trained

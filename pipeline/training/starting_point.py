@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
+from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows.transforms import Transforms
 from topline.solvers.core.state import SolverState
+from topline.solvers.losses import Loss
 from topline.storage.arrays import StoredDuals
 from topline.storage.errors import IntegrityError
 from topline.storage.stores.urls import join
-
-if TYPE_CHECKING:
-    from topline.pipeline.training.plan import TrainingPlan
 
 RUN_BYTES = 16 << 20
 
@@ -73,33 +73,49 @@ class StartingPoint:
     state: SolverState | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What a model's lineage says of it."""
+        """Return what a model's lineage records of it."""
         return {"model": self.model, "from": self.how, "rows": self.rows, "why": self.why}
 
 
-def starting_point(plan: TrainingPlan, model: str) -> StartingPoint:
-    """What the model of id `model` is worth for the planned run.
+@dataclass(frozen=True, eq=False)
+class Successor:
+    """The run that is to start from an earlier model; `keep_duals` says whether its blocks hold any."""
+
+    config: TrainConfig
+    rows: TrainingRows
+    transforms: Transforms
+    loss: Loss
+    keep_duals: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of its weights: features by classes."""
+        return self.rows.shape[1], self.rows.dataset.info.m
+
+
+def starting_point(run: Successor, model: str) -> StartingPoint:
+    """Return what the model of id `model` is worth for a run; `NotFoundError` where there is none.
 
     A is feasible whatever n, lam and the features are, so dual variables are taken wherever they are stored
     and the method keeps them.  W alone is a start for L-BFGS; for Frank-Wolfe only with the sums of its A,
     and while every row of that A is still there.
     """
     try:
-        earlier = StoredModel.open(join(plan.store.url, "models", model))
-        places, n_before = _places(plan.rows, earlier)
+        earlier = StoredModel.open(join(run.rows.dataset.store.url, "models", model))
+        places, n_before = _places(run.rows, earlier)
     except (InputError, IntegrityError) as error:
         return StartingPoint(model, "zero", why=str(error))
-    columns = _columns(plan.rows.dataset.class_names, earlier.model.record.class_names)
+    columns = _columns(run.rows.dataset.class_names, earlier.model.record.class_names)
     carried = int((places >= 0).sum())
-    problem = _weights_misfit(plan, earlier)
-    primal = plan.config.method == "lbfgs" and not problem
-    if plan.keep_duals and earlier.model.has_duals and not primal:
+    problem = _weights_misfit(run, earlier)
+    primal = run.config.method == "lbfgs" and not problem
+    if run.keep_duals and earlier.model.has_duals and not primal:
         duals = MovedDuals(earlier.model.dual_blocks(), places, columns)
         return StartingPoint(model, "duals", carried, duals=duals)
     if problem:
         return StartingPoint(model, "zero", carried, problem)
     record = earlier.model.record
-    W = np.zeros((plan.trained.shape[1], plan.m))
+    W = np.zeros(run.shape)
     W[:, columns >= 0] = earlier.W[:, columns[columns >= 0]]
     if primal:
         return StartingPoint(model, "weights", carried, state=SolverState(round=0, W=W))
@@ -107,34 +123,34 @@ def starting_point(plan: TrainingPlan, model: str) -> StartingPoint:
         why = f"rows or classes of {model} changed, and its dual variables are not stored"
         return StartingPoint(model, "zero", carried, why)
     # The same A with rows of zeros: means are over more rows, and W(A) = C X^T A has no n in it.
-    conjugate_mean, mean_sq_dual = earlier.model.array("dual_sums") * (record.n / len(plan.rows))
+    conjugate_mean, mean_sq_dual = earlier.model.array("dual_sums") * (record.n / len(run.rows))
     state = SolverState(
         round=0,
-        W=W * (plan.config.C / record.C),
+        W=W * (run.config.C / record.C),
         conjugate_mean=float(conjugate_mean),
         mean_sq_dual=float(mean_sq_dual),
     )
     return StartingPoint(model, "weights", carried, state=state)
 
 
-def _weights_misfit(plan: TrainingPlan, earlier: StoredModel) -> str:
+def _weights_misfit(run: Successor, earlier: StoredModel) -> str:
     record = earlier.model.record
-    if plan.kernel is not None or record.kernel is not None:
+    if run.config.kernel is not None or record.kernel is not None:
         return "a kernel has no weights to start from"
-    if record.d != plan.trained.shape[1] or tuple(record.transforms) != tuple(plan.transforms.record()):
+    if record.d != run.shape[0] or tuple(record.transforms) != tuple(run.transforms.record()):
         return f"{record.id} has other transforms"
     earlier_top = record.config.get("average_top") is not None
-    if plan.config.average_top is not None or (earlier_top and plan.config.method == "fw"):
+    if run.config.average_top is not None or (earlier_top and run.config.method == "fw"):
         return "the dual point of an average top-k risk is not carried over to other rows or risks"
-    if plan.config.method not in ("lbfgs", "fw"):
-        return f"the method {plan.config.method} starts from dual variables, and {record.id} has none"
-    if plan.config.method == "fw" and record.loss != plan.loss.to_dict():
+    if run.config.method not in ("lbfgs", "fw"):
+        return f"the method {run.config.method} starts from dual variables, and {record.id} has none"
+    if run.config.method == "fw" and record.loss != run.loss.to_dict():
         return f"{record.id} has another loss"
     return ""
 
 
 def _places(rows: TrainingRows, earlier: StoredModel) -> tuple[NDArray[np.int64], int]:
-    """For each row the earlier model's row of the same content and label, -1 without, and how many it had."""
+    """Return the earlier model's row of each row's content and label, -1 for none; and how many it has."""
     before = earlier.rows("train")
     if before.dataset.info.d != rows.dataset.info.d:
         raise InputError(f"{earlier.model.record.id} has rows of other features")
@@ -144,7 +160,7 @@ def _places(rows: TrainingRows, earlier: StoredModel) -> tuple[NDArray[np.int64]
 
 
 def _keys(rows: TrainingRows) -> list[tuple[str, str]]:
-    """Content (or, of features that were imported, name) and class of each row."""
+    """Return content (or, of features that were imported, name) and class of each row."""
     table = rows.dataset.manifest().select(["sample_id", "sha256"]).take(rows.indices)
     names = rows.label_names()
     pairs = zip(table["sample_id"].to_pylist(), table["sha256"].to_pylist(), names.tolist(), strict=True)

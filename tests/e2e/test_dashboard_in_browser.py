@@ -14,8 +14,7 @@ import pytest
 from tests.e2e.browser import Tab, browsing, find_browser
 from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store
 from tests.pipeline.small_data import small_dataset
-from topline.pipeline.cluster.connection import open_cluster
-from topline.pipeline.cluster.run_events import announce
+from topline.pipeline.cluster.connection import announce, open_cluster
 from topline.pipeline.dashboard import serve_dashboard, write_page
 from topline.pipeline.dashboard.dask_page import PATH
 from topline.pipeline.options.train import ClusterConfig, TrainConfig

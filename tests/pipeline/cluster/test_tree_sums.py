@@ -121,7 +121,7 @@ def test_twenty_workers_merge_their_sums(many: Client, monkeypatch: pytest.Monke
 
     rounds: list[int] = []
     monkeypatch.setattr("topline.pipeline.cluster.tree_sums.TreeMerger", Dying)
-    monkeypatch.setattr("topline.pipeline.cluster.worker_watch.REPLACEMENT_SECONDS", 0.5)
+    monkeypatch.setattr("topline.pipeline.cluster.watchdog.REPLACEMENT_SECONDS", 0.5)
     with DaskExecutor(many, blocks=BLOCKS) as executor:
         result = solved(executor, callbacks=[lambda record, _: rounds.append(record.round)])
         assert died

@@ -1,0 +1,137 @@
+"""A training run on disk: begun or resumed, its identity, and the model that it leaves."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topline.pipeline.certification.average_top_k import CUT_POINTS, CUT_SHARES, DUAL_W
+from topline.pipeline.training.checkpointing import RunPlace, written_where_held
+from topline.pipeline.training.plan import TrainingPlan, fingerprint
+from topline.solvers.core.state import SolveResult
+from topline.solvers.executors import Executor
+from topline.solvers.methods.atoms import Atoms
+from topline.storage.cache import StoredKernel
+from topline.storage.models import ModelRecord, save_model
+from topline.storage.runs import create_run
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run that is in the store; `resumes` says whether it may have checkpoints to go on from."""
+
+    plan: TrainingPlan
+    id: str
+    resumes: bool
+
+    @property
+    def how_to_resume(self) -> str:
+        """The sentence that ends every message about a run that stopped early."""
+        return f"continue with: topline train --store {self.plan.store.url} --resume {self.id}"
+
+    def place(self, kernel: StoredKernel | None) -> RunPlace:
+        """Return where the run keeps its checkpoints and history, given the factored kernel matrix if any."""
+        plan = self.plan
+        identity = fingerprint(plan.config, plan.rows.dataset)
+        if kernel is not None:
+            # Another factor of the same matrix is another basis of the weights.
+            identity["factor"] = kernel.folder
+        return RunPlace(plan.store, self.id, identity, plan.transforms.arrays(), plan.keep_duals)
+
+
+def begin_run(plan: TrainingPlan) -> Run:
+    """Record a new run of a plan in its store, or return the one that the plan resumes."""
+    if plan.config.resume is not None:
+        return Run(plan, plan.config.resume, resumes=True)
+    dataset = plan.rows.dataset
+    run_id = create_run(
+        plan.store,
+        plan.config.model_dump(mode="json"),
+        dataset=dataset.info.id,
+        fingerprint=fingerprint(plan.config, dataset),
+    )
+    return Run(plan, run_id, resumes=False)
+
+
+def store_model(run: Run, executor: Executor, result: SolveResult) -> str:
+    """Store the model and return its URL.
+
+    The basis of its certificate is A where it is stored, otherwise W, b and |A|^2/n; that of an average top-k
+    risk is the points at which its vertices were found, where they are known.
+    """
+    plan = run.plan
+    arrays = ({} if plan.kernel is not None else {"W": result.W}) | dict(plan.transforms.arrays())
+    if not plan.stores_duals:
+        arrays |= _cuts(result) or _dual_sums(result)
+    record = _model_record(
+        run,
+        {
+            "status": result.status.value,
+            "primal": result.primal,
+            "dual": result.dual,
+            "gap": result.gap,
+            "relative_gap": result.relative_gap,
+            "gap_kind": result.gap_kind,
+            "lifted_gap": result.smoothed_gap,
+            "stationarity": result.stationarity,
+            "passes": result.passes,
+            "seconds": result.seconds,
+            "collapsed": result.collapsed,
+        },
+    )
+    duals = written_where_held(executor, result.state.pending_step) if plan.stores_duals else None
+    return save_model(plan.store, record, arrays, duals)
+
+
+def _model_record(run: Run, result: Mapping[str, Any]) -> ModelRecord:
+    plan, info = run.plan, run.plan.rows.dataset.info
+    return ModelRecord(
+        dataset=info.id,
+        dataset_digest=info.digest,
+        config=plan.config.model_dump(mode="json"),
+        loss=plan.loss.to_dict(),
+        lam=plan.lam,
+        C=plan.config.C,
+        smoothing=plan.config.smoothing,
+        smoothing_kind=plan.config.smoothing_kind,
+        class_weights=None if plan.class_weights is None else tuple(plan.class_weights.tolist()),
+        method=plan.config.method,
+        n=len(plan.rows),
+        d=plan.rows.shape[1],
+        m=plan.m,
+        class_names=info.class_names,
+        multilabel=info.label_sets is not None,
+        features=info.features,
+        transforms=plan.transforms.record(),
+        kernel=None if plan.kernel is None else plan.kernel.to_dict(),
+        result=result if plan.start is None else {**result, "start": plan.start.to_dict()},
+        parents=(plan.start.model,) if plan.start is not None and plan.start.how != "zero" else (),
+        run=run.id,
+        code_version=importlib.metadata.version("topline"),
+    )
+
+
+def _cuts(result: SolveResult) -> dict[str, NDArray[np.float64]]:
+    """Give the points and shares that the dual point of an average top-k risk is made of again."""
+    found = None if result.problem.mean_risk else Atoms.of(result.problem, result.state).cuts()
+    return {} if found is None else dict(zip((CUT_POINTS, CUT_SHARES), found, strict=True))
+
+
+def _dual_sums(result: SolveResult) -> dict[str, NDArray[np.float64]]:
+    """Give b and |A|^2/n of the A that W was made from; nothing where it was made from none.
+
+    Of the average top-k risk that A may have made another W, which comes along.
+    """
+    problem = result.problem
+    if result.W_dual is not None and not problem.mean_risk:
+        return {"dual_sums": np.asarray([result.conjugate_mean, 0.0]), DUAL_W: result.W_dual}
+    for mean_sq_dual in (result.state.mean_sq_dual, 0.0) if result.W_dual is None else ():
+        rounding = 1e-9 * (abs(result.conjugate_mean) + abs(result.primal))
+        if abs(problem.dual(result.W, result.conjugate_mean, mean_sq_dual) - result.dual) <= rounding:
+            return {"dual_sums": np.asarray([result.conjugate_mean, mean_sq_dual])}
+    return {}
