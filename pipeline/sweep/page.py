@@ -12,7 +12,8 @@ from topline.pipeline.pages.templating import make_page
 from topline.pipeline.sweep.result import SweepCell, SweepResult
 from topline.storage.records import now
 from topline.storage.runs import sweep_folder
-from topline.storage.stores import Store, join
+from topline.storage.stores import Store
+from topline.storage.stores.urls import join
 
 TEMPLATE = "sweep.html.j2"
 

@@ -18,7 +18,7 @@ def test_coordinator_killed_in_a(chaos: Chaos, rng: random.Random, moment: str) 
     where, call = {
         "round": ("topline.solvers.executors.local:ThreadExecutor.run", rng.randrange(70, 90)),
         "checkpoint": ("topline.storage.runs.checkpoints:write_group", rng.randrange(2, 4)),
-        "publication": ("topline.pipeline.training.saving:save_model", 1),
+        "publication": ("topline.pipeline.training.run:save_model", 1),
     }[moment]
     fault = {"where": where, "call": call, "do": "kill", "delay": rng.uniform(0.0005, 0.01)}
     hold = {"where": "topline.storage.stores.local:_sync_folder", "call": 1, "always": True, "do": "nap"}

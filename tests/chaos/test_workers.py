@@ -50,7 +50,7 @@ def test_worker_with_duals_killed_in_a(chaos: Chaos, rng: random.Random, moment:
     """Its duals are gone: those of its blocks alone come from the last checkpoint, and the run goes on."""
     where, call = (ORDER, rng.randrange(50, 80))
     if moment == "checkpoint":
-        where, call = "topline.pipeline.cluster.worker_checkpoints:map_duals", 2
+        where, call = "topline.pipeline.cluster.worker_blocks:map_duals", 2
     cluster = chaos.cluster().start(once(chaos, where, call, "kill"))
     ended = chaos.train(*KEPT, on=cluster).wait()
     chaos.conclude(ended)

@@ -27,7 +27,8 @@ from topline.solvers.core.state import SolverState
 from topline.solvers.executors import Executor
 from topline.storage.arrays import duals
 from topline.storage.errors import DiskFullError
-from topline.storage.runs import Checkpoint, checkpoint_rounds
+from topline.storage.runs import Checkpoint
+from topline.storage.runs.checkpoints import checkpoint_rounds
 from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
 

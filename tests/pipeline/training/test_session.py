@@ -403,7 +403,7 @@ def test_a_run_whose_duals_are_lost_while_the_model_is_stored_goes_back_and_ends
             raise losses.pop()
         return save_model(*arguments)
 
-    monkeypatch.setattr("topline.pipeline.training.saving.save_model", lost)
+    monkeypatch.setattr("topline.pipeline.training.run.save_model", lost)
     result = train(config(folder), HERE)
     assert result.solved
     assert not losses
