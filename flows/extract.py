@@ -7,8 +7,8 @@ from prefect import flow
 from topline.flows.reporting import watched
 from topline.flows.summaries import extraction_summary
 from topline.flows.tasks import extract_images
-from topline.pipeline.ingest.extraction import ExtractResult
-from topline.pipeline.options.config import ClusterConfig, ExtractConfig
+from topline.pipeline.ingest import ExtractResult
+from topline.pipeline.options import ClusterConfig, ExtractConfig
 
 
 @flow(name="extract", flow_run_name="extract {config.images}", persist_result=False, result_serializer="json")

@@ -26,7 +26,7 @@ from topline.flows.reporting import watched
 from topline.flows.summaries import retraining_summary
 from topline.flows.tasks import retrain_store
 from topline.pipeline.jobs.retraining import RetrainResult
-from topline.pipeline.options.config import ClusterConfig, RetrainConfig
+from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.storage.stores import LeaseHeldError
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from topline.flows.reporting import watched
 from topline.flows.summaries import job_summary
 from topline.flows.tasks import run_job
 from topline.pipeline.jobs.run import JobResult
-from topline.pipeline.options.config import ClusterConfig, RunConfig
+from topline.pipeline.options import ClusterConfig, RunConfig
 
 
 @flow(name="run", flow_run_name="run into {config.store}", persist_result=False, result_serializer="json")

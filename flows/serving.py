@@ -33,7 +33,7 @@ from topline.flows.parameters import refuse_credentials
 from topline.flows.retrain import retrain
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.jobs.retraining import LEASE
-from topline.pipeline.options.config import ClusterConfig, RetrainConfig
+from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.telemetry.schedule_times import ANCHOR, interval_of
 from topline.storage.served_schedule import note_schedule

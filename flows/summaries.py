@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from topline.pipeline.evaluation import Evaluation, Metric, MultilabelEvaluation
-from topline.pipeline.ingest.extraction import ExtractResult
+from topline.pipeline.ingest import ExtractResult
 from topline.pipeline.jobs.retraining import RetrainResult
 from topline.pipeline.jobs.run import JobResult
 from topline.pipeline.sweep.result import SweepResult

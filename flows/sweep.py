@@ -7,7 +7,7 @@ from prefect import flow
 from topline.flows.reporting import watched
 from topline.flows.summaries import sweep_summary
 from topline.flows.tasks import sweep_grid
-from topline.pipeline.options.config import ClusterConfig, SweepConfig
+from topline.pipeline.options import ClusterConfig, SweepConfig
 from topline.pipeline.sweep.result import SweepResult
 
 

@@ -7,7 +7,7 @@ from prefect import flow
 from topline.flows.reporting import watched
 from topline.flows.summaries import training_summary
 from topline.flows.tasks import train_model
-from topline.pipeline.options.config import ClusterConfig, TrainConfig
+from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.training.session import TrainResult
 
 

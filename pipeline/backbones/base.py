@@ -1,8 +1,9 @@
-"""What a backbone is: a small value that says how images become features, and opens where they do."""
+"""What a backbone is: a small value that says how images become features, opened where they do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -20,18 +21,22 @@ FeatureFunction = Callable[[Sequence[Pixels]], Features]
 
 
 class Backbone(Protocol):
-    """A frozen class that pickles to the workers; everything heavy is behind `open`."""
+    """A frozen class that pickles to the workers; everything heavy is behind `open`.
+
+    A new one is a file with such a class, registered in `registry.py` (or by `register_backbone`); where its
+    options are whole numbers, `IntegerOptions` writes `from_config`, `from_spec` and `spec`.
+    """
 
     name: ClassVar[str]
 
     @classmethod
     def from_config(cls, argument: str, config: BackboneConfig) -> Self:
-        """Make it of what follows the colon in --backbone name:argument, and of the flags."""
+        """Return the backbone for what follows the colon in --backbone name:argument, and for the flags."""
         ...
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """Make again what gave `spec`; `InputError` where the files behind it are gone or have changed."""
+        """Return the backbone that gave `spec`; `InputError` where its files are gone or have changed."""
         ...
 
     @property
@@ -45,32 +50,54 @@ class Backbone(Protocol):
         ...
 
     def spec(self) -> dict[str, Any]:
-        """Everything that decides the features, digests of files too, as plain values; "name" is its name."""
+        """Return all that decides the features, digests of files too, as plain values with its "name"."""
         ...
 
     def open(self) -> FeatureFunction:
-        """Load what is heavy; called once in each process that extracts."""
+        """Return the loaded function of images; called once in each process that extracts."""
         ...
 
 
 @runtime_checkable
 class FittableBackbone(Protocol):
-    """A backbone that takes something from images before it can describe any; `sample` of them are enough."""
+    """A backbone that is fitted on images before it can describe any; `sample` of them are enough."""
 
     sample: int
     seed: int
 
     def fit(self, pictures: Iterable[Pixels]) -> Backbone:
-        """Learn from pictures, which come in an order that `seed` decides."""
+        """Return the backbone fitted on pictures, which come in an order that `seed` decides."""
         ...
 
     def fitted_as(self, spec: Mapping[str, Any]) -> Backbone | None:
-        """Take what was learnt from `spec`, the specification of a backbone with the same options."""
+        """Return the fitted backbone that gave `spec`, if its options are the same; None otherwise."""
         ...
 
 
+@dataclass(frozen=True)
+class IntegerOptions:
+    """A backbone whose fields are whole numbers, written name:option=number,option=number."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def from_config(cls, argument: str, config: BackboneConfig) -> Self:
+        """Read "size=96,cells=12"; `ConfigError` for anything else, and for the flags of networks."""
+        refuse_options(cls.name, config)
+        return cls(**whole_numbers(cls.name, [field.name for field in fields(cls)], argument))
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """Return the backbone that gave `spec`."""
+        return cls(**{field.name: int(spec[field.name]) for field in fields(cls)})
+
+    def spec(self) -> dict[str, Any]:
+        """Return name and options."""
+        return {"name": self.name, **asdict(self)}
+
+
 def whole_numbers(name: str, options: Sequence[str], argument: str) -> dict[str, int]:
-    """Read "size=96,cells=12", options of the backbone `name`; `ConfigError` for what is none of them."""
+    """Return the options in "size=96,cells=12"; `ConfigError` for those that `name` does not have."""
     values: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in argument.split(","))):
         option, _, text = part.partition("=")
@@ -82,14 +109,19 @@ def whole_numbers(name: str, options: Sequence[str], argument: str) -> dict[str,
 
 
 def resized(image: Pixels, width: int, height: int, resample: Image.Resampling) -> Image.Image:
-    """Image of exactly that size; shrinking averages over all pixels, so that nothing aliases."""
+    """Return an image of exactly that size; shrinking averages over all pixels, so that nothing aliases."""
     return Image.fromarray(image).resize((width, height), resample)
 
 
 def refuse_options(name: str, config: BackboneConfig, known: frozenset[str] = frozenset()) -> None:
-    """`ConfigError` for chosen options that the backbone `name` has no use for."""
+    """Raise `ConfigError` for chosen options that the backbone `name` has no use for."""
     chosen = config.preprocessing() | ({"checkpoint": config.checkpoint} if config.checkpoint else {})
     foreign = sorted(set(chosen) - known)
     if foreign:
         flag = "--" + foreign[0].replace("_", "-")
-        raise ConfigError(f"{flag} means nothing to the backbone {name}: leave it out")
+        raise ConfigError(f"the backbone {name} has no use for {flag}: leave it out")
+
+
+def short(error: Exception) -> str:
+    """Return the message of an error on one line of at most 300 characters."""
+    return " ".join(str(error).split())[:300]

@@ -1,4 +1,7 @@
-"""Fisher vectors: which way the local descriptors of an image pull a mixture of Gaussians over all."""
+"""Fisher vectors: which way the local descriptors of an image pull a mixture of Gaussians over all.
+
+The descriptors lie on a grid: gradients around a point, and colours around it.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,21 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options, resized, whole_numbers
-from topline.pipeline.backbones.descriptors import COLOURS, GRADIENTS, colour_grid, gradient_grid
 from topline.pipeline.backbones.vocabulary import Vocabulary
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import Pixels
 from topline.pipeline.options.ingest import BackboneConfig
 
+Float64Array = NDArray[np.float64]
+
 LARGEST_SIDE = 512
-# So many descriptors of all sampled images together are kept to learn from.
+# DAISY with two rings of six histograms of eight directions, and the one in the middle.
+_RINGS, _HISTOGRAMS, _ORIENTATIONS = 2, 6, 8
+GRADIENTS = (_RINGS * _HISTOGRAMS + 1) * _ORIENTATIONS
+# Four by four cells, and of each the mean and the deviation of three colours.
+_CELLS = 4
+COLOURS = 2 * 3 * _CELLS**2
+# So many descriptors of all sampled images together are kept to fit on.
 _FITTED_ON = 50_000
 _OF_ONE_IMAGE = 1000
 
@@ -34,7 +44,7 @@ class Fisher:
     image and of each of `stripes` horizontal stripes.  Each of these vectors is square-rooted with its signs
     kept, and divided by its length.
 
-    Components and Gaussians are the vocabulary, learnt from the descriptors of `sample` images, which `seed`
+    Components and Gaussians are the vocabulary, fitted on the descriptors of `sample` images, which `seed`
     decides; labels take no part.  It is in the specification, so it goes wherever the features do.
     Source: J. Sanchez, F. Perronnin, T. Mensink, J. Verbeek, "Image classification with the Fisher vector",
     2013; thesis, section 4.4.
@@ -63,7 +73,7 @@ class Fisher:
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """Make again what gave `spec`; `InputError` where its vocabulary is damaged or does not fit."""
+        """Return the backbone that gave `spec`; `InputError` where its vocabulary is damaged."""
         options: dict[str, Any] = {name: int(spec[name]) for name in _OPTIONS}
         plain = cls(**options)
         words = Vocabulary.from_dict(spec["vocabulary"], plain.components, plain.words, str(spec["sha256"]))
@@ -102,12 +112,12 @@ class Fisher:
         return self.size
 
     def spec(self) -> dict[str, Any]:
-        """Name, options, and the vocabulary with its digest."""
+        """Return name, options, and the vocabulary with its digest."""
         words = self._words()
         return {"name": self.name, **self._options(), "sha256": words.sha256, "vocabulary": words.to_dict()}
 
     def open(self) -> FeatureFunction:
-        """Put the mixture together."""
+        """Return the function of images by the vocabulary; `InputError` without one."""
         words = self._words()
 
         def features(images: Sequence[Pixels]) -> Features:
@@ -116,14 +126,14 @@ class Fisher:
         return features
 
     def fitted_as(self, spec: Mapping[str, Any]) -> Self | None:
-        """Take the vocabulary of `spec` where it was learnt with these options; None where it was not."""
+        """Return the backbone with the vocabulary of `spec`; None where its options are not these."""
         same = all(spec.get(name) == value for name, value in self._options().items())
         return self.from_spec(spec) if same and spec.get("name") == self.name else None
 
     def fit(self, pictures: Iterable[Pixels]) -> Self:
-        """Learn the vocabulary from the first `sample` of the pictures.
+        """Return the backbone with a vocabulary fitted on the first `sample` of the pictures.
 
-        `InputError` where they have fewer descriptors than there are to be words.
+        `InputError` where they have fewer descriptors than the vocabulary has words.
         """
         random = np.random.default_rng(self.seed)
         sampled = zip(range(self.sample), pictures, strict=False)
@@ -152,16 +162,16 @@ class Fisher:
 
     def _words(self) -> Vocabulary:
         if self.vocabulary is None:
-            raise InputError("fisher has no vocabulary yet: let `topline extract` learn it from the images")
+            raise InputError("fisher has no vocabulary yet: let `topline extract` fit it on the images")
         return self.vocabulary
 
     def _some(self, random: np.random.Generator, picture: Pixels) -> NDArray[np.float32]:
-        """Descriptors of a picture, a random choice where there are very many."""
+        """Return descriptors of a picture, a random choice where there are very many."""
         found = np.concatenate([grid.reshape(-1, self._numbers) for grid in self._grids(picture)])
         return found[random.permutation(len(found))[:_OF_ONE_IMAGE]].astype(np.float32)
 
     def _grids(self, image: Pixels) -> list[NDArray[np.float64]]:
-        """Descriptors of each scale, (rows, columns, numbers of one)."""
+        """Return descriptors of each scale, (rows, columns, numbers of one)."""
         grids = []
         for side in self._sides:
             small = min(image.shape[:2]) < side
@@ -174,7 +184,7 @@ class Fisher:
         return grids
 
     def _vector(self, words: Vocabulary, image: Pixels) -> NDArray[np.float32]:
-        """The Fisher vectors of the whole image and of its stripes, one after the other, (dim,)."""
+        """Return the Fisher vectors (dim,) of the whole image and of its stripes, one after the other."""
         import skimage.feature
 
         fisher_vector: Any = skimage.feature.fisher_vector
@@ -192,3 +202,48 @@ class Fisher:
 
 
 _OPTIONS = tuple(field.name for field in fields(Fisher) if field.name != "vocabulary")
+
+
+def gradient_grid(image: Image.Image, step: int, radius: int) -> Float64Array:
+    """Return DAISY descriptors of length 1 (rows, columns, 104) of the grey values at every `step`-th pixel.
+
+    Source: E. Tola, V. Lepetit, P. Fua, "DAISY: an efficient dense descriptor applied to wide-baseline
+    stereo", 2010; by scikit-image.
+    """
+    import skimage.feature
+
+    daisy: Any = skimage.feature.daisy
+    grey = np.asarray(image.convert("L"), dtype=np.float64) / 255.0
+    return np.asarray(daisy(grey, step, radius, _RINGS, _HISTOGRAMS, _ORIENTATIONS, normalization="l2"))
+
+
+def colour_grid(image: Image.Image, step: int, radius: int) -> Float64Array:
+    """Return local colour statistics of length 1 (rows, columns, 96) around the same pixels.
+
+    They are the square roots of means and standard deviations of red, green and blue in 4 x 4 cells of a
+    patch of 2 radius pixels.  Source: S. Clinchant et al., "XRCE's participation to ImagEval", 2007; thesis,
+    sections 4.4.1 and 4.4.2.
+    """
+    pixels = np.asarray(image, dtype=np.int64)
+    width = max(1, 2 * radius // _CELLS)
+    area = width**2
+    # Whole numbers, so that a black cell has exactly nothing.
+    sums, squares = _box_sums(pixels, width), _box_sums(pixels**2, width)
+    statistics = np.concatenate([sums, np.sqrt(area * squares - sums**2)], axis=2) / (255.0 * area)
+    corners = [round(2 * radius * cell / _CELLS) for cell in range(_CELLS)]
+    height, breadth = pixels.shape[0] - 2 * radius, pixels.shape[1] - 2 * radius
+    cells = [
+        statistics[down : down + height : step, right : right + breadth : step]
+        for down in corners
+        for right in corners
+    ]
+    rooted: Float64Array = np.sqrt(np.concatenate(cells, axis=2))
+    norms = np.linalg.norm(rooted, axis=2, keepdims=True)
+    return np.asarray(np.divide(rooted, norms, out=np.zeros_like(rooted), where=norms > 0.0))
+
+
+def _box_sums(values: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+    """Return sums over squares of `width` pixels by upper left corner; (h - width + 1, w - width + 1, c)."""
+    total = np.zeros((values.shape[0] + 1, values.shape[1] + 1, values.shape[2]), dtype=np.int64)
+    total[1:, 1:] = values.cumsum(axis=0).cumsum(axis=1)
+    return total[width:, width:] - total[:-width, width:] - total[width:, :-width] + total[:-width, :-width]

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image
 
-from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options, resized, whole_numbers
+from topline.pipeline.backbones.base import FeatureFunction, Features, IntegerOptions, resized
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.images import Pixels
-from topline.pipeline.options.ingest import BackboneConfig
 
 LARGEST_SIDE = 1024
 
 
 @dataclass(frozen=True)
-class Hog:
+class Hog(IntegerOptions):
     """Gradient histograms of Dalal and Triggs (CVPR 2005), by scikit-image.
 
     An image is resized to `size` x `size` pixels, whatever its proportions, and cut into cells of `cells` x
@@ -33,17 +32,6 @@ class Hog:
     cells: int = 12
     block: int = 2
     orientations: int = 9
-
-    @classmethod
-    def from_config(cls, argument: str, config: BackboneConfig) -> Self:
-        """Read "size=96,cells=12"; `ConfigError` for anything that gives no features."""
-        refuse_options(cls.name, config)
-        return cls(**whole_numbers(cls.name, [field.name for field in fields(cls)], argument))
-
-    @classmethod
-    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """Make again what gave `spec`."""
-        return cls(**{field.name: int(spec[field.name]) for field in fields(cls)})
 
     def __post_init__(self) -> None:
         if not 1 <= self.cells * self.block <= self.size <= LARGEST_SIDE:
@@ -65,12 +53,8 @@ class Hog:
         """Images are resized to this."""
         return self.size
 
-    def spec(self) -> dict[str, Any]:
-        """Name and options."""
-        return {"name": self.name, **asdict(self)}
-
     def open(self) -> FeatureFunction:
-        """Nothing is heavy."""
+        """Return the function of images; nothing is loaded."""
         return self._features
 
     def _features(self, images: Sequence[Pixels]) -> Features:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options
+from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options, short
 from topline.pipeline.backbones.preprocessing import Preprocessing, read_sidecar
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import Pixels
@@ -50,7 +50,7 @@ class OnnxNetwork:
 
     @classmethod
     def from_config(cls, argument: str, config: BackboneConfig) -> Self:
-        """Read file, sidecar and flags, and try the network on an empty image."""
+        """Return the backbone for file, sidecar and flags; the network is tried on an empty image."""
         refuse_options(cls.name, config, OPTIONS)
         if not argument:
             raise ConfigError("the backbone onnx needs a file: write onnx:network.onnx")
@@ -60,7 +60,7 @@ class OnnxNetwork:
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """Make again what gave `spec`; `InputError` where the file has changed since."""
+        """Return the backbone that gave `spec`; `InputError` where the file has changed since."""
         path = Path(str(spec["file"]))
         values = {
             **spec["preprocessing"],
@@ -102,7 +102,7 @@ class OnnxNetwork:
         return cls(**{**vars(made), "dim": dim})
 
     def spec(self) -> dict[str, Any]:
-        """File, digest, names and preprocessing."""
+        """Return file, digest, names and preprocessing."""
         return {
             "name": self.name,
             "file": self.file,
@@ -114,7 +114,7 @@ class OnnxNetwork:
         }
 
     def open(self) -> FeatureFunction:
-        """Load the network; `InputError` where the file on this machine is another one."""
+        """Return the loaded network; `InputError` where the file on this machine is another one."""
         if network_digest(Path(self.file)) != self.sha256:
             raise InputError(f"{self.file} has changed since the job began, or differs on this machine")
         return self._network(open_session(Path(self.file)))
@@ -140,7 +140,7 @@ class OnnxNetwork:
         except Exception as error:
             # ONNX Runtime's own exceptions have no common base.
             raise InputError(
-                f"{self.file} does not run on an input of shape {filled.shape}: {_short(error)}"
+                f"{self.file} does not run on an input of shape {filled.shape}: {short(error)}"
             ) from error
         if found.ndim < 2 or found.shape[0] != len(filled) or np.prod(found.shape[2:], dtype=int) != 1:
             raise InputError(
@@ -151,7 +151,7 @@ class OnnxNetwork:
 
 
 def open_session(path: Path) -> Any:
-    """Session of ONNX Runtime on one thread; `InputError` where the file is no network that it can run."""
+    """Return a session of ONNX Runtime on one thread; `InputError` where it cannot run the file."""
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()
@@ -162,11 +162,11 @@ def open_session(path: Path) -> Any:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         # ONNX Runtime's own exceptions have no common base.
-        raise InputError(f"{path} cannot be loaded as an ONNX network: {_short(error)}") from error
+        raise InputError(f"{path} cannot be loaded as an ONNX network: {short(error)}") from error
 
 
 def network_digest(path: Path) -> str:
-    """SHA-256 of a network's file and of the files with its weights, which must lie in its folder."""
+    """Return the SHA-256 of a network's file and of its files of weights, which lie in its folder."""
     import onnx
 
     if not path.is_file():
@@ -178,7 +178,7 @@ def network_digest(path: Path) -> str:
         total = hashlib.sha256(path.read_bytes())
     except Exception as error:
         # Protobuf's exceptions have no common base with those of the disk.
-        raise InputError(f"{path} cannot be read as an ONNX network: {_short(error)}") from error
+        raise InputError(f"{path} cannot be read as an ONNX network: {short(error)}") from error
     for location in sorted(set(_external_files(model.graph))):
         beside = (path.parent / location).resolve()
         if not beside.is_relative_to(path.parent.resolve()):
@@ -191,7 +191,7 @@ def network_digest(path: Path) -> str:
 
 
 def _external_files(graph: Any) -> Iterator[str]:
-    """Places of weights outside the file, in this graph and in those inside its nodes."""
+    """Return places of weights outside the file, in this graph and in those inside its nodes."""
     tensors = [*graph.initializer]
     for sparse in graph.sparse_initializer:
         tensors += [sparse.values, sparse.indices]
@@ -206,7 +206,7 @@ def _external_files(graph: Any) -> Iterator[str]:
 
 
 def _chosen(there: Sequence[Any], name: str | None, what: str, path: Path) -> Any:
-    """The input or output of that name, or the first one."""
+    """Return the input or output of that name, or the first one."""
     names = [one.name for one in there]
     if name is None:
         return there[0]
@@ -221,7 +221,3 @@ def _layout(shape: Sequence[Any]) -> str:
             f"the network's input has shape {list(shape)}: images are (b, 3, h, w) or (b, h, w, 3)"
         )
     return "NHWC" if shape[3] == 3 and shape[1] != 3 else "NCHW"
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

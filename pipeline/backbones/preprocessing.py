@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -57,7 +57,7 @@ class Preprocessing:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], place: str) -> Self:
-        """Make it of a JSON object; `InputError` naming `place` for what is unknown or of the wrong kind."""
+        """Return the preprocessing in a JSON object; `InputError` naming `place` for wrong values."""
         known = {field.name: field for field in fields(cls)}
         checked: dict[str, Any] = {}
         for name, value in values.items():
@@ -77,12 +77,8 @@ class Preprocessing:
         return cls(**checked)
 
     def values(self) -> dict[str, Any]:
-        """Plain values for a spec."""
+        """Return plain values for a spec."""
         return {**asdict(self), "mean": list(self.mean), "std": list(self.std)}
-
-    def changed(self, chosen: Mapping[str, Any]) -> Self:
-        """The same with some values replaced."""
-        return replace(self, **chosen)
 
     @property
     def shorter_side(self) -> int:
@@ -90,7 +86,7 @@ class Preprocessing:
         return self.resize or round(self.crop / 0.875)
 
     def batch(self, images: Sequence[Pixels], *, normalise: bool = True) -> NDArray[Any]:
-        """Array (b, 3, crop, crop) or (b, crop, crop, 3): float32, or the bytes without `normalise`."""
+        """Return (b, 3, crop, crop) or (b, crop, crop, 3): float32, or the bytes without `normalise`."""
         pixels = np.stack([self._square(image) for image in images])
         if not normalise:
             return self._laid_out(pixels)
@@ -121,7 +117,7 @@ class Preprocessing:
 
 
 def read_sidecar(path: Path) -> dict[str, Any]:
-    """The JSON object in the sidecar file `path`, empty where there is no such file."""
+    """Return the JSON object in the sidecar file `path`, empty where there is no such file."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

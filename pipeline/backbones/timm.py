@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options
-from topline.pipeline.backbones.preprocessing import Preprocessing
+from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options, short
+from topline.pipeline.backbones.preprocessing import FILTERS, Preprocessing
 from topline.pipeline.errors import ConfigError, InputError, MissingExtraError
 from topline.pipeline.images import Pixels
 from topline.pipeline.options.ingest import BackboneConfig
@@ -24,7 +24,7 @@ OPTIONS = frozenset({"resize", "crop", "mean", "std", "interpolation", "checkpoi
 class TimmModel:
     """The features before the classifier of timm's model `model`, on one thread of the CPU.
 
-    With `checkpoint` the weights are those of that file ; otherwise timm's pretrained
+    With `checkpoint` the weights are those of that file; otherwise timm's pretrained
     ones, fetched on first use.  `sha256` is that of the weights' values.  Preprocessing is the model's own,
     but for what flags change.
     """
@@ -39,7 +39,7 @@ class TimmModel:
 
     @classmethod
     def from_config(cls, argument: str, config: BackboneConfig) -> Self:
-        """Create the model once, here, to learn its preprocessing and its number of features."""
+        """Return the backbone; the model is created once to find its preprocessing and number of features."""
         refuse_options(cls.name, config, OPTIONS)
         if not argument:
             raise ConfigError("the backbone timm needs a model: write timm:resnet50")
@@ -48,7 +48,7 @@ class TimmModel:
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """Make again what gave `spec`; `InputError` where the weights are others now."""
+        """Return the backbone that gave `spec`; `InputError` where the weights are others now."""
         stored = Preprocessing.from_values(spec["preprocessing"], "the stored specification")
         made = cls._make(str(spec["model"]), spec["checkpoint"], stored, {})
         if made.sha256 != spec["sha256"]:
@@ -68,7 +68,7 @@ class TimmModel:
     ) -> Self:
         network = _load(model, checkpoint)
         found = preprocessing or _own_preprocessing(network)
-        made = cls(model, checkpoint, _digest(network), found.changed(chosen), 0)
+        made = cls(model, checkpoint, _digest(network), replace(found, **chosen), 0)
         empty = np.zeros((made.preprocessing.crop, made.preprocessing.crop, 3), np.uint8)
         return cls(**{**vars(made), "dim": made._features_of(network)([empty]).shape[1]})
 
@@ -78,7 +78,7 @@ class TimmModel:
         return self.preprocessing.shorter_side
 
     def spec(self) -> dict[str, Any]:
-        """Model, weights and preprocessing."""
+        """Return model, weights and preprocessing."""
         return {
             "name": self.name,
             "model": self.model,
@@ -89,7 +89,7 @@ class TimmModel:
         }
 
     def open(self) -> FeatureFunction:
-        """Load the weights; `InputError` where they are others than when the job began."""
+        """Return the loaded model; `InputError` where its weights are not those that the job began with."""
         network = _load(self.model, self.checkpoint)
         if _digest(network) != self.sha256:
             raise InputError(f"the weights of timm's {self.model} differ on this machine")
@@ -137,7 +137,7 @@ def _load(model: str, checkpoint: str | None) -> Any:
         place = (
             f"the checkpoint {checkpoint}" if checkpoint else "its pretrained weights (or give --checkpoint)"
         )
-        raise InputError(f"timm's {model} cannot be loaded from {place}: {_short(error)}") from error
+        raise InputError(f"timm's {model} cannot be loaded from {place}: {short(error)}") from error
     if foreign:
         raise InputError(
             f"the checkpoint {checkpoint} is not one of timm's {model}: {', '.join(foreign[:3])} and"
@@ -147,7 +147,7 @@ def _load(model: str, checkpoint: str | None) -> Any:
 
 
 def _fill(network: Any, checkpoint: str) -> list[str]:
-    """Load the weights of a checkpoint, but for its classifier; give the names that do not fit.
+    """Load the weights of a checkpoint, but for its classifier; return the names that do not fit.
 
     Nothing but tensors is unpickled.
     """
@@ -175,18 +175,14 @@ def _own_preprocessing(network: Any) -> Preprocessing:
         crop=crop,
         mean=tuple(map(float, config["mean"])),
         std=tuple(map(float, config["std"])),
-        interpolation=interpolation if interpolation in ("bilinear", "bicubic") else "bicubic",
+        interpolation=interpolation if interpolation in FILTERS else "bicubic",
     )
 
 
 def _digest(network: Any) -> str:
-    """SHA-256 of all weights: the same for the same model, whatever kind of file they came from."""
+    """Return the SHA-256 of all weights, which does not depend on the kind of file they came from."""
     total = hashlib.sha256()
     for name, tensor in network.state_dict().items():
         total.update(name.encode())
         total.update(np.ascontiguousarray(tensor.cpu().numpy()).tobytes())
     return total.hexdigest()
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

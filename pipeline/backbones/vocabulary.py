@@ -43,7 +43,7 @@ class Vocabulary:
 
     @classmethod
     def fit(cls, descriptors: NDArray[Any], dim: int, words: int, seed: int) -> Self:
-        """Learn from descriptors (r, R); the same ones and the same seed give the same vocabulary.
+        """Return the vocabulary fitted on descriptors (r, R); it follows from them and the seed.
 
         Source: F. Perronnin, J. Sanchez, T. Mensink, "Improving the Fisher kernel for large-scale image
         classification", 2010; the mixture by scikit-image's `learn_gmm`.
@@ -61,8 +61,8 @@ class Vocabulary:
             spectrum, axes = np.linalg.eigh(np.cov(values.T, ddof=0))
             axes = axes[:, ::-1][:, :dim]
             axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(dim)])
-            spread = float(np.maximum(spectrum[::-1][:dim], 0.0).mean())
-            axes = axes / np.sqrt(spread if spread > 0.0 else 1.0)
+            scale = float(np.maximum(spectrum[::-1][:dim], 0.0).mean())
+            axes = axes / np.sqrt(scale if scale > 0.0 else 1.0)
             options = {
                 "covariance_type": "diag",
                 "random_state": seed,
@@ -74,7 +74,7 @@ class Vocabulary:
         return cls(*(np.ascontiguousarray(array, dtype=np.float32) for array in arrays))
 
     def project(self, descriptors: NDArray[Any]) -> NDArray[np.float64]:
-        """Give the components z (r, D) of descriptors (r, R)."""
+        """Return the components z (r, D) of descriptors (r, R)."""
         return np.asarray((descriptors - self.mean.astype(np.float64)) @ self.axes.astype(np.float64))
 
     @cached_property
@@ -100,7 +100,7 @@ class Vocabulary:
         return total.hexdigest()
 
     def to_dict(self) -> dict[str, str]:
-        """Give the arrays as text: little-endian float32 in base64."""
+        """Return the arrays as text: little-endian float32 in base64."""
         return {
             name: base64.b64encode(array.astype("<f4").tobytes()).decode("ascii")
             for name, array in self._arrays().items()
@@ -108,7 +108,7 @@ class Vocabulary:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, str], dim: int, words: int, sha256: str) -> Self:
-        """Read what `to_dict` wrote; InputError where it is not the one with this digest and these sizes."""
+        """Return what `to_dict` wrote; `InputError` where its digest or sizes are not these."""
         shapes = {"mean": (-1,), "axes": (-1, dim), "shares": (words,), "centres": (words, dim)}
         shapes["variances"] = shapes["centres"]
         try:

@@ -37,7 +37,7 @@ from topline.pipeline.certification.kernels import TILE_ROWS as KERNEL_TILE_ROWS
 from topline.pipeline.certification.kernels import KernelRows
 from topline.pipeline.certification.sums import FEASIBLE, CertificateSums
 from topline.pipeline.errors import CertificateMismatchError
-from topline.pipeline.options.average_top_k import top_count
+from topline.pipeline.options.problem import top_count
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel

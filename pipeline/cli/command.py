@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from topline.pipeline.cli.exits import SUCCESS
 from topline.pipeline.cli.options import CONFIG, FLOW, JSON, flags, given, own_parameters, with_signature
 from topline.pipeline.errors import MissingExtraError
-from topline.pipeline.options.config import SECTIONS, build, load_sections
+from topline.pipeline.options import SECTIONS, build, load_sections
 
 if TYPE_CHECKING:
     from topline.pipeline.progress import Progress

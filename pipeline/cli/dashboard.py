@@ -12,6 +12,7 @@ import typer
 from topline.pipeline.cli.arguments import StoreOption
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import facts
+from topline.pipeline.options import RUN_STORE
 
 RunArgument = Annotated[
     str | None,
@@ -22,7 +23,7 @@ RunArgument = Annotated[
 def dashboard(
     call: Call,  # noqa: ARG001 - one shape for all
     run: RunArgument = None,
-    store: StoreOption = "topline-run",
+    store: StoreOption = RUN_STORE,
     port: Annotated[int, typer.Option(help="Port to serve at; 0 takes a free one", min=0, max=65535)] = 8788,
     host: Annotated[str, typer.Option(help="Address to serve at")] = "127.0.0.1",
     allow_remote: Annotated[

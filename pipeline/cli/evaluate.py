@@ -9,7 +9,7 @@ import typer
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import facts, metrics_line, table
-from topline.pipeline.options.config import EvaluateConfig
+from topline.pipeline.options import EvaluateConfig
 
 if TYPE_CHECKING:
     from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import counted, facts
-from topline.pipeline.options.config import ClusterConfig, ExtractConfig, ImportConfig
+from topline.pipeline.options import ClusterConfig, ExtractConfig, ImportConfig
 
 if TYPE_CHECKING:
-    from topline.pipeline.ingest.extraction import ExtractResult
-    from topline.pipeline.ingest.importing import ImportResult
+    from topline.pipeline.ingest import ExtractResult, ImportResult
 
 REJECTED_SHOWN = 10
 

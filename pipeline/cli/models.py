@@ -13,7 +13,7 @@ from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
 from topline.pipeline.cli.table import facts, table
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.options.config import EvaluateConfig, PromotionRule
+from topline.pipeline.options import RUN_STORE, EvaluateConfig, PromotionRule
 
 if TYPE_CHECKING:
     from topline.pipeline.evaluation import Metric
@@ -25,7 +25,7 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Override the guards;
 HEAD = ("model", "dataset", "loss", "C", "method", "gap", "certified")
 
 
-def list_(call: Call, store: StoreOption = "topline-run") -> Outcome:  # noqa: ARG001 - one shape for all
+def list_(call: Call, store: StoreOption = RUN_STORE) -> Outcome:  # noqa: ARG001 - one shape for all
     """List the models of a store with their gaps, accuracies and stages, and who is champion since when."""
     from topline.pipeline.evaluation import METRICS
     from topline.pipeline.registry import registered, summary
@@ -139,7 +139,7 @@ def promote(
 
 def rollback(
     call: Call,  # noqa: ARG001 - one shape for all
-    store: StoreOption = "topline-run",
+    store: StoreOption = RUN_STORE,
     reason: ReasonOption = "",
 ) -> Outcome:
     """Make the champion before the champion again."""

@@ -8,10 +8,10 @@ from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import facts, table
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.options.config import ClusterConfig, PredictConfig
+from topline.pipeline.options import ClusterConfig, PredictConfig
 
 if TYPE_CHECKING:
-    from topline.pipeline.prediction.of_images import PredictResult
+    from topline.pipeline.prediction import PredictResult
 
 
 def predict(call: Call, model: ModelArgument) -> Outcome:
@@ -19,7 +19,7 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
 
     A model of several labels a row predicts those that score above its threshold.
     """
-    from topline.pipeline.prediction.of_images import predict as classify
+    from topline.pipeline.prediction import predict as classify
 
     config = call.config(PredictConfig)
     if config.dataset is not None:
@@ -43,8 +43,7 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
 
 
 def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
-    from topline.pipeline.prediction.decision_rule import DecisionRule
-    from topline.pipeline.prediction.of_datasets import predict_dataset
+    from topline.pipeline.prediction import DecisionRule, predict_dataset
 
     if config.images is not None:
         raise ConfigError("--images and --dataset are two things to classify: give one of them")

@@ -10,7 +10,7 @@ from topline.pipeline.cli.command import Call, Outcome, flow_runner
 from topline.pipeline.cli.exits import SUCCESS
 from topline.pipeline.cli.table import facts, metrics_line
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.options.config import (
+from topline.pipeline.options import (
     ClusterConfig,
     EvaluateConfig,
     ExtractConfig,
@@ -18,8 +18,8 @@ from topline.pipeline.options.config import (
     RetrainConfig,
     RetrainOptions,
     TrainConfig,
+    refuse_label_sets,
 )
-from topline.pipeline.options.retrain import refuse_label_sets
 
 if TYPE_CHECKING:
     from topline.pipeline.jobs.retraining import RetrainResult

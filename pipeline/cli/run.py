@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import counted, facts, metrics_line
 from topline.pipeline.cli.train import judge, training_facts
-from topline.pipeline.options.config import (
+from topline.pipeline.options import (
     ClusterConfig,
     EvaluateConfig,
     ExtractConfig,

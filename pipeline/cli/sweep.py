@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import facts, table
 from topline.pipeline.cli.train import training_facts
-from topline.pipeline.options.config import ClusterConfig, SweepConfig
+from topline.pipeline.options import ClusterConfig, SweepConfig
 
 if TYPE_CHECKING:
     from topline.pipeline.sweep.result import SweepCell, SweepResult

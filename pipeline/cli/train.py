@@ -8,7 +8,7 @@ from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
 from topline.pipeline.cli.table import facts
-from topline.pipeline.options.config import ClusterConfig, TrainConfig
+from topline.pipeline.options import ClusterConfig, TrainConfig
 
 if TYPE_CHECKING:
     from topline.pipeline.certification.recompute import Certificate

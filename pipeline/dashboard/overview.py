@@ -9,7 +9,7 @@ from typing import Any
 
 from topline.pipeline.dashboard.run_status import Tile, bound, problem_words, verdict
 from topline.pipeline.evaluation import METRICS, Metric, measured
-from topline.pipeline.options.promotion import PromotionRule
+from topline.pipeline.options import PromotionRule
 from topline.pipeline.pages.formatting import count, duration, when
 from topline.pipeline.registry.summary import summary
 from topline.pipeline.telemetry.run_view import RunView

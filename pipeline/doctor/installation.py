@@ -159,7 +159,7 @@ def store() -> str:
 def cluster() -> str:
     """Start two worker processes on the loopback interface and run a task on each."""
     from topline.pipeline.cluster.connection import open_cluster
-    from topline.pipeline.options.config import ClusterConfig
+    from topline.pipeline.options import ClusterConfig
 
     begun = time.monotonic()
     with open_cluster(ClusterConfig(workers=2, dashboard=False), data_bytes=64 * GIB) as client:

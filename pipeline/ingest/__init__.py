@@ -1,1 +1,25 @@
-"""Room."""
+"""Datasets in the store: images described by a backbone, or features imported from files.
+
+`extract` and `import_features` write units (shards) that can be repeated, split rows into training and test
+by content or id, and go on where they were interrupted.  Prediction describes its images by the same
+`Describer`.
+"""
+
+from __future__ import annotations
+
+from topline.pipeline.ingest.changes import Changes, changes_between
+from topline.pipeline.ingest.extraction import ExtractResult, extract
+from topline.pipeline.ingest.importing import ImportResult, import_features
+from topline.pipeline.ingest.unit import Describer, ImageRow, opened
+
+__all__ = [
+    "Changes",
+    "Describer",
+    "ExtractResult",
+    "ImageRow",
+    "ImportResult",
+    "changes_between",
+    "extract",
+    "import_features",
+    "opened",
+]

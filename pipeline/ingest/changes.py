@@ -1,4 +1,4 @@
-"""What became of the images between two versions of a dataset."""
+"""Which images changed between two versions of a dataset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Changes:
     rejected: int
 
     def to_dict(self) -> dict[str, int]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
     @property
@@ -33,7 +33,7 @@ class Changes:
 
 
 def changes_between(before: pa.Table | None, now: pa.Table) -> Changes:
-    """Compare the manifests of two versions; without one before, everything is new."""
+    """Return what the manifests of two versions differ in; without one before, everything is new."""
     then, known = _images(before), _contents(before)
     images = _images(now)
     status = now["status"].to_pylist()
@@ -52,7 +52,7 @@ def changes_between(before: pa.Table | None, now: pa.Table) -> Changes:
 
 
 def _images(table: pa.Table | None) -> dict[str, tuple[str | None, str | None]]:
-    """Content and class of the image at each path."""
+    """Return content and class of the image at each path."""
     if table is None:
         return {}
     columns = (table[name].to_pylist() for name in ("path", "sha256", "class_name"))
@@ -60,7 +60,7 @@ def _images(table: pa.Table | None) -> dict[str, tuple[str | None, str | None]]:
 
 
 def _contents(table: pa.Table | None) -> set[str | None]:
-    """Contents that there are features of."""
+    """Return contents that there are features of."""
     if table is None:
         return set()
     pairs = zip(table["sha256"].to_pylist(), table["status"].to_pylist(), strict=True)

@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from topline.pipeline.backbones import Backbone, make_backbone
-from topline.pipeline.backbones.fitting import fitted_backbone
-from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.backbones import Backbone, fitted_backbone, make_backbone
 from topline.pipeline.errors import ClusterError, ConfigError, InterruptedRunError, RejectedShareError
 from topline.pipeline.images import ImageListing, list_images
-from topline.pipeline.ingest.dataset_rows import CONTENT_RULE, recorded_splits, with_splits
 from topline.pipeline.ingest.known_images import KnownImages, known_images
-from topline.pipeline.ingest.splits import RowSplits
+from topline.pipeline.ingest.splits import CONTENT_RULE, RowSplits, recorded_splits, with_splits
 from topline.pipeline.ingest.unit import Describer, Extractor, UnitReport
 from topline.pipeline.ingest.unit_runs import StoppedError, Units
 from topline.pipeline.interrupts import StopFlag, stop_on_signals
@@ -47,7 +44,7 @@ LISTED_IMAGES = 100
 
 @dataclass(frozen=True)
 class ExtractResult:
-    """The dataset, and what became of the images; `reused` says that it was stored already.
+    """The dataset, and the outcome for the images; `reused` says that it was stored already.
 
     `rejected` pairs paths with reasons, the first hundred; `counts` are rows per split, `statuses` rows per
     status (ok, rejected, duplicate), `ignored` files that were left out by rule (text files and the like).
@@ -68,7 +65,7 @@ class ExtractResult:
     info: DatasetInfo
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the object that `topline extract --json` prints."""
+        """Return the object that `topline extract --json` prints."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "info"}
         rejected = [{"path": path, "error": error} for path, error in self.rejected]
         return {**values, "rejected": rejected, "class_names": list(self.info.class_names)}
@@ -104,7 +101,7 @@ def extract(
     `cluster` says where (default: here if it is quickly done, or else one worker a core); an open `client`
     goes before it.  The same images with the same options give the dataset that is there already, and images
     whose content the newest dataset knows are not described again.  With `follow` it is another version of
-    what the store has: every content stays in the split it was ever dealt to, new ones are dealt by their
+    what the store has: every content stays in the split it was ever assigned, new ones go by their
     content, and where nothing has changed the newest version is the result.  An interrupted extraction goes
     on where it stopped when it is called again.  Raises `InputError` where the
     images cannot be listed, `RejectedShareError` where too many cannot be used, `InterruptedRunError` after
@@ -132,7 +129,7 @@ def extract(
 
 
 def _prepare(config: ExtractConfig, progress: Progress | None, *, follow: bool) -> _Job:
-    """List the images, make the backbone and begin the dataset, or find it."""
+    """Return the extraction: images listed, backbone made, and the dataset begun or found."""
     if config.images is None:
         raise ConfigError("--images is missing: name a folder with a folder for each class")
     store = open_store(config.store, create=True)
@@ -153,7 +150,7 @@ def _prepare(config: ExtractConfig, progress: Progress | None, *, follow: bool) 
 
 
 def _attributes(config: ExtractConfig, listing: ImageListing, backbone: Backbone) -> dict[str, Any]:
-    """What decides the dataset besides the images themselves; a model trained on it records this."""
+    """Return what decides the dataset besides the images themselves; a model trained on it records this."""
     return {
         "kind": "images",
         "images": str(listing.root),
@@ -169,7 +166,7 @@ def _attributes(config: ExtractConfig, listing: ImageListing, backbone: Backbone
 
 
 def _unchanged(job: _Job, table: pa.Table, rows: RowSplits) -> bool:
-    """Whether the newest dataset has the same rows: names, contents, labels and splits."""
+    """Return whether the newest dataset has the same rows: names, contents, labels and splits."""
     if job.known is None or job.known.dataset.class_names != rows.class_names:
         return False
     now = with_labels_and_splits(table, rows.labels, rows.split, rows.class_names)
@@ -179,7 +176,7 @@ def _unchanged(job: _Job, table: pa.Table, rows: RowSplits) -> bool:
 def _run_units(
     job: _Job, cluster: ClusterConfig, client: Client | None, progress: Progress | None, flag: StopFlag
 ) -> int:
-    """Do all units that are not done; give the number of images that were described."""
+    """Do all units that are not done; return the number of images that were described."""
     plan = job.writer.plan
     finished = job.writer.done_units()
     left = [unit for unit in range(plan.units) if unit not in finished]
@@ -212,6 +209,8 @@ def _run(units: Units, left: list[int], cluster: ClusterConfig, client: Client |
         units.run_here(waiting, seconds=budget)
     rest = list(waiting)
     if rest:
+        from topline.pipeline.cluster.connection import open_cluster
+
         workers = cluster.workers and min(cluster.workers, len(rest))
         with open_cluster(cluster.model_copy(update={"workers": workers})) as own:
             if own is None:
@@ -266,7 +265,7 @@ def _too_many(job: _Job, rejected: int) -> str:
     return (
         f"{rejected} of {total} images ({rejected / total:.1%}) cannot be used{so_far}, more than"
         f" --max-bad-share {job.config.max_bad_share:g} allows: {'; '.join(bad[:NAMED_IMAGES])} first of all;"
-        f" mend or remove them, or allow more with --max-bad-share {allow:g}"
+        f" repair or remove them, or allow more with --max-bad-share {allow:g}"
     )
 
 

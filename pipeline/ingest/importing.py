@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
-from topline.pipeline.ingest.splits import RowSplits, split_label_sets, split_rows
+from topline.pipeline.ingest.splits import RowSplits, split_rows
 from topline.pipeline.interrupts import stop_on_signals
 from topline.pipeline.options.ingest import ImportConfig
 from topline.pipeline.progress import Progress
@@ -21,6 +21,7 @@ from topline.pipeline.readers import (
     ConcatenatedFeatures,
     FeatureFile,
     Rows,
+    first_rows,
     label_lists,
     label_words,
     open_features,
@@ -37,8 +38,6 @@ from topline.storage.stores import open_store
 
 # A CSR entry takes twice the room of a dense one and its products are slower: above this, dense wins.
 DENSE_SHARE = 0.25
-
-NAMED_ROWS = 3
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class ImportResult:
     info: DatasetInfo
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the object that `topline import --json` prints."""
+        """Return the object that `topline import --json` prints."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "info"}
         return {**values, "class_names": list(self.info.class_names)}
 
@@ -70,8 +69,8 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
     """Store the features that `config` names as a dataset of `config.store`, block by block.
 
     The same files with the same options give the dataset that is there already; an interrupted import goes
-    on where it stopped.  Raises `InputError` naming file, rows and mend for features that are not finite,
-    labels that are missing or out of range, and lengths that do not match.
+    on where it stopped.  Raises `InputError` naming file and rows for features that are not finite, labels
+    that are missing or out of range, and lengths that do not match.
     """
     begun = time.monotonic()
     if config.features is None:
@@ -110,7 +109,7 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
 
 
 def _source(config: ImportConfig, path: Path) -> FeatureFile:
-    """The features at `path`, and after them those of the test rows, where these have a file of their own."""
+    """Return the features at `path`, followed by those of the test rows where they have their own file."""
     names = (config.features_name, config.labels_name, _label_attributes(config))
     if config.test_features is None:
         return open_features(path, *names)
@@ -119,14 +118,14 @@ def _source(config: ImportConfig, path: Path) -> FeatureFile:
     with ExitStack() as stack:
         source = stack.enter_context(closing(open_features(path, *names)))
         test = stack.enter_context(closing(open_features(config.test_features.absolute(), *names)))
-        joined = ConcatenatedFeatures(source, test)
-        # From here on it is the joined file that closes them.
+        both = ConcatenatedFeatures(source, test)
+        # From here on it is `both` that closes them.
         stack.pop_all()
-    return joined
+    return both
 
 
 def _row_splits(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -> RowSplits:
-    """Labels and splits of all rows, from the options' files before the features' own."""
+    """Return labels and splits of all rows, from the options' files before the features' own."""
     inside = config.labels is None or _names_attributes(config)
     found = source.labels() if inside else read_labels(Path(str(config.labels)))
     place = source.place if inside else str(config.labels)
@@ -147,14 +146,12 @@ def _row_splits(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -
         _check_length(place, "splits", len(splits), source)
         given = split_words(np.asarray(splits), place)
     usable, share, seed = np.ones(source.n, dtype=bool), config.test_share, config.split_seed
-    if lists is not None:
-        return split_label_sets(ids, lists, given, usable, test_share=share, seed=seed)
-    words = label_words(np.asarray(found), place, names)
+    words = lists or label_words(np.asarray(found), place, names)
     return split_rows(ids, words, given, usable, test_share=share, seed=seed, class_names=names)
 
 
 def _label_attributes(config: ImportConfig) -> list[str] | None:
-    """The attributes of an ARFF file that are labels, where --labels names them and holds none itself."""
+    """Return the attributes of an ARFF file that are labels, where --labels is the XML that names them."""
     if config.labels is None or not _names_attributes(config):
         return None
     return read_label_names(config.labels)
@@ -173,7 +170,7 @@ def _check_length(place: str, what: str, count: int, source: FeatureFile) -> Non
 
 
 def _begin(config: ImportConfig, source: FeatureFile) -> DatasetWriter:
-    """Begin the dataset in the layout that suits it, or find it."""
+    """Return the writer of the dataset in the layout that suits it, begun now or before."""
     sparse = source.nonzeros is not None and source.nonzeros < DENSE_SHARE * source.n * source.d
     if config.layout != "auto":
         sparse = config.layout == "csr"
@@ -239,7 +236,7 @@ def _write(
 
 
 def _checked(source: FeatureFile, X: Rows, start: int, dtype: str) -> Rows:
-    """Rows in the type they are stored in (CSR: float32); `InputError` naming those that are not finite."""
+    """Return rows in the stored type (CSR: float32); `InputError` naming those that are not finite."""
     kind = np.dtype(dtype)
     values = X.data if isinstance(X, csr_matrix) else X
     with np.errstate(over="ignore"):
@@ -258,9 +255,8 @@ def _refuse(source: FeatureFile, X: Rows, values: Any, bad: Any, start: int, dty
     else:
         local = np.flatnonzero(bad.any(axis=1))
     rows = (np.unique(local) + start).tolist()
-    named = ", ".join(map(str, rows[:NAMED_ROWS])) + (" ..." if len(rows) > NAMED_ROWS else "")
     overflow = bool(np.isfinite(values[bad].astype(np.float64)).any())
     what = f"values beyond {dtype}" if overflow else "NaN or infinity"
-    mend = "scale them" if overflow else "repair or leave out these rows"
+    fix = "scale them" if overflow else "repair or leave out these rows"
     more = " (float32 reaches further)" if overflow and dtype == "float16" else ""
-    raise InputError(f"{source.place} has {what} in row {named}: {mend}{more}")
+    raise InputError(f"{source.place} has {what} in row {first_rows(rows)}: {fix}{more}")

@@ -18,7 +18,7 @@ from topline.storage.stores import Store, open_store
 
 logger = logging.getLogger(__name__)
 
-# What must be the same for features to be the same; the rest of the specification says how rows are dealt.
+# What must be the same for features to be the same; the rest of the specification says how rows are split.
 SAME = ("kind", "backbone", "limits")
 
 _DIGEST = np.dtype("S32")
@@ -34,7 +34,7 @@ class KnownImages:
         return _reopened, (self.dataset.store.url, self.dataset.info.id)
 
     def rows_of(self, digests: Sequence[str | None]) -> NDArray[np.int64]:
-        """For each SHA-256 the row with that content, -1 where there is none."""
+        """Return for each SHA-256 the row with that content, -1 where there is none."""
         contents, rows = self._contents
         asked = np.array([bytes.fromhex(digest or "") for digest in digests], dtype=_DIGEST)
         if not len(contents):
@@ -44,12 +44,12 @@ class KnownImages:
         return np.where(there, rows[places], -1)
 
     def sizes(self, rows: Sequence[int]) -> list[tuple[int | None, int | None]]:
-        """Width and height of the images in some rows."""
+        """Return width and height of the images in some rows."""
         found = self._manifest.take(pa.array(rows, pa.int64()))
         return list(zip(found["width"].to_pylist(), found["height"].to_pylist(), strict=True))
 
     def features(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Features (r, d) of some rows; a chunk that holds several of them is read once."""
+        """Return features (r, d) of some rows; a chunk that holds several of them is read once."""
         X = np.empty((len(rows), self.dataset.info.d), dtype=np.float32)
         order = np.argsort(rows, kind="stable")
         chunks = rows[order] // self.dataset.plan.chunk_rows
@@ -76,7 +76,7 @@ class KnownImages:
 
 
 def known_images(store: Store, features: Mapping[str, Any], dtype: str) -> KnownImages | None:
-    """The newest dataset of a store whose features were made like `features`, None where there is none."""
+    """Return the newest dataset of a store whose features were made like `features`; None without one."""
     for info in reversed(list_datasets(store)):
         same = all(info.features.get(name) == features[name] for name in SAME)
         if same and info.layout == "dense" and info.dtype == dtype:

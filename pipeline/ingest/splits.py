@@ -1,20 +1,26 @@
-"""Which rows train and which are held out; labels and class names; what becomes of repeated content."""
+"""Which rows train and which are held out, with their labels, class names and repeated content."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images import sorted_names
-from topline.pipeline.readers import LabelLists, label_set_table
-from topline.storage.datasets import LabelSetTable
+from topline.pipeline.images import ImageItem, sorted_names
+from topline.pipeline.options.ingest import ExtractConfig
+from topline.pipeline.readers import LabelLists, label_set_table, split_labels
+from topline.storage.datasets import Dataset, LabelSetTable, list_datasets
 from topline.storage.schema import NO_LABEL, SPLITS
+from topline.storage.stores import Store
+
+CONTENT_RULE = "content"
+"""Where an image's content decides whether it is held out: `split_rule` of a dataset's features."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +38,7 @@ class RowSplits:
 
 def split_rows(
     ids: Sequence[str],
-    labels: Sequence[str | None],
+    labels: Sequence[str | None] | LabelLists,
     splits: Sequence[str | None],
     usable: NDArray[np.bool_],
     *,
@@ -40,60 +46,31 @@ def split_rows(
     seed: int,
     class_names: Sequence[str] | None = None,
 ) -> RowSplits:
-    """Labels and splits of rows; those that are not `usable` go to the split "rejected" without a label.
+    """Return labels and splits of rows; those not `usable` go to the split "rejected" without a label.
 
     A row keeps its split in `splits`; where no row has one, `hold_out` makes them.  Classes without a usable
-    row are left out, unless `class_names` gives all of them in their order.  Raises `InputError` where no
-    row, or no row for training, remains.
-    """
-    names = tuple(class_names or ()) or sorted_names(
-        label for label, good in zip(labels, usable, strict=True) if good and label is not None
-    )
-    if not names:
-        raise InputError("no usable example is left: each was rejected, for the reason in its sentence")
-    code = {name: i for i, name in enumerate(names)}
-    y = np.full(len(ids), NO_LABEL, dtype=np.int32)
-    rows: list[int] = np.flatnonzero(usable).tolist()
-    y[rows] = [code[str(labels[row])] for row in rows]
-    split = _split_codes(ids, rows, splits, y[rows], test_share=test_share, seed=seed)
-    return RowSplits(y, split, names)
-
-
-def split_label_sets(
-    ids: Sequence[str],
-    lists: LabelLists,
-    splits: Sequence[str | None],
-    usable: NDArray[np.bool_],
-    *,
-    test_share: float,
-    seed: int,
-) -> RowSplits:
-    """Label sets and splits of rows, as `split_rows`; a held-out share is one of all rows.
-
-    Most label sets have a row or two, so that a share of each would hold out next to nothing.
+    row are left out, unless `class_names` (or the names of `LabelLists`) are all of them in their order.  Of
+    rows with several labels a share of all is held out: most label sets have a row or two, so that a share of
+    each would hold out next to nothing.  Raises `InputError` where no row, or no row for training, remains.
     """
     rows: list[int] = np.flatnonzero(usable).tolist()
-    known = [lists.rows[row] for row in rows]
-    names = tuple(lists.names or ()) or sorted_names(label for labels in known for label in labels)
-    if not names:
-        raise InputError("no usable example has a label: give some rows labels")
     y = np.full(len(ids), NO_LABEL, dtype=np.int32)
-    table, y[rows] = label_set_table(known, names)
-    same = np.zeros(len(rows), dtype=np.int64)
-    split = _split_codes(ids, rows, splits, same, test_share=test_share, seed=seed)
-    return RowSplits(y, split, names, table)
-
-
-def _split_codes(
-    ids: Sequence[str],
-    rows: list[int],
-    splits: Sequence[str | None],
-    classes: NDArray[np.integer[Any]],
-    *,
-    test_share: float,
-    seed: int,
-) -> NDArray[np.int8]:
-    """Splits of all rows: as given, or by `hold_out` of these `rows` of `classes`; all others rejected."""
+    table = None
+    if isinstance(labels, LabelLists):
+        known = [labels.rows[row] for row in rows]
+        names = tuple(labels.names or ()) or sorted_names(label for row in known for label in row)
+        if not names:
+            raise InputError("no usable example has a label: give some rows labels")
+        table, y[rows] = label_set_table(known, names)
+        classes = np.zeros(len(rows), dtype=np.int64)
+    else:
+        found = [labels[row] for row in rows]
+        names = tuple(class_names or ()) or sorted_names(label for label in found if label is not None)
+        if not names:
+            raise InputError("no usable example is left: each was rejected, for the reason in its sentence")
+        code = {name: i for i, name in enumerate(names)}
+        classes = np.array([code[str(label)] for label in found], dtype=np.int64)
+        y[rows] = classes
     split = np.full(len(ids), SPLITS["rejected"], dtype=np.int8)
     if any(splits[row] is not None for row in rows):
         split[rows] = [SPLITS[splits[row] or "train"] for row in rows]
@@ -102,13 +79,13 @@ def _split_codes(
         split[rows] = np.where(held, SPLITS["test"], SPLITS["train"])
     if not (split == SPLITS["train"]).any():
         raise InputError("no example is left for training: give some the split train")
-    return split
+    return RowSplits(y, split, names, table)
 
 
 def hold_out(
     ids: Sequence[str], labels: NDArray[np.integer[Any]], *, share: float, seed: int
 ) -> NDArray[np.bool_]:
-    """Rows to hold out: of each class `share` of its rows, rounded, but never all of them.
+    """Return the rows to hold out: of each class `share` of its rows, rounded, but never all of them.
 
     Which ones is decided by a hash of seed and id, so that it depends neither on the order of the rows nor
     on the other classes.
@@ -125,7 +102,7 @@ def hold_out(
 def repeated_content(
     digests: Sequence[str | None], usable: NDArray[np.bool_], names: Sequence[tuple[str, ...]]
 ) -> NDArray[np.int64]:
-    """For each row the usable row with the same digest whose name comes first; -1 where that is itself.
+    """Return for each row the first usable row, by name, with its digest; -1 where that is itself.
 
     Unusable rows have -1 as well.
     """
@@ -136,3 +113,81 @@ def repeated_content(
         if earlier != row:
             same[row] = earlier
     return same
+
+
+def recorded_splits(store: Store, newest: str | None) -> dict[str, str]:
+    """Return the split of every content (by SHA-256) that a dataset of the store has assigned.
+
+    Datasets under the content rule need no reading but the newest: what left them would come back to the
+    same split.  Where datasets disagree, a content that was ever held out is held out.
+    """
+    found: dict[str, str] = {}
+    for info in list_datasets(store):
+        if info.features.get("kind") != "images":
+            continue
+        if info.features.get("split_rule") == CONTENT_RULE and info.id != newest:
+            continue
+        table = Dataset(store, info).manifest().select(["sha256", "split"])
+        for digest, split in zip(table["sha256"].to_pylist(), table["split"].to_pylist(), strict=True):
+            if digest is not None and split != "rejected" and found.get(digest, "train") == "train":
+                found[digest] = split
+    return found
+
+
+def split_of_content(digest: str, *, share: float, seed: int) -> str:
+    """Return train or test, by a hash of seed and content alone: whatever else there is, today or later."""
+    drawn = int.from_bytes(hashlib.sha256(f"{seed}:{digest}".encode()).digest()[:8], "big")
+    return "test" if drawn < share * 2.0**64 else "train"
+
+
+def with_splits(
+    items: Sequence[ImageItem],
+    table: pa.Table,
+    config: ExtractConfig,
+    recorded: Mapping[str, str] | None = None,
+) -> tuple[pa.Table, RowSplits]:
+    """Return the manifest with duplicates named, and labels and splits of its rows.
+
+    With `recorded` splits a content that had a split before stays where it was, and a new one goes where
+    its folder says or its content decides.
+    """
+    digests = table["sha256"].to_pylist()
+    usable = np.array([status != "rejected" for status in table["status"].to_pylist()])
+    splits = [item.split for item in items]
+    share, seed = config.test_share, config.split_seed
+    if recorded is not None:
+        splits = [
+            recorded.get(digest) or split or split_of_content(digest, share=share, seed=seed)
+            if good and digest
+            else split
+            for digest, split, good in zip(digests, splits, usable, strict=True)
+        ]
+    # Of copies in several splits the held-out one stays: what others measured on it can still be compared.
+    names = [("1" if split == "train" else "0", item.path) for item, split in zip(items, splits, strict=True)]
+    same = repeated_content(digests, usable, names)
+    labels = [item.label for item in items]
+    separator = config.label_separator
+    rows = split_rows(
+        [item.sample_id for item in items],
+        labels
+        if separator is None
+        else LabelLists([split_labels(label, separator) for label in labels], None),
+        splits,
+        usable & (same < 0),
+        test_share=share,
+        seed=seed,
+    )
+    status, errors = table["status"].to_pylist(), table["error"].to_pylist()
+    labelled: list[int] = np.flatnonzero(rows.labels >= 0).tolist()
+    code = {items[row].label: int(rows.labels[row]) for row in labelled}
+    for row in np.flatnonzero(same >= 0).tolist():
+        first, label = int(same[row]), items[row].label
+        status[row], errors[row] = "duplicate", f"same content as {items[first].path}"
+        # A copy is kept only beside the first image: never in another split.
+        if config.duplicates == "keep" and splits[row] == splits[first] and label in code:
+            rows.labels[row] = code[label]
+            rows.split[row] = rows.split[first]
+    for name, values in (("status", status), ("error", errors)):
+        position = table.schema.get_field_index(name)
+        table = table.set_column(position, table.schema.field(name), pa.array(values, pa.string()))
+    return table, rows

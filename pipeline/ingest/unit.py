@@ -51,7 +51,7 @@ class Describer:
     known: KnownImages | None = None
 
     def describe(self, network: FeatureFunction, rows: Sequence[ImageRow]) -> NDArray[np.float32]:
-        """Features (b, dim) of the images of `rows`, 0 for those that are rejected; fills in the rows."""
+        """Return features (b, dim) of the images of `rows`, 0 for rejected ones; fills in the rows."""
         X = np.zeros((len(rows), self.backbone.dim), dtype=np.float32)
         read = {i: data for i, row in enumerate(rows) if (data := self._read(row)) is not None}
         for i in self._recalled(rows, list(read), X):
@@ -73,7 +73,7 @@ class Describer:
         return X
 
     def _read(self, row: ImageRow) -> bytes | None:
-        """Bytes of an image; None, with the reason in its row, where it is rejected."""
+        """Return the bytes of an image; None, with the reason in its row, where it is rejected."""
         try:
             data = row.item.read(self.root, self.limits.max_bytes)
         except ImageRejectedError as error:
@@ -84,7 +84,7 @@ class Describer:
         return data
 
     def _recalled(self, rows: Sequence[ImageRow], read: list[int], X: NDArray[np.float32]) -> list[int]:
-        """Fill in what is known already, and give which rows that are."""
+        """Fill in what is known already, and return which rows that are."""
         if self.known is None or not read:
             return []
         earlier = self.known.rows_of([rows[i].sha256 for i in read])
@@ -117,7 +117,7 @@ class Extractor:
 
 @dataclass(frozen=True)
 class UnitReport:
-    """What became of the images of a unit."""
+    """Outcome of a unit: its images, and how many of them were rejected."""
 
     unit: int
     rows: int
@@ -146,7 +146,7 @@ _opening = threading.Lock()
 
 
 def opened(backbone: Backbone) -> FeatureFunction:
-    """The backbone's network, loaded once in each process."""
+    """Return the backbone's function of images, loaded once in each process."""
     key = digest_json(backbone.spec())
     with _opening:
         if key not in _networks:

@@ -30,7 +30,7 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Units that are still to be done, and whom to tell."""
+    """Units that are still to be done, and who is told of them."""
 
     extractor: Extractor
     items: tuple[ImageItem, ...]
@@ -44,7 +44,7 @@ class Units:
         return self.items[span.start : span.stop]
 
     def run_here(self, units: Iterator[int], *, seconds: float = float("inf")) -> float:
-        """Run units one after the other, until one ends later than `seconds`; give the seconds spent.
+        """Run units one after the other, until one ends later than `seconds`; return the seconds spent.
 
         Raises `StoppedError` at the next batch of images once somebody asked for it.
         """
@@ -112,7 +112,7 @@ class Units:
 
         error = future.exception()
         if not isinstance(error, KilledWorker):
-            return error or ClusterError(f"unit {unit} failed without saying why")
+            return error or ClusterError(f"unit {unit} failed without a reason")
         items = self.images(unit)
         return ClusterError(
             f"workers died again and again on the images {items[0].path} to {items[-1].path}: give them more"
@@ -121,14 +121,14 @@ class Units:
 
 
 class _Clock:
-    """When something last happened on a cluster, so that nothing is waited for in vain."""
+    """When something last happened on a cluster, so that no wait is endless."""
 
     def __init__(self, worker_wait: float) -> None:
         self._wait = worker_wait
         self._worker_seen = self._ended = time.monotonic()
 
     def threads(self, client: Client) -> int:
-        """Threads of all workers there are; `ClusterError` where there was none for too long."""
+        """Return the threads of all workers; `ClusterError` where there was none for too long."""
         if client.status not in ("running", "connecting"):
             raise ClusterError(f"the connection to the scheduler is {client.status}")
         try:

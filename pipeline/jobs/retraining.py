@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from topline.pipeline.certification.recompute import certify
 from topline.pipeline.evaluation import METRICS, Metric, evaluate, measured
-from topline.pipeline.ingest.changes import Changes, changes_between
-from topline.pipeline.ingest.extraction import extract
-from topline.pipeline.options.retrain import RetrainConfig, refuse_label_sets
+from topline.pipeline.ingest import Changes, changes_between, extract
+from topline.pipeline.options import RetrainConfig, refuse_label_sets
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.registry.decisions import Weighing, promote_by_rule

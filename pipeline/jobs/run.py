@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation, evaluate
 from topline.pipeline.images import write_digits
-from topline.pipeline.ingest.extraction import extract
-from topline.pipeline.options.run import RunConfig
+from topline.pipeline.ingest import extract
+from topline.pipeline.options import RunConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.report.document import write_report
 from topline.pipeline.training.plan import fingerprint, settled

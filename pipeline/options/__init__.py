@@ -1,1 +1,58 @@
-"""Room."""
+"""Options of every command: pydantic models that are checked before any work starts, and their TOML file.
+
+Each model's fields are flags of the command line and keys of a section (`SECTIONS`).  `problem` turns those
+of a training run into its loss and risk.  Importing the room compiles nothing, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+from topline.pipeline.options.config import SECTIONS, build, load_sections
+from topline.pipeline.options.ingest import (
+    BackboneConfig,
+    ExtractConfig,
+    ImageLimits,
+    ImportConfig,
+    PredictConfig,
+)
+from topline.pipeline.options.jobs import (
+    JobOptions,
+    PromotionRule,
+    RetrainConfig,
+    RetrainOptions,
+    RunConfig,
+    refuse_label_sets,
+)
+from topline.pipeline.options.sweep import Cell, Rule, SweepConfig, Variant
+from topline.pipeline.options.train import (
+    BLOCKS_AT_MOST,
+    RUN_STORE,
+    ClusterConfig,
+    EvaluateConfig,
+    TrainConfig,
+)
+
+__all__ = [
+    "BLOCKS_AT_MOST",
+    "RUN_STORE",
+    "SECTIONS",
+    "BackboneConfig",
+    "Cell",
+    "ClusterConfig",
+    "EvaluateConfig",
+    "ExtractConfig",
+    "ImageLimits",
+    "ImportConfig",
+    "JobOptions",
+    "PredictConfig",
+    "PromotionRule",
+    "RetrainConfig",
+    "RetrainOptions",
+    "Rule",
+    "RunConfig",
+    "SweepConfig",
+    "TrainConfig",
+    "Variant",
+    "build",
+    "load_sections",
+    "refuse_label_sets",
+]

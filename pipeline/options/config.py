@@ -1,8 +1,8 @@
 """Options of all commands in one place, and the TOML file that can hold them.
 
 The file has one section per kind of option ([train], [cluster], ...), the same for every command; a command
-reads the sections it has a use for.  Flags win over the file, the file over the defaults, and a section or
-key that nobody knows is an error.  Paths are relative to where the command runs.
+reads the sections it has a use for.  Flags win over the file, the file over the defaults, and an unknown
+section or key is an error.  Paths are relative to where the command runs.
 """
 
 from __future__ import annotations
@@ -17,29 +17,9 @@ from pydantic import BaseModel, ValidationError
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options.ingest import ExtractConfig, ImportConfig, PredictConfig
-from topline.pipeline.options.promotion import PromotionRule
-from topline.pipeline.options.retrain import RetrainConfig, RetrainOptions
-from topline.pipeline.options.run import JobOptions, RunConfig
+from topline.pipeline.options.jobs import JobOptions, PromotionRule, RetrainOptions
 from topline.pipeline.options.sweep import SweepConfig
 from topline.pipeline.options.train import ClusterConfig, EvaluateConfig, TrainConfig
-
-__all__ = [
-    "SECTIONS",
-    "ClusterConfig",
-    "EvaluateConfig",
-    "ExtractConfig",
-    "ImportConfig",
-    "JobOptions",
-    "PredictConfig",
-    "PromotionRule",
-    "RetrainConfig",
-    "RetrainOptions",
-    "RunConfig",
-    "SweepConfig",
-    "TrainConfig",
-    "build",
-    "load_sections",
-]
 
 SECTIONS: Mapping[str, type[BaseModel]] = {
     "run": JobOptions,
@@ -58,7 +38,7 @@ Config = TypeVar("Config", bound=BaseModel)
 
 
 def load_sections(path: Path) -> dict[str, dict[str, Any]]:
-    """Read a TOML file of options, by section; `ConfigError` names what is wrong with it."""
+    """Return the options in a TOML file, by section; `ConfigError` names what is wrong with it."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -78,7 +58,7 @@ def load_sections(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def build(model: type[Config], values: Mapping[str, Any], *, origin: str = "") -> Config:
-    """Check values and make the options of them; `ConfigError` says in one sentence what does not fit.
+    """Return the options of checked values; `ConfigError` says in one sentence what does not fit.
 
     `origin` names where the values came from, for the sentence.
     """

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from topline.pipeline.options.train import NonEmpty
+from topline.pipeline.options.train import DATA_STORE, NonEmpty
 
 
 class SplitConfig(BaseModel):
@@ -53,7 +53,7 @@ class BackboneConfig(BaseModel):
 
     backbone: NonEmpty = Field(
         default="hog",
-        description="hog (or hog:size=96,cells=12), fisher (or fisher:words=64), onnx:FILE or timm:NAME",
+        description="Such as hog, hog:size=96,cells=12, fisher, fisher:words=64, onnx:FILE or timm:NAME",
     )
     resize: int | None = Field(default=None, ge=1, description="Shorter side after resizing, in pixels")
     crop: int | None = Field(default=None, ge=1, description="Side of the central square, in pixels")
@@ -79,21 +79,21 @@ class BackboneConfig(BaseModel):
         return value
 
     def preprocessing(self) -> dict[str, object]:
-        """Give what was chosen, by name."""
+        """Return what was chosen, by name."""
         names = set(BackboneConfig.model_fields) - {"backbone", "checkpoint"}
         chosen = {name: getattr(self, name) for name in BackboneConfig.model_fields if name in names}
         return {name: value for name, value in chosen.items() if value is not None}
 
 
 class ExtractConfig(LabelConfig, SplitConfig, ImageLimits, BackboneConfig):
-    """Images to features: where the images are, what becomes of bad ones, the split, the backbone."""
+    """Images to features: where the images are, bad ones and duplicates, the split, the backbone."""
 
     images: NonEmpty | None = Field(
         default=None, description="Folder of classes, table (CSV, Parquet) or tar shards"
     )
-    store: NonEmpty = Field(default="topline-store", description="Store that receives the dataset")
+    store: NonEmpty = Field(default=DATA_STORE, description="Store that receives the dataset")
     duplicates: Literal["drop", "keep"] = Field(
-        default="drop", description="What becomes of images with the same content as an earlier one"
+        default="drop", description="Whether images with the content of an earlier one are dropped or kept"
     )
     max_bad_share: float = Field(
         default=0.1, ge=0.0, le=1.0, description="Share of unreadable images that stops the job"
@@ -119,7 +119,7 @@ class ImportConfig(LabelConfig, SplitConfig):
     )
     split: Path | None = Field(default=None, description="train, val or test of each row (npy, txt, csv)")
     class_names: Path | None = Field(default=None, description="Names of labels 0, 1, ..., one a line")
-    store: NonEmpty = Field(default="topline-store", description="Store that receives the dataset")
+    store: NonEmpty = Field(default=DATA_STORE, description="Store that receives the dataset")
     features_name: NonEmpty | None = Field(
         default=None, description="Array or column of the features inside their file"
     )

@@ -9,7 +9,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from topline.pipeline.options.train import NonEmpty, TrainConfig, Weights
+from topline.pipeline.options.train import (
+    DATA_STORE,
+    DEFAULT_TRANSFORMS,
+    NonEmpty,
+    TrainConfig,
+    TransformNames,
+    Weights,
+)
 from topline.solvers.names import LOSS_RULES, LossRule
 
 Rule = Literal["race", "certificate", "none"]
@@ -23,7 +30,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _costs(text: str) -> tuple[float, ...]:
-    """Read "0.1,1,10" or "1e-3:1e2:11"; such a range is rounded to numbers that a person can repeat."""
+    """Return the numbers in "0.1,1,10" or "1e-3:1e2:11"; such a range is rounded to four digits."""
     try:
         if ":" not in text:
             return tuple(float(part) for part in _parts(text))
@@ -70,7 +77,7 @@ class SweepConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    store: NonEmpty = Field(default="topline-store", description="Store that holds the dataset")
+    store: NonEmpty = Field(default=DATA_STORE, description="Store that holds the dataset")
     dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
     C: tuple[float, ...] = Field(
         default=_costs("1e-3:1e2:11"),
@@ -104,8 +111,8 @@ class SweepConfig(BaseModel):
         default="none", description="balanced: every class counts as much as any other, whatever its rows"
     )
     method: NonEmpty = Field(default="dual_ascent", description="dual_ascent or sdca")
-    transforms: tuple[str, ...] = Field(
-        default=("l2", "bias"), description="Fitted on each fold's training rows, in this order"
+    transforms: TransformNames = Field(
+        default=DEFAULT_TRANSFORMS, description="Fitted on each fold's training rows, in this order"
     )
     tol: float = Field(default=1e-3, gt=0.0, allow_inf_nan=False, description="Relative gap at the latest")
     max_passes: int = Field(default=3000, ge=1, description="Passes over a fold's rows at most, each cell")
@@ -123,12 +130,6 @@ class SweepConfig(BaseModel):
     def _split(cls, value: object) -> object:
         return tuple(_parts(value)) if isinstance(value, str) else value
 
-    @field_validator("transforms", mode="before")
-    @classmethod
-    def _split_names(cls, value: object) -> object:
-        names = _parts(value) if isinstance(value, str) else value
-        return () if names == ["none"] else names
-
     @model_validator(mode="after")
     def _cells_can_be_trained(self) -> SweepConfig:
         if not self.C or not self.loss or not self.smoothing:
@@ -144,7 +145,7 @@ class SweepConfig(BaseModel):
         return self
 
     def variants(self) -> list[Variant]:
-        """Give all losses with their parameters, each once; `k` is None where the data decides it."""
+        """Return all losses with their parameters, each once; `k` is None where the data decides it."""
         found: dict[Variant, None] = {}
         for loss, k, smoothing in product(self.loss, self.k or (None,), self.smoothing):
             rule = LOSS_RULES.get(loss, LossRule())
@@ -152,11 +153,11 @@ class SweepConfig(BaseModel):
         return list(found)
 
     def grid(self) -> tuple[float, ...]:
-        """Give the values of C, each once and from the smallest."""
+        """Return the values of C, each once and from the smallest."""
         return tuple(sorted(set(self.C)))
 
     def train_config(self, cell: Cell) -> TrainConfig:
-        """Give the options of `train` for a cell, on all training rows."""
+        """Return the options of `train` for a cell, on all training rows."""
         shared: dict[str, Any] = self.model_dump(include=SHARED)
         loss = cell.variant.loss
         if not cell.variant.smoothing:

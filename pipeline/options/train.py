@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from topline.solvers.names import LOSS_RULES, MEAN_METHOD, METHOD_NAMES, TOP_LOSSES_METHOD, LossRule
 
@@ -13,8 +13,22 @@ Weights = Literal["flat", "linear", "exponential"]
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 
+#: Where datasets and models go unless another store is named: step by step, and by whole jobs.
+DATA_STORE, RUN_STORE = "topline-store", "topline-run"
+
 #: Blocks into which rows are cut at most.
 BLOCKS_AT_MOST = 256
+
+
+def _transform_names(value: Any) -> Any:
+    """Return the names in "standardize,pca:256,l2", and none for "none" or ""."""
+    if isinstance(value, str):
+        value = [name.strip() for name in value.split(",") if name.strip()]
+    return () if value == ["none"] else value
+
+
+TransformNames = Annotated[tuple[str, ...], BeforeValidator(_transform_names)]
+DEFAULT_TRANSFORMS = ("l2", "bias")
 
 
 class TrainConfig(BaseModel):
@@ -26,7 +40,7 @@ class TrainConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    store: NonEmpty = Field(default="topline-store", description="Store that holds the dataset")
+    store: NonEmpty = Field(default=DATA_STORE, description="Store that holds the dataset")
     dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
     loss: NonEmpty = Field(default="topk_hinge", description=", ".join(LOSS_RULES))
     k: int | None = Field(
@@ -72,8 +86,8 @@ class TrainConfig(BaseModel):
     tol: float = Field(default=1e-3, gt=0.0, allow_inf_nan=False, description="Relative duality gap to reach")
     max_passes: int = Field(default=1000, ge=1, description="Passes over the data at most")
     time_limit: float | None = Field(default=None, gt=0.0, description="Seconds at most")
-    transforms: tuple[str, ...] = Field(
-        default=("l2", "bias"),
+    transforms: TransformNames = Field(
+        default=DEFAULT_TRANSFORMS,
         description="Fitted on the training rows, in this order: of l2, power:0.5, hellinger, chi2,"
         " standardize, pca:N, nystroem:N, fourier:N and bias, or none",
     )
@@ -103,15 +117,6 @@ class TrainConfig(BaseModel):
         """Take the method that serves the average top-k risk, where none is named."""
         asks = isinstance(given, dict) and given.get("average_top") is not None and not given.get("resume")
         return {"method": TOP_LOSSES_METHOD, **given} if asks else given
-
-    @field_validator("transforms", mode="before")
-    @classmethod
-    def _split_names(cls, value: object) -> object:
-        """Read "standardize,pca:256,l2" as three names, and "none" or "" as no transform at all."""
-        if isinstance(value, str):
-            names = [name.strip() for name in value.split(",") if name.strip()]
-            return tuple(() if names == ["none"] else names)
-        return value
 
     @model_validator(mode="after")
     def _parameters_fit_the_loss(self) -> TrainConfig:

@@ -22,7 +22,7 @@ class DecisionRule:
 
     @classmethod
     def of(cls, record: ModelRecord, config: PredictConfig) -> DecisionRule:
-        """What the options mean for a model; `ConfigError` for those that it has no use for.
+        """Return what the options mean for a model; `ConfigError` for those that it has no use for.
 
         A model of several labels predicts all that score above its threshold, or the best `top_k` of these
         where that was asked for.
@@ -37,7 +37,7 @@ class DecisionRule:
         return cls(config.top_k)
 
     def best(self, scores: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Classes, the best first, and their scores, both (r, top_k); -1 and NaN for those not predicted."""
+        """Return classes, the best first, and their scores, both (r, top_k); -1 and NaN if not predicted."""
         classes = np.argsort(-scores, axis=1, kind="stable")[:, : self.top_k]
         kept = np.take_along_axis(scores, classes, axis=1)
         if self.threshold is not None:
@@ -47,7 +47,7 @@ class DecisionRule:
         return classes.astype(np.int32), kept.astype(np.float32)
 
     def text(self) -> str:
-        """Give it in words."""
+        """Return the rule in words."""
         if self.threshold is None:
             return f"the best {self.top_k} of each row"
         return f"those of each row above {self.threshold:.4g}, {self.top_k} at most"

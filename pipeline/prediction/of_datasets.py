@@ -1,4 +1,4 @@
-"""A model over a whole stored dataset: units of rows go to Dask workers, which write what they find.
+"""A model over a whole stored dataset: units of rows go to Dask workers, which write their predictions.
 
 A unit is a shard of the dataset, and what is predicted of it lies in a shard of its own, which one worker
 writes whole: units that were lost with a worker are simply done again.
@@ -11,13 +11,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from distributed import Client
 
-from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
-from topline.pipeline.cluster.connection import open_cluster
 from topline.pipeline.errors import ClusterError, InputError
 from topline.pipeline.options.ingest import PredictConfig
 from topline.pipeline.options.train import ClusterConfig
@@ -28,6 +25,9 @@ from topline.pipeline.rows.stored_model import StoredModel
 from topline.storage.cache import PredictionsDraft, cache_key, find_predictions
 from topline.storage.datasets import Dataset
 from topline.storage.stores import FileEntry, open_store
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class BatchResult:
     output: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
@@ -130,7 +130,7 @@ def predict_dataset(
 
 
 def predict_units(task: BatchTask, units: Sequence[int]) -> list[FileEntry]:
-    """Predict and write some units; runs on a worker."""
+    """Predict and write some units, on a worker; return the files."""
     stored = _opened(task.model_url)
     labels, k, m = task.dataset.labels(), task.draft.top_k, stored.model.record.m
     entries: list[FileEntry] = []
@@ -167,13 +167,15 @@ def _check(stored: StoredModel, dataset: Dataset) -> None:
 def _entries(
     task: BatchTask, cluster: ClusterConfig, progress: Progress | None, client: Client | None
 ) -> list[FileEntry]:
-    """Do all units, here or on workers; give the files."""
+    """Return the files of all units, predicted here or on workers."""
     if progress is not None:
         progress.begin("predict", task.dataset.info.n_rows, "rows")
     if task.draft.store.url.startswith("memory://"):
         return _advance(_here(task), progress)
     if client is not None:
         return _advance(_on_workers(task, client, cluster), progress)
+    from topline.pipeline.cluster.connection import open_cluster
+
     info = task.dataset.info
     size = info.n_rows * info.d * np.dtype(info.dtype).itemsize
     with open_cluster(cluster, data_bytes=size) as opened:
@@ -201,6 +203,8 @@ def _here(task: BatchTask) -> Iterator[list[FileEntry]]:
 
 def _on_workers(task: BatchTask, client: Client, cluster: ClusterConfig) -> Iterator[list[FileEntry]]:
     """Assign units in rounds, one call a worker; those of a lost worker are reassigned."""
+    from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
+
     calls = WorkerCalls(client, heartbeat_timeout=cluster.heartbeat_timeout)
     waiting = list(range(task.draft.plan.units))
     info = task.dataset.info
@@ -209,10 +213,10 @@ def _on_workers(task: BatchTask, client: Client, cluster: ClusterConfig) -> Iter
     while waiting:
         workers = calls.wait_for_workers(hoped, cluster.worker_wait)
         hoped = max(hoped, len(workers))
-        dealt = _dealt(waiting, list(workers), max(1, CALL_BYTES // max(1, unit_bytes)))
+        assigned = _assigned(waiting, list(workers), max(1, CALL_BYTES // max(1, unit_bytes)))
         try:
             answers = calls.run(
-                [Call(worker, predict_units, (task, units)) for worker, units in dealt.items()]
+                [Call(worker, predict_units, (task, units)) for worker, units in assigned.items()]
             )
         except WorkersLost as error:
             losses += 1
@@ -221,19 +225,19 @@ def _on_workers(task: BatchTask, client: Client, cluster: ClusterConfig) -> Iter
             logger.warning("%s: its rows are reassigned", error)
             continue
         losses = 0
-        waiting = waiting[sum(map(len, dealt.values())) :]
-        yield [entry for worker in dealt for entry in answers[worker]]
+        waiting = waiting[sum(map(len, assigned.values())) :]
+        yield [entry for worker in assigned for entry in answers[worker]]
     try:
         calls.run([Call(worker, forget_model, ()) for worker in calls.trusted_workers()])
     except (WorkersLost, ClusterError) as error:
         logger.debug("a worker still holds the model: %s", error)
 
 
-def _dealt(waiting: Sequence[int], workers: Sequence[str], most: int) -> Mapping[str, list[int]]:
-    """Deal the first of the waiting units out: the same number for each, at most so many."""
+def _assigned(waiting: Sequence[int], workers: Sequence[str], most: int) -> Mapping[str, list[int]]:
+    """Assign the first of the waiting units: the same number to each, at most so many."""
     each = max(1, min(most, len(waiting) // len(workers)))
-    dealt = {worker: list(waiting[i * each : (i + 1) * each]) for i, worker in enumerate(workers)}
-    return {worker: units for worker, units in dealt.items() if units}
+    assigned = {worker: list(waiting[i * each : (i + 1) * each]) for i, worker in enumerate(workers)}
+    return {worker: units for worker, units in assigned.items() if units}
 
 
 _lock = threading.Lock()
@@ -241,7 +245,7 @@ _held: StoredModel | None = None
 
 
 def _opened(model_url: str) -> StoredModel:
-    """Open a model once in each process; the last one makes room."""
+    """Return the model, opened once in each process; the last one makes room."""
     global _held
     with _lock:
         if _held is None or _held.model.url != model_url:
@@ -251,7 +255,7 @@ def _opened(model_url: str) -> StoredModel:
 
 
 def forget_model() -> None:
-    """Let go of the model."""
+    """Drop the model that this process holds."""
     global _held
     with _lock:
         _held = None

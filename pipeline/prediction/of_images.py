@@ -11,7 +11,7 @@ import numpy as np
 from topline.pipeline.backbones import Backbone, FeatureFunction, backbone_of_spec
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import list_images
-from topline.pipeline.ingest.unit import Describer, ImageRow, opened
+from topline.pipeline.ingest import Describer, ImageRow, opened
 from topline.pipeline.options.ingest import PredictConfig
 from topline.pipeline.prediction.decision_rule import DecisionRule
 from topline.pipeline.progress import Progress
@@ -43,7 +43,7 @@ class PredictResult:
         return sum(prediction.status == "rejected" for prediction in self.predictions)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the object that `topline predict --json` prints."""
+        """Return the object that `topline predict --json` prints."""
         return {
             "model": self.model,
             "images": len(self.predictions),
@@ -54,7 +54,7 @@ class PredictResult:
 
 
 def predict(model_url: str, config: PredictConfig, progress: Progress | None = None) -> PredictResult:
-    """Classify the images that `config` names with the model at `model_url`.
+    """Return predictions for the images that `config` names by the model at `model_url`.
 
     Labels that a table or folders give are not looked at.  An image that cannot be read keeps its place with
     status "rejected".  Raises `InputError` where the model was trained on imported features, or where its
@@ -80,7 +80,7 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
 
 
 def _backbone(stored: StoredModel) -> Backbone:
-    """The backbone that made the features the model was trained on."""
+    """Return the backbone that made the features the model was trained on."""
     record = stored.model.record
     spec: Any = record.features.get("backbone")
     if record.features.get("kind") != "images" or not isinstance(spec, Mapping):

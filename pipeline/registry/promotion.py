@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from topline.pipeline.evaluation.metrics import RowMetric, row_metric
-from topline.pipeline.options.promotion import PromotionRule
+from topline.pipeline.options import PromotionRule
 from topline.pipeline.registry.drift import Drift
 from topline.pipeline.registry.paired_tests import PairedMetric
 from topline.storage.models import ModelRecord

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InterruptedRunError
-from topline.pipeline.options.loss import chosen_loss
+from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.sweep.bounds import ball_radius, count_hits
 from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data

@@ -11,7 +11,7 @@ import psutil
 from pydantic import ValidationError
 
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.options.loss import chosen_loss
+from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.options.sweep import Cell, SweepConfig, Variant
 from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.readers import require_single_labels

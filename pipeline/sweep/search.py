@@ -22,7 +22,7 @@ from distributed import Client
 
 from topline.pipeline.cluster.connection import open_cluster
 from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
-from topline.pipeline.options.loss import chosen_loss
+from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.options.sweep import Cell, SweepConfig
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.progress import Progress

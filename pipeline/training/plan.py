@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.options.average_top_k import chosen_risk
-from topline.pipeline.options.loss import chosen_loss, read_margins, settled_k
+from topline.pipeline.options.problem import chosen_loss, chosen_risk, read_margins, settled_k
 from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.transforms import Transforms

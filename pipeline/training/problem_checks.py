@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.options.average_top_k import check_average_top, chosen_risk
+from topline.pipeline.options.problem import check_average_top, chosen_risk
 from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.solvers.core.problem import Problem

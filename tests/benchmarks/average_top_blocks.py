@@ -16,7 +16,7 @@ import numpy as np
 from topline import AverageTopK, TopKHinge, solve
 from topline.pipeline.cluster.connection import open_cluster
 from topline.pipeline.cluster.executor import DaskExecutor
-from topline.pipeline.options.config import ClusterConfig
+from topline.pipeline.options import ClusterConfig
 
 BLOCKS = (1, 2, 7)
 #: Noise in each feature, of centres whose features are of size 1.

@@ -12,7 +12,7 @@ import pytest
 
 from tests.pipeline.small_data import make_features, make_split, write_dataset
 from topline.flows import environment
-from topline.pipeline.options.config import ClusterConfig, TrainConfig
+from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.storage.stores import open_store
 
 IN_PROCESS = ClusterConfig(workers=0)

@@ -25,7 +25,7 @@ from topline.flows import artifacts, reporting
 from topline.flows.runners import run_flow
 from topline.flows.tasks import repeatable
 from topline.pipeline.errors import ClusterError, InputError
-from topline.pipeline.options.config import EvaluateConfig, ExtractConfig, RunConfig, TrainConfig
+from topline.pipeline.options import EvaluateConfig, ExtractConfig, RunConfig, TrainConfig
 from topline.pipeline.training.session import train
 from topline.storage.errors import NotFoundError
 from topline.storage.runs import read_history

@@ -7,7 +7,7 @@ import pytest
 from topline.flows.launching import launch
 from topline.flows.parameters import refuse_credentials
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.options.config import ClusterConfig, TrainConfig
+from topline.pipeline.options import ClusterConfig, TrainConfig
 
 SECRET = "secret-that-must-not-appear"
 

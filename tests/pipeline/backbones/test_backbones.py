@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,9 +102,9 @@ def test_hog_refuses_options_that_give_nothing(options: str, message: str) -> No
 
 
 def test_flags_of_other_backbones_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="--mean means nothing to the backbone hog"):
+    with pytest.raises(ConfigError, match="the backbone hog has no use for --mean"):
         make_backbone(config("hog", mean="0,0,0"))
-    with pytest.raises(ConfigError, match="--checkpoint means nothing to the backbone onnx"):
+    with pytest.raises(ConfigError, match="the backbone onnx has no use for --checkpoint"):
         make_backbone(config("onnx:net.onnx", checkpoint="a.pt"))
 
 
@@ -186,7 +187,7 @@ def test_onnx_reads_its_sidecar_and_flags_win(tmp_path: Path) -> None:
     found = make_backbone(config(f"onnx:{path}")).open()([scene()])
     np.testing.assert_allclose(found, pooled(plain.batch([scene()])), rtol=1e-4, atol=1e-5)
     flagged = make_backbone(config(f"onnx:{path}", channels="RGB", output_name="features")).open()([scene()])
-    truth = features(plain.changed({"channels": "RGB"}).batch([scene()]))
+    truth = features(replace(plain, channels="RGB").batch([scene()]))
     np.testing.assert_allclose(flagged, truth, rtol=1e-4, atol=1e-5)
 
 

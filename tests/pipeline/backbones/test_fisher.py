@@ -15,14 +15,13 @@ from sklearn.decomposition import PCA
 from tests.contracts.backbone_contract import BackboneContract
 from tests.pipeline.pictures import scene, write_classes
 from topline.pipeline.backbones import Backbone, backbone_of_spec, make_backbone
-from topline.pipeline.backbones.descriptors import colour_grid, gradient_grid
-from topline.pipeline.backbones.fisher import Fisher
+from topline.pipeline.backbones.fisher import Fisher, colour_grid, gradient_grid
 from topline.pipeline.backbones.vocabulary import Vocabulary
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.ingest.extraction import extract
+from topline.pipeline.ingest import extract
 from topline.pipeline.options.ingest import BackboneConfig, ExtractConfig, PredictConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
-from topline.pipeline.prediction.of_images import predict
+from topline.pipeline.prediction import predict
 from topline.pipeline.report.document import flat
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train
@@ -216,7 +215,7 @@ def test_nothing_is_described_before_anything_is_fitted() -> None:
 def test_options_that_give_nothing_are_refused(options: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_backbone(BackboneConfig(backbone=f"fisher:{options}"))
-    with pytest.raises(ConfigError, match="--mean means nothing to the backbone fisher"):
+    with pytest.raises(ConfigError, match="the backbone fisher has no use for --mean"):
         make_backbone(BackboneConfig(backbone="fisher", mean="0,0,0"))
 
 

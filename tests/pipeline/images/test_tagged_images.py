@@ -11,14 +11,13 @@ from PIL import Image
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.evaluation import MultilabelEvaluation
-from topline.pipeline.ingest.extraction import extract
+from topline.pipeline.ingest import extract
 from topline.pipeline.jobs.retraining import retrain
 from topline.pipeline.jobs.run import run
+from topline.pipeline.options import RetrainConfig, RunConfig
 from topline.pipeline.options.ingest import ExtractConfig, PredictConfig
-from topline.pipeline.options.retrain import RetrainConfig
-from topline.pipeline.options.run import RunConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
-from topline.pipeline.prediction.of_images import predict
+from topline.pipeline.prediction import predict
 from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.stores import open_store
 

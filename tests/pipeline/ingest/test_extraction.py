@@ -18,7 +18,7 @@ from topline.pipeline.backbones import make_backbone
 from topline.pipeline.cluster.connection import open_cluster
 from topline.pipeline.errors import ConfigError, InterruptedRunError, RejectedShareError
 from topline.pipeline.images import decode
-from topline.pipeline.ingest.extraction import ExtractResult, extract
+from topline.pipeline.ingest import ExtractResult, extract
 from topline.pipeline.options.ingest import ExtractConfig
 from topline.pipeline.options.train import ClusterConfig
 from topline.storage.datasets import Dataset, check_dataset

@@ -14,7 +14,7 @@ import pytest
 from scipy import sparse
 
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
-from topline.pipeline.ingest.importing import ImportResult, import_features
+from topline.pipeline.ingest import ImportResult, import_features
 from topline.pipeline.options.ingest import ImportConfig
 from topline.pipeline.readers import label_words, open_features, read_column
 from topline.storage.datasets import Dataset, check_dataset

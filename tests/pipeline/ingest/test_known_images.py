@@ -10,8 +10,8 @@ import pytest
 
 from tests.pipeline.fresh_photos import photographs
 from tests.storage.test_integrity import flip_first
-from topline.pipeline.ingest.dataset_rows import recorded_splits
-from topline.pipeline.ingest.extraction import extract
+from topline.pipeline.ingest import extract
+from topline.pipeline.ingest.splits import recorded_splits
 from topline.pipeline.options.ingest import ExtractConfig
 from topline.pipeline.options.train import ClusterConfig
 from topline.storage.datasets import Dataset

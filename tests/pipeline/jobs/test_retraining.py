@@ -15,9 +15,8 @@ from topline.pipeline.backbones.hog import Hog
 from topline.pipeline.cli.entry import main
 from topline.pipeline.jobs import retraining
 from topline.pipeline.jobs.retraining import RetrainResult, retrain
+from topline.pipeline.options import PromotionRule, RetrainConfig
 from topline.pipeline.options.ingest import ExtractConfig
-from topline.pipeline.options.promotion import PromotionRule
-from topline.pipeline.options.retrain import RetrainConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.registry.decisions import champion_url, rollback
 from topline.pipeline.training.session import train

@@ -18,7 +18,7 @@ from topline.pipeline.errors import ClusterError, ConfigError, InputError
 from topline.pipeline.options.ingest import PredictConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.prediction import of_datasets as batch_prediction
-from topline.pipeline.prediction.of_datasets import predict_dataset
+from topline.pipeline.prediction import predict_dataset
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train
 from topline.storage.cache import load_predictions

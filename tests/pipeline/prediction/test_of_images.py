@@ -10,11 +10,10 @@ from sklearn.metrics.pairwise import rbf_kernel
 from tests.pipeline.pictures import BAD_FILES, png, write_classes
 from tests.pipeline.small_network import write_network
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.ingest.extraction import extract
-from topline.pipeline.ingest.importing import import_features
+from topline.pipeline.ingest import extract, import_features
 from topline.pipeline.options.ingest import ExtractConfig, ImportConfig, PredictConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
-from topline.pipeline.prediction.of_images import predict
+from topline.pipeline.prediction import predict
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train
 

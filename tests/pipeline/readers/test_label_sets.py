@@ -15,7 +15,7 @@ import pytest
 from scipy import sparse
 
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.ingest.importing import ImportResult, import_features
+from topline.pipeline.ingest import ImportResult, import_features
 from topline.pipeline.options.ingest import ImportConfig
 from topline.pipeline.readers import open_features, read_label_names
 from topline.pipeline.readers.arff import read_header

@@ -16,7 +16,7 @@ from topline import TopKHinge, solve
 from topline.pipeline.cli import main
 from topline.pipeline.cluster.connection import open_cluster
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
-from topline.pipeline.options.config import build
+from topline.pipeline.options import build
 from topline.pipeline.options.sweep import Cell, SweepConfig, Variant
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows

@@ -19,10 +19,10 @@ from topline.pipeline.cli.evaluate import ThresholdRule
 from topline.pipeline.cluster.connection import open_cluster
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation import MultilabelEvaluation, evaluate
-from topline.pipeline.ingest.importing import import_features
+from topline.pipeline.ingest import import_features
 from topline.pipeline.options.ingest import ImportConfig, PredictConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
-from topline.pipeline.prediction.of_datasets import predict_dataset
+from topline.pipeline.prediction import predict_dataset
 from topline.pipeline.report.document import write_report
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train

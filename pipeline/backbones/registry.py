@@ -1,0 +1,80 @@
+"""All backbones by name, made of options or of a stored specification, and fitted where they have to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from topline.pipeline.backbones.base import Backbone, FittableBackbone
+from topline.pipeline.backbones.fisher import Fisher
+from topline.pipeline.backbones.hog import Hog
+from topline.pipeline.backbones.onnx import OnnxNetwork
+from topline.pipeline.backbones.timm import TimmModel
+from topline.pipeline.errors import ConfigError, ImageRejectedError, InputError
+from topline.pipeline.images import ImageListing, Pixels, read_picture
+from topline.pipeline.options.ingest import BackboneConfig, ImageLimits
+from topline.pipeline.progress import Progress
+from topline.storage.datasets import list_datasets
+from topline.storage.stores import Store
+
+BACKBONES: dict[str, type[Backbone]] = {kind.name: kind for kind in (Hog, Fisher, OnnxNetwork, TimmModel)}
+
+
+def register_backbone(kind: type[Backbone]) -> None:
+    """Make a backbone known under its `name` in this process; `ConfigError` where another one has it."""
+    if BACKBONES.setdefault(kind.name, kind) is not kind:
+        raise ConfigError(f"there is another backbone {kind.name!r}: give the new one a name of its own")
+
+
+def make_backbone(config: BackboneConfig) -> Backbone:
+    """Return the backbone that `config` describes; `ConfigError` or `InputError` where there is none."""
+    name, _, argument = config.backbone.partition(":")
+    if name not in BACKBONES:
+        raise ConfigError(f"there is no backbone {name!r}: take one of {', '.join(BACKBONES)}")
+    return BACKBONES[name].from_config(argument.strip(), config)
+
+
+def backbone_of_spec(spec: Mapping[str, Any]) -> Backbone:
+    """Return the backbone that gave `spec`; `InputError` where none of that name is registered."""
+    kind = BACKBONES.get(str(spec.get("name")))
+    if kind is None:
+        raise InputError(f"the features were made by the backbone {spec.get('name')!r}, unknown here")
+    return kind.from_spec(spec)
+
+
+def fitted_backbone(
+    backbone: Backbone,
+    store: Store,
+    listing: ImageListing,
+    limits: ImageLimits,
+    progress: Progress | None = None,
+) -> Backbone:
+    """Return the backbone ready to describe images; most are so already.
+
+    One that is fitted is so once for a store: that of an earlier dataset there is taken again, so that
+    features of later images go with those of earlier ones.  Only where there is none, it is fitted on images
+    of the listing in a random order, which its seed decides, without those that are given as validation or
+    test images; labels take no part.
+    """
+    if not isinstance(backbone, FittableBackbone):
+        return backbone
+    for info in reversed(list_datasets(store)):
+        spec = info.features.get("backbone")
+        again = backbone.fitted_as(spec) if isinstance(spec, Mapping) else None
+        if again is not None:
+            return again
+    if progress is not None:
+        progress.begin("fit on images")
+    return backbone.fit(_pictures(listing, limits, backbone.seed, backbone.side))
+
+
+def _pictures(listing: ImageListing, limits: ImageLimits, seed: int, side: int) -> Iterator[Pixels]:
+    """Return decoded images in a random order; those that are rejected are left out."""
+    items = [item for item in listing.items if item.split in (None, "train")]
+    for place in np.random.default_rng(seed).permutation(len(items)):
+        try:
+            yield read_picture(items[place].read(listing.root, limits.max_bytes), limits, side).pixels
+        except ImageRejectedError:
+            continue

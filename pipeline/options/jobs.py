@@ -1,0 +1,108 @@
+"""What can be chosen about whole jobs (run and retrain), besides the options of their steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.options.ingest import ExtractConfig
+from topline.pipeline.options.train import RUN_STORE, EvaluateConfig, NonEmpty, TrainConfig
+
+if TYPE_CHECKING:
+    from topline.storage.models import ModelRecord
+
+
+class JobOptions(BaseModel):
+    """Where everything goes; the section [run] of a configuration file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    store: NonEmpty = Field(default=RUN_STORE, description="Store for features, models and reports")
+    report: Path | None = Field(default=None, description="Report to write (default: in the store)")
+
+
+class RunConfig(JobOptions):
+    """The whole job: its own options, and those of its steps, whose `store` it replaces.
+
+    Without images it takes the digits that come with scikit-learn.
+    """
+
+    extract: ExtractConfig = ExtractConfig()
+    train: TrainConfig = TrainConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+
+
+class PromotionRule(BaseModel):
+    """When a challenger becomes champion: every condition must hold, and a limit that is none is not one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    k: int | None = Field(
+        default=None, ge=1, description="k of the top-k accuracy that decides (default: the loss's k)"
+    )
+    metric: str | None = Field(
+        default=None, description="Metric that decides instead, by its name in evaluation records"
+    )
+    least_gain: float = Field(
+        default=0.0, ge=-1.0, le=1.0, description="Gain in accuracy that is needed; negative: loss allowed"
+    )
+    confidence: float = Field(default=0.95, gt=0.0, lt=1.0, description="Level of the gain's interval")
+    prove_gain: bool = Field(
+        default=False, description="The interval's lower end must reach the gain, not the estimate alone"
+    )
+    need_certificate: bool = Field(default=True, description="Only a certified model is promoted")
+    most_feature_drift: float | None = Field(
+        default=0.25, ge=0.0, description="Mean stability index of the features at most"
+    )
+    most_balance_change: float | None = Field(
+        default=0.2, ge=0.0, le=1.0, description="Total variation of the class shares at most"
+    )
+
+    def metric_for(self, record: ModelRecord) -> str:
+        """Return the name of the metric that decides for a model.
+
+        Of top-k accuracies k is that of the loss, and smaller than the number of classes: with as many
+        guesses as classes all would be right.
+        """
+        if self.metric is not None:
+            return self.metric
+        k = self.k or max(1, min(int(record.loss.get("k") or 1), record.m - 1))
+        return f"top-{k}"
+
+
+class RetrainOptions(BaseModel):
+    """Where it happens and what it starts from; the section [retrain] of a configuration file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    store: NonEmpty = Field(default=RUN_STORE, description="Store for features, models and decisions")
+    start: Literal["last", "champion", "zero"] = Field(
+        default="last", description="Model that training starts from: the last one, the champion or none"
+    )
+    overlap: Literal["refuse", "wait"] = Field(
+        default="refuse", description="What a retraining does while another one works on the store"
+    )
+    wait_seconds: float = Field(
+        default=3600.0, ge=0.0, description="How long it waits for the other one, with overlap wait"
+    )
+
+
+class RetrainConfig(RetrainOptions):
+    """A retraining: its own options, and those of its steps, whose `store` it replaces."""
+
+    extract: ExtractConfig = ExtractConfig()
+    train: TrainConfig = TrainConfig()
+    promote: PromotionRule = PromotionRule()
+    split: Literal["val", "test"] = Field(default="test", description="Held-out rows that decide")
+
+
+def refuse_label_sets(images: ExtractConfig) -> None:
+    """Raise `ConfigError` where images have several labels: no rule compares their models yet."""
+    if images.label_separator is not None:
+        raise ConfigError(
+            "--label-separator gives images several labels, and a champion is chosen by top-k accuracy, which"
+            " is for one each: use topline run"
+        )

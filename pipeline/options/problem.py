@@ -1,0 +1,86 @@
+"""The problem that a training run's options mean: its loss, and the risk that sums the losses up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.options.train import TrainConfig
+from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
+from topline.solvers.losses import Loss, make_loss
+from topline.solvers.names import LOSS_RULES
+
+DEFAULT_K = 5
+
+
+def settled_k(config: TrainConfig, m: int) -> int | None:
+    """Return the k that was asked for, or the default one, which bends to a small m."""
+    rule = LOSS_RULES.get(config.loss)
+    if config.k is not None or rule is None or not rule.takes_k or isinstance(config.weights, tuple):
+        return config.k
+    return min(DEFAULT_K, m - 1 if rule.of_others else m)
+
+
+def chosen_loss(config: TrainConfig) -> Loss:
+    """Return the loss that the options name."""
+    weights: Any = config.weights
+    if weights is None and config.loss.startswith("weighted_"):
+        weights = "linear"
+    margins = None if config.margins is None else read_margins(config.margins)
+    return make_loss(config.loss, config.k, weights, margins)
+
+
+def read_margins(path: Path) -> NDArray[np.float64]:
+    """Return the m x m matrix in a .npy file or from numbers with commas between them."""
+    try:
+        if path.suffix == ".npy":
+            return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+        return np.loadtxt(path, delimiter=",", ndmin=2)
+    except (OSError, ValueError) as error:
+        raise InputError(f"margins {path} cannot be read: {error}") from error
+
+
+def top_count(config: Mapping[str, Any], n: int) -> float | None:
+    """Return k of the average top-k risk of n rows from a run's options; None for the mean of all losses.
+
+    A number of at least 1 counts losses, a smaller one is a share of the rows.
+    """
+    asked = config.get("average_top")
+    if asked is None:
+        return None
+    return float(asked) if asked >= 1.0 else float(asked) * n
+
+
+def chosen_risk(config: TrainConfig, n: int) -> Risk:
+    """Return the risk that the options mean for n rows; `ConfigError` where there is none."""
+    k = top_count({"average_top": config.average_top}, n)
+    if k is None:
+        return MEAN_RISK
+    if not 1.0 <= k <= n:
+        raise ConfigError(
+            f"average_top {config.average_top:g} is {k:g} of {n} training rows: give a count from 1 to {n}"
+            f" or a share from {1.0 / n:.2g} on"
+        )
+    return AverageTopK(k)
+
+
+def check_average_top(config: TrainConfig) -> None:
+    """Raise `ConfigError` for what does not go with the average top-k risk."""
+    if config.average_top is None:
+        return
+    if config.class_weight != "none":
+        raise ConfigError(
+            f"average_top chooses what each example counts: leave class_weight {config.class_weight} out"
+        )
+    if config.kernel is not None:
+        raise ConfigError(
+            f"average_top does not go with kernel {config.kernel}, whose models are dual variables: take the"
+            " transform nystroem or fourier in its place, or solvers.solve in Python"
+        )
+    if config.keep_duals:
+        raise ConfigError("average_top keeps no dual variables: leave keep_duals out")
