@@ -36,7 +36,7 @@ class RunConfig(JobOptions):
 
 
 class PromotionRule(BaseModel):
-    """When a challenger becomes champion: every condition must hold, and a limit that is none is not one."""
+    """When a challenger becomes champion: every condition must hold, and a limit left empty is not a condition."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -144,7 +144,7 @@ def test_the_sentence_about_too_many_says_how_to_allow_them(tmp_path: Path) -> N
         extract(config(tmp_path), HERE)
     assert str(caught.value) == (
         "1 of 4 images (25.0%) cannot be used, more than --max-bad-share 0.1 allows: class0/cut.png (cannot"
-        " be decoded: image file is truncated) first of all; mend or remove them, or allow more with"
+        " be decoded: image file is truncated) first of all; repair or remove them, or allow more with"
         " --max-bad-share 0.25"
     )
     assert extract(config(tmp_path, max_bad_share=0.25), HERE).counts["rejected"] == 1
