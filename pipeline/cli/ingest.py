@@ -16,7 +16,7 @@ REJECTED_SHOWN = 10
 
 def extract(call: Call) -> Outcome:
     """Turn images into a dataset of features; run it again to continue after an interruption."""
-    from topline.pipeline.ingest.extraction import extract as run_extraction
+    from topline.pipeline.ingest import extract as run_extraction
 
     result: ExtractResult = call.run(
         "extract", run_extraction, config=call.config(ExtractConfig), cluster=call.config(ClusterConfig)
@@ -39,7 +39,7 @@ def extract(call: Call) -> Outcome:
 
 def import_(call: Call) -> Outcome:
     """Store existing features and labels: npy, npz, Parquet, HDF5, ARFF or LIBSVM text."""
-    from topline.pipeline.ingest.importing import import_features
+    from topline.pipeline.ingest import import_features
 
     result: ImportResult = import_features(call.config(ImportConfig), call.progress)
     again, several = " (stored already)" if result.reused else "", result.label_sets

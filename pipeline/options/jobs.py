@@ -36,7 +36,7 @@ class RunConfig(JobOptions):
 
 
 class PromotionRule(BaseModel):
-    """When a challenger becomes champion: every condition must hold, and a limit left empty is not a condition."""
+    """When a challenger becomes champion: every condition must hold; an empty limit is no condition."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
