@@ -42,7 +42,7 @@ from topline.storage.runs import read_history
 
 #: Rows of the tiles that bare products are tried with, besides the solver's own.
 TILES = (256, 1024, 4096)
-COMMAND = (sys.executable, "-c", "from topline.pipeline.cli import main; main()", "train")
+COMMAND = (sys.executable, "-m", "topline", "train")
 
 
 def bare_speed(pool: Pool, processes: int, d: int, m: int, seconds: float) -> dict[int, float]:

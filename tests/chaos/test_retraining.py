@@ -19,7 +19,7 @@ from topline.storage.verification import verify_store
 
 pytestmark = [pytest.mark.chaos_long, pytest.mark.timeout(900)]
 
-TOPLINE = [sys.executable, "-c", "from topline.pipeline.cli import main; main()"]
+TOPLINE = [sys.executable, "-m", "topline"]
 
 
 def retraining(folder: Path, *more: str) -> subprocess.Popen[str]:

@@ -34,7 +34,7 @@ from topline.storage.models import list_models, read_standing
 from topline.storage.stores import held_lease, holder, open_store
 from topline.storage.verification import verify_store
 
-TOPLINE = [sys.executable, "-c", "from topline.pipeline.cli import main; main()"]
+TOPLINE = [sys.executable, "-m", "topline"]
 TRAINED = {"k": 2, "C": 1.0, "tol": 1e-3}
 WAIT_SECONDS = 400.0
 

@@ -17,7 +17,7 @@ from topline.pipeline.doctor.runner import run_checks
 
 pytestmark = pytest.mark.prefect
 
-TOPLINE = [sys.executable, "-c", "from topline.pipeline.cli import main; main()"]
+TOPLINE = [sys.executable, "-m", "topline"]
 
 LIST = """
 import topline.flows, json

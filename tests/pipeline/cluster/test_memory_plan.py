@@ -85,7 +85,7 @@ def test_a_training_stays_below_its_limit(tmp_path: Path) -> None:
     writer.commit(labels, np.zeros(n, dtype=np.int8), [f"class {c}" for c in range(m)])
     words = ["train", "--store", store.url, "--method", "fw", "--max-passes", "2", "--transforms", "none"]
     words += ["--memory-limit", "1200MiB", "--workers", "1", "--no-dashboard", "--no-keep-duals", "--json"]
-    command = [sys.executable, "-c", "from topline.pipeline.cli import main; main()", *words]
+    command = [sys.executable, "-m", "topline", *words]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
         TreeMemory(process.pid, 0.1) as memory,
