@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from topline.solvers.baselines.one_vs_all import LinearScores, fit_one_vs_all
 from topline.solvers.baselines.rank_svm import RankSVMResult, solve_rank_svm
-from topline.solvers.baselines.top_push import TopPushResult, one_vs_all_top_push, solve_top_push
+from topline.solvers.baselines.top_push import TopPushResult, solve_top_push
 
 __all__ = [
     "LinearScores",
     "RankSVMResult",
     "TopPushResult",
     "fit_one_vs_all",
-    "one_vs_all_top_push",
     "solve_rank_svm",
     "solve_top_push",
 ]

@@ -71,17 +71,6 @@ def solve_top_push(
     return _ascend(problem, positive_number("tol", tol), max_rounds)
 
 
-def one_vs_all_top_push(
-    X: Any, y: Any, lam: float, *, tol: float = 1e-3, max_rounds: int = 10_000
-) -> tuple[Float64Array, tuple[TopPushResult, ...]]:
-    """Solve one binary problem a class; gives W (d, m), columns as sorted labels, and the results."""
-    results = tuple(
-        solve_top_push(X, np.asarray(y) == label, lam, tol=tol, max_rounds=max_rounds)
-        for label in np.unique(y)
-    )
-    return np.concatenate([result.W for result in results], axis=1), results
-
-
 @dataclass(frozen=True, eq=False)
 class _Problem:
     """The dual in A, signed as in the result; -p D is minimised, which is smooth."""

@@ -14,7 +14,7 @@ from topline.solvers.privileged.equivalence import (
     svm_plus_from_weights,
     weights_from_svm_plus,
 )
-from topline.solvers.privileged.margin_losses import Logistic, MarginLoss, TwiceSmoothHinge
+from topline.solvers.privileged.margin_losses import MarginLoss, TwiceSmoothHinge
 from topline.solvers.privileged.svm_plus import SVMPlusResult, solve_svm_plus
 from topline.solvers.privileged.weight_learning import (
     LearnedWeights,
@@ -26,7 +26,6 @@ from topline.solvers.privileged.weighted_svm import WeightedSVMResult, solve_wei
 
 __all__ = [
     "LearnedWeights",
-    "Logistic",
     "MarginLoss",
     "PrivilegedConstruction",
     "SVMPlusResult",

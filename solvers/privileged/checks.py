@@ -26,7 +26,7 @@ def signs(y: Any) -> Float64Array:
     return values.astype(np.float64)
 
 
-def gram_matrix(name: str, K: Any, n: int) -> Float64Array:
+def checked_kernel_matrix(name: str, K: Any, n: int) -> Float64Array:
     """Return a symmetric kernel matrix (n, n) in float64; its eigenvalues are the caller's responsibility."""
     matrix = np.asarray(K, dtype=np.float64)
     if matrix.shape != (n, n):

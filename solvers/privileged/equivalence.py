@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.privileged.checks import finite_vector, gram_matrix, signs
+from topline.solvers.privileged.checks import checked_kernel_matrix, finite_vector, signs
 from topline.solvers.privileged.svm_plus import SVMPlusResult
 from topline.solvers.privileged.weighted_svm import DualSVMResult
 from topline.solvers.typing import Float64Array
@@ -108,7 +108,7 @@ def most_favourable_weights(K: Any, y: Any, result: DualSVMResult) -> tuple[Floa
     3.4.4 has the same solution for c = (2, 2, 0) and c = (4, 6, 2).
     """
     y = signs(y)
-    K = gram_matrix("K", K, len(y))
+    K = checked_kernel_matrix("K", K, len(y))
     inside = np.flatnonzero(y * result.scores <= 1.0 + _TOUCHING)
     gain = (result.slack - result.slack.mean())[inside]
     # K a = K a* as far as K's rank goes, in the coordinates of its eigenvectors.

@@ -1,15 +1,14 @@
 """Losses of a margin t = y f(x) with two continuous derivatives, which weight learning needs.
 
-A new one is a frozen class with these three methods, and a line in tests/solvers/test_weight_learning.py.
+A new one is a frozen class with these methods, and an entry in `LOSSES` of its tests.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
-from scipy.special import expit
 
 from topline.solvers.core.inputs import positive_number
 from topline.solvers.typing import Float64Array
@@ -71,22 +70,3 @@ class TwiceSmoothHinge:
     def _share(self, t: Float64Array) -> Float64Array:
         """How much of the quartic's interval lies above t, 0 to 1."""
         return np.asarray(np.clip((1.0 - t) / (2.0 * self.delta), 0.0, 1.0))
-
-
-@dataclass(frozen=True)
-class Logistic:
-    """log(1 + exp(-t))."""
-
-    steepest: ClassVar[float] = 0.25
-
-    def value(self, t: Float64Array) -> Float64Array:
-        """Return L(t)."""
-        return np.logaddexp(0.0, -t)
-
-    def slope(self, t: Float64Array) -> Float64Array:
-        """Return L'(t)."""
-        return np.asarray(-expit(-t))
-
-    def curvature(self, t: Float64Array) -> Float64Array:
-        """Return L''(t)."""
-        return np.asarray(expit(t) * expit(-t))

@@ -26,7 +26,7 @@ import numpy as np
 from topline.solvers.core.inputs import positive_integer, positive_number
 from topline.solvers.core.problem import refuse_reversed
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.privileged.checks import gram_matrix, refuse_size, signs
+from topline.solvers.privileged.checks import checked_kernel_matrix, refuse_size, signs
 from topline.solvers.privileged.interior_point import QuadraticProgram, solve_certified
 from topline.solvers.privileged.weighted_svm import DualSVMResult, balanced
 from topline.solvers.typing import Float64Array
@@ -73,8 +73,8 @@ def solve_svm_plus(
     n = len(y)
     C, gamma, tol = positive_number("C", C), _gamma(gamma), positive_number("tol", tol)
     max_rounds = positive_integer("max_rounds", max_rounds)
-    K = gram_matrix("K", K, n)
-    correcting = gram_matrix("K_privileged", K_privileged, n)
+    K = checked_kernel_matrix("K", K, n)
+    correcting = checked_kernel_matrix("K_privileged", K_privileged, n)
     refuse_size(2 * n, "SVM+")
 
     def certify(x: Float64Array, rounds: int) -> SVMPlusResult:

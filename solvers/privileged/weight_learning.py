@@ -26,8 +26,8 @@ from scipy import linalg, optimize
 from topline.solvers.core.inputs import positive_integer
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.privileged.checks import (
+    checked_kernel_matrix,
     finite_vector,
-    gram_matrix,
     instance_weights,
     refuse_size,
     signs,
@@ -164,7 +164,7 @@ def learn_weights(
     """
     y, y_validation = signs(y), signs(y_validation)
     n = len(y)
-    K = gram_matrix("K", K, n)
+    K = checked_kernel_matrix("K", K, n)
     refuse_size(n, "weight learning")
     max_steps = positive_integer("max_steps", max_steps)
     rows = np.asarray(K_validation, dtype=np.float64)

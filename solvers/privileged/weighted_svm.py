@@ -17,7 +17,7 @@ import numpy as np
 
 from topline.solvers.core.inputs import positive_integer, positive_number
 from topline.solvers.core.problem import HasGap, refuse_reversed
-from topline.solvers.privileged.checks import gram_matrix, instance_weights, refuse_size, signs
+from topline.solvers.privileged.checks import checked_kernel_matrix, instance_weights, refuse_size, signs
 from topline.solvers.privileged.interior_point import QuadraticProgram, solve_certified
 from topline.solvers.typing import Float64Array
 
@@ -71,7 +71,7 @@ def solve_weighted_svm(
     """
     y = signs(y)
     c = instance_weights(c, y)
-    K = gram_matrix("K", K, len(y))
+    K = checked_kernel_matrix("K", K, len(y))
     tol, max_rounds = positive_number("tol", tol), positive_integer("max_rounds", max_rounds)
     used = np.flatnonzero(c > 0.0)
     refuse_size(len(used), "a weighted SVM")

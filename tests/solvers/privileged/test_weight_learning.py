@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from scipy.special import expit
 
 from tests.solvers.privileged.problems import rbf
 from topline import InvalidProblemError
 from topline.solvers.privileged import (
-    Logistic,
     TwiceSmoothHinge,
     hypergradient,
     learn_weights,
     solve_lower,
     solve_weighted_svm,
 )
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """log(1 + exp(-t))."""
+
+    steepest: ClassVar[float] = 0.25
+
+    def value(self, t: np.ndarray) -> np.ndarray:
+        """Return L(t)."""
+        return np.logaddexp(0.0, -t)
+
+    def slope(self, t: np.ndarray) -> np.ndarray:
+        """Return L'(t)."""
+        return np.asarray(-expit(-t))
+
+    def curvature(self, t: np.ndarray) -> np.ndarray:
+        """Return L''(t)."""
+        return np.asarray(expit(t) * expit(-t))
+
 
 LOSSES = [TwiceSmoothHinge(1.0), TwiceSmoothHinge(0.1), TwiceSmoothHinge(0.01), Logistic()]
 
