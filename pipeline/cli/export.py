@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import facts
+from topline.pipeline.export import FORMATS, export_format
 
 if TYPE_CHECKING:
-    from topline.pipeline.export.publishing import ExportReport
-
-ExportFormat = Literal["npz", "onnx", "safetensors", "sklearn"]
-SUFFIXES = {"npz": ".npz", "onnx": ".onnx", "safetensors": ".safetensors", "sklearn": ".sklearn"}
+    from topline.pipeline.export import ExportReport
 
 
 def export(
     call: Call,  # noqa: ARG001 - one shape for all
     model: ModelArgument,
     format: Annotated[  # noqa: A002 - the word of the command line
-        ExportFormat, typer.Option("--format", help="Kind of file")
+        str, typer.Option("--format", help=f"Kind of file: {', '.join(FORMATS)}")
     ] = "npz",
     output: Annotated[
         Path | None,
@@ -33,11 +31,12 @@ def export(
     ] = None,
 ) -> Outcome:
     """Write a model for other programs, and check that the file predicts the same."""
-    from topline.pipeline.export.publishing import export as write
+    from topline.pipeline.export import export_model
 
+    suffix = export_format(format).suffix
     url = find_model(model)
-    path = output or Path(url.rpartition("/")[2] + SUFFIXES[format])
-    found = write(url, path, format, top_k=top_k)
+    path = output or Path(url.rpartition("/")[2] + suffix)
+    found = export_model(url, path, format, top_k=top_k)
     lines = facts(
         {
             "model": found.model,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.errors import InputError
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.rows.transforms import Transforms
 from topline.solvers.core.stopping import Status
@@ -29,7 +29,7 @@ class ExportedClassifier(TopKClassifier):
     """A published model: takes features as they were stored, and repeats the transforms of its training.
 
     `coef_` and `intercept_` act on the transformed features; `transforms_` says which those are.  Fitting it
-    anew trains on the features as given, without these transforms.
+    again trains on the features as given, without these transforms.
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -38,7 +38,7 @@ class ExportedClassifier(TopKClassifier):
         return super().fit(X, y, sample_weight)
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Give the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
+        """Return the scores of X, (rows, m), or with two classes (rows,): positive for the second class."""
         check_is_fitted(self, "classes_")
         if "transforms_" not in self.__dict__:
             return np.asarray(super().decision_function(X))
@@ -49,13 +49,8 @@ class ExportedClassifier(TopKClassifier):
 
 
 def write_estimator(stored: StoredModel, folder: Path) -> None:
-    """Write a linear model as an estimator to the new folder `folder`; `ConfigError` for several labels."""
+    """Write a linear model of one label a row as an estimator to the new folder `folder`."""
     record = stored.model.record
-    if record.multilabel:
-        raise ConfigError(
-            f"model {record.id} predicts several labels a row, and the estimator one: export it as npz,"
-            " safetensors or onnx, which hold the scores of all labels and the threshold"
-        )
     names, W = np.array(record.class_names), stored.W
     order = np.argsort(names)
     W = W[:, order]
@@ -94,9 +89,9 @@ def write_estimator(stored: StoredModel, folder: Path) -> None:
 
 
 def load_estimator(folder: str | Path) -> ExportedClassifier:
-    """Read the estimator that `topline export --format sklearn` wrote; `InputError` if it is not whole.
+    """Return the estimator that `topline export --format sklearn` wrote to `folder`.
 
-    Nothing in the folder can run code.
+    `InputError` if the folder is none, or a file of it is damaged.  Nothing in the folder can run code.
     """
     place = Path(folder)
     try:
@@ -104,7 +99,7 @@ def load_estimator(folder: str | Path) -> ExportedClassifier:
         check_encoding(content, ESTIMATOR_ENCODING, str(place / RECORD))
         data = (place / ARRAYS).read_bytes()
     except (OSError, StorageError) as error:
-        raise InputError(f"{place} is no estimator that topline exported: {error}") from error
+        raise InputError(f"{place} is not an estimator that topline exported: {error}") from error
     if digest_bytes(data) != content["arrays_sha256"]:
         raise InputError(f"{place / ARRAYS} is damaged: export the model again")
     with np.load(place / ARRAYS, allow_pickle=False) as found:
@@ -134,7 +129,7 @@ def _estimator(content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -
 
 
 def estimator_scores(folder: Path, rows: NDArray[Any]) -> NDArray[np.float64]:
-    """Scores (rows, m) of a written estimator, classes in the model's order; of two, minus and plus half."""
+    """Return the scores (rows, m) of a written estimator, classes in the order of the model."""
     made = load_estimator(folder)
     scores = made.decision_function(rows)
     if scores.ndim == 1:

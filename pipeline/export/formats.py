@@ -1,38 +1,78 @@
-"""The formats a model is exported in: how each is written, and how scores come out of what was written."""
+"""The formats that a model is exported in: what each can hold, how it is written, and how it is read back.
+
+A format is one value in `FORMATS`; the command's help, its refusals and the checks of what was written follow
+from it.  Nothing heavy is imported before a format is used.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+from topline.pipeline.errors import ConfigError
 
-from topline.pipeline.export.estimator import estimator_scores, write_estimator
-from topline.pipeline.export.onnx import build_onnx, run_onnx
-from topline.pipeline.rows.stored_model import StoredModel
-from topline.pipeline.rows.transforms import Transforms
+if TYPE_CHECKING:
+    from pathlib import Path
 
-_SAFETENSORS_TYPES = {"float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32"}
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from topline.pipeline.rows.stored_model import StoredModel
 
 
-@dataclass(frozen=True, eq=False)
-class Export:
-    """One format: `write` a model to a path, with so many best classes; `scores` of rows from that path."""
+@dataclass(frozen=True, kw_only=True)
+class ExportFormat:
+    """One kind of file, or folder of files, that a model is written to.
 
+    Parameters
+    ----------
+    name : what --format calls it
+    write : writes a model to a new path, with the number of best classes that the user asked for
+    scores : scores (rows, m) of stored features (rows, d), computed from what lies at a path alone; they are
+        compared with the model's own before an export is kept
+    suffix : of the default file name, "." and the name by default
+    folder_record : file in every folder that the format writes, by which an earlier export is recognised;
+        none where it writes a file
+    transforms : names of the transforms that it can hold, None for all
+    multilabel : whether it can hold a model of several labels a row, with its threshold
+    kernel : whether it can hold a model with a kernel
+
+    """
+
+    name: str
     write: Callable[[StoredModel, Path, int], None]
-    scores: Callable[[Path, NDArray[Any]], NDArray[Any]]
+    scores: Callable[[Path, NDArray[np.float32]], NDArray[Any]]
+    suffix: str = ""
+    folder_record: str | None = None
+    transforms: frozenset[str] | None = None
+    multilabel: bool = True
+    kernel: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "suffix", self.suffix or f".{self.name}")
+
+    def obstacle(self, stored: StoredModel) -> str | None:
+        """Return what of a model the format cannot hold, None if it can hold all."""
+        record = stored.model.record
+        if stored.kernel is not None and not self.kernel:
+            return f"has the kernel {stored.kernel.name} and scores through its training rows"
+        if record.multilabel and not self.multilabel:
+            return "predicts several labels a row"
+        foreign = [step.name for step in stored.transforms.steps if step.name not in (self.transforms or ())]
+        if self.transforms is not None and foreign:
+            return f"has the transform {foreign[0]}"
+        return None
 
 
-def _named_arrays(stored: StoredModel) -> dict[str, NDArray[Any]]:
+def named_arrays(stored: StoredModel) -> dict[str, NDArray[Any]]:
+    """Return W (features after the transforms, m) and the arrays of the transforms, by name."""
     return {"W": stored.W, **stored.transforms.arrays()}
 
 
-def _description(stored: StoredModel) -> dict[str, Any]:
+def description(stored: StoredModel) -> dict[str, Any]:
+    """Return what formats keep besides arrays, as values for JSON."""
     record = stored.model.record
     return {
         "model": record.id,
@@ -44,70 +84,115 @@ def _description(stored: StoredModel) -> dict[str, Any]:
     }
 
 
-def _write_npz(stored: StoredModel, path: Path, top_k: int) -> None:  # noqa: ARG001 - has no graph
-    content: dict[str, Any] = {"record": np.array(json.dumps(_description(stored))), **_named_arrays(stored)}
+def _scores(rows: NDArray[np.float32], record: str, arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    import numpy as np
+
+    from topline.pipeline.rows.transforms import Transforms
+
+    transforms = Transforms.from_arrays(json.loads(record)["transforms"], arrays)
+    return np.asarray(transforms.apply(rows) @ arrays["W"])
+
+
+def _write_npz(stored: StoredModel, path: Path) -> None:
+    import numpy as np
+
+    content: dict[str, Any] = {"record": np.array(json.dumps(description(stored))), **named_arrays(stored)}
     with path.open("wb") as file:
         np.savez(file, **content)
 
 
-def _npz_scores(path: Path, rows: NDArray[Any]) -> NDArray[Any]:
+def _npz_scores(path: Path, rows: NDArray[np.float32]) -> NDArray[Any]:
+    import numpy as np
+
     with np.load(path, allow_pickle=False) as content:
         arrays = {name: content[name] for name in content.files}
-    names = json.loads(str(arrays.pop("record")))["transforms"]
-    return np.asarray(Transforms.from_arrays(names, arrays).apply(rows) @ arrays["W"])
+    return _scores(rows, str(arrays.pop("record")), arrays)
 
 
 def _write_onnx(stored: StoredModel, path: Path, top_k: int) -> None:
-    d = stored.input_width
-    path.write_bytes(build_onnx(stored.W, stored.transforms, d, top_k, _description(stored)))
+    from topline.pipeline.export.onnx import build_onnx
+
+    graph = build_onnx(stored.W, stored.transforms, stored.input_width, top_k, description(stored))
+    path.write_bytes(graph)
 
 
-def _onnx_scores(path: Path, rows: NDArray[Any]) -> NDArray[Any]:
+def _onnx_scores(path: Path, rows: NDArray[np.float32]) -> NDArray[Any]:
+    from topline.pipeline.export.onnx import run_onnx
+
     return run_onnx(str(path), rows)
 
 
-def _write_safetensors(stored: StoredModel, path: Path, top_k: int) -> None:  # noqa: ARG001 - has no graph
-    """Write the format's eight bytes of header length, JSON header and raw arrays."""
-    header: dict[str, Any] = {"__metadata__": {"record": json.dumps(_description(stored))}}
-    parts, offset = [], 0
-    for name, array in _named_arrays(stored).items():
-        raw = np.ascontiguousarray(array).tobytes()
-        header[name] = {
-            "dtype": _SAFETENSORS_TYPES[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [offset, offset + len(raw)],
-        }
-        parts.append(raw)
-        offset += len(raw)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(parts))
+def _write_safetensors(stored: StoredModel, path: Path) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    arrays = {name: np.ascontiguousarray(array) for name, array in named_arrays(stored).items()}
+    save_file(arrays, path, metadata={"record": json.dumps(description(stored))})
 
 
-def _safetensors_scores(path: Path, rows: NDArray[Any]) -> NDArray[Any]:
-    data = path.read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    header: Mapping[str, Any] = json.loads(data[8:start])
-    types = {code: name for name, code in _SAFETENSORS_TYPES.items()}
-    arrays = {}
-    for name, entry in header.items():
-        if name != "__metadata__":
-            first, last = (start + offset for offset in entry["data_offsets"])
-            flat = np.frombuffer(data[first:last], dtype=types[entry["dtype"]])
-            arrays[name] = flat.reshape(entry["shape"])
-    names = json.loads(header["__metadata__"]["record"])["transforms"]
-    return np.asarray(Transforms.from_arrays(names, arrays).apply(rows) @ arrays["W"])
+def _safetensors_scores(path: Path, rows: NDArray[np.float32]) -> NDArray[Any]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as content:
+        arrays = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - has no __iter__
+        return _scores(rows, content.metadata()["record"], arrays)
 
 
-def _write_sklearn(stored: StoredModel, path: Path, top_k: int) -> None:  # noqa: ARG001 - has no graph
+def _write_sklearn(stored: StoredModel, path: Path) -> None:
+    from topline.pipeline.export.estimator import write_estimator
+
     write_estimator(stored, path)
 
 
-FORMATS: Mapping[str, Export] = MappingProxyType(
-    {
-        "npz": Export(_write_npz, _npz_scores),
-        "onnx": Export(_write_onnx, _onnx_scores),
-        "safetensors": Export(_write_safetensors, _safetensors_scores),
-        "sklearn": Export(_write_sklearn, estimator_scores),
-    }
-)
+def _sklearn_scores(path: Path, rows: NDArray[np.float32]) -> NDArray[Any]:
+    from topline.pipeline.export.estimator import estimator_scores
+
+    return estimator_scores(path, rows)
+
+
+#: Every format by name, the default first.  `register_format` adds one.
+FORMATS: dict[str, ExportFormat] = {
+    form.name: form
+    for form in (
+        ExportFormat(name="npz", write=lambda stored, path, _: _write_npz(stored, path), scores=_npz_scores),
+        ExportFormat(name="onnx", write=_write_onnx, scores=_onnx_scores),
+        ExportFormat(
+            name="safetensors",
+            write=lambda stored, path, _: _write_safetensors(stored, path),
+            scores=_safetensors_scores,
+        ),
+        ExportFormat(
+            name="sklearn",
+            write=lambda stored, path, _: _write_sklearn(stored, path),
+            scores=_sklearn_scores,
+            folder_record="estimator.json",
+            multilabel=False,
+        ),
+    )
+}
+
+
+def register_format(form: ExportFormat) -> None:
+    """Add a format to those of the command; `ConfigError` if its name is taken."""
+    if form.name in FORMATS:
+        raise ConfigError(f"there is an export format {form.name!r} already: choose another name")
+    FORMATS[form.name] = form
+
+
+def export_format(name: str) -> ExportFormat:
+    """Return the format `name`; `ConfigError` where there is none."""
+    if name not in FORMATS:
+        raise ConfigError(f"a model is not exported as {name!r}: take one of {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def require_holds(form: ExportFormat, stored: StoredModel) -> None:
+    """Raise `ConfigError` for a model that the format cannot hold, naming the formats that can."""
+    obstacle = form.obstacle(stored)
+    if obstacle is None:
+        return
+    others = [other.name for other in FORMATS.values() if other.obstacle(stored) is None]
+    instead = f"{form.name} cannot hold: export it as {' or '.join(others)}"
+    if not others:
+        instead = "no format can hold: train with --transforms nystroem:1000 or fourier:4000 to export"
+    raise ConfigError(f"model {stored.model.record.id} {obstacle}, which {instead}")

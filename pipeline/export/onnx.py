@@ -123,7 +123,7 @@ OPERATORS: Mapping[str, Callable[[_Graph, Any], None]] = MappingProxyType(
 def build_onnx(
     W: NDArray[Any], transforms: Transforms, d: int, top_k: int, metadata: Mapping[str, Any]
 ) -> bytes:
-    """Give the serialised graph.
+    """Return the serialised graph.
 
     Input `features` (rows, d) float32; outputs `scores` (rows, m), `top_scores` and `top_classes`
     (rows, top_k).  `metadata` is stored with it, as JSON texts.  Raises `InputError` for a transform without
@@ -162,7 +162,7 @@ def build_onnx(
 
 
 def run_onnx(path: str, features: NDArray[Any]) -> NDArray[Any]:
-    """Scores that ONNX Runtime computes with the file at `path`."""
+    """Return the scores (rows, m) that ONNX Runtime computes of features (rows, d) by the file at `path`."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

@@ -16,7 +16,7 @@ from tests.pipeline.small_data import small_dataset
 from topline.pipeline.certification.recompute import certify
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation import evaluate
-from topline.pipeline.export.publishing import export
+from topline.pipeline.export import export_model
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.rows.transforms import Transforms
@@ -121,14 +121,14 @@ def test_a_model_on_such_features_is_certified_and_evaluated(name: str, tmp_path
     ]
     np.testing.assert_array_equal(drawn[0], drawn[1])
     assert not np.allclose(drawn[0], drawn[2], atol=1e-2)
-    exported = export(result.model, tmp_path / "model.npz", "npz")
+    exported = export_model(result.model, tmp_path / "model.npz", "npz")
     assert exported.largest_difference == 0.0
 
 
 def test_onnx_has_cosines_and_refuses_landmarks(tmp_path: Path) -> None:
     small_dataset(tmp_path, n=300)
     model = trained(tmp_path, "fourier:40,bias").model
-    assert export(model, tmp_path / "model.onnx", "onnx").largest_difference < 1e-4
+    assert export_model(model, tmp_path / "model.onnx", "onnx").largest_difference < 1e-4
     assert StoredModel.open(model).transforms.names == ("fourier:40", "bias")
     with pytest.raises(InputError, match="nystroem has no ONNX form: export as npz"):
-        export(trained(tmp_path, "nystroem:40").model, tmp_path / "other.onnx", "onnx")
+        export_model(trained(tmp_path, "nystroem:40").model, tmp_path / "other.onnx", "onnx")

@@ -17,7 +17,7 @@ from topline.pipeline.cluster.connection import open_cluster
 from topline.pipeline.cluster.executor import DaskExecutor
 from topline.pipeline.errors import ConfigError, InterruptedRunError
 from topline.pipeline.evaluation import evaluate
-from topline.pipeline.export.publishing import export
+from topline.pipeline.export import export_model
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
@@ -154,7 +154,7 @@ def test_models_with_kernels_are_certified_evaluated_and_not_exported(
     found = evaluate(result.model)
     assert found.topk[1] > found.majority_baseline
     with pytest.raises(ConfigError, match=f"has the kernel {name} and scores through its training rows"):
-        export(result.model, tmp_path / "model.npz", "npz")
+        export_model(result.model, tmp_path / "model.npz", "npz")
 
 
 def test_the_linear_kernel_trains_the_linear_model(tmp_path: Path) -> None:

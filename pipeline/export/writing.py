@@ -1,4 +1,4 @@
-"""Models as files that other programs read."""
+"""Writing a model in a format, and comparing what was written with the model."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import ConfigError, InputError, PipelineError
-from topline.pipeline.export.estimator import RECORD
-from topline.pipeline.export.formats import FORMATS
+from topline.pipeline.export.formats import FORMATS, ExportFormat, export_format, require_holds
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.storage.errors import IntegrityError
-
-ExportFormat = Literal["npz", "onnx", "safetensors", "sklearn"]
 
 RANDOM_ROWS = 64
 DATASET_ROWS = 1000
@@ -51,47 +48,50 @@ class ExportReport:
     tied_rows: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
-def export(
+def export_model(
     model_url: str,
     path: Path,
-    format: ExportFormat = "npz",  # noqa: A002 - the word of the command line
+    format: str = "npz",  # noqa: A002 - the word of the command line
     *,
     top_k: int | None = None,
 ) -> ExportReport:
-    """Write the model at `model_url` to `path`, read it back, and keep it if it predicts what we do.
+    """Write the model at `model_url` to `path`, read it back, and keep it if it predicts as the model does.
 
     npz and safetensors hold W (features after transforms, m), the transforms' arrays and a JSON record
     with the class names; onnx is a graph from features to scores and to the `top_k` best classes (5, or m
-    if smaller); sklearn is a folder for `topline.pipeline.export.estimator.load_estimator`.
-    Raises `ConfigError` for a format that is not offered and for a model with a kernel, `PipelineError` if
-    scores or best classes do not agree, in which case nothing is kept.
+    if smaller); sklearn is a folder for `topline.load_estimator`.
+
+    Raises
+    ------
+    ConfigError
+        For a format that is not offered or cannot hold the model, and for a folder at `path` that is no
+        earlier export.
+    PipelineError
+        If scores or best classes do not agree; nothing is kept then.
+
     """
-    if format not in FORMATS:
-        raise ConfigError(f"a model is not exported as {format!r}: take one of {', '.join(FORMATS)}")
+    form = export_format(format)
     stored = StoredModel.open(model_url)
     record = stored.model.record
-    if stored.kernel is not None:
-        raise ConfigError(
-            f"model {record.id} has the kernel {stored.kernel.name} and scores through its training rows,"
-            " which no format holds: train with --transforms nystroem:1000 or fourier:4000 to export"
-        )
+    require_holds(form, stored)
     k = min(TOP, record.m) if top_k is None else top_k
     if not 1 <= k <= record.m:
         raise ConfigError(f"top-k {k} is not between 1 and the {record.m} classes of model {record.id}")
     with _written_whole(path) as waiting:
-        FORMATS[format].write(stored, waiting, k)
-        report = _compared(stored, waiting, format)
+        form.write(stored, waiting, k)
+        report = _compared(stored, waiting, form)
     return replace(report, path=str(path))
 
 
 @contextmanager
 def _written_whole(path: Path) -> Iterator[Path]:
-    """Give a path to write to, file or folder, which takes the place of `path` unless something fails."""
-    if path.is_dir() and not (path / RECORD).exists():
+    """Yield a path to write to, file or folder, which takes the place of `path` unless something fails."""
+    records = [form.folder_record for form in FORMATS.values() if form.folder_record]
+    if path.is_dir() and not any((path / name).exists() for name in records):
         raise ConfigError(f"{path} is a folder and no earlier export: name another --output")
     path.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".topline-export-", dir=path.parent) as folder:
@@ -102,9 +102,9 @@ def _written_whole(path: Path) -> Iterator[Path]:
         waiting.replace(path)
 
 
-def _compared(stored: StoredModel, path: Path, form: str) -> ExportReport:
+def _compared(stored: StoredModel, path: Path, form: ExportFormat) -> ExportReport:
     """Compare what was written with our own scores, on random rows and on rows of the dataset."""
-    record, scores = stored.model.record, FORMATS[form].scores
+    record = stored.model.record
     difference, tied = 0.0, 0
     random, real = _rows_to_try(stored.input_width), _dataset_rows(stored)
     for rows in (random, real):
@@ -114,23 +114,23 @@ def _compared(stored: StoredModel, path: Path, form: str) -> ExportReport:
             _centred(values, record.m)
             for values in (
                 np.asarray(stored.transforms.apply(rows) @ stored.W),
-                scores(path, rows),
+                form.scores(path, rows),
             )
         )
         off = float(np.abs(ours - theirs).max())
         if not off <= CLOSE * max(1.0, float(np.abs(ours).max())):
             raise PipelineError(
-                f"the scores of the {form} export differ from those of model {record.id} by {off:.2e}:"
+                f"the scores of the {form.name} export differ from those of model {record.id} by {off:.2e}:"
                 " it was not kept"
             )
         difference = max(difference, off)
         if rows is real:
-            tied = _tied_rows(ours, theirs, form, record.id)
+            tied = _tied_rows(ours, theirs, form.name, record.id)
     files = [path] if path.is_file() else sorted(path.iterdir())
     return ExportReport(
         model=record.id,
         path=str(path),
-        format=form,
+        format=form.name,
         bytes=sum(file.stat().st_size for file in files),
         rows_checked=len(random),
         largest_difference=difference,
@@ -141,12 +141,12 @@ def _compared(stored: StoredModel, path: Path, form: str) -> ExportReport:
 
 
 def _centred(scores: NDArray[Any], m: int) -> NDArray[Any]:
-    """Of two classes only the difference of the scores means anything; other scores stay."""
+    """Return scores that can be compared: of two classes only the difference of the scores means anything."""
     return scores - scores.mean(axis=1, keepdims=True) if m == 2 else scores
 
 
 def _tied_rows(ours: NDArray[Any], theirs: NDArray[Any], form: str, model: str) -> int:
-    """Count rows whose best classes come in another order by rounding; refuse those that differ by more."""
+    """Return how many rows have their best classes in another order by rounding; refuse worse."""
     k = min(TOP, ours.shape[1])
     best, found = (np.argsort(-scores, axis=1, kind="stable")[:, :k] for scores in (ours, theirs))
     short = np.take_along_axis(ours, best, axis=1) - np.take_along_axis(ours, found, axis=1)
@@ -160,7 +160,7 @@ def _tied_rows(ours: NDArray[Any], theirs: NDArray[Any], form: str, model: str) 
 
 
 def _dataset_rows(stored: StoredModel) -> NDArray[np.float32] | None:
-    """Rows of the dataset as they are stored, held-out ones first; None if the dataset is gone."""
+    """Return rows of the dataset as they are stored, held-out ones first; None if the dataset is gone."""
     try:
         dataset = stored.dataset()
         left = min(DATASET_ROWS, max(1, DATASET_BYTES // (4 * dataset.info.d)))
@@ -176,7 +176,7 @@ def _dataset_rows(stored: StoredModel) -> NDArray[np.float32] | None:
 
 
 def _rows_to_try(d: int) -> NDArray[np.float32]:
-    """Random rows of very different sizes, and one of zeros."""
+    """Return random rows (r, d) of very different sizes, and one of zeros."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(RANDOM_ROWS, d)) * np.geomspace(1e-2, 1e2, RANDOM_ROWS)[:, None]
     rows[0] = 0.0

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
 from sklearn.base import clone
 
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.errors import ConfigError, InputError, PipelineError
-from topline.pipeline.export import formats as export_formats
-from topline.pipeline.export.estimator import load_estimator
-from topline.pipeline.export.publishing import export
+from topline.pipeline.export import FORMATS, export_model, load_estimator
+from topline.pipeline.export import onnx as onnx_graphs
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train
@@ -31,10 +32,10 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return train(config, ClusterConfig(workers=0)).model
 
 
-@pytest.mark.parametrize("kind", ["npz", "onnx", "safetensors", "sklearn"])
+@pytest.mark.parametrize("kind", sorted(FORMATS))
 def test_what_is_written_scores_as_we_do(model: str, kind: str, tmp_path: Path) -> None:
     place = tmp_path / "deep" / "model.bin"
-    report = export(model, place, kind)  # type: ignore[arg-type]
+    report = export_model(model, place, kind)
     files = [place] if place.is_file() else list(place.iterdir())
     assert report.bytes == sum(file.stat().st_size for file in files)
     assert report.rows_checked == 64
@@ -51,7 +52,7 @@ def test_the_estimator_predicts_names_as_we_do(m: int, transforms: str, tmp_path
     dataset = small_dataset(tmp_path / "store", n=300, m=m)
     config = TrainConfig(store=str(tmp_path / "store"), k=1, tol=0.1, transforms=transforms, method="fw")
     url = train(config, ClusterConfig(workers=0)).model
-    report = export(url, tmp_path / "model", "sklearn")
+    report = export_model(url, tmp_path / "model", "sklearn")
     assert report.tied_rows == 0
     made = load_estimator(tmp_path / "model")
     X, stored = dataset.rows(0, 300), StoredModel.open(url)
@@ -72,7 +73,7 @@ def test_the_estimator_predicts_names_as_we_do(m: int, transforms: str, tmp_path
     (tmp_path / "model" / "arrays.npz").write_bytes(data)
     with pytest.raises(InputError, match=r"arrays\.npz is damaged"):
         load_estimator(tmp_path / "model")
-    with pytest.raises(InputError, match="no estimator that topline exported"):
+    with pytest.raises(InputError, match="not an estimator that topline exported"):
         load_estimator(tmp_path / "store")
 
 
@@ -80,7 +81,7 @@ def test_the_onnx_graph_takes_stored_features_and_names_the_best_classes(model: 
     stored = StoredModel.open(model)
     dataset = stored.dataset()
     X = dataset.rows(0, 40)
-    export(model, tmp_path / "model.onnx", "onnx", top_k=3)
+    export_model(model, tmp_path / "model.onnx", "onnx", top_k=3)
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     scores, best, classes = session.run(None, {"features": X})
     ours = stored.transforms.apply(X) @ stored.W
@@ -94,14 +95,14 @@ def test_the_onnx_graph_takes_stored_features_and_names_the_best_classes(model: 
 def test_what_predicts_otherwise_is_not_kept(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    export(model, tmp_path / "model.onnx", "onnx")
+    export_model(model, tmp_path / "model.onnx", "onnx")
     before = (tmp_path / "model.onnx").read_bytes()
-    genuine = export_formats.run_onnx
-    monkeypatch.setattr(export_formats, "run_onnx", lambda path, rows: genuine(path, rows) + 0.5)
+    genuine = onnx_graphs.run_onnx
+    monkeypatch.setattr(onnx_graphs, "run_onnx", lambda path, rows: genuine(path, rows) + 0.5)
     with pytest.raises(
         PipelineError, match=r"differ from those of model m0001 by 5\.00e-01: it was not kept"
     ):
-        export(model, tmp_path / "model.onnx", "onnx")
+        export_model(model, tmp_path / "model.onnx", "onnx")
 
     def swapped(path: str, rows: Any) -> Any:
         # The best two of a row change places, by scores that are all but right.
@@ -114,21 +115,31 @@ def test_what_predicts_otherwise_is_not_kept(
         scores[place[close], second[close]] = middle[close] + 1e-3
         return scores
 
-    monkeypatch.setattr(export_formats, "run_onnx", swapped)
-    monkeypatch.setattr("topline.pipeline.export.publishing.CLOSE", 1.0)
+    monkeypatch.setattr(onnx_graphs, "run_onnx", swapped)
+    monkeypatch.setattr("topline.pipeline.export.writing.CLOSE", 1.0)
     with pytest.raises(PipelineError, match=r"other top-5 classes than model m0001 in \d+ of \d+ rows"):
-        export(model, tmp_path / "model.onnx", "onnx")
+        export_model(model, tmp_path / "model.onnx", "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     assert (tmp_path / "model.onnx").read_bytes() == before
     with pytest.raises(ConfigError, match="is a folder and no earlier export"):
-        export(model, tmp_path, "npz")
-    export(model, tmp_path / "model.onnx", "sklearn")
-    export(model, tmp_path / "model.onnx", "sklearn")
+        export_model(model, tmp_path, "npz")
+    export_model(model, tmp_path / "model.onnx", "sklearn")
+    export_model(model, tmp_path / "model.onnx", "sklearn")
     assert load_estimator(tmp_path / "model.onnx").n_features_in_ == 12
+
+
+def test_safetensors_are_what_the_package_reads(model: str, tmp_path: Path) -> None:
+    export_model(model, tmp_path / "model.safetensors", "safetensors")
+    arrays, stored = load_file(tmp_path / "model.safetensors"), StoredModel.open(model)
+    assert np.array_equal(arrays["W"], stored.W)
+    assert set(arrays) == {"W", *stored.transforms.arrays()}
+    with safe_open(tmp_path / "model.safetensors", framework="numpy") as content:
+        record = json.loads(content.metadata()["record"])
+    assert record["class_names"] == list(stored.model.record.class_names)
 
 
 def test_unknown_formats_and_too_many_classes_are_refused(model: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'pickle': take one of npz, onnx, safetensors, sklearn"):
-        export(model, tmp_path / "model", "pickle")  # type: ignore[arg-type]
+        export_model(model, tmp_path / "model", "pickle")
     with pytest.raises(ConfigError, match="top-k 6 is not between 1 and the 5 classes"):
-        export(model, tmp_path / "model", "onnx", top_k=6)
+        export_model(model, tmp_path / "model", "onnx", top_k=6)
