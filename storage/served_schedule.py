@@ -1,18 +1,15 @@
-"""On which schedule a store is retrained, as whoever serves it left word in schedule.json."""
+"""The schedule on which a store is retrained, written to schedule.json by whoever serves it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Final
 
 from topline.storage.errors import NotFoundError
-from topline.storage.fingerprint import seal, unseal
 from topline.storage.records import from_fields, now
-from topline.storage.schema import check_encoding, encoding
+from topline.storage.schema import SCHEDULE_ENCODING
 from topline.storage.stores import Store
+from topline.storage.stores.sealed import read_record, write_record
 from topline.storage.stores.urls import join
-
-SCHEDULE_ENCODING: Final = "topline-schedule"
 
 _PATH = "schedule.json"
 
@@ -27,17 +24,14 @@ class ServedSchedule:
 
 
 def note_schedule(store: Store, every: str, timezone: str) -> None:
-    """Leave word that the store is retrained on this schedule from now on."""
-    record = asdict(ServedSchedule(every, timezone, now()))
-    store.write_bytes(_PATH, seal({**encoding(SCHEDULE_ENCODING), **record}))
+    """Record that the store is retrained on this schedule from now on."""
+    write_record(store, _PATH, SCHEDULE_ENCODING, asdict(ServedSchedule(every, timezone, now())))
 
 
 def read_schedule(store: Store) -> ServedSchedule | None:
-    """The schedule that was served last, None where none ever was."""
-    place = join(store.url, _PATH)
+    """Return the schedule that was served last, None where none ever was."""
     try:
-        record = unseal(store.read_bytes(_PATH), place)
+        record = read_record(store, _PATH, SCHEDULE_ENCODING)
     except NotFoundError:
         return None
-    check_encoding(record, SCHEDULE_ENCODING, place)
-    return from_fields(ServedSchedule, record, place)
+    return from_fields(ServedSchedule, record, join(store.url, _PATH))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from topline.storage.cache import load_kernel, load_predictions
-from topline.storage.cache.kernels import KERNELS
-from topline.storage.cache.predictions import PREDICTIONS
+from topline.storage.cache import StoredKernel, StoredPredictions
 from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.datasets.info import dataset_log, info_of_commit
 from topline.storage.errors import StorageError
@@ -42,8 +40,8 @@ def verify_store(store: Store, *, deep: bool = True) -> list[Finding]:
     found += _models(store, datasets, deep=deep)
     found += decision_findings(store)
     found += _runs(store, datasets, deep=deep)
-    found += KERNELS.findings(store, load_kernel, deep=deep)
-    found += PREDICTIONS.findings(store, load_predictions, deep=deep)
+    found += StoredKernel.findings(store, deep=deep)
+    found += StoredPredictions.findings(store, deep=deep)
     found += _partials(store)
     return sorted(found, key=lambda finding: (finding.harmless, finding.path, finding.rows or (0, 0)))
 

@@ -22,7 +22,7 @@ from topline.pipeline.prediction.decision_rule import DecisionRule
 from topline.pipeline.prediction.table import write_table
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.storage.cache import PredictionsDraft, cache_key, find_predictions
+from topline.storage.cache import PredictionsDraft, StoredPredictions, cache_key
 from topline.storage.datasets import Dataset
 from topline.storage.stores import FileEntry, open_store
 
@@ -102,7 +102,7 @@ def predict_dataset(
         **({} if rule.threshold is None else {"threshold": rule.threshold}),
     }
     key = cache_key(facts)
-    found = find_predictions(store, key)
+    found = StoredPredictions.find(store, key)
     reused = found is not None
     if found is None:
         draft = PredictionsDraft.begin(store, key, dataset.plan, rule.top_k)

@@ -28,7 +28,7 @@ from topline.solvers.core.rows import as_rows
 from topline.solvers.kernels.factor import ARRAYS, factor
 from topline.solvers.kernels.functions import Kernel
 from topline.storage.arrays import Span
-from topline.storage.cache import KernelDraft, StoredKernel, cache_key, find_kernel
+from topline.storage.cache import KernelDraft, StoredKernel, cache_key
 from topline.storage.fingerprint import digest_array
 from topline.storage.stores import FileEntry
 
@@ -89,7 +89,7 @@ def kernel_of_rows(
         "rows": len(rows),
     }
     key = cache_key(facts)
-    found = find_kernel(store, key)
+    found = StoredKernel.find(store, key)
     if found is not None:
         logger.info("kernel %s of %s is there already", key, store.url)
         return found

@@ -7,13 +7,8 @@ deleted at any time, and is then computed again.
 from __future__ import annotations
 
 from topline.storage.cache.entries import cache_key
-from topline.storage.cache.kernels import KernelDraft, StoredKernel, find_kernel, load_kernel
-from topline.storage.cache.predictions import (
-    PredictionsDraft,
-    StoredPredictions,
-    find_predictions,
-    load_predictions,
-)
+from topline.storage.cache.kernels import KernelDraft, StoredKernel
+from topline.storage.cache.predictions import PredictionsDraft, StoredPredictions
 
 __all__ = [
     "KernelDraft",
@@ -21,8 +16,4 @@ __all__ = [
     "StoredKernel",
     "StoredPredictions",
     "cache_key",
-    "find_kernel",
-    "find_predictions",
-    "load_kernel",
-    "load_predictions",
 ]

@@ -1,102 +1,159 @@
-"""What follows from other things in a store, and is kept lest it be computed again: kernels, predictions.
+"""Cached results: drafts that many processes write, and entries that are visible once they are whole.
 
-Each lies in a folder of its own, and is there for others once the record <kind>/<key>.json names that folder.
-The key stands for everything that it follows from.  It can be deleted at any time.
+Each lies in a folder of its own, and is visible once the record <kind>/<key>.json names that folder.  The key
+stands for everything that the result follows from.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
+from numpy.typing import NDArray
+
+from topline.storage.arrays import ArrayReader, ChunkPlan
+from topline.storage.arrays.writer import ArraySpec, packed_group, packed_metadata, packed_shard
 from topline.storage.errors import NotFoundError, StorageError
 from topline.storage.findings import Finding
-from topline.storage.fingerprint import digest_json, seal, unseal
+from topline.storage.fingerprint import digest_json
 from topline.storage.records import now, plain
-from topline.storage.schema import check_encoding, encoding
+from topline.storage.schema import encoding
 from topline.storage.stores import FileEntry, FileSet, Store, check_files
+from topline.storage.stores.files import put_file
+from topline.storage.stores.sealed import read_record, sealed
 from topline.storage.stores.urls import join
 
 _RECORD = re.compile(r"^([0-9a-f]{16})\.json$")
 
 
-class CacheEntry(Protocol):
-    """One of them, opened."""
-
-    folder: str
-    files: FileSet
-
-
 def cache_key(facts: Mapping[str, Any]) -> str:
-    """Name of what follows from `facts`, plain values for JSON."""
+    """Return the key of what follows from `facts`, plain values for JSON: 16 hexadecimal digits."""
     return digest_json(plain(facts))[:16]
 
 
 @dataclass(frozen=True)
-class Cache:
-    """All of one kind: where they lie, the type in their records, their word and the mend in messages."""
+class CacheKind:
+    """Where entries of one kind lie, the type in their records, and what messages call them."""
 
     folder: str
     encoding: str
     word: str
-    mend: str
-
-    def new_folder(self, key: str) -> str:
-        """Give a folder that nobody else writes to."""
-        return join(self.folder, f"{key}-{uuid.uuid4().hex[:8]}")
+    remake: str
+    """What to do to have one computed again."""
 
     def path(self, key: str) -> str:
-        """Place of the record of `key`."""
+        """Return the path of the record of `key`."""
         return join(self.folder, f"{key}.json")
 
-    def publish(
-        self, store: Store, key: str, folder: str, files: Sequence[FileEntry], facts: Mapping[str, Any]
-    ) -> None:
-        """Write the record that makes `folder` visible; the first one of a key wins, others are removed."""
+
+@dataclass(frozen=True)
+class Draft:
+    """An entry that is being written; pickles, so that workers write its shards, one writer each."""
+
+    kind: ClassVar[CacheKind]
+
+    store: Store
+    folder: str
+    specs: Mapping[str, ArraySpec] = field(hash=False)
+
+    @classmethod
+    def new(cls, store: Store, key: str, specs: Mapping[str, ArraySpec]) -> Self:
+        """Return a draft for `key` in a folder that nobody else writes to."""
+        return cls(store, join(cls.kind.folder, f"{key}-{uuid.uuid4().hex[:8]}"), specs)
+
+    @property
+    def plan(self) -> ChunkPlan:
+        """How the rows are cut into units."""
+        return next(iter(self.specs.values())).plan
+
+    def write_arrays(self, unit: int, arrays: Mapping[str, NDArray[Any]]) -> list[FileEntry]:
+        """Write one unit's rows of every array."""
+        files = (packed_shard(name, spec, unit, arrays[name]) for name, spec in self.specs.items())
+        return [put_file(self.store, self.folder, file) for file in files]
+
+    def publish_files(self, key: str, entries: Sequence[FileEntry], facts: Mapping[str, Any]) -> None:
+        """Write the record that makes the draft visible; of two drafts of a key the first wins."""
+        group = [packed_metadata(name, spec) for name, spec in self.specs.items()]
+        group.append(packed_group("", encoding(self.kind.encoding)))
+        files = [*entries, *(put_file(self.store, self.folder, file) for file in group)]
         record = {
-            **encoding(self.encoding),
             "key": key,
             "created": now(),
-            "folder": folder,
+            "folder": self.folder,
             "files": [entry.to_json() for entry in sorted(files)],
-            "facts": plain(facts),
+            "facts": facts,
         }
-        if not store.put_if_absent(self.path(key), seal(record)):
-            store.delete_tree(folder)
+        if not self.store.put_if_absent(self.kind.path(key), sealed(self.kind.encoding, record)):
+            self.discard()
 
-    def read(self, store: Store, key: str) -> Mapping[str, Any]:
-        """The record of `key`; `NotFoundError`, or `IntegrityError` if it is damaged."""
-        path = self.path(key)
+    def discard(self) -> None:
+        """Remove what was written."""
+        self.store.delete_tree(self.folder)
+
+
+class StoredEntry:
+    """A visible entry, opened for reading.
+
+    Pickles with its record, so that whoever opens it reads the very same arrays, whatever its key stands for
+    by then.
+    """
+
+    kind: ClassVar[CacheKind]
+
+    def __init__(self, store: Store, record: Mapping[str, Any]) -> None:
+        self.store = store
+        self._record = record
+        self.key = str(record["key"])
+        self.url = join(store.url, self.kind.folder, self.key)
+        self.folder = str(record["folder"])
+        self.facts: Mapping[str, Any] = record["facts"]
+        entries = [FileEntry.from_json(item) for item in record["files"]]
+        self.files = FileSet(store, self.folder, entries, f"{self.kind.word} {self.key}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.store, self._record)
+
+    @classmethod
+    def find(cls, store: Store, key: str) -> Self | None:
+        """Return the entry of `key`, or None."""
+        return cls.load(store, key) if store.exists(cls.kind.path(key)) else None
+
+    @classmethod
+    def load(cls, store: Store, key: str) -> Self:
+        """Return the entry of `key`; `NotFoundError`, or `IntegrityError` if its record is damaged."""
+        path = cls.kind.path(key)
         if not store.exists(path):
-            raise NotFoundError(f"{store.url} has no {self.word} {key}: {self.mend}")
-        place = join(store.url, path)
-        record = unseal(store.read_bytes(path), place)
-        check_encoding(record, self.encoding, place)
-        return record
+            raise NotFoundError(f"{store.url} has no {cls.kind.word} {key}: {cls.kind.remake}")
+        return cls(store, read_record(store, path, cls.kind.encoding))
 
-    def keys(self, store: Store) -> list[str]:
-        """Keys of all that are visible."""
-        return sorted(match.group(1) for name in store.list(self.folder) if (match := _RECORD.match(name)))
+    @classmethod
+    def keys(cls, store: Store) -> list[str]:
+        """Return the keys of all visible entries."""
+        names = store.list(cls.kind.folder)
+        return sorted(match.group(1) for name in names if (match := _RECORD.match(name)))
 
-    def findings(
-        self, store: Store, opened: Callable[[Store, str], CacheEntry], *, deep: bool
-    ) -> Iterator[Finding]:
-        """What a check of the store finds among them; `opened` opens the one of a key."""
-        mend = f"delete its record and folder: {self.mend}"
+    @classmethod
+    def findings(cls, store: Store, *, deep: bool) -> Iterator[Finding]:
+        """Yield what a check of the store finds among the entries."""
+        fix = f"delete its record and folder: {cls.kind.remake}"
         named = set()
-        for key in self.keys(store):
+        for key in cls.keys(store):
             try:
-                found = opened(store, key)
+                found = cls.load(store, key)
             except StorageError as error:
-                yield Finding(self.word, self.path(key), str(error), mend)
+                yield Finding(cls.kind.word, cls.kind.path(key), str(error), fix)
                 continue
             named.add(found.folder)
-            yield from check_files(found.files, deep=deep, mend=mend)
-        for name in store.list(self.folder):
-            folder = join(self.folder, name)
+            yield from check_files(found.files, deep=deep, mend=fix)
+        for name in store.list(cls.kind.folder):
+            folder = join(cls.kind.folder, name)
             if not name.endswith(".json") and folder not in named:
                 what = "it was begun and never finished"
                 yield Finding("staging", folder, what, "delete it", harmless=True)
+
+    def reader(self, name: str) -> ArrayReader:
+        """Return the reader of the array `name`."""
+        return ArrayReader.open(self.files, name, f"{name} of {self.files.owner}")

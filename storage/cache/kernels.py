@@ -1,14 +1,8 @@
-"""Kernel matrices and their factors, kept so that a later run on the same rows need not compute them again.
-
-A kernel lies in a folder of its own, and is there for others once the record kernels/<key>.json names that
-folder.  The key stands for everything that the matrix follows from.  Nothing but training reads them: they
-can be deleted at any time.
-"""
+"""Kernel matrices and their factors, cached so that a later run on the same rows need not compute them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,105 +10,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.storage.arrays import ArrayReader, ChunkPlan, RowBlocks
-from topline.storage.arrays.writer import (
-    ArraySpec,
-    packed_group,
-    packed_metadata,
-    packed_shard,
-    write_row_blocks,
-)
-from topline.storage.cache.entries import Cache
-from topline.storage.schema import KERNEL_ENCODING, encoding
+from topline.storage.arrays.writer import ArraySpec, write_row_blocks
+from topline.storage.cache.entries import CacheKind, Draft, StoredEntry
+from topline.storage.schema import KERNEL_ENCODING
 from topline.storage.stores import FileEntry, FileSet, Store
-from topline.storage.stores.files import put_file
 
-MATRIX = "matrix"
-FACTOR = "factor"
-
-KERNELS = Cache("kernels", KERNEL_ENCODING, "kernel", "train again")
+_KERNELS = CacheKind("kernels", KERNEL_ENCODING, "kernel", "train again")
+_MATRIX = "matrix"
+_FACTOR = "factor"
 
 
-@dataclass(frozen=True)
-class KernelDraft:
-    """A kernel that is being written; pickles, so that workers write its shards."""
+class KernelDraft(Draft):
+    """A kernel matrix (n, n) in float64 that is being written."""
 
-    store: Store
-    folder: str
-    spec: ArraySpec
+    kind = _KERNELS
 
     @classmethod
     def begin(cls, store: Store, key: str, n: int) -> KernelDraft:
-        """Take a new folder for an (n, n) matrix in float64."""
+        """Begin an (n, n) matrix in a new folder."""
         spec = ArraySpec(ChunkPlan.choose(n, n, 8), (n,), np.dtype(np.float64))
-        return cls(store, KERNELS.new_folder(key), spec)
-
-    @property
-    def plan(self) -> ChunkPlan:
-        """Where the rows of the matrix are cut into units."""
-        return self.spec.plan
+        return cls.new(store, key, {_MATRIX: spec})
 
     def write_unit(self, unit: int, rows: NDArray[np.float64]) -> FileEntry:
-        """Write one unit's rows of the matrix."""
-        return put_file(self.store, self.folder, packed_shard(MATRIX, self.spec, unit, rows))
+        """Write one unit's rows (r, n) of the matrix."""
+        return self.write_arrays(unit, {_MATRIX: rows})[0]
 
     def reader(self, entries: Sequence[FileEntry]) -> ArrayReader:
-        """Read the matrix back before anything is published."""
+        """Return a reader of the matrix, before anything is published."""
         files = FileSet(self.store, self.folder, entries, "the kernel matrix")
-        return ArrayReader(files, MATRIX, self.spec, "the kernel matrix")
+        return ArrayReader(files, _MATRIX, self.specs[_MATRIX], "the kernel matrix")
 
     def publish(self, key: str, entries: Sequence[FileEntry], factor: RowBlocks, facts: Any) -> StoredKernel:
-        """Write the factor and then the record that makes both visible; the first one of a key wins."""
-        written, _ = write_row_blocks(self.store, self.folder, FACTOR, factor)
-        group = [packed_metadata(MATRIX, self.spec), packed_group("", encoding(KERNEL_ENCODING))]
-        files = [*entries, *written, *(put_file(self.store, self.folder, file) for file in group)]
-        KERNELS.publish(self.store, key, self.folder, files, facts)
-        return load_kernel(self.store, key)
-
-    def discard(self) -> None:
-        """Remove what was written."""
-        self.store.delete_tree(self.folder)
+        """Write the factor (n, r) and the record that makes both visible; return the first one of the key."""
+        written, _ = write_row_blocks(self.store, self.folder, _FACTOR, factor)
+        self.publish_files(key, [*entries, *written], facts)
+        return StoredKernel.load(self.store, key)
 
 
-class StoredKernel:
-    """A kernel matrix (n, n) and its factor (n, r), opened for reading.
+class StoredKernel(StoredEntry):
+    """A kernel matrix (n, n) and its factor (n, r).
 
-    Pickles with its record, so that whoever opens it reads the very same factor, whatever the key stands for
-    by then: the factor of an equal matrix may be another basis.
+    The factor of an equal matrix may be another basis: workers open the one whose record they were sent.
     """
 
-    def __init__(self, store: Store, record: Mapping[str, Any]) -> None:
-        self.store = store
-        self._record = record
-        self.key = str(record["key"])
-        self.folder = str(record["folder"])
-        self.facts: Mapping[str, Any] = record["facts"]
-        entries = [FileEntry.from_json(item) for item in record["files"]]
-        self.files = FileSet(store, self.folder, entries, f"kernel {self.key}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return StoredKernel, (self.store, self._record)
+    kind = _KERNELS
 
     @cached_property
     def matrix(self) -> ArrayReader:
         """The matrix, by rows."""
-        return ArrayReader.open(self.files, MATRIX, f"matrix of kernel {self.key}")
+        return self.reader(_MATRIX)
 
     @cached_property
     def factor(self) -> ArrayReader:
         """The factor, by rows."""
-        return ArrayReader.open(self.files, FACTOR, f"factor of kernel {self.key}")
-
-
-def find_kernel(store: Store, key: str) -> StoredKernel | None:
-    """The kernel of this key, or None."""
-    return load_kernel(store, key) if store.exists(KERNELS.path(key)) else None
-
-
-def load_kernel(store: Store, key: str) -> StoredKernel:
-    """The kernel of this key; `NotFoundError` if there is none, `IntegrityError` if its record is damaged."""
-    return StoredKernel(store, KERNELS.read(store, key))
-
-
-def kernel_keys(store: Store) -> list[str]:
-    """Keys of all published kernels."""
-    return KERNELS.keys(store)
+        return self.reader(_FACTOR)

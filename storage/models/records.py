@@ -19,22 +19,10 @@ from topline.storage.fingerprint import seal, unseal
 from topline.storage.records import from_fields, now, plain
 from topline.storage.schema import MODEL_ENCODING, check_encoding, encoding
 from topline.storage.stores import CommitLog, FileEntry, FileSet, Store, open_store, split_url
-from topline.storage.stores.numbered_folders import numbered_names, reservation, reserve, unknown
+from topline.storage.stores.numbered_folders import NumberedFolders
 from topline.storage.stores.urls import join
 
-__all__ = [
-    "Model",
-    "ModelRecord",
-    "delete_model",
-    "list_models",
-    "load_model",
-    "model_revisions",
-    "save_model",
-    "update_record",
-]
-
-_MODELS = "models"
-_LETTER = "m"
+_MODELS = NumberedFolders("models", "m")
 _TOMBSTONE = "deleted.json"
 _CHANGEABLE = frozenset({"result", "certificate", "evaluation", "threshold"})
 
@@ -83,7 +71,7 @@ class ModelRecord:
     @property
     def version(self) -> int:
         """Number of the model in its store: later models have higher ones, and none is given twice."""
-        return int(self.id.removeprefix(_LETTER) or 0)
+        return int(self.id.removeprefix(_MODELS.letter) or 0)
 
     @property
     def lineage(self) -> dict[str, Any]:
@@ -109,7 +97,7 @@ class Model:
     def __init__(self, store: Store, record: ModelRecord, entries: list[FileEntry]) -> None:
         self.store = store
         self.record = record
-        self.url = join(store.url, _MODELS, record.id)
+        self.url = join(store.url, _MODELS.path(record.id))
         self.files = FileSet(store, _arrays_folder(record.id), entries, f"model {record.id}")
         self._group = ArrayGroup(self.files)
 
@@ -147,7 +135,7 @@ def save_model(
     `duals` writes the dual matrix A (n x m) in parts; `topline.storage.arrays.duals.from_rows` for what
     is here.  If writing fails, what was written is removed again.
     """
-    name = reserve(store, _MODELS, _LETTER)
+    name = _MODELS.reserve(store)
     try:
         entries = write_group(store, _arrays_folder(name), MODEL_ENCODING, arrays, duals)
         _check_dual_rows(entries, record.n)
@@ -157,12 +145,12 @@ def save_model(
     except Exception:
         discard_group(store, _arrays_folder(name))
         raise
-    return join(store.url, _MODELS, name)
+    return join(store.url, _MODELS.path(name))
 
 
 def load_model(url: str) -> Model:
     """The model at `url`; `NotFoundError`, or `IncompleteError` if its writer never finished."""
-    root, name = split_url(url, _MODELS)
+    root, name = split_url(url, _MODELS.folder)
     store = open_store(root)
     record = _latest(store, name)
     return Model(
@@ -178,7 +166,7 @@ def update_record(url: str, **changes: Any) -> ModelRecord:
     foreign = sorted(set(changes) - _CHANGEABLE)
     if foreign:
         raise FormatError(f"{foreign[0]} of a model never changes; {', '.join(sorted(_CHANGEABLE))} may")
-    root, name = split_url(url, _MODELS)
+    root, name = split_url(url, _MODELS.folder)
     store = open_store(root)
     _latest(store, name)
 
@@ -195,14 +183,14 @@ def list_models(store: Store) -> list[ModelRecord]:
 
 def published_models(store: Store) -> list[str]:
     """Names of the models that everybody can see."""
-    names = numbered_names(store, _MODELS, _LETTER)
+    names = _MODELS.names(store)
     return [name for name in names if not _is_deleted(store, name) and _log(store, name).numbers()]
 
 
 def unfinished_models(store: Store) -> list[str]:
     """Names of models whose writer has not finished, or was killed."""
     published = set(published_models(store))
-    names = numbered_names(store, _MODELS, _LETTER)
+    names = _MODELS.names(store)
     return [name for name in names if name not in published and not _is_deleted(store, name)]
 
 
@@ -212,26 +200,26 @@ def delete_model(url: str, reason: str) -> None:
     Called again it finishes what was interrupted.  Whether a model may go is for
     `topline.storage.models.decisions` to say.
     """
-    root, name = split_url(url, _MODELS)
+    root, name = split_url(url, _MODELS.folder)
     store = open_store(root)
-    if name not in numbered_names(store, _MODELS, _LETTER):
-        raise unknown(store, _MODELS, _LETTER, name)
-    tombstone = join(_MODELS, name, _TOMBSTONE)
+    if name not in _MODELS.names(store):
+        raise _MODELS.unknown(store, name)
+    tombstone = _MODELS.path(name, _TOMBSTONE)
     store.put_if_absent(tombstone, seal({"deleted": now(), "reason": reason}))
     store.delete_tree(_arrays_folder(name))
-    for path in store.walk(join(_MODELS, name)):
-        if path not in (tombstone, reservation(_MODELS, name)):
+    for path in store.walk(_MODELS.path(name)):
+        if path not in (tombstone, _MODELS.reservation(name)):
             store.delete(path)
 
 
 def deleted_models(store: Store) -> list[str]:
     """Names of models that were there and were deleted."""
-    return [name for name in numbered_names(store, _MODELS, _LETTER) if _is_deleted(store, name)]
+    return [name for name in _MODELS.names(store) if _is_deleted(store, name)]
 
 
 def model_revisions(url: str) -> list[ModelRecord]:
     """All revisions of a model's record, oldest first."""
-    root, name = split_url(url, _MODELS)
+    root, name = split_url(url, _MODELS.folder)
     store = open_store(root)
     _latest(store, name)
     return [ModelRecord.from_json(record) for record in _log(store, name).records()]
@@ -240,28 +228,30 @@ def model_revisions(url: str) -> list[ModelRecord]:
 def _latest(store: Store, name: str) -> dict[str, Any]:
     log = _log(store, name)
     if _is_deleted(store, name):
-        path = join(_MODELS, name, _TOMBSTONE)
+        path = _MODELS.path(name, _TOMBSTONE)
         stone = unseal(store.read_bytes(path), join(store.url, path))
         raise NotFoundError(
             f"model {name} was deleted from {store.url} at {stone['deleted']}: {stone['reason']}"
         )
     if log.numbers():
         return log.latest()
-    if name in numbered_names(store, _MODELS, _LETTER):
-        raise IncompleteError(f"{join(store.url, _MODELS, name)} was begun and never finished; train again")
-    raise unknown(store, _MODELS, _LETTER, name)
+    if name in _MODELS.names(store):
+        raise IncompleteError(
+            f"{join(store.url, _MODELS.path(name))} was begun and never finished; train again"
+        )
+    raise _MODELS.unknown(store, name)
 
 
 def _is_deleted(store: Store, name: str) -> bool:
-    return store.exists(join(_MODELS, name, _TOMBSTONE))
+    return store.exists(_MODELS.path(name, _TOMBSTONE))
 
 
 def _log(store: Store, name: str) -> CommitLog:
-    return CommitLog(store, name, _MODELS)
+    return CommitLog(store, name, _MODELS.folder)
 
 
 def _arrays_folder(name: str) -> str:
-    return join(_MODELS, name, "arrays")
+    return _MODELS.path(name, "arrays")
 
 
 def _check_dual_rows(entries: list[FileEntry], n: int) -> None:

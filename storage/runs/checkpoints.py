@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from topline.storage.arrays import DualSource, StoredDuals
 from topline.storage.arrays.groups import ArrayGroup, discard_group, write_group
 from topline.storage.errors import IntegrityError, MismatchError, NotFoundError, StorageError
-from topline.storage.fingerprint import seal, unseal
 from topline.storage.records import now, plain
 from topline.storage.runs.records import run_folder
-from topline.storage.schema import CHECKPOINT_ENCODING, check_encoding, encoding
+from topline.storage.schema import CHECKPOINT_ENCODING
 from topline.storage.stores import FileEntry, FileSet, Store
+from topline.storage.stores.sealed import read_record, write_record
 from topline.storage.stores.urls import join
 
 KEPT = 2
@@ -76,15 +76,14 @@ def save_checkpoint(
     except Exception:
         discard_group(store, folder)
         raise
-    record = {
-        **encoding(CHECKPOINT_ENCODING),
+    fields = {
         "round": round,
         "created": now(),
         "folder": folder,
         "files": [entry.to_json() for entry in entries],
-        "meta": plain(meta),
+        "meta": meta,
     }
-    store.write_bytes(_record_path(run_id, round), seal(record))
+    write_record(store, _record_path(run_id, round), CHECKPOINT_ENCODING, fields)
     _prune(store, run_id)
     return sum(entry.size for entry in entries)
 
@@ -133,10 +132,7 @@ def read_checkpoint_record(
     round: int,  # noqa: A002
 ) -> tuple[dict[str, Any], FileSet]:
     """Record of a checkpoint and its files; `IntegrityError` if the record is damaged."""
-    path = _record_path(run_id, round)
-    place = join(store.url, path)
-    record = unseal(store.read_bytes(path), place)
-    check_encoding(record, CHECKPOINT_ENCODING, place)
+    record = read_record(store, _record_path(run_id, round), CHECKPOINT_ENCODING)
     entries = [FileEntry.from_json(item) for item in record["files"]]
     return record, FileSet(store, record["folder"], entries, f"checkpoint {round} of run {run_id}")
 

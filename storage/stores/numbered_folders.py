@@ -3,42 +3,93 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from topline.storage.errors import ConflictError, NotFoundError
-from topline.storage.fingerprint import seal
-from topline.storage.records import now
+from topline.storage.fingerprint import seal, unseal
+from topline.storage.records import now, plain
 from topline.storage.stores.base import Store
+from topline.storage.stores.sealed import read_record, write_record
 from topline.storage.stores.urls import join
 
 _TRIES = 10_000
 _RESERVATION = "begun.json"
+_OUTCOME = "outcome.json"
 
 
-def numbered_names(store: Store, folder: str, letter: str) -> list[str]:
-    """Names of the numbered folders, finished or not, in the order of their numbers."""
-    pattern = re.compile(rf"^{letter}(\d{{4,}})$")
-    found = [(int(match.group(1)), name) for name in store.list(folder) if (match := pattern.match(name))]
-    return [name for _, name in sorted(found)]
+@dataclass(frozen=True)
+class NumberedFolders:
+    """The folders <folder>/<letter>0001, <letter>0002, ... of a store."""
+
+    folder: str
+    letter: str
+
+    def path(self, name: str, *parts: str) -> str:
+        """Return the path of a folder, or of what is in it."""
+        return join(self.folder, name, *parts)
+
+    def names(self, store: Store) -> list[str]:
+        """Return the names of the folders, finished or not, in the order of their numbers."""
+        pattern = re.compile(rf"^{self.letter}(\d{{4,}})$")
+        listed = store.list(self.folder)
+        found = [(int(match.group(1)), name) for name in listed if (match := pattern.match(name))]
+        return [name for _, name in sorted(found)]
+
+    def reserve(self, store: Store) -> str:
+        """Take the next number and return its name; it stays taken even if nothing is stored there."""
+        names = self.names(store)
+        first = int(names[-1][1:]) + 1 if names else 1
+        for number in range(first, first + _TRIES):
+            name = f"{self.letter}{number:04d}"
+            if store.put_if_absent(self.reservation(name), seal({"created": now()})):
+                return name
+        raise ConflictError(
+            f"{join(store.url, self.folder)} takes no new entry: too many writers race for it; try again"
+        )
+
+    def reservation(self, name: str) -> str:
+        """Return the path of the file that takes a name: while it is there, nobody else gets that name."""
+        return self.path(name, _RESERVATION)
+
+    def unknown(self, store: Store, name: str) -> NotFoundError:
+        """Return the error for a name that is not there, with those that are."""
+        names = self.names(store)
+        known = f"it has {', '.join(names[-5:])}" if names else "it has none yet"
+        return NotFoundError(f"{store.url} has no {self.folder.rstrip('s')} {name}; {known}")
 
 
-def reserve(store: Store, folder: str, letter: str) -> str:
-    """Take the next number and return its name; it stays taken whether or not anything is stored there."""
-    names = numbered_names(store, folder, letter)
-    first = int(names[-1][1:]) + 1 if names else 1
-    for number in range(first, first + _TRIES):
-        name = f"{letter}{number:04d}"
-        if store.put_if_absent(reservation(folder, name), seal({"created": now()})):
-            return name
-    raise ConflictError(f"{join(store.url, folder)} takes no new entry; too many writers race for it")
+@dataclass(frozen=True)
+class RecordedFolders(NumberedFolders):
+    """Numbered folders that each have a sealed record of type `kind`, and an outcome once they have ended."""
 
+    record: str
+    kind: str
 
-def reservation(folder: str, name: str) -> str:
-    """File that takes a name: while it is there, nobody else gets that name."""
-    return join(folder, name, _RESERVATION)
+    def create(self, store: Store, fields: Mapping[str, Any]) -> str:
+        """Write a new record with `id`, `created` and some fields; return its name."""
+        name = self.reserve(store)
+        write_record(store, self.path(name, self.record), self.kind, {"id": name, "created": now(), **fields})
+        return name
 
+    def recorded(self, store: Store) -> list[str]:
+        """Return the names of the folders whose record was written, in the order of their numbers."""
+        return [name for name in self.names(store) if store.exists(self.path(name, self.record))]
 
-def unknown(store: Store, folder: str, letter: str, name: str) -> NotFoundError:
-    """The error for a name that is not there, with those that are."""
-    names = numbered_names(store, folder, letter)
-    known = f"it has {', '.join(names[-5:])}" if names else "it has none yet"
-    return NotFoundError(f"{store.url} has no {folder.rstrip('s')} {name}; {known}")
+    def read(self, store: Store, name: str) -> dict[str, Any]:
+        """Return the record with its "outcome" (None before the end); `NotFoundError` if there is none."""
+        try:
+            record = read_record(store, self.path(name, self.record), self.kind)
+        except NotFoundError:
+            raise self.unknown(store, name) from None
+        path = self.path(name, _OUTCOME)
+        try:
+            outcome = unseal(store.read_bytes(path), join(store.url, path))
+        except NotFoundError:
+            outcome = None
+        return {**record, "outcome": outcome}
+
+    def finish(self, store: Store, name: str, outcome: Mapping[str, Any]) -> None:
+        """Write the outcome, in the place of an earlier one."""
+        store.write_bytes(self.path(name, _OUTCOME), seal({"finished": now(), **plain(outcome)}))

@@ -18,7 +18,7 @@ from topline.storage.runs import HistoryWriter, create_run, save_checkpoint
 from topline.storage.runs.history import history_path
 from topline.storage.stores import Store
 from topline.storage.stores.local import PARTIAL
-from topline.storage.stores.numbered_folders import reserve
+from topline.storage.stores.numbered_folders import NumberedFolders
 from topline.storage.verification import sweep, verify_store
 
 PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
@@ -167,7 +167,7 @@ def test_leftovers_are_reported_as_harmless_and_last(local_store: Store) -> None
     first, _ = fill(local_store)
     root = Path(local_store.url)
     write_units(begin(local_store, dense(101, 6), PLAN, key="half"), dense(101, 6), [0, 2])
-    reserve(local_store, "models", "m")
+    NumberedFolders("models", "m").reserve(local_store)
     (root / first.folder / f"arrays/features/c/1/0.abc{PARTIAL}").write_bytes(b"torn")
     (root / first.folder / "notes.txt").write_text("mine")
     flip_first(local_store, f"{first.folder}/arrays/labels/c/0")

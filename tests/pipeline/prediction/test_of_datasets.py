@@ -21,7 +21,7 @@ from topline.pipeline.prediction import of_datasets as batch_prediction
 from topline.pipeline.prediction import predict_dataset
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train
-from topline.storage.cache import load_predictions
+from topline.storage.cache import StoredPredictions
 from topline.storage.datasets import Dataset
 from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
@@ -53,7 +53,7 @@ def best_classes(model: str, k: int) -> tuple[Any, Any]:
 
 def check(model: str, url: str, k: int) -> None:
     store = StoredModel.open(model).model.store
-    found = load_predictions(store, url.rpartition("/")[2])
+    found = StoredPredictions.load(store, url.rpartition("/")[2])
     best, scores = best_classes(model, k)
     best[REJECTED], scores[REJECTED] = -1, np.nan
     assert np.array_equal(found.classes.whole(), best)
@@ -73,7 +73,7 @@ def test_every_row_gets_its_best_classes_once(model: str, tmp_path: Path) -> Non
     assert (again.reused, again.predictions) == (True, first.predictions)
     store = open_store(model.rpartition("/models/")[0])
     assert verify_store(store) == []
-    folder = load_predictions(store, first.predictions.rpartition("/")[2]).folder
+    folder = StoredPredictions.load(store, first.predictions.rpartition("/")[2]).folder
     flip_first(store, f"{folder}/classes/c/3/0")
     assert [(finding.path, finding.rows) for finding in verify_store(store)] == [
         (f"{folder}/classes/c/3/0", (192, 256))

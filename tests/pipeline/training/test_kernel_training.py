@@ -26,7 +26,7 @@ from topline.pipeline.training import kernel_matrix
 from topline.pipeline.training.kernel_matrix import kernel_of_rows
 from topline.pipeline.training.session import train
 from topline.solvers.kernels.functions import ChiSquaredKernel, LinearKernel, PolynomialKernel
-from topline.storage.cache.kernels import kernel_keys
+from topline.storage.cache import StoredKernel
 from topline.storage.datasets import Dataset
 from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
@@ -89,13 +89,13 @@ def test_a_matrix_is_made_once_for_the_same_rows_and_kernel(tmp_path: Path) -> N
     small_dataset(tmp_path, n=300)
     store = open_store(tmp_path)
     first = trained(tmp_path)
-    assert len(kernel_keys(store)) == 1
+    assert len(StoredKernel.keys(store)) == 1
     again = trained(tmp_path, C=0.1, loss="topk_hinge", k=2)
-    assert len(kernel_keys(store)) == 1
+    assert len(StoredKernel.keys(store)) == 1
     assert again.primal != first.primal
     trained(tmp_path, kernel_gamma=0.2)
     trained(tmp_path, transforms="standardize")
-    assert len(kernel_keys(store)) == 3
+    assert len(StoredKernel.keys(store)) == 3
     assert not verify_store(store)
 
 
@@ -250,7 +250,7 @@ def test_what_cannot_be_is_refused_before_any_work(
     small_dataset(tmp_path, n=700)
     with pytest.raises(ConfigError, match=message):
         trained(tmp_path, **options)
-    assert not kernel_keys(open_store(tmp_path))
+    assert not StoredKernel.keys(open_store(tmp_path))
 
 
 def test_parameters_need_their_kernel() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from topline.storage.cache import KernelDraft, StoredKernel, cache_key, find_kernel, load_kernel
+from topline.storage.cache import KernelDraft, StoredKernel, cache_key
 from topline.storage.errors import IntegrityError, NotFoundError
 from topline.storage.stores import Store, open_store
 from topline.storage.verification import verify_store
@@ -22,7 +22,7 @@ def write(store: Store, key: str) -> StoredKernel:
     spans = [draft.plan.bounds(unit) for unit in range(draft.plan.units)]
     entries = [draft.write_unit(unit, K[span.start : span.stop]) for unit, span in enumerate(spans)]
     np.testing.assert_array_equal(draft.reader(entries).rows(0, 70), K)
-    assert find_kernel(store, key) is None
+    assert StoredKernel.find(store, key) is None
     return draft.publish(key, entries, [(0, 40, F[:40]), (40, 70, F[40:])], {"rows": 70})
 
 
@@ -31,14 +31,14 @@ def test_a_kernel_comes_back_as_it_was(tmp_path: Path) -> None:
     key = cache_key({"dataset": "d1", "gamma": 0.5})
     assert cache_key({"gamma": 0.5, "dataset": "d1"}) == key != cache_key({"dataset": "d1", "gamma": 0.6})
     written = write(store, key)
-    for kernel in (written, find_kernel(store, key), pickle.loads(pickle.dumps(written))):
+    for kernel in (written, StoredKernel.find(store, key), pickle.loads(pickle.dumps(written))):
         assert kernel is not None
         np.testing.assert_array_equal(kernel.matrix.rows(3, 61), K[3:61])
         np.testing.assert_array_equal(kernel.factor.rows(0, 70), F)
         assert kernel.facts == {"rows": 70}
     assert not verify_store(store)
     with pytest.raises(NotFoundError, match="has no kernel 0123: train again"):
-        load_kernel(store, "0123")
+        StoredKernel.load(store, "0123")
 
 
 def test_of_two_writers_the_first_wins(tmp_path: Path) -> None:
