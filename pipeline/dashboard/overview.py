@@ -10,7 +10,7 @@ from typing import Any
 from topline.pipeline.dashboard.run_status import Tile, bound, problem_words, verdict
 from topline.pipeline.evaluation import METRICS, Metric, measured
 from topline.pipeline.options import PromotionRule
-from topline.pipeline.pages.formatting import count, duration, when
+from topline.pipeline.pages.formatting import count, duration, gap, when
 from topline.pipeline.registry.summary import summary
 from topline.pipeline.telemetry.run_view import RunView
 from topline.pipeline.telemetry.schedule_times import next_time
@@ -27,50 +27,31 @@ _ACTION_TONES = {"promote": "good", "keep": "", "rollback": "fair", "archive": "
 
 @dataclass(frozen=True)
 class RunLine:
-    """A run in a line; `gap` is the smallest relative gap, `model` the id of what came of it."""
+    """A run in a line; `gap` is the smallest relative gap, `model` the id of the model that it made."""
 
     id: str
     tone: str
     words: str
-    reason: str
-    problem: str
-    dataset: str
-    gap: float | None
-    passes: float | None
-    seconds: float | None
-    created: str
-    model: str | None
-
-
-@dataclass(frozen=True)
-class ModelLine:
-    """A model in a line; `metrics` by name, `reigned` whether it was ever champion."""
-
-    id: str
-    version: int
-    stage: str
-    tone: str
-    reigned: bool
-    problem: str
-    dataset: str
-    gap: float | None
-    certified: bool | None
-    metrics: Mapping[str, float]
-    passes: float | None
-    seconds: float | None
-    run: str | None
-    created: str
+    reason: str = ""
+    problem: str = ""
+    dataset: str = ""
+    created: str = ""
+    gap: float | None = None
+    passes: float | None = None
+    seconds: float | None = None
+    model: str | None = None
 
 
 @dataclass(frozen=True)
 class Overview:
     """All that the page shows; newest first, but `reigns` as they came.
 
-    `metrics` are those that are shown: the headlines, and the one that decides on a promotion.
+    `models` are as `model_line` makes them; `metrics` are those that are shown: the headlines, and the one
+    that decides on a promotion.
     """
 
     tiles: Sequence[Tile]
-    models: Sequence[ModelLine]
+    models: Sequence[Mapping[str, Any]]
     models_in_all: int
     metrics: Sequence[Metric]
     reigns: Sequence[Reign]
@@ -87,16 +68,16 @@ def overview(
     schedule: ServedSchedule | None = None,
     retraining: str | None = None,
 ) -> Overview:
-    """Make the page's content from the registry's standing, its models by number and its newest runs.
+    """Return the page's content from the registry's standing, its models by number and its newest runs.
 
     `now` is in seconds since 1970; `retraining` says who retrains the store just now.
     """
     reigned = {reign.model for reign in standing.reigns}
-    lines = [_model_line(record, standing, reigned) for record in records[-MODELS_SHOWN:]]
+    lines = [model_line(record, standing, reigned) for record in records[-MODELS_SHOWN:]]
     champion = next((record for record in records if record.id == standing.champion), None)
     leading = champion or (records[-1] if records else None)
     deciding = None if leading is None else PromotionRule().metric_for(leading)
-    known = {name for line in lines for name in line.metrics}
+    known = {name for line in lines for name in line["metrics"]}
     return Overview(
         tiles=[
             *_champion_tiles(standing, champion, deciding),
@@ -120,75 +101,46 @@ def overview(
 
 
 def followed_line(record: RunRecord, run: RunView, now: float) -> RunLine:
-    """Give the line of a run whose history was read."""
+    """Return the line of a run whose history was read."""
     if run.stage == "finished":
         return outcome_line(replace(record, outcome=run.outcome))
     last = {name: float(run.columns[name][-1]) for name in ("passes", "seconds")} if run.rounds else {}
-    tone, words = verdict(run, now)
-    gap = bound(run)[1]
-    return _run_line(record, tone, words, run.reason, None, gap, last.get("passes"), last.get("seconds"))
+    return _run_line(record, verdict(run, now), reason=run.reason or "", gap=bound(run)[1], **last)
 
 
 def outcome_line(record: RunRecord) -> RunLine:
-    """Give the line of a run from its record alone."""
-    if record.outcome is None:
-        return _run_line(record, "fair", "Not finished", None, None, None, None, None)
+    """Return the line of a run from its record alone."""
     outcome = record.outcome
-    tone, words = verdict(RunView(run=record.id, stage="finished", outcome=outcome), 0.0)
-    gap, passes, seconds = (outcome.get(name) for name in ("relative_gap", "passes", "seconds"))
-    return _run_line(record, tone, words, None, outcome, gap, passes, seconds)
-
-
-def damaged_line(run_id: str, reason: str) -> RunLine:
-    """Give the line of a run that cannot be read."""
-    return RunLine(run_id, "bad", "Damaged", reason, "", "", None, None, None, "", None)
-
-
-def _run_line(
-    record: RunRecord,
-    tone: str,
-    words: str,
-    reason: str | None,
-    outcome: Mapping[str, Any] | None,
-    gap: float | None,
-    passes: float | None,
-    seconds: float | None,
-) -> RunLine:
-    model = (outcome or {}).get("model")
-    return RunLine(
-        id=record.id,
-        tone=tone,
-        words=words,
-        reason=reason or "",
-        problem=problem_words(record.config),
-        dataset=record.dataset,
-        gap=gap,
+    if outcome is None:
+        return _run_line(record, ("fair", "Not finished"))
+    best, passes, seconds = (outcome.get(name) for name in ("relative_gap", "passes", "seconds"))
+    model = outcome.get("model")
+    return _run_line(
+        record,
+        verdict(RunView(run=record.id, stage="finished", outcome=outcome), 0.0),
+        gap=best,
         passes=passes,
         seconds=seconds,
-        created=record.created,
         model=None if model is None else str(model).rpartition("/")[2],
     )
 
 
-def _model_line(record: ModelRecord, standing: Standing, reigned: set[str]) -> ModelLine:
+def _run_line(record: RunRecord, said: tuple[str, str], **facts: Any) -> RunLine:
+    problem = problem_words(record.config)
+    return RunLine(record.id, *said, problem=problem, dataset=record.dataset, created=record.created, **facts)
+
+
+def model_line(record: ModelRecord, standing: Standing, reigned: set[str]) -> dict[str, Any]:
+    """Return a model's summary with its stage and tone, and whether it was ever champion."""
     brief, stage = summary(record), standing.stage(record.id)
     loss, k = brief["loss"].get("name", "?"), brief["loss"].get("k")
-    return ModelLine(
-        id=record.id,
-        version=record.version,
-        stage=stage,
-        tone=_STAGE_TONES.get(stage, ""),
-        reigned=record.id in reigned,
-        problem=f"{loss}, k = {k}, C {record.C:g}" if k else f"{loss}, C {record.C:g}",
-        dataset=record.dataset,
-        gap=brief["relative_gap"],
-        certified=brief["certified"],
-        metrics=brief["metrics"],
-        passes=brief["passes"],
-        seconds=brief["seconds"],
-        run=record.run,
-        created=record.created,
-    )
+    return {
+        **brief,
+        "stage": stage,
+        "tone": _STAGE_TONES.get(stage, ""),
+        "reigned": record.id in reigned,
+        "problem": f"{loss}, k = {k}, C {record.C:g}" if k else f"{loss}, C {record.C:g}",
+    }
 
 
 def _champion_tiles(standing: Standing, champion: ModelRecord | None, deciding: str | None) -> list[Tile]:
@@ -209,11 +161,9 @@ def _champion_tiles(standing: Standing, champion: ModelRecord | None, deciding: 
     if certificate is None:
         return [*tiles, Tile("certificate", "none", "topline certify gives it one", "fair")]
     good = bool(certificate.get("certified") and certificate.get("valid", True))
-    gap = certificate.get("relative_gap")
-    shown_gap = "\u2013" if gap is None else f"{gap:.2e}"
-    words = "certified gap" if good else "gap, not certified"
-    note, tone = f"tolerance {certificate.get('tol'):g}", "good" if good else "bad"
-    return [*tiles, Tile(words, shown_gap, note, tone)]
+    words, tone = ("certified gap", "good") if good else ("gap, not certified", "bad")
+    note = f"tolerance {certificate.get('tol'):g}"
+    return [*tiles, Tile(words, gap(certificate.get("relative_gap")), note, tone)]
 
 
 def _schedule_tiles(

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from topline.pipeline.dashboard.charts import reigns_chart, timelines_chart, versions_chart
 from topline.pipeline.dashboard.overview import Overview
-from topline.pipeline.dashboard.registry_charts import reigns_chart, versions_chart
 from topline.pipeline.dashboard.run_status import last_rounds, problem_words, remark, tiles, verdict
 from topline.pipeline.dashboard.store_follower import StoreFollower
-from topline.pipeline.dashboard.timelines import timelines_chart
 from topline.pipeline.pages.formatting import clock, flat
 from topline.pipeline.pages.templating import Live, Page, macros, make_page
 from topline.pipeline.report.run_section import event_rows, run_charts, work_charts, work_facts

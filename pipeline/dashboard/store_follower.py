@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from topline.pipeline.dashboard.overview import (
     Overview,
     RunLine,
-    damaged_line,
     followed_line,
     outcome_line,
     overview,
@@ -90,7 +89,7 @@ class StoreFollower:
                 followed_line(*self.run(name), now) if followed else outcome_line(read_run(self.store, name))
             )
         except (FormatError, IntegrityError) as error:
-            return damaged_line(name, str(error))
+            return RunLine(name, "bad", "Damaged", str(error))
 
     def _find(self, run_id: str) -> _Followed:
         with self._lock:

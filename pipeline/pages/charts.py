@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -49,14 +49,14 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """Give the pixel of a value."""
+        """Return the pixel of a value."""
         low, high, at = self.low, self.high, value
         if self.log:
             low, high, at = math.log10(low), math.log10(high), math.log10(value)
         return self.start + (at - low) / (high - low) * (self.stop - self.start)
 
     def ticks(self) -> list[float]:
-        """Give round values inside the axis: decades where it is logarithmic, else multiples of 1, 2 or 5."""
+        """Return round values on the axis: decades where it is logarithmic, else multiples of 1, 2 or 5."""
         return _decades(self.low, self.high) if self.log else _round_steps(self.low, self.high)
 
 
@@ -194,7 +194,8 @@ def _round_steps(low: float, high: float, about: int = 5) -> list[float]:
     return [index * step for index in range(first, last + 1)]
 
 
-def _number(value: float) -> str:
+def tick_text(value: float) -> str:
+    """Return the value of a tick, briefly."""
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
@@ -202,23 +203,33 @@ def _number(value: float) -> str:
 
 
 def _axes(x_axis: Scale, y_axis: Scale, x_label: str, y_label: str) -> Markup:
-    grid = Markup(
-        '<line class="grid" x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}"/>'
-        '<text class="tick" x="{3}" y="{4:.1f}" text-anchor="end">{5}</text>'
-    )
-    tick = Markup('<text class="tick" x="{0:.1f}" y="{1}" text-anchor="middle">{2}</text>')
     frame = Markup(
         '<line class="axis" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
         '<text class="note" x="{3}" y="{4}" text-anchor="middle">{5}</text>'
         '<text class="note" transform="translate(12 {6}) rotate(-90)" text-anchor="middle">{7}</text>'
     )
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    heights = [(y_axis(value), value) for value in y_axis.ticks()]
-    parts = [grid.format(LEFT, right, y, LEFT - 8, y + 4, _number(value)) for y, value in heights]
-    parts += [tick.format(x_axis(value), bottom + 16, _number(value)) for value in x_axis.ticks()]
     middle = ((LEFT + right) / 2, (TOP + bottom) / 2)
-    parts.append(frame.format(LEFT, right, bottom, middle[0], HEIGHT - 6, x_label, middle[1], y_label))
-    return Markup("").join(parts)
+    drawn = frame.format(LEFT, right, bottom, middle[0], HEIGHT - 6, x_label, middle[1], y_label)
+    return y_grid(y_axis, LEFT, right) + x_ticks(x_axis, bottom + 16) + drawn
+
+
+def y_grid(axis: Scale, left: float, right: float, text: Callable[[float], str] = tick_text) -> Markup:
+    """Draw a horizontal line at each tick of a vertical axis, with its value as text to the left."""
+    line = Markup(
+        '<line class="grid" x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}"/>'
+        '<text class="tick" x="{3}" y="{4:.1f}" text-anchor="end">{5}</text>'
+    )
+    return Markup("").join(
+        line.format(left, right, axis(value), left - 8, axis(value) + 4, text(value))
+        for value in axis.ticks()
+    )
+
+
+def x_ticks(axis: Scale, y: float) -> Markup:
+    """Write the values of a horizontal axis at the height `y`, in pixels."""
+    tick = Markup('<text class="tick" x="{0:.1f}" y="{1}" text-anchor="middle">{2}</text>')
+    return Markup("").join(tick.format(axis(value), y, tick_text(value)) for value in axis.ticks())
 
 
 def _target(y: float, name: str) -> Markup:
@@ -236,7 +247,7 @@ def _line(line: Series, x_axis: Scale, y_axis: Scale) -> Markup:
     # Invisible discs carry the browser's own tool tips: the value under the pointer, without a script.
     spots = Markup("").join(
         Markup('<circle class="spot" cx="{0}" cy="{1}" r="5"><title>{2}</title></circle>').format(
-            f"{x:.1f}", f"{y:.1f}", f"{line.name} at {_number(float(line.x[i]))}: {float(line.y[i]):.6g}"
+            f"{x:.1f}", f"{y:.1f}", f"{line.name} at {tick_text(float(line.x[i]))}: {float(line.y[i]):.6g}"
         )
         for x, y, i in points
     )

@@ -22,11 +22,11 @@ from httpx import ASGITransport, AsyncClient, Response
 from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store, record_of
 from topline.pipeline.cli import main
 from topline.pipeline.dashboard import serve_dashboard, write_page
+from topline.pipeline.dashboard.charts import busy_shares
 from topline.pipeline.dashboard.pages import run_parts
 from topline.pipeline.dashboard.run_status import is_silent, numbers, tiles, verdict
 from topline.pipeline.dashboard.server import application
 from topline.pipeline.dashboard.store_follower import StoreFollower
-from topline.pipeline.dashboard.timelines import busy_shares
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.jobs.retraining import LEASE
 from topline.pipeline.telemetry.run_view import view_of, view_run
@@ -128,7 +128,7 @@ def test_the_page_of_models_tells_champions_and_decisions(full: Store) -> None:
     assert told["certified gap"] == "8.50e-04"
     assert told["last run"] == "Solved"
     assert [reign.model for reign in seen.reigns] == ["m0001", "m0002", "m0004", "m0002"]
-    assert [(line.id, line.stage, line.reigned) for line in seen.models] == [
+    assert [(line["id"], line["stage"], line["reigned"]) for line in seen.models] == [
         ("m0004", "archived", True), ("m0003", "candidate", False),
         ("m0002", "champion", True), ("m0001", "archived", True),
     ]  # fmt: skip
