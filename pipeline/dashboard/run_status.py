@@ -62,7 +62,7 @@ def remark(run: RunView) -> str:
         return f"finished {ended}".replace("T", " ").replace("+00:00", " UTC")
     if run.reason:
         return run.reason
-    return f"heard of at {clock(run.heard)} UTC" if run.heard is not None else "nothing is recorded yet"
+    return f"last record {clock(run.heard)} UTC" if run.heard is not None else "nothing is recorded yet"
 
 
 def is_silent(run: RunView, now: float) -> bool:
@@ -122,7 +122,7 @@ def tiles(run: RunView) -> list[Tile]:
     passes = "" if last["passes"] is None else f"{last['passes']:,.5g} passes"
     shown.append(Tile("rounds", count(run.rounds), passes))
     pace = f"{(last['seconds'] or 0.0) / run.rounds:.2g} s a round"
-    shown.append(Tile("time of solving", duration(last["seconds"]), pace))
+    shown.append(Tile("solving time", duration(last["seconds"]), pace))
     here = sum(timeline.here for timeline in run.workers)
     if here:
         memory = "" if last["memory_bytes"] is None else f"{amount(last['memory_bytes'])} in all"
