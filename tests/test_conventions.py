@@ -44,7 +44,6 @@ UNDESCRIBED = {
     "pipeline/pages",
     "pipeline/registry",
     "pipeline/report",
-    "pipeline/rows",
     "pipeline/sweep",
     "pipeline/telemetry",
     "pipeline/training",

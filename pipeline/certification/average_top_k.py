@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.certification.formulas import CertifiedLoss, RankedLoss, envelope, penalties
-from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows import StoredModel
 
 Array: TypeAlias = NDArray[np.float64]
 #: A pass over the training rows: features (r, d), labels (r,) and what is not looked at.

@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix, issparse, vstack
 from sklearn.metrics.pairwise import chi2_kernel, linear_kernel, polynomial_kernel, rbf_kernel
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows import TrainingRows
 from topline.storage.models import Model
 
 Array = NDArray[np.float64]

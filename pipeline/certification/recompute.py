@@ -39,8 +39,7 @@ from topline.pipeline.certification.sums import FEASIBLE, CertificateSums
 from topline.pipeline.errors import CertificateMismatchError
 from topline.pipeline.options.problem import top_count
 from topline.pipeline.progress import Progress
-from topline.pipeline.rows.partition import TrainingRows
-from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.storage.models import ModelRecord, update_record
 
 # Rows that are multiplied in float64 at once.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.certification.dense import certified_loss
 from topline.pipeline.certification.formulas import CertifiedLoss, envelope, penalties
-from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows import StoredModel
 
 # Dual rows are convex combinations of vertices, kept up in the precision of their array.
 FEASIBLE = {8: 1e-9, 4: 2e-5}

@@ -30,7 +30,7 @@ from topline.pipeline.cluster.placement import BlockPlacement, Bound, LeaseRenew
 from topline.pipeline.cluster.scheduling import BlockScheduler, CheckpointSource, replaced
 from topline.pipeline.cluster.tree_sums import joined, with_merges
 from topline.pipeline.errors import ClusterError
-from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows import TrainingRows
 from topline.solvers.core.block_stats import BlockStats, tree_total
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.problem import Problem

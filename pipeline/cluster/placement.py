@@ -20,7 +20,7 @@ from topline.pipeline.cluster import worker_blocks
 from topline.pipeline.cluster.assignment import Assignment
 from topline.pipeline.cluster.calls import AnswerOf, Call, WorkerCalls
 from topline.pipeline.cluster.messages import Placement, ShippedRows, Span
-from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows import TrainingRows
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import PendingStep

@@ -21,7 +21,7 @@ from distributed import get_worker
 from numpy.typing import NDArray
 
 from topline.pipeline.cluster.messages import Answer, Placement
-from topline.pipeline.rows.partition import CachedRows, TrainingRows
+from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf

@@ -13,7 +13,7 @@ from topline.pipeline.errors import PipelineError
 from topline.pipeline.evaluation.metrics import ranks_against_ties
 from topline.pipeline.evaluation.records import ClassAccuracy, Evaluation
 from topline.pipeline.images import thumbnail
-from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows import StoredModel
 from topline.storage.datasets import Dataset
 
 WORST_CLASSES = 6

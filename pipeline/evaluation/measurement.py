@@ -31,8 +31,7 @@ from topline.pipeline.evaluation.records import (
     Tuned,
 )
 from topline.pipeline.progress import Progress
-from topline.pipeline.rows.partition import TrainingRows
-from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.solvers.estimators.multilabel_metrics import (
     PARTITION_METRICS,
     THRESHOLD_RULES,

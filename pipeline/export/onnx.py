@@ -15,9 +15,17 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.rows.feature_maps import ChiSquared, Hellinger, Power
-from topline.pipeline.rows.kernel_transforms import Fourier
-from topline.pipeline.rows.transforms import PCA, Bias, L2Normalize, Standardize, Transforms
+from topline.pipeline.rows import (
+    PCA,
+    Bias,
+    ChiSquared,
+    Fourier,
+    Hellinger,
+    L2Normalize,
+    Power,
+    Standardize,
+    Transforms,
+)
 
 # Old enough for every runtime in use, new enough for ReduceL2 with axes as an input.
 OPSET = 18

@@ -15,7 +15,7 @@ from topline.pipeline.ingest import Describer, ImageRow, opened
 from topline.pipeline.options.ingest import PredictConfig
 from topline.pipeline.prediction.decision_rule import DecisionRule
 from topline.pipeline.progress import Progress
-from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows import StoredModel
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from topline.pipeline.registry.drift import Drift, drift_between
 from topline.pipeline.registry.paired_tests import paired_metric
 from topline.pipeline.registry.promotion import Evidence
 from topline.pipeline.registry.summary import settings, summary
-from topline.pipeline.rows.partition import TrainingRows
-from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.storage.datasets import Dataset
 from topline.storage.errors import IntegrityError
 from topline.storage.models import ModelRecord, load_model, read_standing

@@ -15,7 +15,7 @@ from topline.pipeline.evaluation.metrics import row_metric
 from topline.pipeline.progress import Progress
 from topline.pipeline.registry.comparison import feature_misfit, measure
 from topline.pipeline.registry.promotion import Decision, Evidence, PromotionRule, decide
-from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows import StoredModel
 from topline.storage.errors import StorageError
 from topline.storage.models import (
     DecisionRecord,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows import TrainingRows
 
 BINS = 10
 # Index that chance alone may give on average.

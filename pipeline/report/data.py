@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow.compute as pc
 
 from topline.pipeline.evaluation.confusions import ReadImage, WorstClass, worst_classes
-from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows import StoredModel
 from topline.pipeline.telemetry.run_view import RunView, view_run
 from topline.storage.errors import NotFoundError
 from topline.storage.models import ModelRecord

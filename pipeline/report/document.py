@@ -17,7 +17,7 @@ from topline.pipeline.pages.formatting import flat
 from topline.pipeline.pages.templating import make_page
 from topline.pipeline.report.data import ReportData, gather
 from topline.pipeline.report.run_section import event_rows, run_charts, work_charts, work_facts
-from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows import StoredModel
 from topline.storage.stores import open_store
 from topline.storage.stores.urls import join
 

@@ -1,1 +1,41 @@
-"""Room."""
+"""Rows of a dataset as training sees them: in blocks, transformed, cached, scored by a model.
+
+`TrainingRows` are the rows of one split, read in batches that follow from the data alone; `Transforms` are
+fitted on them and stored with the model; a `StoredModel` applies both to any rows.  A new transform is a
+frozen class, entered in `TRANSFORMS`.
+"""
+
+from __future__ import annotations
+
+from topline.pipeline.rows.feature_maps import Bias, ChiSquared, Hellinger, L2Normalize, Power
+from topline.pipeline.rows.kernel_transforms import Fourier, Nystroem
+from topline.pipeline.rows.partition import CachedRows, RowTransform, TrainingRows
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows.transforms import (
+    PCA,
+    TRANSFORMS,
+    Standardize,
+    Transform,
+    Transforms,
+    parse_transforms,
+)
+
+__all__ = [
+    "PCA",
+    "TRANSFORMS",
+    "Bias",
+    "CachedRows",
+    "ChiSquared",
+    "Fourier",
+    "Hellinger",
+    "L2Normalize",
+    "Nystroem",
+    "Power",
+    "RowTransform",
+    "Standardize",
+    "StoredModel",
+    "TrainingRows",
+    "Transform",
+    "Transforms",
+    "parse_transforms",
+]

@@ -38,7 +38,7 @@ class Nystroem:
 
     @classmethod
     def fit(cls, tiles: Callable[[], Iterable[Any]], argument: str | None, seed: int = 0) -> Self:
-        """Draw the landmarks in a second pass, after one that counts the rows."""
+        """Return the transform; landmarks are drawn in a second pass, after one that counts the rows."""
         size, gamma = _size_and_gamma(cls.name, argument)
         rows, _, scale = _measured(tiles)
         if size > rows:
@@ -60,7 +60,7 @@ class Nystroem:
         return int(self.landmarks.shape[1])
 
     def apply(self, X: Any) -> Any:
-        """Give z of each row, one feature a landmark."""
+        """Return z of each row, one feature a landmark."""
         values = RBFKernel(float(self.gamma[0])).matrix(X, self.landmarks)
         return (values @ self.whitening).astype(np.float32)
 
@@ -80,7 +80,7 @@ class Fourier:
 
     @classmethod
     def fit(cls, tiles: Callable[[], Iterable[Any]], argument: str | None, seed: int = 0) -> Self:
-        """Draw directions of the kernel's spectrum; the rows say only how wide they are and spread."""
+        """Return directions drawn from the kernel's spectrum; of the rows only width and variance count."""
         from sklearn.kernel_approximation import RBFSampler
 
         size, gamma = _size_and_gamma(cls.name, argument)
@@ -98,7 +98,7 @@ class Fourier:
         return int(self.directions.shape[0])
 
     def apply(self, X: Any) -> Any:
-        """Give D cosines of each row."""
+        """Return D cosines of each row."""
         phases = X @ self.directions
         phases += self.offsets
         np.cos(phases, out=phases)
@@ -107,7 +107,7 @@ class Fourier:
 
 
 def _size_and_gamma(name: str, argument: str | None) -> tuple[int, float | None]:
-    """Read "300" or "300:0.5"."""
+    """Return size and gamma of "300" or "300:0.5"."""
     first, _, second = (argument or "").partition(":")
     try:
         size = int(first)
@@ -123,7 +123,7 @@ def _size_and_gamma(name: str, argument: str | None) -> tuple[int, float | None]
 
 
 def _measured(tiles: Callable[[], Iterable[Any]]) -> tuple[int, int, float]:
-    """Count rows and columns, and give 1 / (d var X) of all entries, summed tile by tile."""
+    """Return rows, columns, and 1 / (d var X) of all entries, summed tile by tile."""
     rows = d = 0
     mean = squares = 0.0
     for X in tiles():
@@ -141,7 +141,7 @@ def _measured(tiles: Callable[[], Iterable[Any]]) -> tuple[int, int, float]:
 
 
 def _picked(tiles: Callable[[], Iterable[Any]], chosen: NDArray[np.int64]) -> Float32Array:
-    """Give the rows of these numbers, which ascend."""
+    """Return the rows of these numbers, which ascend."""
     found, reached = [], 0
     for X in tiles():
         low, high = np.searchsorted(chosen, [reached, reached + X.shape[0]])

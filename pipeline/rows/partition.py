@@ -103,7 +103,7 @@ class TrainingRows:
         return self._indices
 
     def labels(self) -> NDArray[np.int32]:
-        """Labels of the rows, or numbers of their label sets, shape (n,)."""
+        """Return labels of the rows, or numbers of their label sets, shape (n,)."""
         return self._labels
 
     @cached_property
@@ -112,7 +112,7 @@ class TrainingRows:
         return label_sets_for_solver(self.dataset.label_sets(), self.dataset.info.m)
 
     def class_counts(self) -> NDArray[np.int64]:
-        """Rows of each class, shape (m,); a row with several labels counts for each of them."""
+        """Return rows of each class, shape (m,); a row with several labels counts for each of them."""
         m, sets = self.dataset.info.m, self.solver_label_sets
         if sets is None:
             return np.bincount(self._labels, minlength=m).astype(np.int64)
@@ -121,21 +121,21 @@ class TrainingRows:
         return counted.astype(np.int64)
 
     def label_names(self) -> NDArray[Any]:
-        """Class of each row by name, or its classes with commas between them, shape (n,)."""
+        """Return the class of each row by name, or its classes with commas between them, shape (n,)."""
         table, names = self.dataset.label_sets(), self.dataset.class_names
         return np.asarray(names if table is None else table.names(names), dtype=object)[self._labels]
 
     def batch_span(self, batch: int) -> tuple[int, int]:
-        """First training row of `batch` and the one after its last."""
+        """Return the first training row of `batch` and the one after its last."""
         return int(self._offsets[batch]), int(self._offsets[batch + 1])
 
     def block_bounds(self, most: int = BLOCKS_AT_MOST) -> list[int]:
-        """Cut points of at most so many blocks: runs of whole batches, fixed by the data, never empty."""
+        """Return cut points of at most so many blocks: whole batches, fixed by the data, never empty."""
         blocks = max(min(most, self.batches), 1)
         return sorted({int(self._offsets[self.batches * block // blocks]) for block in range(blocks + 1)})
 
     def raw_batch(self, batch: int) -> Rows:
-        """Rows of `batch` as stored, without transforms."""
+        """Return rows of `batch` as stored, without transforms."""
         first, last = self.batch_span(batch)
         if first == last:
             return empty_rows(self.dataset)
@@ -147,22 +147,22 @@ class TrainingRows:
         return stored if stop - start == last - first else stored[picked - start]
 
     def transformed(self, raw: Rows) -> Rows:
-        """Stored rows as float32, transforms applied."""
+        """Return stored rows as float32, transforms applied."""
         return self._applied(raw, lambda rows: rows.astype(np.float32, copy=False))
 
     def read_batch(self, batch: int) -> Rows:
-        """Rows of `batch`: float32, transforms applied."""
+        """Return rows of `batch`: float32, transforms applied."""
         return self.transformed(self.raw_batch(batch))
 
     def _prepared(self, batch: int) -> Rows:
-        """Rows of `batch` as slices give them."""
+        """Return rows of `batch` as slices give them."""
         raw = self.raw_batch(batch)
         if raw.dtype == self.dtype and not self._transforms:
             return raw
         return self._applied(raw, lambda rows: as_rows(rows, np.dtype(np.float32)))
 
     def _applied(self, raw: Rows, to_float32: Callable[[Rows], Rows]) -> Rows:
-        """Transform rows, a cacheful at a time: none of the arrays between goes through memory."""
+        """Return transformed rows, made a cacheful at a time so that no array between goes through memory."""
         if not self._transforms:
             return to_float32(raw)
         if issparse(raw) or not len(raw):
@@ -174,7 +174,7 @@ class TrainingRows:
         return rows
 
     def tiles(self) -> Iterator[tuple[int, int, Rows]]:
-        """All rows, as (start, stop, rows) batch by batch."""
+        """Return all rows, as (start, stop, rows) batch by batch."""
         for batch in range(self.batches):
             start, stop = self.batch_span(batch)
             if stop > start:
@@ -193,7 +193,7 @@ class TrainingRows:
         return parts[0] if len(parts) == 1 else stacked(parts)
 
     def _batches_of(self, start: int, stop: int) -> Iterator[int]:
-        """Batches that have rows among start..stop-1."""
+        """Return batches that have rows among start..stop-1."""
         for batch in range(
             max(0, int(np.searchsorted(self._offsets, start, side="right")) - 1), self.batches
         ):
@@ -204,9 +204,9 @@ class TrainingRows:
                 yield batch
 
     def _batch(self, batch: int) -> Rows:
-        """Give a batch from this thread's buffer, which holds the last one."""
+        """Return a batch from this thread's buffer, which holds the last one."""
         if getattr(self._buffer, "batch", None) != batch:
-            self._buffer.rows = None  # let the old one go before the new one comes
+            self._buffer.rows = None  # free the old one before reading the new one
             self._buffer.rows = self._prepared(batch)
             self._buffer.batch = batch
         return self._buffer.rows
@@ -241,17 +241,12 @@ class CachedRows(TrainingRows):
             held = other._cache.copy()
             self._cache.update({batch: rows for batch, rows in held.items() if batch in self._kept})
 
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes held at this moment."""
-        return sum(nbytes(rows) for rows in self._cache.values())
-
     def at_hand(self, start: int, stop: int) -> bool:
-        """Whether rows start..stop-1 are in memory as slices give them."""
+        """Return whether rows start..stop-1 are in memory as slices give them."""
         return not self.keeps_stored and all(batch in self._cache for batch in self._batches_of(start, stop))
 
     def raw_batch(self, batch: int) -> Rows:
-        """Rows of `batch` as stored, from memory where they are kept so."""
+        """Return rows of `batch` as stored, from memory where they are kept so."""
         if batch in self._kept and self.keeps_stored:
             return self._keep(batch)
         return super().raw_batch(batch)

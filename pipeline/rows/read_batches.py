@@ -22,7 +22,7 @@ BATCH_BYTES = 1 << 24
 
 
 def batch_rows(dataset: Dataset) -> int:
-    """Rows of a batch: a shard, or whole chunks of one."""
+    """Return the rows of a batch: a shard, or whole chunks of one."""
     plan, info = dataset.plan, dataset.info
     chunks = -(-plan.n_rows // plan.chunk_rows) // BATCHES_WANTED
     if plan.units >= FEW_SHARDS:
@@ -33,7 +33,7 @@ def batch_rows(dataset: Dataset) -> int:
 
 
 def row_bytes(info: DatasetInfo, width: int, dtype: DTypeLike) -> int:
-    """Bytes of a row: `width` numbers of a type, or the mean number of entries in a sparse dataset."""
+    """Return the bytes of a row: `width` numbers of a type, or a sparse dataset's mean entries."""
     if info.layout == "csr":
         entries = -(-(info.nonzeros or 0) // max(1, info.n_rows))
         return 8 * (entries + 2)
@@ -41,7 +41,7 @@ def row_bytes(info: DatasetInfo, width: int, dtype: DTypeLike) -> int:
 
 
 def batches_within(sizes: Sequence[int], row_bytes: int, budget: int) -> frozenset[int]:
-    """Batches, of so many rows each, that fit into a budget of bytes together: the first ones that do."""
+    """Return the first batches, of so many rows each, that fit into a budget of bytes together."""
     kept, used = set(), 0
     for batch, rows in enumerate(sizes):
         if rows and used + rows * row_bytes <= budget:
@@ -51,13 +51,13 @@ def batches_within(sizes: Sequence[int], row_bytes: int, budget: int) -> frozens
 
 
 def empty_rows(dataset: Dataset) -> Rows:
-    """An array or matrix without a row."""
+    """Return an array or matrix without a row."""
     empty = np.zeros((0, dataset.info.d), dtype=np.float32)
     return csr_matrix(empty) if dataset.info.layout == "csr" else empty
 
 
 def nbytes(rows: Rows) -> int:
-    """Bytes that rows take in memory."""
+    """Return the bytes that rows take in memory."""
     if isinstance(rows, np.ndarray):
         return rows.nbytes
     return int(rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes)

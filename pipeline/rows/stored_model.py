@@ -36,7 +36,7 @@ class StoredModel:
 
     @classmethod
     def open(cls, url: str) -> StoredModel:
-        """Read the model at `url`; every array's digest is checked."""
+        """Return the model at `url`; every array's digest is checked."""
         model = load_model(url)
         arrays = {name: model.array(name) for name in model.arrays}
         transforms = Transforms.from_record(model.record.transforms, arrays)
@@ -62,13 +62,13 @@ class StoredModel:
         return width
 
     def scores(self, X: Any) -> NDArray[np.float64]:
-        """Give the scores (r, m) of rows X (r, d) as the transforms leave them."""
+        """Return the scores (r, m) of rows X (r, d) as the transforms leave them."""
         if self.kernel is None:
             return np.asarray(X @ self.W, dtype=np.float64)
         return self._expansion.scores(X)
 
     def dataset(self) -> Dataset:
-        """Open the dataset it was trained on; `InputError` if that is gone or is not the same any more."""
+        """Return the dataset it was trained on; `InputError` if that is gone or is not the same any more."""
         record = self.model.record
         try:
             dataset = Dataset.open(self.model.store, record.dataset)
@@ -85,12 +85,12 @@ class StoredModel:
         return dataset
 
     def rows(self, split: str) -> TrainingRows:
-        """Rows of one split of its dataset, transformed as in training."""
+        """Return rows of one split of its dataset, transformed as in training."""
         return TrainingRows(self.dataset(), split, self.transforms)
 
     @cached_property
     def _expansion(self) -> KernelExpansion:
-        """The training rows that count, with their coefficients, read once."""
+        """The training rows with duals, with their coefficients, read once."""
         record, rows = self.model.record, self.rows("train")
         A = np.asarray(self.model.duals(0, record.n), dtype=np.float64)
         support = np.flatnonzero(A.any(axis=1))

@@ -12,16 +12,22 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.rows.feature_maps import ChiSquared, Hellinger, Power
-from topline.pipeline.rows.jit import squared_norms
+from topline.pipeline.rows.feature_maps import (
+    Bias,
+    ChiSquared,
+    Hellinger,
+    L2Normalize,
+    Power,
+    inverse,
+    refuse_argument,
+)
 from topline.pipeline.rows.kernel_transforms import Fourier, Nystroem
 
 Float32Array = NDArray[np.float32]
 Tiles = Callable[[], Iterable[Any]]
-"""Gives the training rows, tile by tile, each time it is called."""
+"""Returns the training rows, tile by tile, each time it is called."""
 
 
 class Transform(Protocol):
@@ -32,39 +38,15 @@ class Transform(Protocol):
 
     @classmethod
     def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:
-        """Fit on the training rows; `argument` is what follows the colon in "pca:256".
+        """Return the transform fitted on training rows; `argument` is what follows the colon in "pca:256".
 
         What is random about it follows from `seed`.
         """
         ...
 
     def apply(self, X: Any) -> Any:
-        """Transform rows; a transform with `keeps_sparse` takes CSR matrices as well."""
+        """Return transformed rows; a transform with `keeps_sparse` takes CSR matrices as well."""
         ...
-
-
-@dataclass(frozen=True, eq=False)
-class L2Normalize:
-    """Each row divided by its Euclidean norm; a row of zeros stays."""
-
-    name: ClassVar[str] = "l2"
-    keeps_sparse: ClassVar[bool] = True
-
-    @classmethod
-    def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:  # noqa: ARG003 - nothing to fit
-        """Nothing to fit."""
-        _no_argument(cls.name, argument)
-        return cls()
-
-    def apply(self, X: Any) -> Any:
-        """Give rows of norm 1."""
-        if sparse.issparse(X):
-            rows: Any = X
-            norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1), dtype=np.float64)).ravel()
-            scale = np.repeat(_inverse(norms), np.diff(rows.indptr)).astype(np.float32)
-            return sparse.csr_matrix((rows.data * scale, rows.indices, rows.indptr), shape=rows.shape)
-        norms = np.sqrt(squared_norms(X))
-        return (X * _inverse(norms)[:, None].astype(np.float32)).astype(np.float32, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,16 +60,16 @@ class Standardize:
 
     @classmethod
     def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:  # noqa: ARG003 - not random
-        """Take means and variances in two passes in float64."""
-        _no_argument(cls.name, argument)
+        """Return the transform with means and variances, summed in two passes in float64."""
+        refuse_argument(cls.name, argument)
         mean, rows = _mean(tiles)
         variance = sum(((X.astype(np.float64) - mean) ** 2).sum(axis=0) for X in tiles()) / rows
         deviation = np.sqrt(variance)
         deviation[deviation <= 1e-7 * np.maximum(np.abs(mean), 1e-30)] = 0.0
-        return cls(mean.astype(np.float32), _inverse(deviation).astype(np.float32))
+        return cls(mean.astype(np.float32), inverse(deviation).astype(np.float32))
 
     def apply(self, X: Any) -> Any:
-        """Give (x - mean) / deviation."""
+        """Return (x - mean) / deviation."""
         return (X - self.mean) * self.scale
 
 
@@ -102,7 +84,7 @@ class PCA:
 
     @classmethod
     def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:  # noqa: ARG003 - not random
-        """Decompose the covariance, summed in float64; each component's largest entry is positive."""
+        """Return the transform by the covariance, summed in float64; largest entries are positive."""
         mean, rows = _mean(tiles)
         dimension = _dimension(argument, len(mean), rows)
         covariance = np.zeros((len(mean), len(mean)))
@@ -115,30 +97,8 @@ class PCA:
         return cls(mean.astype(np.float32), np.ascontiguousarray(components, dtype=np.float32))
 
     def apply(self, X: Any) -> Any:
-        """Give coordinates along the components, shape (r, d')."""
+        """Return coordinates along the components, shape (r, d')."""
         return (X - self.mean) @ self.components
-
-
-@dataclass(frozen=True, eq=False)
-class Bias:
-    """A constant feature 1 at the end, so that the classifier need not pass through the origin."""
-
-    name: ClassVar[str] = "bias"
-    keeps_sparse: ClassVar[bool] = True
-
-    @classmethod
-    def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:  # noqa: ARG003 - nothing to fit
-        """Nothing to fit."""
-        _no_argument(cls.name, argument)
-        return cls()
-
-    def apply(self, X: Any) -> Any:
-        """Give rows with one more column."""
-        ones = np.ones((X.shape[0], 1), dtype=np.float32)
-        if sparse.issparse(X):
-            parts: Any = [X, sparse.csr_matrix(ones)]
-            return sparse.csr_matrix(sparse.hstack(parts, format="csr"))
-        return np.hstack([X, ones])
 
 
 TRANSFORMS: Mapping[str, type[Any]] = {
@@ -156,7 +116,7 @@ class Transforms:
 
     @classmethod
     def fit(cls, names: Sequence[str], tiles: Tiles, *, is_sparse: bool = False, seed: int = 0) -> Transforms:
-        """Fit each on the training rows as the ones before leave them."""
+        """Return all transforms, each fitted on the training rows as the ones before leave them."""
         kinds = parse_transforms(names, is_sparse=is_sparse)
         steps: list[Any] = []
         for kind, argument in kinds:
@@ -165,14 +125,14 @@ class Transforms:
         return cls(tuple(names), tuple(steps))
 
     def apply(self, X: Any) -> Any:
-        """Transform rows (r, d), dense or CSR, to float32 rows (r, d')."""
+        """Return rows (r, d), dense or CSR, transformed to float32 rows (r, d')."""
         rows = X.astype(np.float32, copy=False)
         for step in self.steps:
             rows = step.apply(rows)
         return rows
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Give the fitted arrays, named transform.<place>.<array>."""
+        """Return the fitted arrays, named transform.<place>.<array>."""
         return {
             f"transform.{place}.{field.name}": getattr(step, field.name)
             for place, step in enumerate(self.steps)
@@ -180,12 +140,12 @@ class Transforms:
         }
 
     def record(self) -> tuple[dict[str, Any], ...]:
-        """Give plain values for a model's record, one dictionary a transform."""
+        """Return plain values for a model's record, one dictionary a transform."""
         return tuple({"name": name} for name in self.names)
 
     @classmethod
     def from_arrays(cls, names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -> Transforms:
-        """Make the transforms again from their names and `arrays`, which may hold others too."""
+        """Return the transforms of these names and `arrays`, which may hold others too."""
         steps = [
             kind(**{field.name: arrays[f"transform.{place}.{field.name}"] for field in fields(kind)})
             for place, (kind, _) in enumerate(parse_transforms(names))
@@ -196,14 +156,14 @@ class Transforms:
     def from_record(
         cls, record: Sequence[Mapping[str, Any]], arrays: Mapping[str, NDArray[Any]]
     ) -> Transforms:
-        """Make the transforms of a model's record again."""
+        """Return the transforms of a model's record."""
         return cls.from_arrays([str(entry["name"]) for entry in record], arrays)
 
 
 def parse_transforms(
     names: Sequence[str], *, is_sparse: bool = False
 ) -> tuple[tuple[type[Any], str | None], ...]:
-    """Find the classes and arguments of names such as "pca:256"; `ConfigError` for what there is not."""
+    """Return classes and arguments of names such as "pca:256"; `ConfigError` for unknown ones."""
     found = []
     for name in names:
         head, _, argument = name.partition(":")
@@ -225,11 +185,6 @@ def _mean(tiles: Tiles) -> tuple[NDArray[np.float64], int]:
     return np.asarray(total / max(rows, 1), dtype=np.float64), rows
 
 
-def _inverse(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """1 / values, and 0 where a value is 0."""
-    return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0.0)
-
-
 def _dimension(argument: str | None, d: int, rows: int) -> int:
     try:
         dimension = int(argument or "")
@@ -240,10 +195,3 @@ def _dimension(argument: str | None, d: int, rows: int) -> int:
             f"pca:{dimension} is not between 1 and {min(d, rows)}, the features or rows there are"
         )
     return dimension
-
-
-def _no_argument(name: str, argument: str | None) -> None:
-    if argument is not None:
-        raise ConfigError(
-            f"the transform {name} takes no argument, so write {name} instead of {name}:{argument}"
-        )

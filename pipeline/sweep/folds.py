@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, vstack
 
-from topline.pipeline.rows.partition import TrainingRows
-from topline.pipeline.rows.transforms import Transforms
+from topline.pipeline.rows import TrainingRows, Transforms
 from topline.storage.datasets import Dataset
 from topline.storage.stores import open_store
 

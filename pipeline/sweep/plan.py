@@ -15,7 +15,7 @@ from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.options.sweep import Cell, SweepConfig, Variant
 from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.readers import require_single_labels
-from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource
 from topline.pipeline.training.plan import settled
 from topline.solvers.core.problem import Problem

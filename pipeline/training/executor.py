@@ -20,7 +20,7 @@ from topline.pipeline.cluster.memory_plan import (
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.progress import Progress
-from topline.pipeline.rows.partition import CachedRows, TrainingRows
+from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.pipeline.training.kernel_training import factored_kernel, trained_rows
 from topline.pipeline.training.plan import TrainingPlan
 from topline.pipeline.training.run import Run

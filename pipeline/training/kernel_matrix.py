@@ -22,8 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from topline.pipeline.errors import ClusterError, ConfigError
 from topline.pipeline.progress import Progress
-from topline.pipeline.rows.partition import TrainingRows
-from topline.pipeline.rows.transforms import Transforms
+from topline.pipeline.rows import TrainingRows, Transforms
 from topline.solvers.core.rows import as_rows
 from topline.solvers.kernels.factor import ARRAYS, factor
 from topline.solvers.kernels.functions import Kernel

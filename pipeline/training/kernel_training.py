@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from topline.pipeline.errors import InterruptedRunError
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.progress import Progress
-from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training.kernel_matrix import StopAskedError, kernel_of_rows
 from topline.pipeline.training.plan import TrainingPlan
 from topline.pipeline.training.run import Run

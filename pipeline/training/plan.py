@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options.problem import chosen_loss, chosen_risk, read_margins, settled_k
 from topline.pipeline.options.train import TrainConfig
-from topline.pipeline.rows.partition import TrainingRows
-from topline.pipeline.rows.transforms import Transforms
+from topline.pipeline.rows import TrainingRows, Transforms
 from topline.pipeline.training.kernel_matrix import refuse_size
 from topline.pipeline.training.problem_checks import check_labels, check_problem
 from topline.pipeline.training.starting_point import StartingPoint, Successor, starting_point

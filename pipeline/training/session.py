@@ -17,7 +17,7 @@ from topline.pipeline.errors import ClusterError, InterruptedRunError
 from topline.pipeline.interrupts import stop_on_signals
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.progress import Progress
-from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training.checkpointing import (
     RunPlace,
     RunRecorder,

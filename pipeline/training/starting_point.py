@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.options.train import TrainConfig
-from topline.pipeline.rows.partition import TrainingRows
-from topline.pipeline.rows.stored_model import StoredModel
-from topline.pipeline.rows.transforms import Transforms
+from topline.pipeline.rows import StoredModel, TrainingRows, Transforms
 from topline.solvers.core.state import SolverState
 from topline.solvers.losses import Loss
 from topline.storage.arrays import StoredDuals

@@ -11,7 +11,8 @@ from sklearn.decomposition import PCA as SklearnPCA
 from sklearn.preprocessing import StandardScaler, normalize
 
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.rows.transforms import Transforms
+from topline.pipeline.options import TrainConfig
+from topline.pipeline.rows import TRANSFORMS, Transforms
 
 RNG = np.random.default_rng(5)
 X = (RNG.normal(size=(90, 7)) * [1, 5, 0.1, 1, 1, 1, 0] + [100, 0, 0, 3, 0, 0, 2]).astype(np.float32)
@@ -83,3 +84,8 @@ def test_what_makes_sparse_rows_dense_is_refused() -> None:
         match="standardize would make sparse features dense: take some of l2, power, hellinger, chi2, bias",
     ):
         Transforms.fit(["standardize"], list, is_sparse=True)
+
+
+def test_the_option_names_every_transform() -> None:
+    described = TrainConfig.model_fields["transforms"].description or ""
+    assert [name for name in TRANSFORMS if name not in described] == []
