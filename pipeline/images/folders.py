@@ -12,10 +12,10 @@ from topline.pipeline.images.items import (
     SPLIT_NAMES,
     ImageItem,
     ImageListing,
-    display,
     is_hidden,
     is_other,
-    located,
+    printable,
+    with_file_stats,
 )
 
 
@@ -28,17 +28,17 @@ def list_folder(root: Path, *, labelled: bool = True) -> ImageListing:
     a folder and anything that is not a regular file is listed with the reason why it is refused.
     """
     found = sorted(_walk(root, ""), key=lambda entry: entry[0].split("/"))
-    ignored = tuple(display(path) for path, error in found if error is None)
+    ignored = tuple(printable(path) for path, error in found if error is None)
     entries = [(path, error) for path, error in found if error is not None]
     splits = has_split_folders(root)
     items = []
     for path, error in entries:
-        item = ImageItem(display(path), display(path), path, error=error)
+        item = ImageItem(printable(path), printable(path), path, error=error)
         if not error:
-            item = located(root, item)
+            item = with_file_stats(root, item)
         items.append(_labelled(item, splits=splits) if labelled else item)
     if labelled and items and not any(item.label for item in items):
-        name = display(root.name) or "images"
+        name = printable(root.name) or "images"
         items = [replace(item, label=name) for item in items]
     elif labelled:
         reason = "lies in no class's folder: move it into one"
@@ -49,7 +49,7 @@ def list_folder(root: Path, *, labelled: bool = True) -> ImageListing:
 
 
 def has_split_folders(root: Path) -> bool:
-    """Whether the folders in `root` are train, val or test, with train among them, and nothing else."""
+    """Return whether the folders in `root` are train and maybe val or test, and nothing else."""
     names = [entry.name for entry in _entries(root) if entry.is_dir() and not is_hidden(entry.name)]
     meant = [SPLIT_NAMES.get(name.lower()) for name in names]
     return "train" in meant and all(meant)
@@ -85,4 +85,4 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as found:
             return list(found)
     except OSError as error:
-        raise InputError(f"the folder {display(str(folder))} cannot be read: {error.strerror}") from error
+        raise InputError(f"the folder {printable(str(folder))} cannot be read: {error.strerror}") from error

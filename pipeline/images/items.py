@@ -71,7 +71,7 @@ class ImageItem:
         if self.size > max_bytes:
             raise ImageRejectedError(f"the file has {self.size:,} bytes, more than {max_bytes:,}")
         try:
-            with inside(root, self.location).open("rb") as file:
+            with resolve_inside(root, self.location).open("rb") as file:
                 if self.offset is None:
                     return file.read(max_bytes + 1)
                 file.seek(self.offset)
@@ -104,7 +104,7 @@ class ImageListing:
 
     def digest(self) -> str:
         """Return the SHA-256 of root and items: equal while no file is added, removed or changed."""
-        total = hashlib.sha256(canonical_json([display(str(self.root)), self.kind]))
+        total = hashlib.sha256(canonical_json([printable(str(self.root)), self.kind]))
         for item in self.items:
             values = (item.path, item.label, item.split, item.size, item.stamp, item.offset, item.error)
             total.update(canonical_json(values))
@@ -124,30 +124,30 @@ def sorted_names(labels: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted(names))
 
 
-def display(name: str) -> str:
+def printable(name: str) -> str:
     r"""Return `name` with bytes that are not UTF-8 written as \xff: Arrow and JSON hold only text."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder is left out by rule: dot files, and what macOS adds to archives."""
+    """Return whether a file or folder is left out by rule: dot files, and what macOS adds to archives."""
     return name.startswith(".") or name == "__MACOSX"
 
 
 def is_other(name: str) -> bool:
-    """Whether a file is left out by rule because its name says that it is not an image."""
+    """Return whether a file is left out by rule because its name says that it is not an image."""
     path = Path(name.lower())
     if path.suffix in IMAGE_SUFFIXES:
         return False
     return path.suffix in OTHER_SUFFIXES or path.stem in OTHER_STEMS
 
 
-def inside(root: Path, path: str) -> Path:
+def resolve_inside(root: Path, path: str) -> Path:
     """Return the file at `path`, links followed; `ImageRejectedError` unless it is within `root`."""
     try:
         found = (root / path).resolve()
         if not found.is_relative_to(root.resolve()):
-            raise ImageRejectedError(f"leads out of {display(str(root))}, and is not followed")
+            raise ImageRejectedError(f"leads out of {printable(str(root))}, and is not followed")
         mode = found.stat().st_mode
     except FileNotFoundError as error:
         raise ImageRejectedError("there is no such file") from error
@@ -158,16 +158,16 @@ def inside(root: Path, path: str) -> Path:
     return found
 
 
-def located(root: Path, item: ImageItem) -> ImageItem:
+def with_file_stats(root: Path, item: ImageItem) -> ImageItem:
     """Return `item` with size and time of its file, or with the reason why it is refused."""
     try:
-        facts = inside(root, item.location).stat()
+        facts = resolve_inside(root, item.location).stat()
     except ImageRejectedError as error:
         return replace(item, error=str(error))
     return replace(item, size=facts.st_size, stamp=facts.st_mtime_ns)
 
 
-def with_own_ids(items: Sequence[ImageItem]) -> tuple[ImageItem, ...]:
+def with_unique_ids(items: Sequence[ImageItem]) -> tuple[ImageItem, ...]:
     """Return items with ids that differ: the second one of the same id gets "#2" behind it."""
     seen: dict[str, int] = {}
     result = []

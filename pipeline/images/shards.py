@@ -18,10 +18,10 @@ from topline.pipeline.images.items import (
     SPLIT_NAMES,
     ImageItem,
     ImageListing,
-    display,
-    inside,
     is_hidden,
-    with_own_ids,
+    printable,
+    resolve_inside,
+    with_unique_ids,
 )
 
 LABEL_FIELDS = ("label", "class_name", "class", "cls")
@@ -46,7 +46,7 @@ def list_shards(root: Path, shards: list[Path], *, labelled: bool = True) -> Ima
         reader = _Shard(root, relative.as_posix(), split, labelled=labelled)
         items.extend(reader.items())
         ignored.extend(reader.ignored)
-    return ImageListing(root, "shards", with_own_ids(items), tuple(ignored))
+    return ImageListing(root, "shards", with_unique_ids(items), tuple(ignored))
 
 
 @dataclass
@@ -72,7 +72,7 @@ class _Shard:
     def items(self) -> Iterator[ImageItem]:
         """Return samples in the archive's order; a shard that ends too early ends with a refused item."""
         try:
-            path = inside(self._root, self._location)
+            path = resolve_inside(self._root, self._location)
         except ImageRejectedError as error:
             raise InputError(f"the shard {self._location} {error}") from error
         samples: dict[str, _Sample] = {}
@@ -105,7 +105,7 @@ class _Shard:
         if path.is_absolute() or ".." in path.parts:
             yield self._refused(member.name, "leads out of the archive, and is not followed")
         elif any(is_hidden(part) for part in path.parts):
-            self.ignored.append(f"{self._location}/{display(member.name)}")
+            self.ignored.append(f"{self._location}/{printable(member.name)}")
         elif not member.isreg() or member.issparse():
             yield self._refused(member.name, "is a link, a device or a sparse file, and is not followed")
         else:
@@ -117,7 +117,7 @@ class _Shard:
         self, archive: tarfile.TarFile, member: tarfile.TarInfo, suffix: str, stamp: int, sample: _Sample
     ) -> None:
         if suffix in IMAGE_SUFFIXES and sample.image is None:
-            name = f"{display(self._location)}/{display(member.name)}"
+            name = f"{printable(self._location)}/{printable(member.name)}"
             sample.image = ImageItem(
                 name,
                 name,
@@ -141,14 +141,14 @@ class _Shard:
             names = ", ".join(sample.others[:3]) or "a label alone"
             yield self._refused(key, f"the sample has no image, only {names}")
             return
-        self.ignored.extend(f"{self._location}/{display(name)}" for name in sample.others)
+        self.ignored.extend(f"{self._location}/{printable(name)}" for name in sample.others)
         if self._labelled and sample.label is None:
             yield replace(item, error="the sample has no label: add key.cls, or key.json with a label")
         else:
             yield replace(item, label=sample.label if self._labelled else None)
 
     def _refused(self, name: str, error: str) -> ImageItem:
-        path = f"{display(self._location)}/{display(name)}"
+        path = f"{printable(self._location)}/{printable(name)}"
         return ImageItem(path, path, self._location, split=self._split, error=error)
 
 

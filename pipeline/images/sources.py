@@ -19,8 +19,8 @@ from topline.pipeline.images.items import (
     IMAGE_SUFFIXES,
     ImageItem,
     ImageListing,
-    display,
-    located,
+    printable,
+    with_file_stats,
 )
 from topline.pipeline.images.shards import list_shards
 from topline.pipeline.images.tables import TABLE_SUFFIXES, list_table
@@ -46,7 +46,7 @@ def list_images(images: str, *, labelled: bool = True) -> ImageListing:
     if not listing.items:
         left_out = f" ({len(listing.ignored):,} other files are there)" if listing.ignored else ""
         raise InputError(
-            f"{display(images)} has no images{left_out}: name a folder with a folder for each class"
+            f"{printable(images)} has no images{left_out}: name a folder with a folder for each class"
         )
     return listing
 
@@ -67,20 +67,20 @@ def _file(path: Path, *, labelled: bool) -> ImageListing:
     if suffix == ".tar":
         return list_shards(path.parent.resolve(), [path.parent.resolve() / path.name], labelled=labelled)
     if suffix in ARCHIVE_SUFFIXES:
-        raise InputError(f"{display(str(path))} is an archive that is not read as it is: unpack it first")
+        raise InputError(f"{printable(str(path))} is an archive that is not read as it is: unpack it first")
     if suffix in IMAGE_SUFFIXES and not labelled:
-        name = display(path.name)
+        name = printable(path.name)
         root = path.parent.resolve()
-        return ImageListing(root, "folder", (located(root, ImageItem(name, name, path.name)),))
+        return ImageListing(root, "folder", (with_file_stats(root, ImageItem(name, name, path.name)),))
     raise InputError(
-        f"{display(str(path))} is neither a folder nor a table ({', '.join(TABLE_SUFFIXES)}) nor a tar shard"
+        f"{printable(str(path))} is not a folder, a table ({', '.join(TABLE_SUFFIXES)}) or a tar shard"
     )
 
 
 def _pattern(path: Path, *, labelled: bool) -> ImageListing:
     shards = sorted(Path(found) for found in glob.glob(str(path)) if found.endswith(".tar"))  # noqa: PTH207
     if not shards:
-        raise InputError(f"{display(str(path))} is not there: name a folder, a table or tar shards")
+        raise InputError(f"{printable(str(path))} is not there: name a folder, a table or tar shards")
     root = path.parent.resolve()
     return list_shards(root, [root / shard.name for shard in shards], labelled=labelled)
 

@@ -14,9 +14,9 @@ from topline.pipeline.images.items import (
     DELIMITERS,
     ImageItem,
     ImageListing,
-    located,
     split_name,
-    with_own_ids,
+    with_file_stats,
+    with_unique_ids,
 )
 
 TABLE_SUFFIXES = (*DELIMITERS, ".parquet")
@@ -35,7 +35,7 @@ def list_table(table: Path, *, labelled: bool = True) -> ImageListing:
     items = [_item(root, place, row, labelled=labelled) for place, row in rows]
     if not items:
         raise InputError(f"{table} has no rows: write one for each image, as path,label")
-    return ImageListing(root, "table", with_own_ids(items))
+    return ImageListing(root, "table", with_unique_ids(items))
 
 
 def _item(root: Path, place: str, row: Row, *, labelled: bool) -> ImageItem:
@@ -48,7 +48,7 @@ def _item(root: Path, place: str, row: Row, *, labelled: bool) -> ImageItem:
         item = ImageItem(path, path, path, label or None)
     if labelled and not label:
         return ImageItem(path, path, path, error=f"{place} has no label")
-    return located(root, item)
+    return with_file_stats(root, item)
 
 
 def _csv_rows(table: Path) -> Iterator[tuple[str, Row]]:

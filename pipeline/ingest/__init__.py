@@ -10,7 +10,7 @@ from __future__ import annotations
 from topline.pipeline.ingest.changes import Changes, changes_between
 from topline.pipeline.ingest.extraction import ExtractResult, extract
 from topline.pipeline.ingest.importing import ImportResult, import_features
-from topline.pipeline.ingest.unit import Describer, ImageRow, opened
+from topline.pipeline.ingest.unit import Describer, ImageRow, open_backbone
 
 __all__ = [
     "Changes",
@@ -21,5 +21,5 @@ __all__ = [
     "changes_between",
     "extract",
     "import_features",
-    "opened",
+    "open_backbone",
 ]

@@ -15,7 +15,7 @@ from topline.pipeline.errors import ClusterError, ConfigError, InterruptedRunErr
 from topline.pipeline.images import ImageListing, list_images
 from topline.pipeline.ingest.known_images import KnownImages, known_images
 from topline.pipeline.ingest.splits import CONTENT_RULE, RowSplits, recorded_splits, with_splits
-from topline.pipeline.ingest.unit import Describer, Extractor, UnitReport
+from topline.pipeline.ingest.unit import Describer, UnitContext, UnitReport
 from topline.pipeline.ingest.unit_runs import StoppedError, Units
 from topline.pipeline.interrupts import StopFlag, stop_on_signals
 from topline.pipeline.options.ingest import ExtractConfig
@@ -77,15 +77,15 @@ class _Job:
 
     config: ExtractConfig
     listing: ImageListing
-    extractor: Extractor
+    context: UnitContext
 
     @property
     def known(self) -> KnownImages | None:
-        return self.extractor.describer.known
+        return self.context.describer.known
 
     @property
     def writer(self) -> DatasetWriter:
-        return self.extractor.writer
+        return self.context.writer
 
 
 def extract(
@@ -146,7 +146,7 @@ def _prepare(config: ExtractConfig, progress: Progress | None, *, follow: bool) 
     plan = ChunkPlan.choose(n, backbone.dim, np.dtype(config.dtype).itemsize, max_shard_rows=rows)
     writer = DatasetWriter.begin(store, key, n, backbone.dim, config.dtype, plan, attributes)
     describer = Describer(listing.root, backbone, config.limits, known)
-    return _Job(config, listing, Extractor(writer, describer, config.batch))
+    return _Job(config, listing, UnitContext(writer, describer, config.batch))
 
 
 def _attributes(config: ExtractConfig, listing: ImageListing, backbone: Backbone) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _run_units(
         progress.begin("extract", len(job.listing.items), "images")
         if skipped:
             progress.advance(skipped)
-    units = Units(job.extractor, job.listing.items, watch.done, watch.advance, flag)
+    units = Units(job.context, job.listing.items, watch.done, watch.advance, flag)
     try:
         _run(units, left, cluster, client)
     except StoppedError as error:
@@ -201,7 +201,7 @@ def _run(units: Units, left: list[int], cluster: ClusterConfig, client: Client |
     if client is not None:
         units.run_on(client, waiting, worker_wait=cluster.worker_wait)
         return
-    store = units.extractor.writer.store
+    store = units.context.writer.store
     if cluster.scheduler is None and (not cluster.workers or store.url.startswith("memory://")):
         # A store in memory is in this process alone; a job without a chosen number of workers may be small.
         forever = cluster.workers == 0 or store.url.startswith("memory://")

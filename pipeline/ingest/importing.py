@@ -158,7 +158,7 @@ def _label_attributes(config: ImportConfig) -> list[str] | None:
 
 
 def _names_attributes(config: ImportConfig) -> bool:
-    """Whether --labels holds no labels, but names those of an ARFF file."""
+    """Return whether --labels holds no labels, but names those of an ARFF file."""
     return config.labels is not None and config.labels.suffix.lower() == ".xml"
 
 

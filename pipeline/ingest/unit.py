@@ -107,8 +107,8 @@ class Describer:
 
 
 @dataclass(frozen=True, eq=False)
-class Extractor:
-    """What is the same for all units of a dataset."""
+class UnitContext:
+    """The writer, the describer and the batch size, the same for all units of a dataset."""
 
     writer: DatasetWriter
     describer: Describer
@@ -125,19 +125,19 @@ class UnitReport:
 
 
 def extract_unit(
-    extractor: Extractor, unit: int, items: Sequence[ImageItem], tick: Tick | None = None
+    context: UnitContext, unit: int, items: Sequence[ImageItem], tick: Tick | None = None
 ) -> UnitReport:
     """Read, decode and describe the images of `unit` and write its shard; doing it again is harmless."""
-    describer = extractor.describer
-    network = opened(describer.backbone)
+    describer = context.describer
+    network = open_backbone(describer.backbone)
     X = np.zeros((len(items), describer.backbone.dim), dtype=np.float32)
     rows = [ImageRow(item) for item in items]
-    for start in range(0, len(items), extractor.batch):
-        part = slice(start, min(start + extractor.batch, len(items)))
+    for start in range(0, len(items), context.batch):
+        part = slice(start, min(start + context.batch, len(items)))
         X[part] = describer.describe(network, rows[part])
         if tick is not None:
             tick(part.stop - part.start)
-    extractor.writer.write_unit(unit, X, _manifest(rows))
+    context.writer.write_unit(unit, X, _manifest(rows))
     return UnitReport(unit, len(rows), sum(row.error is not None for row in rows))
 
 
@@ -145,7 +145,7 @@ _networks: dict[str, FeatureFunction] = {}
 _opening = threading.Lock()
 
 
-def opened(backbone: Backbone) -> FeatureFunction:
+def open_backbone(backbone: Backbone) -> FeatureFunction:
     """Return the backbone's function of images, loaded once in each process."""
     key = digest_json(backbone.spec())
     with _opening:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.images import ImageItem
-from topline.pipeline.ingest.unit import Extractor, UnitReport, extract_unit
+from topline.pipeline.ingest.unit import UnitContext, UnitReport, extract_unit
 from topline.pipeline.interrupts import StopFlag
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class StoppedError(Exception):
 class Units:
     """Units that are still to be done, and who is told of them."""
 
-    extractor: Extractor
+    context: UnitContext
     items: tuple[ImageItem, ...]
     done: Done
     advance: Callable[[int], None]
@@ -40,7 +40,7 @@ class Units:
 
     def images(self, unit: int) -> tuple[ImageItem, ...]:
         """Images of a unit."""
-        span = self.extractor.writer.plan.bounds(unit)
+        span = self.context.writer.plan.bounds(unit)
         return self.items[span.start : span.stop]
 
     def run_here(self, units: Iterator[int], *, seconds: float = float("inf")) -> float:
@@ -50,7 +50,7 @@ class Units:
         """
         begun = time.monotonic()
         for unit in units:
-            self.done(extract_unit(self.extractor, unit, self.images(unit), self._tick))
+            self.done(extract_unit(self.context, unit, self.images(unit), self._tick))
             if time.monotonic() - begun > seconds:
                 break
         return time.monotonic() - begun
@@ -83,7 +83,7 @@ class Units:
                 client.cancel(list(pending))
 
     def _submit(self, client: Client, unit: int) -> Future[Any]:
-        return client.submit(extract_unit, self.extractor, unit, self.images(unit), pure=False)
+        return client.submit(extract_unit, self.context, unit, self.images(unit), pure=False)
 
     def _collect(self, client: Client, pending: dict[Future[Any], int], clock: _Clock) -> None:
         """Wait a moment and take in what has ended."""

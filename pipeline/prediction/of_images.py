@@ -11,7 +11,7 @@ import numpy as np
 from topline.pipeline.backbones import Backbone, FeatureFunction, backbone_of_spec
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import list_images
-from topline.pipeline.ingest import Describer, ImageRow, opened
+from topline.pipeline.ingest import Describer, ImageRow, open_backbone
 from topline.pipeline.options.ingest import PredictConfig
 from topline.pipeline.prediction.decision_rule import DecisionRule
 from topline.pipeline.progress import Progress
@@ -66,7 +66,7 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
     backbone = _backbone(stored)
     rule = DecisionRule.of(stored.model.record, config)
     listing = list_images(config.images, labelled=False)
-    network = opened(backbone)
+    network = open_backbone(backbone)
     describer = Describer(listing.root, backbone, config.limits)
     if progress is not None:
         progress.begin("predict", len(listing.items), "images")

@@ -88,9 +88,9 @@ class ArffFeatures(TextFeatures):
         self.d = int(np.count_nonzero(kinds == FEATURE))
         self._never_left_out = self._check_attributes()
         self.n, self.nonzeros = 0, 0
-        self._labels: list[Any] = []
+        self._words: list[Any] = []
         for X, labels in self._blocks():
-            self._labels += labels
+            self._words += labels
             self.n, self.nonzeros = self.n + X.shape[0], self.nonzeros + X.nnz
         if not self.n:
             raise InputError(f"{path} has no rows")
@@ -100,7 +100,7 @@ class ArffFeatures(TextFeatures):
         if self._members is None and self._single is None:
             return None
         found = np.empty(self.n, dtype=object)
-        found[:] = self._labels
+        found[:] = self._words
         return found
 
     def class_names(self) -> Sequence[str] | None:

@@ -113,10 +113,6 @@ class NpzFeatures(FeatureFile):
         """Return the next rows of the stream."""
         return self._array.rows(start, stop)
 
-    def labels(self) -> NDArray[Any] | None:
-        """Return the array of labels."""
-        return self._labels
-
 
 class CsrNpzFeatures(FeatureFile):
     """A CSR matrix as `scipy.sparse.save_npz` writes it: data and indices are streamed side by side."""
@@ -134,10 +130,6 @@ class CsrNpzFeatures(FeatureFile):
             raise InputError(
                 f"{path} is not a valid CSR matrix: indptr, data and shape contradict each other"
             )
-
-    def labels(self) -> NDArray[Any] | None:
-        """Return the array of labels."""
-        return self._labels
 
     def close(self) -> None:
         """Close the streams."""
@@ -211,7 +203,7 @@ class HdfFeatures(FeatureFile):
             if array.ndim == 1 or (entry in LABEL_NAMES and entry != name)
         ]
         label = pick(self.place, "dataset", labels_name, LABEL_NAMES, vectors)
-        self._labels = None if label is None else arrays[label]
+        self._label_array = None if label is None else arrays[label]
         self.n, self.d = check_matrix(f"{name} in {path}", self._array.shape, self._array.dtype)
 
     def close(self) -> None:
@@ -227,9 +219,9 @@ class HdfFeatures(FeatureFile):
 
     def labels(self) -> NDArray[Any] | None:
         """Return the dataset of labels, text decoded from HDF5's bytes."""
-        if self._labels is None:
+        if self._label_array is None:
             return None
-        values = np.asarray(self._labels[:])
+        values = np.asarray(self._label_array[:])
         if values.dtype.kind in "SO":
             words = [value.decode() if isinstance(value, bytes) else str(value) for value in values]
             return np.asarray(words, dtype=str)

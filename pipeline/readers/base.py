@@ -34,6 +34,7 @@ class FeatureFile(ABC):
     n: int
     d: int
     nonzeros: int | None = None
+    _labels: NDArray[Any] | None = None
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,7 +50,7 @@ class FeatureFile(ABC):
 
     def labels(self) -> NDArray[Any] | None:
         """Return the label of each row."""
-        return None
+        return self._labels
 
     def class_names(self) -> Sequence[str] | None:
         """Return the names of all classes, in their order."""

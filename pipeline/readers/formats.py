@@ -20,7 +20,7 @@ from topline.pipeline.readers.parquet import ClipFolder, ParquetFeatures
 
 
 @dataclass(frozen=True)
-class Inside:
+class ArrayNames:
     """Names of what to read inside a file: arrays or columns, and an ARFF file's label attributes."""
 
     features: str | None = None
@@ -28,19 +28,19 @@ class Inside:
     label_attributes: Sequence[str] | None = None
 
 
-def _hdf5(path: Path, inside: Inside) -> FeatureFile:
-    return HdfFeatures(path, inside.features, inside.labels)
+def _hdf5(path: Path, names: ArrayNames) -> FeatureFile:
+    return HdfFeatures(path, names.features, names.labels)
 
 
-def _arff(path: Path, inside: Inside) -> FeatureFile:
-    return ArffFeatures(path, inside.labels, inside.label_attributes)
+def _arff(path: Path, names: ArrayNames) -> FeatureFile:
+    return ArffFeatures(path, names.labels, names.label_attributes)
 
 
 #: Suffixes, each with the reader of its format; a folder is clip-retrieval's, all else LIBSVM text.
-READERS: Mapping[str, Callable[[Path, Inside], FeatureFile]] = {
+READERS: Mapping[str, Callable[[Path, ArrayNames], FeatureFile]] = {
     ".npy": lambda path, _: NpyFeatures(path),
-    ".npz": lambda path, inside: open_npz(path, inside.features, inside.labels),
-    ".parquet": lambda path, inside: ParquetFeatures(path, inside.features, inside.labels),
+    ".npz": lambda path, names: open_npz(path, names.features, names.labels),
+    ".parquet": lambda path, names: ParquetFeatures(path, names.features, names.labels),
     **dict.fromkeys((".h5", ".hdf5", ".hdf", ".mat"), _hdf5),
     **dict.fromkeys((".arff", ".arff.gz"), _arff),
 }
@@ -69,7 +69,7 @@ def open_features(
         return ClipFolder(path, labels_name)
     for suffix in suffixes:
         if suffix in READERS:
-            return READERS[suffix](path, Inside(features_name, labels_name, label_attributes))
+            return READERS[suffix](path, ArrayNames(features_name, labels_name, label_attributes))
     if suffixes[0] in OTHER_SUFFIXES:
         raise InputError(
             f"{path}: features are read from npy, npz, Parquet, HDF5, ARFF or LIBSVM, not {suffixes[0]}"

@@ -47,22 +47,22 @@ class LibsvmFeatures(TextFeatures):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._sizes = _sizes(path)
-        self._labels: list[str] = []
+        self._words: list[str] = []
         low, high, entries, bare = 1, 0, 0, None
         for number, block in self._blocks():
-            self._labels += block.labels
+            self._words += block.labels
             if bare is None and block.bare is not None:
                 bare = number + block.bare
             entries += block.X.nnz
             if block.X.nnz:
                 low, high = min(low, int(block.X.indices.min())), max(high, block.X.shape[1] - 1)
-        if not self._labels:
+        if not self._words:
             raise InputError(f"{path} has no rows")
-        self._several = any("," in label for label in self._labels)
+        self._several = any("," in label for label in self._words)
         if not self._several and bare is not None:
             raise InputError(f"{path}, line {bare + 1}: it does not begin with one label{FORM}")
         self._base = 0 if low == 0 or self._sizes else 1
-        self.n, self.d, self.nonzeros = len(self._labels), max(1, high + 1 - self._base), entries
+        self.n, self.d, self.nonzeros = len(self._words), max(1, high + 1 - self._base), entries
         if self._sizes:
             self._check_sizes(*self._sizes)
 
@@ -78,9 +78,9 @@ class LibsvmFeatures(TextFeatures):
     def labels(self) -> NDArray[Any]:
         """Return the first word of each line, or a tuple of its parts where lines have several labels."""
         if not self._several:
-            return np.asarray(self._labels)
+            return np.asarray(self._words)
         sets = np.empty(self.n, dtype=object)
-        sets[:] = [tuple(part for part in label.split(",") if part) for label in self._labels]
+        sets[:] = [tuple(part for part in label.split(",") if part) for label in self._words]
         return sets
 
     def class_names(self) -> Sequence[str] | None:

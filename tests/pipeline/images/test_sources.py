@@ -349,7 +349,7 @@ def test_without_labels_none_are_needed(tmp_path: Path) -> None:
     [
         ("nowhere", "is not there"),
         ("photos.zip", "unpack it first"),
-        ("photo.png", "neither a folder"),
+        ("photo.png", "is not a folder, a table"),
         ("empty", "has no images"),
         ("texts", r"has no images \(1 other files are there\)"),
         ("s3://bucket/images", "from this machine's disks"),
