@@ -16,7 +16,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,11 +42,26 @@ class LeaseLostError(ConflictError):
 
 
 @dataclass(frozen=True)
+class Clock:
+    """Time as a lease sees it, in seconds; tests pass one that they advance themselves.
+
+    `monotonic` never jumps, `wall` counts from 1970 in UTC, `sleep` waits, and `wait` does too, but returns
+    True at once when its event is set.
+    """
+
+    monotonic: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+    wait: Callable[[threading.Event, float], bool] = threading.Event.wait
+
+
+@dataclass(frozen=True)
 class LeaseTerms:
     """How a lease is kept: a beat every `beat` seconds, free without one for `expiry` seconds."""
 
     beat: float = 10.0
     expiry: float = 60.0
+    clock: Clock = Clock()
 
 
 DEFAULT_TERMS = LeaseTerms()
@@ -84,32 +99,33 @@ def held_lease(
 
     Raises `LeaseHeldError` saying who that is and since when.
     """
-    deadline = time.monotonic() + wait
-    watched = _Watched()
+    clock = terms.clock
+    deadline = clock.monotonic() + wait
+    watched = _Watched(terms)
     while True:
         number = _newest(store, name)
-        if number == 0 or _is_free(store, name, number, terms, watched):
+        if number == 0 or _is_free(store, name, number, watched):
             lock = _locked(store, _path(name, number + 1, "lock"), fcntl.LOCK_EX)
             # Where another candidate has the lock, the number is as good as taken.
             alone = lock is not None or store.local_path is None
             if alone and store.put_if_absent(_path(name, number + 1, "json"), _signature(by)):
                 break
             _unlock(lock)
-        elif time.monotonic() >= deadline and not watched.in_doubt(terms):
+        elif clock.monotonic() >= deadline and not watched.in_doubt():
             raise LeaseHeldError(
                 f"{holder(store, name)} holds {store.url} for {name}: wait for it, or stop it first"
             )
-        elif time.monotonic() >= deadline and not watched.told:
+        elif clock.monotonic() >= deadline and not watched.told:
             watched.told = True
             logger.warning(
                 "%s has not been heard of lately: it is waited for, for up to %g s",
                 holder(store, name),
                 terms.expiry,
             )
-        time.sleep(min(_POLL_SECONDS, terms.beat / 4))
+        clock.sleep(min(_POLL_SECONDS, terms.beat / 4))
     lease = Lease(store, name, number + 1)
     over = threading.Event()
-    _beat(lease, 0)
+    _beat(lease, 0, clock)
     thread = threading.Thread(target=_keep, args=(lease, over, terms), name=f"topline-{name}", daemon=True)
     thread.start()
     try:
@@ -142,6 +158,7 @@ def tenant(store: Store, name: str) -> Mapping[str, Any] | None:
 class _Watched:
     """The last beat that was seen of a tenure, and since when there was no other."""
 
+    terms: LeaseTerms
     number: int = 0
     beat: bytes = b""
     since: float = 0.0
@@ -153,15 +170,16 @@ class _Watched:
         """Seconds without another beat, by this process's own clock."""
         if (number, beat) != (self.number, self.beat):
             self.alive = number == self.number
-            self.number, self.beat, self.since = number, beat, time.monotonic()
-        return time.monotonic() - self.since
+            self.number, self.beat, self.since = number, beat, self.terms.clock.monotonic()
+        return self.terms.clock.monotonic() - self.since
 
-    def in_doubt(self, terms: LeaseTerms) -> bool:
+    def in_doubt(self) -> bool:
         """Whether its holder looks dead, and a little more waiting will tell."""
-        return self.doubtful and not self.alive and time.monotonic() - self.since < terms.expiry
+        silence = self.terms.clock.monotonic() - self.since
+        return self.doubtful and not self.alive and silence < self.terms.expiry
 
 
-def _is_free(store: Store, name: str, number: int, terms: LeaseTerms, watched: _Watched) -> bool:
+def _is_free(store: Store, name: str, number: int, watched: _Watched) -> bool:
     """Whether a tenure has ended, or its holder is dead.
 
     Clocks of two machines differ and may jump: a beat that looks old is watched for as long as a lease
@@ -173,27 +191,27 @@ def _is_free(store: Store, name: str, number: int, terms: LeaseTerms, watched: _
         return True
     beat = _read(store, _path(name, number, "beat"))
     silent = watched.silent(number, beat)
-    age = time.time() - _seconds(beat)
-    watched.doubtful = not 0.0 <= age < terms.expiry
+    terms = watched.terms
+    watched.doubtful = not 0.0 <= terms.clock.wall() - _seconds(beat) < terms.expiry
     return silent >= terms.expiry
 
 
 def _keep(lease: Lease, over: threading.Event, terms: LeaseTerms) -> None:
     """Renew the lease until it is over, or lost."""
     count = 0
-    while not over.wait(terms.beat):
+    while not terms.clock.wait(over, terms.beat):
         count += 1
         try:
             lease.check()
-            _beat(lease, count)
+            _beat(lease, count, terms.clock)
         except LeaseLostError:
             return
         except StorageError as error:
             logger.warning("the lease on %s is not renewed: %s", lease.store.url, error)
 
 
-def _beat(lease: Lease, count: int) -> None:
-    data = json.dumps({"count": count, "at": time.time()}).encode()
+def _beat(lease: Lease, count: int, clock: Clock) -> None:
+    data = json.dumps({"count": count, "at": clock.wall()}).encode()
     lease.store.write_bytes(_path(lease.name, lease.number, "beat"), data)
 
 

@@ -7,25 +7,24 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.storage.clocks import FakeClock
 from topline.storage.runs import create_run, run_lock
 from topline.storage.stores import LeaseHeldError, LeaseLostError, LeaseTerms, Store
 from topline.storage.verification import verify_store
 
 ROOT = Path(__file__).resolve().parents[3]
-QUICK = LeaseTerms(beat=0.1, expiry=1.0)
+SILENT = LeaseTerms(beat=3600.0, expiry=3600.0)
 HOLDER = """
 import sys, time
 from topline.storage.stores.lease import LeaseTerms
 from topline.storage.runs.lock import run_lock
 from topline.storage.stores import open_store
-with run_lock(open_store(sys.argv[1]), sys.argv[2], terms=LeaseTerms(beat=0.1, expiry=1.0)):
+with run_lock(open_store(sys.argv[1]), sys.argv[2], terms=LeaseTerms(beat=3600.0, expiry=3600.0)):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -55,13 +54,8 @@ def killed(any_shared_store: Store) -> Iterator[tuple[Store, str]]:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         who = re.escape(f"process {holder.pid} ")
-        # Renewed while it lives, for several times as long as it would last otherwise.
-        end = time.monotonic() + (0.0 if store.local_path else 2.5 * QUICK.expiry)
-        while True:
-            with pytest.raises(LeaseHeldError, match=who), run_lock(store, run, terms=QUICK):
-                pass
-            if time.monotonic() > end:
-                break
+        with pytest.raises(LeaseHeldError, match=who), run_lock(store, run, terms=SILENT):
+            pass
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         yield store, run
@@ -73,33 +67,25 @@ def any_shared_store(request: pytest.FixtureRequest) -> Store:
     return store
 
 
-def eventually(store: Store, run: str) -> ExitStack:
-    """Hold the run once nobody else does; to be closed."""
-    end = time.monotonic() + 30.0
-    while True:
-        stack = ExitStack()
-        try:
-            stack.enter_context(run_lock(store, run, terms=QUICK)).check()
-        except LeaseHeldError:
-            assert store.local_path is None, "the kernel's lock ends with its process"
-            assert time.monotonic() < end
-        else:
-            return stack
-
-
 def test_a_killed_holder_holds_nothing_for_long(killed: tuple[Store, str]) -> None:
-    with eventually(*killed):
-        pass
+    """Not at all where the kernel has the lock, and elsewhere until its lease is over."""
+    clock = FakeClock()
+    clock.sleep(120.0)
+    with run_lock(*killed, terms=LeaseTerms(clock=clock.clock)) as lock:
+        lock.check()
+        assert (clock.now > 120.0) == (killed[0].local_path is None)
 
 
 def test_who_was_not_heard_of_is_told_that_the_run_is_another_s(memory_store: Store) -> None:
     run = create_run(memory_store, {})
-    silent = LeaseTerms(beat=3600.0, expiry=60.0)
+    clock = FakeClock()
+    silent, usual = LeaseTerms(3600.0, clock=clock.clock), LeaseTerms(clock=clock.clock)
     with run_lock(memory_store, run, terms=silent) as first:
         first.check()
-        killed = pytest.raises(LeaseHeldError, match="where it was killed, its lock ends within 2 s")
-        with killed, run_lock(memory_store, run, terms=QUICK):
+        killed = pytest.raises(LeaseHeldError, match="where it was killed, its lock ends within 120 s")
+        with killed, run_lock(memory_store, run, terms=usual):
             pass
-        second = eventually(memory_store, run)
+        clock.sleep(60.0)
+        second = run_lock(memory_store, run, terms=usual)
         with second, pytest.raises(LeaseLostError, match=f"taken over by another training of {run} "):
             first.check()

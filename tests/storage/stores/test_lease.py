@@ -6,15 +6,15 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.storage.clocks import FakeClock
 from topline.storage.stores import LeaseHeldError, LeaseLostError, LeaseTerms, Store, held_lease, holder
 
 ROOT = Path(__file__).resolve().parents[3]
-QUICK = LeaseTerms(beat=0.05, expiry=0.4)
 PATIENT = LeaseTerms(beat=0.1, expiry=60.0)
 HOLDER = """
 import sys, time
@@ -34,7 +34,6 @@ def test_one_of_many_candidates_holds_it_at_a_time(any_store: Store) -> None:
         with held_lease(any_store, "retrain", f"thread {number}", wait=60.0, terms=PATIENT) as lease:
             inside.append(number)
             together.append(len(inside))
-            time.sleep(0.02)
             lease.check()
             inside.remove(number)
 
@@ -72,20 +71,36 @@ def test_a_killed_holder_frees_a_local_store_at_once(local_store: Store) -> None
 
 
 def test_who_is_not_heard_of_loses_it_and_is_told(any_store: Store) -> None:
-    silent = LeaseTerms(beat=3600.0, expiry=QUICK.expiry)
+    clock = FakeClock()
+    silent = LeaseTerms(beat=3600.0, expiry=60.0, clock=clock.clock)
     with held_lease(any_store, "retrain", "one that hangs", terms=silent) as lease:
         lease.check()
-        with held_lease(any_store, "retrain", "me", wait=30.0, terms=QUICK) as mine:
+        usual = LeaseTerms(clock=clock.clock)
+        with pytest.raises(LeaseHeldError), held_lease(any_store, "retrain", "me", wait=59.0, terms=usual):
+            pass
+        with held_lease(any_store, "retrain", "me", wait=61.0, terms=usual) as mine:
             mine.check()
             with pytest.raises(LeaseLostError, match="was taken over by me"):
                 lease.check()
 
 
-def test_a_clock_that_jumped_takes_no_lease_away(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A beat that looks a day old is watched, and found to go on."""
-    with held_lease(any_store, "retrain", "one that lives", terms=PATIENT) as lease:
-        before = time.time
-        monkeypatch.setattr("topline.storage.stores.lease._seconds", lambda beat: before() - 86400.0)
-        with pytest.raises(LeaseHeldError), held_lease(any_store, "retrain", "me", terms=PATIENT):
+def test_who_lives_keeps_it_for_many_times_its_expiry(any_store: Store) -> None:
+    clock = FakeClock()
+    terms = LeaseTerms(clock=clock.clock)
+    with held_lease(any_store, "retrain", "one that lives", terms=terms) as lease:
+        with pytest.raises(LeaseHeldError), held_lease(any_store, "retrain", "me", wait=150.0, terms=terms):
+            pass
+        assert clock.now >= 150.0
+        lease.check()
+
+
+@pytest.mark.parametrize("jump", [-86400.0, 86400.0])
+def test_a_clock_that_jumped_takes_no_lease_away(any_store: Store, jump: float) -> None:
+    """A beat that looks a day old, or a day early, is watched, and found to go on."""
+    clock = FakeClock()
+    with held_lease(any_store, "retrain", "one that lives", terms=LeaseTerms(clock=clock.clock)) as lease:
+        jumped = replace(clock.clock, wall=lambda: clock.clock.wall() + jump)
+        theirs = held_lease(any_store, "retrain", "me", terms=LeaseTerms(clock=jumped))
+        with pytest.raises(LeaseHeldError), theirs:
             pass
         lease.check()

@@ -1,0 +1,138 @@
+"""Records of a later version: a reader ignores the fields that it does not know."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.storage.models.test_records import ARRAYS, record
+from tests.storage.samples import dense, write_dataset
+from topline.storage.arrays import ChunkPlan, from_rows
+from topline.storage.cache import KernelDraft, PredictionsDraft, StoredKernel, StoredPredictions
+from topline.storage.datasets import Dataset, list_datasets
+from topline.storage.fingerprint import seal
+from topline.storage.models import (
+    DecisionRecord,
+    Standing,
+    load_model,
+    model_revisions,
+    read_standing,
+    record_decision,
+    save_model,
+    update_record,
+)
+from topline.storage.runs import (
+    HistoryWriter,
+    add_answer,
+    create_run,
+    create_sweep,
+    finish_run,
+    finish_sweep,
+    latest_checkpoint,
+    read_answers,
+    read_history,
+    read_run,
+    read_sweep,
+    save_checkpoint,
+)
+from topline.storage.served_schedule import note_schedule, read_schedule
+from topline.storage.stores import FileEntry, Store, held_lease, holder
+from topline.storage.verification import verify_store
+
+KEY = "0" * 16
+PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
+X = dense(101, 6)
+
+
+def fill(store: Store) -> None:
+    """One of everything that a store holds."""
+    info = write_dataset(store, X, PLAN, key="mine")
+    model = save_model(store, record(dataset=info.id, dataset_digest=info.digest), ARRAYS)
+    update_record(model, evaluation={"top1": 0.5})
+    record_decision(store, Standing(), DecisionRecord("promote", "m0001", "the first", "a test"))
+    run = create_run(store, {"C": 1.0}, dataset=info.id)
+    with HistoryWriter(store, run) as history:
+        history.append({"round": 0})
+    duals = from_rows([(0, 4, np.ones((4, 3), np.float32))])
+    save_checkpoint(store, run, 1, {"W": np.ones(3)}, duals, {"fingerprint": {"C": 1.0}})
+    finish_run(store, run, {"status": "solved"})
+    sweep = create_sweep(store, {"C": [1.0]}, info.id, info.digest)
+    add_answer(store, sweep, 0, {"C": 1.0})
+    finish_sweep(store, sweep, {"best": 0})
+    note_schedule(store, "6h", "UTC")
+    kernel = KernelDraft.begin(store, KEY, 5)
+    kernel.publish(KEY, [kernel.write_unit(0, np.eye(5))], [(0, 5, np.eye(5))], {"rows": 5})
+    best = PredictionsDraft.begin(store, KEY, ChunkPlan(5, 5, 5), 2)
+    written = best.write_unit(0, np.zeros((5, 2), np.int32), np.zeros((5, 2), np.float32))
+    best.publish(KEY, written, {"rows": 5})
+
+
+def extend(store: Store) -> set[str]:
+    """Add a field to every JSON object that is a record; return the names of the files that have one now."""
+    changed = set()
+    for path in store.walk():
+        name = path.rpartition("/")[2]
+        if name == "zarr.json" or name.rpartition(".")[2] not in {"json", "jsonl", "beat"}:
+            continue
+        text = store.read_bytes(path)
+        if name == "files.json":
+            assert b"added-later" in text, "its digest is in the commit: it was written with the field"
+        elif name.endswith(".json"):
+            store.write_bytes(path, seal({**json.loads(text), "added-later": {"by": [1]}}))
+        else:
+            lines = [json.dumps({**json.loads(line), "added-later": 1}) for line in text.splitlines()]
+            store.write_bytes(path, "".join(f"{line}\n" for line in lines).encode())
+        changed.add(name)
+    return changed
+
+
+def test_fields_of_a_later_version_are_ignored(local_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = FileEntry.to_json
+
+    def later(entry: FileEntry) -> dict[str, Any]:
+        return {**plain(entry), "added-later": True}
+
+    store = local_store
+    monkeypatch.setattr(FileEntry, "to_json", later)
+    fill(store)
+    with held_lease(store, "retrain", "a test"):
+        assert extend(store) >= {
+            "00000001.json",
+            "00000001.beat",
+            "000000.json",
+            "begun.json",
+            "files.json",
+            "history.jsonl",
+            "outcome.json",
+            "run.json",
+            "schedule.json",
+            "staging.json",
+            "sweep.json",
+        }
+        assert str(holder(store, "retrain")).startswith("a test (process ")
+    assert verify_store(store) == []
+    (info,) = list_datasets(store)
+    np.testing.assert_array_equal(Dataset.open(store, info.id).rows(0, 101), X)
+    assert write_dataset(store, X, PLAN, key="mine").id == info.id, "and is not written again"
+    model = load_model(f"{store.url}/models/m0001")
+    np.testing.assert_array_equal(model.array("W"), ARRAYS["W"])
+    assert [revision.evaluation for revision in model_revisions(model.url)] == [None, {"top1": 0.5}]
+    assert read_standing(store).champion == "m0001"
+    run = read_run(store, "r0001")
+    assert (run.config, run.outcome and run.outcome["status"]) == ({"C": 1.0}, "solved")
+    assert [line["round"] for line in read_history(store, run.id)] == [0]
+    checkpoint = latest_checkpoint(store, run.id, fingerprint={"C": 1.0})
+    assert checkpoint is not None
+    np.testing.assert_array_equal(checkpoint.duals(0, 4), np.ones((4, 3)))
+    sweep = read_sweep(store, "s0001")
+    assert sweep.outcome is not None
+    assert sweep.outcome["best"] == 0
+    assert [answer["C"] for answer in read_answers(store, sweep.id)] == [1.0]
+    schedule = read_schedule(store)
+    assert schedule is not None
+    assert schedule.every == "6h"
+    np.testing.assert_array_equal(StoredKernel.load(store, KEY).matrix.rows(0, 5), np.eye(5))
+    assert StoredPredictions.load(store, KEY).classes.rows(0, 5).shape == (5, 2)
