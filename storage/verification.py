@@ -46,14 +46,6 @@ def verify_store(store: Store, *, deep: bool = True) -> list[Finding]:
     return sorted(found, key=lambda finding: (finding.harmless, finding.path, finding.rows or (0, 0)))
 
 
-def sweep(store: Store) -> list[str]:
-    """Delete the `.partial` files of killed writers and return their paths; not while something writes."""
-    paths = [path for path in store.walk() if path.endswith(PARTIAL)]
-    for path in paths:
-        store.delete(path)
-    return paths
-
-
 def _datasets(store: Store, known: dict[str, str], *, deep: bool) -> Iterator[Finding]:
     """Findings of the commit log, every dataset and staging; fills `known` with folders by dataset id."""
     log = dataset_log(store)

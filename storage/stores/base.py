@@ -9,10 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from zarr.abc.store import Store as ZarrStore
 
 Names = list[str]
 """A list of names; `Store.list` hides the built-in's name inside the class."""
@@ -75,10 +71,6 @@ class Store(ABC):
     @abstractmethod
     def free_bytes(self) -> int | None:
         """Room left where the store lies, None where nobody knows."""
-
-    @abstractmethod
-    def zarr_store(self, path: str, *, read_only: bool = True) -> ZarrStore:
-        """Zarr's own store over the folder `path`, for reading our groups with other tools."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Store) and self.url == other.url

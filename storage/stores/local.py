@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from topline.storage.errors import (
     AccessError,
@@ -21,9 +20,6 @@ from topline.storage.errors import (
 )
 from topline.storage.stores.base import Names, Store
 from topline.storage.stores.urls import clean_path
-
-if TYPE_CHECKING:
-    from zarr.abc.store import Store as ZarrStore
 
 PARTIAL = ".partial"
 """Ending of files in the making; whoever finds one later may delete it."""
@@ -124,12 +120,6 @@ class LocalStore(Store):
         """Bytes that an ordinary user may still write."""
         with self._translated(""):
             return shutil.disk_usage(self._root).free
-
-    def zarr_store(self, path: str, *, read_only: bool = True) -> ZarrStore:
-        """Zarr's local store over the folder."""
-        from zarr.storage import LocalStore as ZarrLocalStore
-
-        return ZarrLocalStore(self._locate(path), read_only=read_only)
 
     def _locate(self, path: str) -> Path:
         """Where `path` lies, with every symbolic link on the way followed and found to stay inside."""

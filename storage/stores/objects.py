@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from topline.storage.errors import (
     AccessError,
@@ -22,9 +22,6 @@ from topline.storage.errors import (
 )
 from topline.storage.stores.base import Names, Store
 from topline.storage.stores.urls import StoreURL, clean_path, join
-
-if TYPE_CHECKING:
-    from zarr.abc.store import Store as ZarrStore
 
 _DRIVERS = {"memory": ("fsspec", ""), "s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}
 _FAILURES: dict[str, tuple[str, ...]] = {
@@ -172,12 +169,6 @@ class ObjectStore(Store):
     def free_bytes(self) -> None:
         """Nobody knows."""
         return
-
-    def zarr_store(self, path: str, *, read_only: bool = True) -> ZarrStore:
-        """Zarr's fsspec store over the prefix."""
-        from zarr.storage import FsspecStore
-
-        return FsspecStore.from_url(f"{self._address.scheme}://{self._key(path)}", read_only=read_only)
 
     def _key(self, path: str) -> str:
         return join(self._address.root, clean_path(path))

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.storage.samples import zarr_store
 from topline.storage.errors import NotFoundError, UnsafePathError
 from topline.storage.stores import Store
 
@@ -149,5 +150,5 @@ class StoreContract:
 
         values = np.arange(12, dtype=np.float32).reshape(4, 3)
         put_files(store, "group", packed_array("values", values))
-        array = zarr.open_array(store.zarr_store("group/values"), mode="r")
+        array = zarr.open_array(zarr_store(store, "group/values"), mode="r")
         np.testing.assert_array_equal(array[:], values)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_sparse
+from zarr.storage import FsspecStore, LocalStore
 
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import CsrDatasetWriter, DatasetInfo, DatasetWriter
@@ -52,3 +53,10 @@ def write_dataset(
     writer = begin(store, X, plan or ChunkPlan(X.shape[0], 8, 32), key, dtype)
     write_units(writer, X)
     return writer.commit(*assignments(X.shape[0]), CLASSES)
+
+
+def zarr_store(store: Store, path: str, *, read_only: bool = True) -> LocalStore | FsspecStore:
+    """Zarr's own store over the folder `path`, to read and write our groups with zarr-python."""
+    if store.local_path is not None:
+        return LocalStore(store.local_path / path, read_only=read_only)
+    return FsspecStore.from_url(f"{store.url}/{path}", read_only=read_only)

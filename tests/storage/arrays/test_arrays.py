@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
+from tests.storage.samples import zarr_store
 from topline.storage.arrays import ArrayReader, ChunkPlan
 from topline.storage.arrays.reader import read_checked, read_strings
 from topline.storage.arrays.shards import ChunkLayout, DamagedError, decode_chunk, decode_index, encode_shard
@@ -72,7 +73,7 @@ def test_any_rows_of_any_array_come_back(
         start = data.draw(st.integers(0, len(array)))
         stop = data.draw(st.integers(start, len(array)))
         np.testing.assert_array_equal(reader.rows(start, stop), array[start:stop])
-    theirs = zarr.open_array(store.zarr_store("folder/a"), mode="r")
+    theirs = zarr.open_array(zarr_store(store, "folder/a"), mode="r")
     assert theirs.dtype == array.dtype
     np.testing.assert_array_equal(theirs[:], array)
 
@@ -82,7 +83,7 @@ def test_what_zarr_writes_with_our_metadata_is_read(local_store: Store, dtype: s
     array = np.arange(70).reshape(14, 5).astype(dtype)
     spec = ArraySpec(ChunkPlan(14, 2, 6), (5,), array.dtype)
     put_files(local_store, "folder", [packed_metadata("a", spec)])
-    theirs = zarr.open_array(local_store.zarr_store("folder/a", read_only=False), mode="r+")
+    theirs = zarr.open_array(zarr_store(local_store, "folder/a", read_only=False), mode="r+")
     theirs[:] = array
     entries = [
         FileEntry(path.removeprefix("folder/"), local_store.size(path), "")
@@ -96,7 +97,7 @@ def test_what_zarr_writes_with_our_metadata_is_read(local_store: Store, dtype: s
 def test_the_metadata_is_what_zarr_itself_writes(local_store: Store) -> None:
     import json
 
-    group = zarr.open_group(local_store.zarr_store("zarr", read_only=False), mode="w")
+    group = zarr.open_group(zarr_store(local_store, "zarr", read_only=False), mode="w")
     group.create_array(
         "a",
         shape=(10, 3),
@@ -142,7 +143,7 @@ def test_strings_of_any_script(local_store: Store) -> None:
     strings = ["", "plain", "Käfer", "日本語", "🐜", "a\nb", "ﷺ", ""]
     entries = put_files(local_store, "folder", packed_strings("s", strings, {"encoding-type": "test"}))
     assert read_strings(files(local_store, entries), "s", "strings") == strings
-    group = zarr.open_group(local_store.zarr_store("folder/s"), mode="r")
+    group = zarr.open_group(zarr_store(local_store, "folder/s"), mode="r")
     raw, offsets = bytes(np.asarray(group["data"][:])), np.asarray(group["offsets"][:])
     assert raw[offsets[3] : offsets[4]].decode() == "日本語"
     assert dict(group.attrs) == {"encoding-type": "test"}
@@ -199,7 +200,7 @@ def test_noise_is_stored_as_it_is_and_the_rest_is_packed(local_store: Store) -> 
     entries = written(local_store, array, 4, 2)
     size = next(entry.size for entry in entries if "/c/" in entry.path)
     assert array.nbytes / 2 < size < array.nbytes / 2 + 300
-    theirs = zarr.open_array(local_store.zarr_store("folder/a"), mode="r")
+    theirs = zarr.open_array(zarr_store(local_store, "folder/a"), mode="r")
     np.testing.assert_array_equal(theirs[:], array)
     reader = ArrayReader.open(files(local_store, entries), "a", "array a")
     np.testing.assert_array_equal(reader.rows(0, 8), array)

@@ -13,7 +13,17 @@ import pytest
 import zarr
 from scipy.sparse import csr_matrix, vstack
 
-from tests.storage.samples import CLASSES, assignments, begin, dense, part, sparse, write_dataset, write_units
+from tests.storage.samples import (
+    CLASSES,
+    assignments,
+    begin,
+    dense,
+    part,
+    sparse,
+    write_dataset,
+    write_units,
+    zarr_store,
+)
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import (
     MANIFEST_SCHEMA,
@@ -66,7 +76,7 @@ def test_what_is_written_is_read(any_store: Store, layout: str, dtype: str) -> N
 def test_every_zarr_reader_sees_the_same_numbers(any_store: Store) -> None:
     X = dense(101, 6)
     info = write_dataset(any_store, X, PLAN)
-    group = zarr.open_group(any_store.zarr_store(f"{info.folder}/arrays"), mode="r")
+    group = zarr.open_group(zarr_store(any_store, f"{info.folder}/arrays"), mode="r")
     np.testing.assert_array_equal(group["features"][:], X)
     np.testing.assert_array_equal(group["labels"][:], assignments(101)[0])
     assert group.attrs["encoding-type"] == "topline-dataset"
@@ -84,7 +94,7 @@ def test_every_zarr_reader_sees_the_same_numbers(any_store: Store) -> None:
 def test_every_zarr_reader_sees_the_sparse_units(local_store: Store) -> None:
     X = sparse(101, 6)
     info = write_dataset(local_store, X, PLAN)
-    group = zarr.open_group(local_store.zarr_store(f"{info.folder}/arrays/features"), mode="r")
+    group = zarr.open_group(zarr_store(local_store, f"{info.folder}/arrays/features"), mode="r")
     units = [group[f"{unit:05d}"] for unit in range(PLAN.units)]
     stacked = vstack(
         [csr_matrix((u["data"][:], u["indices"][:], u["indptr"][:]), u.attrs["shape"]) for u in units]
