@@ -117,9 +117,9 @@ class Reader:
         while self._programs:
             self._end(*self._programs.pop())
         if self._python is not None:
-            assert self._python.stdin is not None
-            self._python.stdin.close()
-            self._python.wait(60)
+            # On the way out of the context its pipes are closed, and its end is waited for.
+            with self._python:
+                pass
 
     def _where(self, block: Block) -> str:
         return f"{self._guide}:{block.line}\n{block.code}"
