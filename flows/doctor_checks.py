@@ -21,7 +21,7 @@ import httpx
 import psutil
 
 from topline.flows import environment
-from topline.pipeline.doctor.runner import Check, CheckFailedError
+from topline.pipeline.doctor import Check, CheckFailedError
 
 FIX = 'python -m pip install "prefect>=3.8.8,<3.9" "fastapi<0.151" "sqlalchemy[asyncio]<2.1"'
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from topline.flows.artifacts import dashboard_entry, posted_artifacts
 from topline.flows.latest_values import Entry, LatestValues
 from topline.pipeline.progress import Progress
-from topline.pipeline.telemetry.forecast import time_text
+from topline.pipeline.telemetry import time_text
 
 GAPS_SHOWN = 20
 GAP_COLUMNS = ("round", "seconds", "primal", "dual", "gap", "relative_gap", "step")

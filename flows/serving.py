@@ -35,7 +35,7 @@ from topline.pipeline.errors import ConfigError
 from topline.pipeline.jobs.retraining import LEASE
 from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.pipeline.progress import Progress
-from topline.pipeline.telemetry.schedule_times import ANCHOR, interval_of
+from topline.pipeline.telemetry import ANCHOR, interval_of
 from topline.storage.served_schedule import note_schedule
 from topline.storage.stores import LeaseHeldError, held_lease, open_store
 

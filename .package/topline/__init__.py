@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from topline.pipeline.export.estimator import load_estimator
-    from topline.pipeline.telemetry.run_view import view_run
+    from topline.pipeline.telemetry import view_run
     from topline.solvers.average_top.estimators import AverageTopKClassifier, AverageTopKRegressor
     from topline.solvers.core.problem import Problem
     from topline.solvers.core.risks import AverageTopK, MeanRisk, Risk
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 _NAMES_OF = {
     "topline.pipeline.export.estimator": ("load_estimator",),
-    "topline.pipeline.telemetry.run_view": ("view_run",),
+    "topline.pipeline.telemetry": ("view_run",),
     "topline.solvers.average_top.estimators": ("AverageTopKClassifier", "AverageTopKRegressor"),
     "topline.solvers.core.problem": ("Problem",),
     "topline.solvers.core.risks": ("AverageTopK", "MeanRisk", "Risk"),

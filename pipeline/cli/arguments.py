@@ -19,7 +19,7 @@ StoreOption = Annotated[str, typer.Option("--store", help="Store of the models")
 
 
 def find_model(text: str) -> str:
-    """Give the URL of a model; it may be called "champion", and a store stands for its newest."""
+    """Return the URL of a model; it may be called "champion", and a store stands for its newest."""
     from topline.storage.models import list_models
     from topline.storage.stores import open_store
     from topline.storage.stores.urls import join

@@ -48,7 +48,7 @@ class Call:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def config(self, model: type[Config]) -> Config:
-        """Give the options of a class."""
+        """Return the options of a class."""
         return next(config for config in self.configs.values() if isinstance(config, model))
 
     def chose(self, section: str, *names: str) -> bool:
@@ -133,7 +133,7 @@ def finish(outcome: Outcome, *, json: bool) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Give values that JSON has: no NaN, no infinity, paths as text."""
+    """Return values that JSON has: no NaN, no infinity, paths as text."""
     if isinstance(value, Mapping):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

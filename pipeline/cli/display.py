@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.progress import Progress as RichProgress
 
 from topline.pipeline.progress import Progress
-from topline.pipeline.telemetry.forecast import time_text
+from topline.pipeline.telemetry import time_text
 
 # A line a stage is enough for a log; a stage that takes longer than this says how far it is.
 LOG_SECONDS = 30.0
@@ -111,7 +111,7 @@ class BarDisplay:
         self._task = None
 
     def _detail(self, *, finished: bool = False) -> str:
-        """Give the amount, and the gap where there is one, otherwise the speed and the time left."""
+        """Return the amount, and the gap where there is one, otherwise the speed and the time left."""
         task = self._bars.tasks[-1]
         seconds = time.monotonic() - self._begun
         total = f"/{task.total:,.0f}" if task.total and not finished else ""
@@ -127,7 +127,7 @@ class BarDisplay:
 
 
 def fact_text(facts: Mapping[str, Any], *, ended: bool = False) -> str:
-    """Give the facts worth a place beside a bar, shortly; once it has ended, no time is left."""
+    """Return the facts worth a place beside a bar, shortly; once it has ended, no time is left."""
     if "relative_gap" in facts:
         gap, stationarity = facts["relative_gap"], facts.get("stationarity")
         left = "" if ended else time_text(facts.get("left"))
@@ -139,7 +139,7 @@ def fact_text(facts: Mapping[str, Any], *, ended: bool = False) -> str:
 
 @contextmanager
 def show_progress() -> Iterator[Progress]:
-    """Give a display on standard error that fits whoever reads it."""
+    """Return a display on standard error that fits whoever reads it."""
     if not sys.stderr.isatty():
         lines = LineDisplay(sys.stderr)
         yield lines

@@ -18,7 +18,7 @@ def doctor(
     ] = False,
 ) -> Outcome:
     """Check the installation: versions, threads, a small training, a store, a cluster."""
-    from topline.pipeline.doctor.runner import run_checks
+    from topline.pipeline.doctor import run_checks
 
     checks = run_checks(schedule=schedule)
     width = max((len(check.name) for check in checks), default=0)

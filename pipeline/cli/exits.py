@@ -16,7 +16,7 @@ INTERRUPTED = 130
 
 
 def _ours() -> tuple[type[Exception], ...]:
-    """Give what is raised on purpose; imported late, for the solvers bring Numba with them."""
+    """Return what is raised on purpose; imported late, for the solvers bring Numba with them."""
     from topline.solvers.errors import SolverError
     from topline.storage.errors import StorageError
 
@@ -24,7 +24,7 @@ def _ours() -> tuple[type[Exception], ...]:
 
 
 def exit_code(error: BaseException) -> int:
-    """Give the exit code of an error: whose fault it is, and whether the same command may succeed later."""
+    """Return the exit code of an error: whose fault it is, and whether the same command may succeed later."""
     if isinstance(error, InterruptedRunError):
         return RESUMABLE
     if _is_held(error):
@@ -49,7 +49,7 @@ def is_expected(error: BaseException) -> bool:
 
 
 def sentence(error: BaseException) -> str:
-    """Give the error in one line."""
+    """Return the error in one line."""
     if isinstance(error, KeyboardInterrupt):
         return "stopped by Ctrl-C; everything that was stored before is still readable"
     if isinstance(error, MemoryError) and not isinstance(error, _ours()):

@@ -48,7 +48,7 @@ def list_(call: Call, store: StoreOption = RUN_STORE) -> Outcome:  # noqa: ARG00
 
 def show(call: Call, model: ModelArgument) -> Outcome:  # noqa: ARG001 - one shape for all
     """Show everything that is recorded of a model: lineage, problem, certificate, accuracies, decisions."""
-    from topline.pipeline.pages.formatting import flat
+    from topline.pipeline.pages import flat
     from topline.storage.models import load_model, read_standing
 
     opened = load_model(find_model(model))

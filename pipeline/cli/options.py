@@ -62,12 +62,12 @@ def flags(models: Iterable[type[BaseModel]], hidden: Collection[str]) -> list[in
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the flags that were given."""
+    """Return the flags that were given."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def with_signature(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
-    """Give `function` the signature that typer reads its options from."""
+    """Return `function` the signature that typer reads its options from."""
     ordered = sorted(parameters, key=lambda parameter: parameter.kind)
     function.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in ordered}

@@ -58,7 +58,7 @@ def serve(
 
 
 def config_of(call: Call) -> RetrainConfig:
-    """Give the options of a retraining, from those of its steps."""
+    """Return the options of a retraining, from those of its steps."""
     options, images = call.config(RetrainOptions), call.config(ExtractConfig)
     if images.images is None:
         raise ConfigError("--images is missing: name a folder with a folder for each class")
@@ -76,7 +76,7 @@ def config_of(call: Call) -> RetrainConfig:
 
 
 def retraining_lines(result: RetrainResult) -> list[str]:
-    """Give what a person wants to see at the end."""
+    """Return what a person wants to see at the end."""
     counts = result.changes.to_dict()
     shown = {
         "images": ", ".join(f"{count:,} {name}" for name, count in counts.items()),

@@ -40,7 +40,7 @@ def train(call: Call) -> Outcome:
 
 
 def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
-    """Give the exit code of a training run and what must be said about it.
+    """Return the exit code of a training run and what must be said about it.
 
     Stopping at a budget that somebody chose is what was asked for; at the default one it is not.
     """
@@ -58,7 +58,7 @@ def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
 
 
 def training_facts(result: TrainResult) -> dict[str, str]:
-    """Give what a person wants to know of a training run."""
+    """Return what a person wants to know of a training run."""
     shown = {
         "model": result.model,
         "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}",
@@ -77,7 +77,7 @@ def training_facts(result: TrainResult) -> dict[str, str]:
 
 
 def bound_facts(result: TrainResult) -> dict[str, str]:
-    """Give the dual bound and the gap, or say why there is none."""
+    """Return the dual bound and the gap, or say why there is none."""
     if result.stationarity is not None:
         fell = f"the gradient fell to {result.stationarity:.2e} of its first size"
         return {"certificate": f"none: the loss is not convex; {fell}"}
@@ -88,7 +88,7 @@ def bound_facts(result: TrainResult) -> dict[str, str]:
 
 
 def certificate_text(certificate: Certificate) -> str:
-    """Give the verdict of a certificate in a line."""
+    """Return the verdict of a certificate in a line."""
     verdict = "certified" if certificate.certified else "NOT certified"
     return (
         f"{verdict}: relative gap {certificate.relative_gap:.2e} recomputed from {certificate.basis},"

@@ -10,10 +10,8 @@ import numpy as np
 from markupsafe import Markup
 
 from topline.pipeline.evaluation import Metric
-from topline.pipeline.pages.charts import Scale, Series, legend, x_ticks, y_grid
-from topline.pipeline.pages.formatting import clock, count, percent, when
-from topline.pipeline.telemetry.run_view import RunEvent, RunView
-from topline.pipeline.telemetry.timeline import WorkerTimeline
+from topline.pipeline.pages import Scale, Series, clock, count, legend, percent, when, x_ticks, y_grid
+from topline.pipeline.telemetry import RunEvent, RunView, WorkerTimeline
 from topline.storage.models import Reign
 
 #: A model in a line, as `overview.model_line` makes it.

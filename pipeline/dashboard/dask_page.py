@@ -22,7 +22,7 @@ from distributed.http.utils import RequestHandler
 from topline.pipeline.cluster.connection import TOPIC
 from topline.pipeline.dashboard.pages import run_page, run_parts
 from topline.pipeline.dashboard.store_follower import StoreFollower
-from topline.pipeline.pages.templating import Live, Page, message_page
+from topline.pipeline.pages import Live, Page, message_page
 from topline.storage.errors import StorageError
 from topline.storage.stores import open_store
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from topline.pipeline.dashboard.run_status import Tile, bound, problem_words, verdict
+from topline.pipeline.dashboard.run_status import bound, problem_words, verdict
 from topline.pipeline.evaluation import METRICS, Metric, measured
 from topline.pipeline.options import PromotionRule
-from topline.pipeline.pages.formatting import count, duration, gap, when
+from topline.pipeline.pages import Tile, count, duration, gap, when
 from topline.pipeline.registry.summary import summary
-from topline.pipeline.telemetry.run_view import RunView
-from topline.pipeline.telemetry.schedule_times import next_time
+from topline.pipeline.telemetry import RunView, next_time
 from topline.storage.models import DecisionRecord, ModelRecord, Reign, Standing
 from topline.storage.runs import RunRecord
 from topline.storage.served_schedule import ServedSchedule

@@ -11,10 +11,9 @@ from topline.pipeline.dashboard.charts import reigns_chart, timelines_chart, ver
 from topline.pipeline.dashboard.overview import Overview
 from topline.pipeline.dashboard.run_status import last_rounds, problem_words, remark, tiles, verdict
 from topline.pipeline.dashboard.store_follower import StoreFollower
-from topline.pipeline.pages.formatting import clock, flat
-from topline.pipeline.pages.templating import Live, Page, macros, make_page
+from topline.pipeline.pages import Live, Page, clock, flat, macros, make_page
 from topline.pipeline.report.run_section import event_rows, run_charts, work_charts, work_facts
-from topline.pipeline.telemetry.run_view import RunView
+from topline.pipeline.telemetry import RunView
 from topline.storage.runs import RunRecord
 from topline.storage.stores import open_store
 

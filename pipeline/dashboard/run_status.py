@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from topline.pipeline.pages.formatting import DASH, amount, clock, count, duration, gap, number
-from topline.pipeline.telemetry.forecast import TimeLeft, rough_time
-from topline.pipeline.telemetry.run_view import RunView
+from topline.pipeline.pages import DASH, Tile, amount, clock, count, duration, gap, number
+from topline.pipeline.telemetry import RunView, TimeLeft, rough_time
 from topline.storage.records import plain
 
 # A run that wrote nothing for longer than this, and than so many of its rounds take, is called silent.
@@ -31,18 +30,8 @@ _STATUS = {
 }
 
 
-@dataclass(frozen=True)
-class Tile:
-    """A number with its name above it and a remark below; `tone` is "", "good", "fair" or "bad"."""
-
-    label: str
-    figure: str
-    note: str = ""
-    tone: str = ""
-
-
 def verdict(run: RunView, now: float) -> tuple[str, str]:
-    """Give the tone and the words for where a run is at the time `now`."""
+    """Return the tone and the words for where a run is at the time `now`."""
     if run.stage == "finished":
         status = str((run.outcome or {}).get("status", ""))
         return _STATUS.get(status, ("", status or "Finished"))
@@ -56,7 +45,7 @@ def verdict(run: RunView, now: float) -> tuple[str, str]:
 
 
 def remark(run: RunView) -> str:
-    """Give what is to be said beside the verdict: why it stopped, or when it was last heard of."""
+    """Return what is to be said beside the verdict: why it stopped, or when it was last heard of."""
     if run.stage == "finished":
         ended = str((run.outcome or {}).get("finished", ""))
         return f"finished {ended}".replace("T", " ").replace("+00:00", " UTC")
@@ -76,7 +65,7 @@ def is_silent(run: RunView, now: float) -> bool:
 
 
 def numbers(run: RunView, now: float) -> dict[str, Any]:
-    """Give a run in JSON's types: where it is, its last round, its workers and its latest events."""
+    """Return a run in JSON's types: where it is, its last round, its workers and its latest events."""
     last = {name: values[-1] for name, values in run.columns.items()} if len(run.columns["round"]) else {}
     workers = [
         {"name": worker.name, "rows": worker.rows, "memory_bytes": worker.memory_bytes, "here": worker.here,
@@ -106,7 +95,7 @@ def numbers(run: RunView, now: float) -> dict[str, Any]:
 
 
 def tiles(run: RunView) -> list[Tile]:
-    """Give the numbers that are read first."""
+    """Return the numbers that are read first."""
     if not run.rounds:
         return []
     columns = run.columns
@@ -131,7 +120,7 @@ def tiles(run: RunView) -> list[Tile]:
 
 
 def bound(run: RunView) -> tuple[str, float | None]:
-    """Give what falls to the tolerance, by name, and its smallest value so far."""
+    """Return what falls to the tolerance, by name, and its smallest value so far."""
     best = run.columns["best_gap"]
     known = best[np.isfinite(best)]
     convex = bool(np.isnan(run.columns["stationarity"]).all())
@@ -140,7 +129,7 @@ def bound(run: RunView) -> tuple[str, float | None]:
 
 
 def left_words(left: TimeLeft | None) -> tuple[str, str]:
-    """Give an estimate and its range."""
+    """Return an estimate and its range."""
     if left is None:
         return DASH, "not known yet"
     if left.high < 1.0:
@@ -149,7 +138,7 @@ def left_words(left: TimeLeft | None) -> tuple[str, str]:
 
 
 def last_rounds(run: RunView) -> list[dict[str, str]]:
-    """Give the last rounds that are known, the newest first."""
+    """Return the last rounds that are known, the newest first."""
     names = ("round", "seconds", "primal", "dual", "relative_gap", "step", "active")
     columns = [run.columns[name][-ROUNDS_SHOWN:][::-1].tolist() for name in names]
     rows = [dict(zip(names, map(_finite, row), strict=True)) for row in zip(*columns, strict=True)]
@@ -157,7 +146,7 @@ def last_rounds(run: RunView) -> list[dict[str, str]]:
 
 
 def problem_words(config: Mapping[str, Any]) -> str:
-    """Give what a run solves, and how, in a line."""
+    """Return what a run solves, and how, in a line."""
     loss = str(config.get("loss", "unknown loss"))
     named = f"{loss}, k = {config['k']}" if config.get("k") else loss
     said = [named, *(f"{name} {config[name]:g}" for name in ("C", "smoothing") if config.get(name))]

@@ -36,8 +36,8 @@ from topline.pipeline.dashboard.pages import overview_page, overview_parts, run_
 from topline.pipeline.dashboard.run_status import numbers
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.pages.templating import Live, Page, message_page
-from topline.pipeline.telemetry.run_view import RunView
+from topline.pipeline.pages import Live, Page, message_page
+from topline.pipeline.telemetry import RunView
 from topline.storage.errors import NotFoundError, StorageError
 from topline.storage.stores import Store
 

@@ -14,7 +14,7 @@ from topline.pipeline.dashboard.overview import (
     outcome_line,
     overview,
 )
-from topline.pipeline.telemetry.run_view import RunFollower, RunView
+from topline.pipeline.telemetry import RunFollower, RunView
 from topline.storage.errors import FormatError, IntegrityError
 from topline.storage.models import list_models, read_standing
 from topline.storage.runs import RunRecord, read_run, run_names
@@ -55,7 +55,7 @@ class StoreFollower:
         self._overview: tuple[float, Overview] | None = None
 
     def run(self, run_id: str) -> tuple[RunRecord, RunView]:
-        """Give what a run was started with, and how it is now; `NotFoundError` if there is none."""
+        """Return what a run was started with, and how it is now; `NotFoundError` if there is none."""
         followed = self._find(run_id)
         with followed.lock:
             if followed.seen is None or time.monotonic() - followed.seen_at >= FRESH_SECONDS:
@@ -64,7 +64,7 @@ class StoreFollower:
             return followed.record, followed.seen
 
     def overview(self, now: float) -> Overview:
-        """Give what the store holds, at most a few seconds old."""
+        """Return what the store holds, at most a few seconds old."""
         with self._overview_lock:
             if self._overview is None or time.monotonic() - self._overview[0] >= OVERVIEW_SECONDS:
                 self._overview = time.monotonic(), self._look_around(now)
@@ -83,7 +83,7 @@ class StoreFollower:
         )
 
     def _line(self, name: str, now: float, *, followed: bool) -> RunLine:
-        """Give a run in a line; one that is damaged does not take the others with it."""
+        """Return a run in a line; one that is damaged does not take the others with it."""
         try:
             return (
                 followed_line(*self.run(name), now) if followed else outcome_line(read_run(self.store, name))

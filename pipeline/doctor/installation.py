@@ -46,7 +46,7 @@ def versions() -> str:
 
 
 def installed_version(name: str) -> str | None:
-    """Give the installed version of a distribution, or None."""
+    """Return the installed version of a distribution, or None."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -12,7 +12,7 @@ from topline.pipeline.images import write_digits
 from topline.pipeline.ingest import extract
 from topline.pipeline.options import RunConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
-from topline.pipeline.report.document import write_report
+from topline.pipeline.report import write_report
 from topline.pipeline.training.plan import fingerprint, settled
 from topline.pipeline.training.session import TrainResult, train
 from topline.storage.datasets import Dataset

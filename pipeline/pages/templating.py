@@ -31,6 +31,16 @@ class Page:
     policy: str
 
 
+@dataclass(frozen=True)
+class Tile:
+    """A number with its name above it and a remark below; `tone` is "", "good", "fair" or "bad"."""
+
+    label: str
+    figure: str
+    note: str = ""
+    tone: str = ""
+
+
 def make_page(template: str | Template, live: Live | None = None, *, style: str = "", **values: Any) -> Page:
     """Fill a template that extends page.html.j2; everything that came from a user is escaped.
 

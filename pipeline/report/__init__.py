@@ -1,1 +1,15 @@
-"""Room."""
+"""The report of a model: certificate, training, accuracy and lineage in one HTML file.
+
+`write_report` gathers it from a store and writes it; `render_report` makes the page of data at hand.  How a
+run is drawn and told (`run_section`) is shared with the dashboard.
+"""
+
+from __future__ import annotations
+
+from topline.pipeline.report.document import ReportData, render_report, write_report
+
+__all__ = [
+    "ReportData",
+    "render_report",
+    "write_report",
+]

@@ -10,9 +10,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from topline.pipeline.pages.charts import Series, line_chart
-from topline.pipeline.pages.formatting import DASH, amount, clock, count, duration, number, percent
-from topline.pipeline.telemetry.run_view import RunEvent, RunView
+from topline.pipeline.pages import DASH, Series, amount, clock, count, duration, line_chart, number, percent
+from topline.pipeline.telemetry import RunEvent, RunView
 
 #: A chart with its title and what it is drawn over.
 Titled = tuple[str, str, Markup]

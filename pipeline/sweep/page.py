@@ -7,8 +7,7 @@ import math
 from markupsafe import Markup
 
 from topline.pipeline.options.sweep import Variant
-from topline.pipeline.pages.charts import Series, line_chart
-from topline.pipeline.pages.templating import make_page
+from topline.pipeline.pages import Series, line_chart, make_page
 from topline.pipeline.sweep.result import SweepCell, SweepResult
 from topline.storage.records import now
 from topline.storage.runs import sweep_folder

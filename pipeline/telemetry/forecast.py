@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -35,19 +35,8 @@ class TimeLeft:
     high: float
 
 
-def estimated_seconds_left(history: Iterable[Mapping[str, Any]], tol: float) -> TimeLeft | None:
-    """Estimate from a run's history records; None where they do not say.
-
-    Looks at relative gaps or, where the loss is not convex, at the gradient beside the first one.
-    """
-    forecast = Forecast(tol)
-    for record in history:
-        forecast.take(record)
-    return forecast.left()
-
-
 def time_text(left: TimeLeft | None) -> str:
-    """Give an estimate as it stands behind a gap; nothing where there is none, or next to no time left."""
+    """Return an estimate as it stands behind a gap; nothing where there is none, or next to no time left."""
     if left is None or left.high < 1.0:
         return ""
     low, high = rough_time(left.low), rough_time(left.high)
@@ -57,7 +46,7 @@ def time_text(left: TimeLeft | None) -> str:
 
 
 def rough_time(seconds: float) -> str:
-    """Give seconds in the largest unit of which there are about two."""
+    """Return seconds in the largest unit of which there are about two."""
     for unit, length in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 1.5 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -65,7 +54,10 @@ def rough_time(seconds: float) -> str:
 
 
 class Forecast:
-    """Takes the records of a run as they come and estimates at any time, in bounded memory."""
+    """Takes the records of a run as they come and estimates at any time, in bounded memory.
+
+    It looks at relative gaps or, where the loss is not convex, at the gradient beside the first one.
+    """
 
     def __init__(self, tol: float) -> None:
         self._tol = tol
@@ -85,7 +77,7 @@ class Forecast:
         self._points.add((float(self._round), float(record["seconds"]), self._best))
 
     def left(self) -> TimeLeft | None:
-        """Give the time left as far as the records taken so far can say."""
+        """Return the time left as far as the records taken so far can say."""
         points = np.asarray(self._points.records(), np.float64).reshape(-1, 3)
         return time_left(points[:, 0], points[:, 1], points[:, 2], self._tol)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from topline.solvers.core.state import IterationRecord
 from topline.storage.runs import HistoryWriter
 from topline.storage.schema import HISTORY_ENCODING, encoding
 from topline.storage.stores import Store
+
+if TYPE_CHECKING:
+    from topline.solvers.core.state import IterationRecord
 
 # Rounds that are shorter are written together.
 WRITE_SECONDS = 0.5
@@ -67,7 +69,7 @@ class HistoryRecorder:
 
 
 def written_together(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Give the records with what each worker did in all of the rounds in the last one alone."""
+    """Return the records with what each worker did in all of the rounds in the last one alone."""
     rounds = [number for number, record in enumerate(records) if record.get("activity")]
     workers: dict[str, dict[str, Any]] = {}
     for number in rounds:

@@ -58,7 +58,7 @@ class RunTable:
         self._append(batch)
 
     def columns(self) -> dict[str, NDArray[np.float64]]:
-        """Give the columns by name, as copies."""
+        """Return the columns by name, as copies."""
         rows = self._rows.copy(order="F")
         return {name: rows[:, place] for name, place in _PLACES.items()}
 
@@ -81,7 +81,7 @@ class RunTable:
 
 
 def thinned(rows: Table, most: int) -> Table:
-    """Give at most about `most` of the rows: the ends, and the extremes of each stretch of rounds."""
+    """Return at most about `most` of the rows: the ends, and the extremes of each stretch of rounds."""
     stretches = max(1, most // (2 * len(_LEVELS)))
     rounds = rows[:, 0].astype(np.int64)
     # Powers of two, so that stretches of now are made of whole stretches of before.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -73,7 +73,7 @@ class RunView:
     left: TimeLeft | None = None
 
     def time_split(self) -> dict[str, NDArray[np.float64]]:
-        """Give the seconds of each row by what an average worker did; "other" is the coordinator's own."""
+        """Return the seconds of each row by what an average worker did; "other" is the coordinator's own."""
         columns = self.columns
         split = {part: columns[f"seconds_{part}"] for part in ("products", "kernels", "waiting")}
         whole = np.diff(columns["seconds"], prepend=0.0)
@@ -90,38 +90,31 @@ class RunFollower:
         self._store, self._run_id, self._rows = store, run_id, rows
         self._tol = _tolerance(read_run(store, run_id).config)
         self._reader = HistoryReader(store, run_id)
-        self._story = _Story(rows)
+        self._state = RunState(rows)
         self._outcome: Mapping[str, Any] | None = None
 
     def poll(self) -> RunView:
-        """Give the run as it is now."""
+        """Return the run as it is now."""
         try:
-            self._story.take(self._reader.news())
+            self._state.take(self._reader.news())
         except IntegrityError:
             # A machine that lost its power may lose lines that were read already.
-            self._reader, self._story = HistoryReader(self._store, self._run_id), _Story(self._rows)
-            self._story.take(self._reader.news())
-        if self._story.going_on:
+            self._reader, self._state = HistoryReader(self._store, self._run_id), RunState(self._rows)
+            self._state.take(self._reader.news())
+        if self._state.going_on:
             self._outcome = None
         elif self._outcome is None:
             self._outcome = read_run(self._store, self._run_id).outcome
-        return self._story.view(self._run_id, self._tol, self._outcome)
+        return self._state.view(self._run_id, self._tol, self._outcome)
 
 
 def view_run(store: Store, run_id: str) -> RunView:
-    """Give a run as it is now."""
+    """Return a run as it is now."""
     return RunFollower(store, run_id).poll()
 
 
-def view_of(records: Iterable[Mapping[str, Any]], tol: float | None = None) -> RunView:
-    """Give the view of a history in memory."""
-    story = _Story()
-    story.take(iter(records))
-    return story.view("", tol, None)
-
-
-class _Story:
-    """What the records so far come to, in bounded memory."""
+class RunState:
+    """The state of a run after the records so far, in bounded memory."""
 
     def __init__(self, rows: int = 2048) -> None:
         self._table = RunTable(rows)
@@ -142,7 +135,7 @@ class _Story:
             self._table.add([record for record in batch if "round" in record])
 
     def view(self, run: str, tol: float | None, outcome: Mapping[str, Any] | None) -> RunView:
-        """Give all of it as one value."""
+        """Return all of it as one value."""
         columns = self._table.columns()
         stage = self._stage(outcome)
         left = None

@@ -16,13 +16,13 @@ ANCHOR = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def interval_of(every: str) -> timedelta | None:
-    """Give the interval that "60s", "15m", "6h" or "1d" names, None where `every` is something else."""
+    """Return the interval that "60s", "15m", "6h" or "1d" names, None where `every` is something else."""
     match = _TIME.fullmatch(every.strip())
     return None if match is None else timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
 
 
 def next_time(every: str, timezone: str, after: datetime) -> datetime | None:
-    """Give when a schedule falls due next, strictly after a time with a zone; None where it never does.
+    """Return when a schedule falls due next, strictly after a time with a zone; None where it never does.
 
     The answer is in the zone of the schedule.
     """

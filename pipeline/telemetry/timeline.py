@@ -72,7 +72,7 @@ class WorkerTimelines:
             del self._timelines[min(self._timelines, key=lambda name: self._timelines[name].heard)]
 
     def timelines(self) -> tuple[WorkerTimeline, ...]:
-        """Give the workers in the order in which they came."""
+        """Return the workers in the order in which they came."""
         return tuple(
             WorkerTimeline(
                 name,

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.progress import Progress
-from topline.pipeline.telemetry.forecast import Forecast, TimeLeft
-from topline.pipeline.telemetry.recorder import HistoryRecorder
+from topline.pipeline.telemetry import Forecast, HistoryRecorder, TimeLeft
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.executors import Executor, SerialExecutor

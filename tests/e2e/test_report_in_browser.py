@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.report.test_document import hand_made_report
-from topline.pipeline.report.document import render
+from topline.pipeline.report import render_report
 
 pytestmark = pytest.mark.browser
 
@@ -46,7 +46,7 @@ def open_page(browser: str, page: str, folder: Path) -> tuple[str, list[str]]:
 
 
 def test_report_opens_without_a_network_and_without_a_complaint(browser: str, tmp_path: Path) -> None:
-    seen, console = open_page(browser, render(hand_made_report()), tmp_path)
+    seen, console = open_page(browser, render_report(hand_made_report()), tmp_path)
     assert "Certified" in seen
     assert seen.count("<svg") == 10
     assert console == []
@@ -54,7 +54,7 @@ def test_report_opens_without_a_network_and_without_a_complaint(browser: str, tm
 
 def test_a_page_that_loads_something_would_be_noticed(browser: str, tmp_path: Path) -> None:
     loading = '<img src="https://example.org/x.png"><script>alert(1)</script></body>'
-    page = render(hand_made_report()).replace("</body>", loading)
+    page = render_report(hand_made_report()).replace("</body>", loading)
     _, console = open_page(browser, page, tmp_path)
     assert len(console) >= 2
     assert any("img-src" in line for line in console)
@@ -63,7 +63,7 @@ def test_a_page_that_loads_something_would_be_noticed(browser: str, tmp_path: Pa
 def test_report_fits_a_window_of_1280_pixels(browser: str, tmp_path: Path) -> None:
     # The measuring script is the test's own, so the policy of the page has to let it run.
     measure = "<script>document.title = 'width ' + document.documentElement.scrollWidth</script></body>"
-    page = render(hand_made_report()).replace("default-src 'none';", "script-src 'unsafe-inline';")
+    page = render_report(hand_made_report()).replace("default-src 'none';", "script-src 'unsafe-inline';")
     seen, _ = open_page(browser, page.replace("</body>", measure), tmp_path)
     width = re.search(r"<title>width (\d+)</title>", seen)
     assert width is not None

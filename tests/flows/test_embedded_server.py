@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from topline.flows.doctor_checks import prefect_checks
-from topline.pipeline.doctor.runner import run_checks
+from topline.pipeline.doctor import run_checks
 
 pytestmark = pytest.mark.prefect
 

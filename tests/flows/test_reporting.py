@@ -13,7 +13,7 @@ from topline.flows import reporting
 from topline.flows.artifacts import DASHBOARD_URL, artifact_data, dashboard_entry
 from topline.flows.latest_values import Entry, LatestValues
 from topline.flows.reporting import FlowProgress, artifact_key, report_link
-from topline.pipeline.telemetry.forecast import TimeLeft
+from topline.pipeline.telemetry import TimeLeft
 
 
 class Noted:

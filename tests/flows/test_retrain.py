@@ -23,7 +23,7 @@ from topline.flows.serving import schedule_of
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.jobs.retraining import LEASE
 from topline.pipeline.options import ClusterConfig, ExtractConfig, PromotionRule, RetrainConfig, TrainConfig
-from topline.pipeline.telemetry.schedule_times import ANCHOR, next_time
+from topline.pipeline.telemetry import ANCHOR, next_time
 from topline.storage.models import read_standing
 from topline.storage.served_schedule import read_schedule
 from topline.storage.stores import held_lease, open_store

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
-from topline.pipeline.telemetry.recorder import HistoryRecorder
+from topline.pipeline.telemetry import HistoryRecorder, RunView
+from topline.pipeline.telemetry.run_view import RunState
 from topline.solvers.core.state import IterationRecord
 from topline.solvers.core.traffic import WorkerActivity
 from topline.storage.models import DecisionRecord, ModelRecord, read_standing, record_decision, save_model
@@ -18,6 +20,13 @@ from topline.storage.stores import Store, open_store
 
 NASTY = '<script>alert("x")</script> & "mug"'
 CONFIG = {"loss": "topk_hinge", "k": 3, "C": 1.0, "method": "dual_ascent", "tol": 1e-3}
+
+
+def view_of(records: Iterable[Mapping[str, Any]], tol: float | None = None) -> RunView:
+    """The view of a history in memory."""
+    state = RunState()
+    state.take(iter(records))
+    return state.view("", tol, None)
 
 
 def record_of(number: int, *, names: str = "ab", decay: float = 0.9) -> IterationRecord:

@@ -24,7 +24,7 @@ from tests.reproduce.average_top_synthetic import sinc, toy_error_by_k
 from tests.reproduce.formats import Examples
 from tests.reproduce.jobs import run_all
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
-from topline.pipeline.pages.charts import Series, line_chart
+from topline.pipeline.pages import Series, line_chart
 
 AGGREGATES = ("maximum", "average", "average_top")
 COLUMNS = ("maximum", "average", "AT_k*")

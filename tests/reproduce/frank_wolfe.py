@@ -17,7 +17,7 @@ from tests.reproduce.jobs import run_all
 from tests.reproduce.newsgroups import reduced
 from tests.reproduce.selection import topk_percent
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
-from topline.pipeline.pages.charts import Series, line_chart
+from topline.pipeline.pages import Series, line_chart
 from topline.solvers.core.state import SolveResult
 from topline.solvers.losses import TopKHinge, WeightedUsunierHinge
 from topline.solvers.run.api import available_cores, solve

@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from tests.reproduce.table import Figure, Reproduction, Table
 from topline.pipeline.errors import InputError
+from topline.pipeline.pages import environment, make_page
 from topline.pipeline.pages.charts import WIDTH, Scale
-from topline.pipeline.pages.templating import environment, make_page
 
 HERE = Path(__file__).parent
 

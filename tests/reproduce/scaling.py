@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
-from topline.pipeline.pages.charts import Series, line_chart
+from topline.pipeline.pages import Series, line_chart
 from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.projections import (
     project_bipartite_simplex,

@@ -21,8 +21,8 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.ingest import extract
 from topline.pipeline.options.ingest import BackboneConfig, ExtractConfig, PredictConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.pages import flat
 from topline.pipeline.prediction import predict
-from topline.pipeline.report.document import flat
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train
 from topline.storage.datasets import Dataset

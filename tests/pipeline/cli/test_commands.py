@@ -15,7 +15,7 @@ from topline.pipeline.cli import main
 from topline.pipeline.cli.app import app
 from topline.pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
 from topline.pipeline.options import SECTIONS
-from topline.pipeline.report.document import write_report
+from topline.pipeline.report import write_report
 
 TOPLINE = Path(sys.executable).with_name("topline")
 

@@ -9,7 +9,7 @@ from rich.progress import TextColumn
 
 from topline.pipeline.cli import display
 from topline.pipeline.cli.display import BarDisplay, LineDisplay, fact_text
-from topline.pipeline.telemetry.forecast import TimeLeft
+from topline.pipeline.telemetry import TimeLeft
 
 
 def test_a_log_gets_a_line_a_stage() -> None:

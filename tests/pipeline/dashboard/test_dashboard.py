@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from httpx import ASGITransport, AsyncClient, Response
 
-from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store, record_of
+from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store, record_of, view_of
 from topline.pipeline.cli import main
 from topline.pipeline.dashboard import serve_dashboard, write_page
 from topline.pipeline.dashboard.charts import busy_shares
@@ -29,8 +29,7 @@ from topline.pipeline.dashboard.server import application
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.jobs.retraining import LEASE
-from topline.pipeline.telemetry.run_view import view_of, view_run
-from topline.pipeline.telemetry.timeline import WorkerTimeline
+from topline.pipeline.telemetry import WorkerTimeline, view_run
 from topline.storage.errors import NotFoundError
 from topline.storage.runs import create_run, finish_run, read_history
 from topline.storage.runs.history import history_path

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from topline.pipeline.doctor.runner import CheckFailedError
+from topline.pipeline.doctor import CheckFailedError
 
 
 def fine() -> str:

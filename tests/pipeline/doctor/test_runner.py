@@ -9,8 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from topline.pipeline.doctor import installation, runner
-from topline.pipeline.doctor.runner import Check, CheckFailedError, CheckResult, run_checks
+from topline.pipeline.doctor import Check, CheckFailedError, CheckResult, installation, run_checks, runner
 
 BROKEN = "tests.pipeline.doctor.broken_checks"
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.pipeline.dashboards import view_of
 from topline.pipeline.evaluation.confusions import ConfusedImage, WorstClass
 from topline.pipeline.images import thumbnail
+from topline.pipeline.pages import amount, duration, flat
 from topline.pipeline.pages.charts import MOST_POINTS, Series, bar_chart, line_chart, thin
-from topline.pipeline.pages.formatting import amount, duration, flat
-from topline.pipeline.report.data import Rejected, ReportData
-from topline.pipeline.report.document import render, verdict
-from topline.pipeline.telemetry.run_view import view_of
+from topline.pipeline.report.document import Rejected, ReportData, render_report, verdict
 from topline.storage.models import ModelRecord
 
 NASTY = '<script>alert("x")</script> & "mug"'
@@ -97,14 +96,14 @@ def hand_made_report() -> ReportData:
 
 
 def test_what_users_named_is_escaped() -> None:
-    page = render(hand_made_report())
+    page = render_report(hand_made_report())
     assert NASTY not in page
     assert "<b>.jpg" not in page
     assert page.count("&lt;script&gt;alert") >= 3
 
 
 def test_page_is_complete_in_itself() -> None:
-    page = render(hand_made_report())
+    page = render_report(hand_made_report())
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!data:|#)""", page)
     assert "@import" not in page
     assert "url(" not in page
@@ -112,7 +111,7 @@ def test_page_is_complete_in_itself() -> None:
 
 
 def test_page_shows_certificate_accuracy_confusions_and_lineage() -> None:
-    page = render(hand_made_report())
+    page = render_report(hand_made_report())
     for expected in ("6.40e-04", "Certified", "81.0%", "99.0%", "own class: rank 2", "image not readable",
                      "gone: no such file", "cut short", "d0001-ab12", "backbone.name", "日本語"):  # fmt: skip
         assert expected in page
@@ -120,7 +119,7 @@ def test_page_shows_certificate_accuracy_confusions_and_lineage() -> None:
 
 
 def test_page_shows_what_the_run_cost() -> None:
-    page = render(hand_made_report())
+    page = render_report(hand_made_report())
     for expected in (
         "1.4 s, 60.0%", "0.6 s, 25.0%", "0.1 s, 5.0%", "0.2 s, 10.0%", "40 MB", "960 MB", "1.08 GB",
         "3.19 GB",
@@ -136,7 +135,7 @@ def test_page_shows_what_the_run_cost() -> None:
         for record in hand_made_history(120)
         if "round" in record
     ]
-    page = render(replace(hand_made_report(), run=view_of(older)))
+    page = render_report(replace(hand_made_report(), run=view_of(older)))
     assert page.count("<svg") == 7
 
 
@@ -151,7 +150,7 @@ def test_amounts_read_well(size: float, text: str) -> None:
 def test_page_without_certificate_evaluation_or_history() -> None:
     full = hand_made_report()
     bare = ReportData(record=replace(full.record, certificate=None, evaluation=None, run=None, result={}))
-    page = render(bare)
+    page = render_report(bare)
     assert "Not certified yet" in page
     assert "has not been evaluated" in page
     assert "No rounds were recorded" in page
@@ -170,7 +169,7 @@ def test_page_of_a_loss_that_is_not_convex_says_why_there_is_no_certificate() ->
         if "round" in record
     ]
     record = replace(full.record, certificate=None, result=result)
-    page = render(replace(full, record=record, run=view_of(history)))
+    page = render_report(replace(full, record=record, run=view_of(history)))
     assert "No certificate: the loss is not convex" in page
     assert "2.50e-04 of its first size" in page
     assert "Gradient beside the first one" in page
@@ -196,7 +195,7 @@ def test_long_histories_are_thinned_and_keep_ends_and_extremes() -> None:
     assert kept[-1] == 99_999
     assert 54_321 in kept
     full = hand_made_report()
-    page = render(replace(full, run=view_of(hand_made_history(20_000))))
+    page = render_report(replace(full, run=view_of(hand_made_history(20_000))))
     assert len(page) < 1_000_000
 
 

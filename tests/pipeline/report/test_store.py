@@ -9,7 +9,7 @@ from tests.pipeline.small_data import small_dataset
 from topline.pipeline.evaluation import evaluate, ranks_against_ties
 from topline.pipeline.evaluation.confusions import IMAGES_PER_CLASS, WORST_CLASSES, worst_classes
 from topline.pipeline.options import ClusterConfig, TrainConfig
-from topline.pipeline.report.document import write_report
+from topline.pipeline.report import write_report
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train
 

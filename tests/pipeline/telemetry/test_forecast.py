@@ -6,10 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topline.pipeline.telemetry.forecast import KEPT, Forecast, estimated_seconds_left
+from topline.pipeline.telemetry.forecast import KEPT, Forecast, TimeLeft
 
 PACE = 0.02
 TOL = 1e-4
+
+
+def estimated_seconds_left(history: list[dict[str, Any]], tol: float) -> TimeLeft | None:
+    forecast = Forecast(tol)
+    for record in history:
+        forecast.take(record)
+    return forecast.left()
 
 
 def rounds_of(gaps: Any, first: int = 0) -> list[dict[str, Any]]:

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.pipeline.dashboards import view_of
+from topline.pipeline.telemetry import RunFollower, view_run
 from topline.pipeline.telemetry.recorder import HistoryRecorder, written_together
-from topline.pipeline.telemetry.run_view import RunFollower, view_of, view_run
 from topline.solvers.core.state import IterationRecord
 from topline.solvers.core.traffic import WorkerActivity
 from topline.storage.runs import HistoryWriter, create_run, finish_run, read_history

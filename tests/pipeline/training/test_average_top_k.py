@@ -19,7 +19,7 @@ from topline.pipeline.cli import main
 from topline.pipeline.cli.exits import BAD_INPUT
 from topline.pipeline.errors import CertificateMismatchError, ConfigError
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
-from topline.pipeline.report.document import write_report
+from topline.pipeline.report import write_report
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.training.session import train
 from topline.solvers.core.risks import AverageTopK

@@ -23,7 +23,7 @@ from topline.pipeline.ingest import import_features
 from topline.pipeline.options.ingest import ImportConfig, PredictConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.prediction import predict_dataset
-from topline.pipeline.report.document import write_report
+from topline.pipeline.report import write_report
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training.session import train
 from topline.solvers.estimators.multilabel_metrics import THRESHOLD_RULES, tuned_thresholds
