@@ -4,27 +4,84 @@ from __future__ import annotations
 
 
 class SolverError(Exception):
-    """Base of everything that the solvers raise on purpose."""
+    """Base of everything that the solvers raise on purpose.
+
+    Examples
+    --------
+    >>> from topline import SolverError, TopKHinge
+    >>> try:
+    ...     TopKHinge(k=0)
+    ... except SolverError as error:
+    ...     print(error)
+    k of topk_hinge is 0; give a whole number of at least 1
+    """
 
 
 class InvalidProblemError(SolverError, ValueError):
-    """The data or a parameter cannot make a problem."""
+    """The data or a parameter cannot make a problem.
+
+    Examples
+    --------
+    >>> from topline import flat
+    >>> flat(0)
+    Traceback (most recent call last):
+        ...
+    topline.solvers.errors.InvalidProblemError: k is 0; give a whole number of at least 1
+    """
 
 
 class UnsupportedCombinationError(SolverError, ValueError):
-    """Each part is fine, together they are not offered."""
+    """Each part is fine, together they are not offered.
+
+    Examples
+    --------
+    >>> from topline import Problem, Softmax
+    >>> Problem(Softmax(), n=10, d=4, m=3, lam=0.1, smoothing=1.0)
+    Traceback (most recent call last):
+        ...
+    topline.solvers.errors.UnsupportedCombinationError: the loss softmax is smooth as it is; leave ...
+    """
 
 
 class NonFiniteError(SolverError, ArithmeticError):
-    """NaN or infinity where a number was expected."""
+    """NaN or infinity where a number was expected.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import MaxHinge, solve
+    >>> solve(np.full((3, 2), np.nan), np.arange(3), MaxHinge(), lam=0.1)
+    Traceback (most recent call last):
+        ...
+    topline.solvers.errors.NonFiniteError: the features of rows 0, 1, 2 hold NaN or infinity; ...
+    """
 
 
 class CertificateError(SolverError, ArithmeticError):
-    """A duality gap below zero by more than rounding: the numbers must not be trusted."""
+    """A duality gap below zero by more than rounding: the numbers must not be trusted.
+
+    Examples
+    --------
+    >>> from topline import CertificateError, SolverError
+    >>> issubclass(CertificateError, SolverError)
+    True
+    """
 
 
 class StateLostError(SolverError, RuntimeError):
-    """Dual variables that a block held are gone and were not saved."""
+    """Dual variables that a block held are gone and were not saved.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import MaxHinge, Problem, SerialExecutor
+    >>> executor = SerialExecutor()
+    >>> executor.bind(Problem(MaxHinge(), 3, 3, 3, lam=0.1), np.eye(3), np.arange(3), keep_duals=False)
+    >>> list(executor.duals())
+    Traceback (most recent call last):
+        ...
+    topline.solvers.errors.StateLostError: this block keeps no dual variables; bind it with keep_duals=True
+    """
 
 
 class DualsReplacedError(StateLostError):

@@ -1,8 +1,8 @@
-"""Compiled kernels are as old as the sources they came from, all of them.
+"""Compiled functions are as old as the sources they came from, all of them.
 
-Numba keeps compiled kernels beside the package and compiles one anew where its own file has changed.  It does
-not look at the files of the kernels that were compiled into it, so after an update an old kernel may go by
-the new layout of another one's arguments, which ends in wrong numbers or none.
+Numba keeps compiled functions beside the package and compiles one anew where its own file has changed.  It
+does not look at the files of the functions that were compiled into it, so after an update an old function may
+go by the new layout of another one's arguments, which ends in wrong numbers or none.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _STAMP = "kernels.sha256"
 
 
 def forget_stale_cache(package: Path) -> bool:
-    """Delete the compiled kernels below `package` if the source of any changed since they were compiled.
+    """Delete the compiled functions below `package` if the source of any changed since they were compiled.
 
-    Gives whether there was something to delete.  A folder that cannot be written holds none: Numba keeps
+    Returns whether there was something to delete.  A folder that cannot be written holds none: Numba keeps
     those of such a package elsewhere.
     """
     present = _digest_of_sources(package)
@@ -27,8 +27,8 @@ def forget_stale_cache(package: Path) -> bool:
     if not os.access(package, os.W_OK):
         return False
     stale = [*package.rglob("__pycache__/*.nbi"), *package.rglob("__pycache__/*.nbc")]
-    for kernel in stale:
-        kernel.unlink(missing_ok=True)
+    for compiled in stale:
+        compiled.unlink(missing_ok=True)
     stamp.parent.mkdir(exist_ok=True)
     # In one step: processes that start together all come here, and none may read half a stamp.
     written = stamp.with_name(f"{_STAMP}.{os.getpid()}")

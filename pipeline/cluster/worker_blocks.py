@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from topline.pipeline.cluster.messages import Answer, Placement
 from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.solvers.blas_threads import one_blas_thread
-from topline.solvers.blocks.block import Block
+from topline.solvers.blocks import Block
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
 from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowRange, RowSource

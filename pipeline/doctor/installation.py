@@ -107,7 +107,7 @@ def solver() -> str:
     import numpy as np
 
     from topline.solvers.losses import TopKHinge
-    from topline.solvers.run.api import solve
+    from topline.solvers.run import solve
 
     rng = np.random.default_rng(0)
     y = rng.integers(0, 5, size=200)

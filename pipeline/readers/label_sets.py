@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers.base import SEVERAL, first_rows
 from topline.pipeline.readers.labels import word
-from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.losses import LabelSets
 from topline.storage.datasets import DatasetInfo, LabelSetTable
 
 

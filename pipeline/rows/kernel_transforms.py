@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import ConfigError
-from topline.solvers.kernels.functions import RBFKernel
+from topline.solvers.kernels import RBFKernel
 
 Float32Array = NDArray[np.float32]
 

@@ -22,7 +22,7 @@ from topline.pipeline.options.train import BLOCKS_AT_MOST
 from topline.pipeline.readers import label_sets_for_solver
 from topline.pipeline.rows.read_batches import Rows, batch_rows, batches_within, empty_rows, nbytes, row_bytes
 from topline.solvers.core.rows import as_rows, stacked
-from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.losses import LabelSets
 from topline.storage.datasets import Dataset
 from topline.storage.schema import SPLITS
 

@@ -13,9 +13,7 @@ from scipy.sparse import csr_matrix, issparse, vstack
 from topline.pipeline.errors import InputError
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.transforms import Transforms
-from topline.solvers.kernels.functions import Kernel
-from topline.solvers.kernels.problem import KernelExpansion
-from topline.solvers.kernels.registry import kernel_from_dict
+from topline.solvers.kernels import Kernel, KernelExpansion, kernel_from_dict
 from topline.storage.datasets import Dataset
 from topline.storage.errors import NotFoundError
 from topline.storage.models import Model, load_model

@@ -31,8 +31,7 @@ from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.core.problem import squared_norm
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
 from topline.solvers.executors import SerialExecutor
-from topline.solvers.run.api import solve
-from topline.solvers.run.loop import Callback
+from topline.solvers.run import Callback, solve
 
 #: How many times the gap that is asked for a cell is looked at on its way.
 EARLIER = 3.0

@@ -19,7 +19,7 @@ from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource
 from topline.pipeline.training.plan import settled
 from topline.solvers.core.problem import Problem
-from topline.solvers.methods.registry import method_named
+from topline.solvers.methods import method_named
 from topline.storage.datasets import Dataset
 from topline.storage.errors import MismatchError
 from topline.storage.runs import create_sweep, read_sweep

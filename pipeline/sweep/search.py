@@ -33,7 +33,7 @@ from topline.pipeline.sweep.race import Standing, best_cell, judged, next_gap
 from topline.pipeline.sweep.result import SweepResult, concluded
 from topline.pipeline.sweep.workers import DaskRunner, HereRunner, Runner
 from topline.pipeline.training.session import train
-from topline.solvers.run.compiling import compile_jit_functions
+from topline.solvers.run import compile_jit_functions
 from topline.storage.runs import add_answer, finish_sweep, read_answers
 
 # Path and fold of an answer.

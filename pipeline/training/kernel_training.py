@@ -20,7 +20,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.executors import Executor
-from topline.solvers.kernels.problem import values_on_matrix
+from topline.solvers.kernels import values_on_matrix
 from topline.storage.arrays import ArrayReader
 from topline.storage.cache import StoredKernel
 from topline.storage.datasets import Dataset, LabelSetTable

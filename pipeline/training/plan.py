@@ -20,11 +20,9 @@ from topline.pipeline.training.problem_checks import check_labels, check_problem
 from topline.pipeline.training.starting_point import StartingPoint, Successor, starting_point
 from topline.solvers.core.risks import Risk
 from topline.solvers.core.rows import as_rows
-from topline.solvers.kernels.functions import ChiSquaredKernel, Kernel
-from topline.solvers.kernels.registry import make_kernel
-from topline.solvers.losses import Loss
-from topline.solvers.losses.label_sets import LabelSets
-from topline.solvers.methods.registry import MethodSpec, method_named
+from topline.solvers.kernels import ChiSquaredKernel, Kernel, make_kernel
+from topline.solvers.losses import LabelSets, Loss
+from topline.solvers.methods import MethodSpec, method_named
 from topline.storage.datasets import Dataset
 from topline.storage.errors import MismatchError
 from topline.storage.runs import latest_checkpoint, read_run

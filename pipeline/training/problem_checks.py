@@ -10,7 +10,7 @@ from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.rows import TrainingRows
 from topline.solvers.core.problem import Problem
 from topline.solvers.losses import Loss, MultilabelSoftmax
-from topline.solvers.methods.registry import method_named
+from topline.solvers.methods import method_named
 
 logger = logging.getLogger(__name__)
 

@@ -34,8 +34,7 @@ from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import NonFiniteError, StateLostError
 from topline.solvers.executors import Executor
-from topline.solvers.run.api import solve
-from topline.solvers.run.compiling import compile_jit_functions
+from topline.solvers.run import compile_jit_functions, solve
 from topline.storage.cache import StoredKernel
 from topline.storage.errors import AccessError, DiskFullError, IntegrityError, StorageError
 from topline.storage.runs import Checkpoint, RunLock, finish_run, run_lock

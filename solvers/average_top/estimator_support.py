@@ -23,10 +23,9 @@ from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import FittedModel, one_of_two, with_intercept
 from topline.solvers.estimators.support import with_constant
-from topline.solvers.kernels.problem import KernelExpansion, KernelResult
-from topline.solvers.losses import LOSSES, MaxHinge, Softmax, make_loss
-from topline.solvers.losses.base import Loss
-from topline.solvers.run.api import solve
+from topline.solvers.kernels import KernelExpansion, KernelResult
+from topline.solvers.losses import LOSSES, Loss, MaxHinge, Softmax, make_loss
+from topline.solvers.run import solve
 from topline.solvers.typing import Float64Array, IntArray
 
 #: What the losses of two classes are called where there are more.

@@ -12,8 +12,8 @@ from topline.solvers.average_top.estimator_support import AverageTopAttributes, 
 from topline.solvers.average_top.losses import INDIVIDUAL_LOSSES, individual_loss
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import ROWS, ScoringClassifier
-from topline.solvers.kernels.functions import Kernel
-from topline.solvers.losses.base import Loss
+from topline.solvers.kernels import Kernel
+from topline.solvers.losses import Loss
 from topline.solvers.typing import Float64Array
 
 

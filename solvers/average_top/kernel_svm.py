@@ -35,8 +35,7 @@ from topline.solvers.blas_threads import blas_threads_for
 from topline.solvers.core.problem import relative_gap
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.kernels.factor import KernelFeatures
-from topline.solvers.kernels.problem import KernelExpansion
+from topline.solvers.kernels import KernelExpansion, KernelFeatures
 from topline.solvers.typing import Float64Array
 
 #: Relative gap to go for: a few rounds beyond what is asked tell the support from the rest.

@@ -25,7 +25,7 @@ BASE = -1
 
 @njit(**_FLAGS)
 def value_of(a: Any, rho: Any, labels: Any, count: int) -> float:
-    """Give <grad, v> of a vertex."""
+    """Return <grad, v> of a vertex."""
     total = 0.0
     for p in range(count):
         total += rho[p] * a[labels[p]]
@@ -34,7 +34,7 @@ def value_of(a: Any, rho: Any, labels: Any, count: int) -> float:
 
 @njit(**_FLAGS)
 def value_of_point(a: Any, point: Any, own: int) -> float:
-    """Give <grad, alpha> of a dense point, whose classes sum to 0."""
+    """Return <grad, alpha> of a dense point, whose classes sum to 0."""
     total = 0.0
     for j in range(len(a)):
         if j != own:
@@ -57,7 +57,7 @@ def add_vertex(target: Any, factor: float, rho: Any, labels: Any, count: int, ow
 def worst_of(
     a: Any, own: int, rho: Any, lists: Any, lengths: Any, shares: Any, used: int, base: Any, base_share: float
 ) -> tuple[int, float, float]:
-    """Give the place of the point in a set with the smallest <grad, v>, that value, and its share."""
+    """Return the place of the point in a set with the smallest <grad, v>, that value, and its share."""
     place, least, share = BASE, np.inf, 0.0
     if base_share > 0.0:
         least, share = value_of_point(a, base, own), base_share
@@ -70,7 +70,7 @@ def worst_of(
 
 @njit(**_FLAGS)
 def rest_of(base_share: float, shares: Any, used: int, place: int) -> float:
-    """Give the share of all points of a set but one: 1 minus its own, with all digits."""
+    """Return the share of all points of a set but one: 1 minus its own, with all digits."""
     total = 0.0 if place == BASE else base_share
     for s in range(used):
         if s != place:
@@ -80,7 +80,7 @@ def rest_of(base_share: float, shares: Any, used: int, place: int) -> float:
 
 @njit(**_FLAGS)
 def put_in_order(rho: Any, labels: Any, count: int, own: int) -> int:
-    """Write a vertex so that equal vertices are equal lists; give its new length.
+    """Write a vertex so that equal vertices are equal lists; return its new length.
 
     Classes of equal rank weights are sorted, and an own class that could as well be last is left out.
     """
@@ -150,7 +150,7 @@ def take_step(
 
 @njit(**_FLAGS)
 def _drop_empty(lists: Any, lengths: Any, shares: Any, used: int) -> int:
-    """Close the gaps of points without a share; give the number of those that are left."""
+    """Close the gaps of points without a share; return the number of those that are left."""
     kept = 0
     for s in range(used):
         if shares[s] > 0.0:
@@ -190,3 +190,135 @@ def _take_in(
     lists[place, :count] = labels[:count]
     lengths[place], shares[place] = count, gained
     return max(used, place + 1)
+
+
+@njit(**_FLAGS)
+def _violations(scores: Any, own: int, margins: Any, a: Any) -> None:
+    """Write a_j = delta_j + s_j - s_y of one row."""
+    own_score = np.float64(scores[own])
+    for j in range(len(a)):
+        a[j] = np.float64(scores[j]) - own_score + (margins[own, j] if margins.shape[0] > 0 else 1.0)
+    a[own] = 0.0
+
+
+@njit(**_FLAGS)
+def _write_direction(
+    row: Any,
+    move: int,
+    place: int,
+    removed: float,
+    own: int,
+    rho: Any,
+    vertex: Any,
+    count: int,
+    alpha: Any,
+    lists: Any,
+    lengths: Any,
+    shares: Any,
+    used: int,
+    base: Any,
+    base_share: float,
+) -> None:
+    """Add the direction of one row to `row`: what comes, minus `removed` times the point that leaves."""
+    if move == AWAY:
+        # Not alpha - v: next to v the difference would have no digits.
+        if place != BASE and base_share > 0.0:
+            row += base_share * base
+        for s in range(used):
+            if s != place:
+                add_vertex(row, shares[s], rho, lists[s], lengths[s], own)
+    else:
+        add_vertex(row, 1.0, rho, vertex, count, own)
+    if move == TOWARDS:
+        row -= alpha
+    elif place == BASE:
+        row -= removed * base
+    else:
+        add_vertex(row, -removed, rho, lists[place], lengths[place], own)
+
+
+@njit(**_FLAGS)
+def choose_directions(
+    scores: Any,
+    y: Any,
+    weights: Any,
+    bends: Any,
+    smoothing: float,
+    smoothing_own: float,
+    rho: Any,
+    margins: Any,
+    swap: bool,
+    ranked: Any,
+    counts: Any,
+    lists: Any,
+    lengths: Any,
+    shares: Any,
+    used: Any,
+    base: Any,
+    base_share: Any,
+    A: Any,
+    change: Any,
+    moves: Any,
+    leaving: Any,
+    reach: Any,
+) -> None:
+    """Write the direction of every row to `change` (b, m), and how it comes about to the last three.
+
+    `ranked` and `counts` hold the vertices at the scores (b, m).  A row goes as far as would be best for it
+    alone were the curvature along its scores `bends[i]`, and at most to where it leaves its polytope.
+    """
+    a = np.empty(scores.shape[1])
+    for i in range(scores.shape[0]):
+        own, row = y[i], change[i]
+        row[:] = 0.0
+        moves[i] = REST
+        _violations(scores[i], own, margins, a)
+        counts[i] = put_in_order(rho, ranked[i], counts[i], own)
+        top = value_of(a, rho, ranked[i], counts[i])
+        here = value_of_point(a, A[i], own)
+        # Where there is no dense point its share is 0, and nobody looks at it.
+        point = base[i] if base_share[i] > 0.0 else A[i]
+        place, least, share = worst_of(
+            a, own, rho, lists[i], lengths[i], shares[i], used[i], point, base_share[i]
+        )
+        rest = rest_of(base_share[i], shares[i], used[i], place)
+        slope, longest, removed, move = top - here, 1.0, 1.0, TOWARDS
+        if swap:
+            slope, longest, move = top - least, share, SWAP
+        elif here - least > slope and rest > 0.0:
+            slope, longest, removed, move = here - least, share / rest, rest, AWAY
+        if not slope > 0.0 or weights[i] == 0.0:
+            continue
+        _write_direction(
+            row, move, place, removed, own, rho, ranked[i], counts[i], A[i], lists[i], lengths[i], shares[i],
+            used[i], point, base_share[i],
+        )  # fmt: skip
+        square = smoothing_own * row[own] * row[own]
+        for j in range(len(row)):
+            square += row[j] * row[j] * (bends[i] if j == own else bends[i] + smoothing)
+        moves[i], leaving[i] = move, place
+        reach[i] = longest if slope >= square * longest else slope / square
+        row *= reach[i]
+
+
+@njit(**_FLAGS)
+def add_rows(X: Any, change: Any, weights: Any, product: Any) -> None:
+    """Add sum_i w_i change_i x_i^T to `product` (m, d), for dense rows X (b, d); change (b, m) is sparse."""
+    for i in range(X.shape[0]):
+        for j in range(change.shape[1]):
+            v = weights[i] * change[i, j]
+            if v != 0.0:
+                target = product[j]
+                for f in range(X.shape[1]):
+                    target[f] += v * X[i, f]
+
+
+@njit(**_FLAGS)
+def add_rows_csr(data: Any, indices: Any, indptr: Any, change: Any, weights: Any, product: Any) -> None:
+    """Do the same for CSR rows."""
+    for i in range(change.shape[0]):
+        for j in range(change.shape[1]):
+            v = weights[i] * change[i, j]
+            if v != 0.0:
+                for p in range(indptr[i], indptr[i + 1]):
+                    product[j, indices[p]] += v * data[p]

@@ -63,7 +63,7 @@ class BlockAscent(SweptRows):
         return work.stats(feed)
 
     def feed_for(self, A: DualStore) -> RowFeed:
-        """Give the rows of the block in slabs of which the dual rows, if packed, can be opened whole."""
+        """Return the rows of the block in slabs of which the dual rows, if packed, can be opened whole."""
         opened = A.shape[1] if A.dense is None else None
         if self._feed is None or opened != self._feed.opened:
             self._feed = RowFeed(self.X, self.dtype, opened=opened)

@@ -1,11 +1,11 @@
-"""Sums over the change of the dual rows, and the product of features and changes."""
+"""What a change of dual rows does to W and to the dual, and the nearest points of their domain, compiled."""
 
 from __future__ import annotations
 
 import numba as nb
 import numpy as np
 
-from topline.solvers.projections.columns import minus_conjugate
+from topline.solvers.projections.columns import column_update, minus_conjugate
 from topline.solvers.projections.kinds import (
     BINARY_LOGISTIC_KIND,
     ENTROPY_KIND,
@@ -13,7 +13,114 @@ from topline.solvers.projections.kinds import (
     margin_at,
     own_class_of,
 )
-from topline.solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.projections.ordering import column_workspace
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+
+#: Sparse rows carry their change into all classes at once unless fewer than one class in so many changes.
+_FEW = 8
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def carry_dense(W: FloatArray, j: int, X: FloatArray, place: int, step: float) -> None:
+    """Add step x to the weights of class j, for one row of X."""
+    factor = W.dtype.type(step)
+    for f in range(X.shape[1]):
+        W[j, f] += factor * X[place, f]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def carry_csr(
+    W: FloatArray,
+    data: FloatArray,
+    indices: IntArray,
+    low: int,
+    high: int,
+    changed: Int64Array,
+    steps: Float64Array,
+    n_changed: int,
+    spare: FloatArray,
+) -> None:
+    """Add the outer product of a sparse row, at low..high-1 of the CSR arrays, and a few steps to W (d, m).
+
+    `spare` (m,) is room for the steps of all classes: with more than a few it is faster to go along memory.
+    """
+    m = W.shape[1]
+    if _FEW * n_changed > m:
+        spare[:] = 0.0
+        for k in range(n_changed):
+            spare[changed[k]] = steps[k]
+        for p in range(low, high):
+            f = indices[p]
+            v = data[p]
+            for j in range(m):
+                W[f, j] += v * spare[j]
+    elif n_changed > 0:
+        for p in range(low, high):
+            f = indices[p]
+            for k in range(n_changed):
+                W[f, changed[k]] += steps[k] * data[p]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def add_rows_dense(
+    X: FloatArray, places: Int64Array, changes: FloatArray, factors: Float64Array, out: Float64Array
+) -> None:
+    """Add sum_t f_t x_t change_t^T to `out` (m, d); changes (t, m), mostly zero."""
+    for t in range(len(places)):
+        for j in range(changes.shape[1]):
+            if changes[t, j] != 0.0:
+                carry_dense(out, j, X, places[t], factors[t] * np.float64(changes[t, j]))
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def add_rows_csr(
+    data: FloatArray,
+    indices: IntArray,
+    indptr: IntArray,
+    places: Int64Array,
+    changes: FloatArray,
+    factors: Float64Array,
+    out: Float64Array,
+) -> None:
+    """Do the same for sparse rows, with out (d, m)."""
+    m = out.shape[1]
+    changed, steps, spare = np.empty(m, dtype=np.int64), np.empty(m), np.empty(m)
+    for t in range(len(places)):
+        n_changed = 0
+        for j in range(m):
+            if changes[t, j] != 0.0:
+                changed[n_changed] = j
+                steps[n_changed] = factors[t] * np.float64(changes[t, j])
+                n_changed += 1
+        low, high = indptr[places[t]], indptr[places[t] + 1]
+        carry_csr(out, data, indices, low, high, changed, steps, n_changed, spare)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def project_rows(
+    Z: Float64Array,
+    y: IntArray,
+    kind: int,
+    rho: Float64Array,
+    margins: Float64Array,
+) -> None:
+    """Replace each row of Z (t, m) by the nearest point of the domain of the loss, a hinge.
+
+    Nearest in |alpha|^2: the column problem with c = 1 whose free solution is the row.
+    """
+    m = Z.shape[1]
+    work, index_work = column_workspace(m)
+    q, alpha = np.empty(m), np.empty(m)
+    for t in range(len(Z)):
+        place, own = 1, own_class_of(kind, margins, y[t], 1)
+        for j in range(m):
+            q[j] = -Z[t, j] - margin_at(kind, margins, y[t], j, j == own)
+            if j == own:
+                place += 1
+                own = own_class_of(kind, margins, y[t], place)
+        column_update(kind, q, y[t], 1.0, 1.0, rho, margins, alpha, work, index_work, -1.0)
+        for j in range(m):
+            Z[t, j] = alpha[j]
 
 
 @nb.njit(cache=True, nogil=True, fastmath={"contract"})
@@ -75,7 +182,7 @@ def change_sums(
 def _change_of_b(
     kind: int, before: Float64Array, after: Float64Array, y: int, margins: Float64Array
 ) -> float:
-    """Give b(after) - b(before); where b is linear, without the cancellation of two large values."""
+    """Return b(after) - b(before); where b is linear, without the cancellation of two large values."""
     if kind in (ENTROPY_KIND, BINARY_LOGISTIC_KIND, MULTILABEL_ENTROPY_KIND):
         return minus_conjugate(kind, after, y, margins) - minus_conjugate(kind, before, y, margins)
     total = 0.0

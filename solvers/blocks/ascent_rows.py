@@ -77,14 +77,14 @@ class DualWindow:
         self.delta: FloatArray = np.empty((0, A.shape[1]))
 
     def open(self, slab: tuple[int, int]) -> None:
-        """Give the rows slab[0]..slab[1]-1."""
+        """Open the rows slab[0]..slab[1]-1."""
         if slab != self._slab:
             self.close()
             self.A, self.delta = self._A.read(*slab), self._delta.read(*slab)
             self._slab = slab
 
     def read(self, slab: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
-        """Give rows of A and delta only to be looked at, while no slab is open."""
+        """Return rows of A and delta only to be looked at, while no slab is open."""
         return self._A.read(*slab), self._delta.read(*slab)
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class RowFeed:
                 yield Portion(as_rows(values[part - start], self._dtype), np.arange(len(part)), part, window)
 
     def _ready(self, values: Any) -> bool:
-        """Whether kernels can work on values as they are."""
+        """Whether compiled functions can work on values as they are."""
         if is_sparse(values):
             return bool(values.format == "csr" and values.dtype == self._dtype)
         return isinstance(values, np.ndarray) and values.dtype == self._dtype and values.flags.c_contiguous
@@ -170,14 +170,14 @@ class RowFeed:
 
 
 class HeldRows:
-    """Rows in memory, ready for kernels: row `rows[t]` of a block of n rows is row `places[t]` of X."""
+    """Rows in memory, ready to compute with: row `rows[t]` of a block of n rows is row `places[t]` of X."""
 
     def __init__(self, X: Rows, places: Int64Array, rows: Int64Array, n: int) -> None:
         self.X, self.places, self.rows = X, places, rows
         self.block = 0, n
 
     def shuffled(self, chosen: Int64Array, random: np.random.Generator) -> Portion:
-        """Give chosen positions among these rows in a random order."""
+        """Return chosen positions among these rows in a random order."""
         order = random.permutation(chosen)
         return Portion(self.X, self.places[order], self.rows[order], self.block)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from topline.solvers.blocks.ascent_changes import carry_csr, carry_dense
-from topline.solvers.projections.columns import column_update_two
+from topline.solvers.blocks.ascent_jit import carry_csr, carry_dense
+from topline.solvers.projections.columns import column_update
 from topline.solvers.projections.kinds import MAX_KIND
-from topline.solvers.projections.workspace import column_workspace
+from topline.solvers.projections.ordering import column_workspace
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -131,7 +131,7 @@ def update_row(
     ):
         vertex = alpha[label] == 0.0 or alpha[label] == rho[0]
     else:
-        _, _, vertex = column_update_two(
+        _, _, vertex = column_update(
             kind, q, label, own + gamma, own + gamma_own, rho, margins, alpha, work, index_work, -1.0
         )
     square = 0.0
@@ -190,7 +190,7 @@ def sweep_dense(
     scale : s, the factor from a change of A to a change of scores; s = 1/(lam n) times the safety of a block
         that moves at the same time as others.
     gamma, gamma_own : smoothing of the other classes and of the own one.
-    kind, rho, margins : the loss, as `column_update_two` takes it.
+    kind, rho, margins : the loss, as `column_update` takes it.
     W, apart : (m, d) weights and, per class, what goes to them along u, kept up to date: a row scores
         W x + apart <x, u>, and W moves as if no row were shrunk.
     rises : written for the visited rows: c/2 |change|^2, which the dual rises by at least, and -1 where the

@@ -14,7 +14,7 @@ import numpy as np
 
 from topline.solvers.blocks.ascent_sweeps import update_row
 from topline.solvers.blocks.jit import add_by_class
-from topline.solvers.projections.workspace import column_workspace
+from topline.solvers.projections.ordering import column_workspace
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Rows of a tile at least and at most: a larger one fetches W less often, and pays more for its Gram matrix.
@@ -59,7 +59,7 @@ class TiledWeights:
             self._copy[:] = self.W
 
     def products(self, X: FloatArray) -> tuple[FloatArray, FloatArray, Float64Array]:
-        """Give scores (t, m), inner products (t, t) of the shrunk rows and their parts along u (t,)."""
+        """Return scores (t, m), inner products (t, t) of the shrunk rows and their parts along u (t,)."""
         scores = np.dot(X, self._copy.T, out=self._scores[: len(X)])
         gram = X @ X.T
         along = np.zeros(len(X))

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_changes import add_rows_csr, add_rows_dense
-from topline.solvers.blocks.ascent_jit import change_sums
+from topline.solvers.blocks.ascent_jit import add_rows_csr, add_rows_dense, change_sums
 from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion, RowFeed
 from topline.solvers.blocks.ascent_sweeps import sweep_csr, sweep_dense
 from topline.solvers.blocks.ascent_tiles import TiledWeights, update_tile
@@ -31,7 +30,7 @@ _STILL = 0.01
 
 
 def weights_alike(entries: int) -> int:
-    """Give a number of entries of W that is swept like so many, and not much above the least such number."""
+    """Return a number of entries of W that is swept like so many, hardly above the least such number."""
     if entries <= _SMALL_W:
         return 0
     large = _LARGE_W // np.dtype(np.float32).itemsize
@@ -55,7 +54,7 @@ class SweptRows(BlockRows):
         self._direction = np.zeros(problem.d)
 
     def keep_apart(self, request: AscentRequest) -> tuple[Float64Array, float]:
-        """Give the direction that a request keeps apart, and by how much it shrinks squares along it."""
+        """Return the direction that a request keeps apart, and by how much it shrinks squares along it."""
         shared = request.shared
         u = np.zeros(self.problem.d) if shared is None else shared.u
         if not np.array_equal(u, self._direction):
@@ -85,7 +84,7 @@ class Work:
         self._still = 0.0
 
     def sweep(self, portions: Iterable[Portion]) -> float:
-        """Update rows once each; gives what the dual rises by at least."""
+        """Update rows once each; returns what the dual rises by at least."""
         total, visited = 0.0, 0
         for portion in portions:
             self._lay_out(portion.X)
@@ -95,7 +94,7 @@ class Work:
                 self._sweep_rows(portion)
             else:
                 self._sweep_tiles(portion, self._tiles)
-            self.clock.kernel()
+            self.clock.row_work()
             total += float(np.maximum(self.rises[portion.rows], 0.0).sum())
             visited += len(portion.rows)
         self.duals.close()
@@ -104,7 +103,7 @@ class Work:
         return total
 
     def moved(self, rows: Int64Array) -> Any:
-        """Say which rows moved when they were last visited."""
+        """Return which rows moved when they were last visited."""
         return self.rises[rows] > self._still
 
     def _lay_out(self, X: Any) -> None:
@@ -149,12 +148,12 @@ class Work:
                 duals.A, duals.delta, self.scale, problem.smoothing, problem.smoothing_own, *block.loss,
                 self.rises[here], *tiles.changes,
             )  # fmt: skip
-            self.clock.kernel()
+            self.clock.row_work()
             tiles.carry(X, along)
             self.clock.product()
 
     def part_apart(self, image: Float64Array) -> Float64Array:
-        """Give what a change of W, laid out like W, is along u, for every class."""
+        """Return what a change of W, laid out like W, is along u, for every class."""
         return np.asarray(self.u @ image if self.sparse else image @ self.u)
 
     def image(self, portion: Portion, changes: FloatArray, out: Float64Array) -> None:
@@ -167,7 +166,7 @@ class Work:
             add_rows_dense(X, places, changes, factors, out)
 
     def _product(self, feed: RowFeed, changed: Int64Array) -> Float64Array:
-        """Give the sum of w_i x_i change_i^T, anew where W has moved by steps rounded to float32."""
+        """Return the sum of w_i x_i change_i^T, afresh where W has moved by steps rounded to float32."""
         if self.W.dtype == np.float64:
             start = self._start if self.sparse else self._start.T
             return np.asarray((self.W - start) / self.scale)
@@ -191,7 +190,7 @@ class Work:
                 kind, block.y[low:high], block.weights[low:high], A, delta, margins,
                 block.problem.own_share,
             )  # fmt: skip
-        self.clock.kernel()
+        self.clock.row_work()
         product = self._product(feed, np.flatnonzero(changed))
         self.clock.product()
         return BlockStats(
@@ -204,5 +203,5 @@ class Work:
             active=int(sums[4]),
             visited=self.visited,
             seconds_products=self.clock.products,
-            seconds_kernels=self.clock.kernels,
+            seconds_kernels=self.clock.per_row,
         )

@@ -7,8 +7,7 @@ import numpy as np
 from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.blocks.column_atoms import BlockColumnAtoms
 from topline.solvers.blocks.duals import BlockDuals, is_uniform
-from topline.solvers.blocks.duals_from_primal import duals_from_primal
-from topline.solvers.blocks.largest_losses import LargestLossesOracle
+from topline.solvers.blocks.oracles import LargestLossesOracle, duals_from_primal
 from topline.solvers.blocks.sdca_pass import BlockSdca
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
 from topline.solvers.core.block_stats import BlockStats
@@ -110,7 +109,7 @@ class Block:
     def duals(
         self, pending_step: PendingStep | None = None, start: int | None = None, stop: int | None = None
     ) -> FloatArray:
-        """Give the rows [start, stop) of A, by their numbers in the problem, after the pending step.
+        """Return the rows [start, stop) of A, by their numbers in the problem, after the pending step.
 
         All rows by default; `topline.solvers.core.dual_rows.row_runs` says how many at a time are no burden.
         """
@@ -157,7 +156,7 @@ class Block:
             vertices.find(scores, tile.y, tile.weights, sums)
             if duals is not None:
                 alpha_u += vertices.mix_later(duals, A, tile.number, tile.rows, request.round)
-            clock.kernel()
+            clock.row_work()
             vertices.accumulate(tile.X, product)
             clock.product()
         return BlockStats(
@@ -171,7 +170,7 @@ class Block:
             shifted_loss=float(sums[ranking.LOSS]),
             active=int(sums[ranking.ACTIVE]),
             seconds_products=clock.products,
-            seconds_kernels=clock.kernels,
+            seconds_kernels=clock.per_row,
         )
 
     def _find_change(self, request: AscentRequest | SdcaRequest | ColumnRequest) -> BlockStats:
@@ -222,7 +221,7 @@ class Block:
                     self._duals.lift(raised, A, tile.rows)
                     shifted.find(raised, tile.y, tile.weights, shifted_sums)
             plain.find(scores, tile.y, tile.weights, sums)
-            clock.kernel()
+            clock.row_work()
         loss = float(sums[ranking.LOSS])
         return BlockStats(
             rows=self.stop - self.start,
@@ -234,7 +233,7 @@ class Block:
             shifted_loss=float(shifted_sums[ranking.LOSS]) if smoothed else loss,
             active=int(sums[ranking.ACTIVE]),
             seconds_products=clock.products,
-            seconds_kernels=clock.kernels,
+            seconds_kernels=clock.per_row,
         )
 
     def _rebuild(self, request: RebuildRequest) -> BlockStats:
@@ -251,7 +250,7 @@ class Block:
             A = duals.rows_after(tile.number, tile.start, tile.stop, request.pending_step).astype(np.float64)
             b += duals.conjugates(A, tile.rows)
             alpha_sq += duals.squares(A, tile.rows)
-            clock.kernel()
+            clock.row_work()
             accumulate_rows(tile.X, A, tile.weights, product)
             clock.product()
         return BlockStats(
@@ -260,17 +259,17 @@ class Block:
             conjugate_u=b,
             alpha_sq=alpha_sq,
             seconds_products=clock.products,
-            seconds_kernels=clock.kernels,
+            seconds_kernels=clock.per_row,
         )
 
     def _duals_after(self, pending_step: PendingStep | None) -> BlockDuals:
-        """Give the duals with `pending_step` applied to every row."""
+        """Return the duals with `pending_step` applied to every row."""
         duals = self._kept_duals()
         duals.apply_step(pending_step)
         return duals
 
     def _lifting_duals(self) -> BlockDuals | None:
-        """Give the duals, None where none are kept; smoothing cannot do without."""
+        """Return the duals, None where none are kept; smoothing cannot do without."""
         return self._kept_duals() if self.problem.smoothing > 0 else self._duals
 
     def _kept_duals(self) -> BlockDuals:

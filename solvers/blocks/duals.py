@@ -65,12 +65,12 @@ class BlockDuals:
         self._pending = np.full(tiles, _NEVER, dtype=np.int64)
 
     def conjugates(self, A: FloatArray, rows: slice) -> float:
-        """Give sum w_i (-Phi*(-alpha_i)) of dual rows A (r, m) in the place of `rows`."""
+        """Return sum w_i (-Phi*(-alpha_i)) of dual rows A (r, m) in the place of `rows`."""
         kind, margins = column_kind(self._form), margins_or_empty(self._form)
         return float(conjugate_sum(kind, A, self._y[rows], self._weights[rows], margins))
 
     def squares(self, A: FloatArray, rows: slice) -> float:
-        """Give sum w_i |alpha_i|^2 of dual rows A (r, m) in the place of `rows`, as far as it is smoothed."""
+        """Return sum w_i |alpha_i|^2 of dual rows A (r, m) in the place of `rows`, as far as smoothed."""
         return float(sum_of_squares(A, self._y[rows], self._weights[rows], self._problem.own_share))
 
     def lift(self, scores: FloatArray, A: FloatArray, rows: slice) -> None:
@@ -86,7 +86,7 @@ class BlockDuals:
                 self.rows_after(tile, start, stop, pending_step)
 
     def rows_after(self, tile: int, start: int, stop: int, pending_step: PendingStep | None) -> FloatArray:
-        """Give the rows [start, stop) of A, those of one tile, after applying a step to them, once."""
+        """Return the rows [start, stop) of A, those of one tile, after applying a step to them, once."""
         A = self.A.read(start, stop)
         if pending_step is None or self._applied[tile] == pending_step.round:
             return A
@@ -135,7 +135,7 @@ class BlockDuals:
         self._pending[tile], self._dense[tile] = round_, True
 
     def change(self) -> DualStore:
-        """Give room (rows, m) for a change of A; what was in it is not waiting for a step any more."""
+        """Return room (rows, m) for a change of A; what was in it is not waiting for a step any more."""
         self._pending[:] = _NEVER
         return self._room()
 
@@ -145,7 +145,7 @@ class BlockDuals:
         self._pending[:] = round_
 
     def whole(self, method: str) -> tuple[FloatArray, FloatArray]:
-        """Give A and the room for a change of it as arrays (rows, m), for a method that works on these.
+        """Return A and the room for a change of it as arrays (rows, m), for a method that works on these.
 
         Raises UnsupportedCombinationError where they are packed.
         """
@@ -177,7 +177,7 @@ class BlockDuals:
             self.A.write(start, stop, nearest_rows(self._form, A, self._y[start:stop]))
 
     def counted(self, start: int, stop: int) -> FloatArray:
-        """Give the rows [start, stop) of A, each times its weight."""
+        """Return the rows [start, stop) of A, each times its weight."""
         A = self.A.read(start, stop)
         return A * self._weights[start:stop, None].astype(A.dtype) if self._weighted else A
 
@@ -213,10 +213,10 @@ class BlockDuals:
 
 
 def whole_bytes(rows: int, m: int) -> int:
-    """Give what A (rows, m) and the change that waits take as arrays of float64, which A comes to be."""
+    """Return what A (rows, m) and the change that waits take as arrays of float64, which A comes to be."""
     return 2 * np.dtype(np.float64).itemsize * rows * m
 
 
 def is_uniform(weights: Float64Array) -> bool:
-    """Say whether every example counts once."""
+    """Return whether every example counts once."""
     return bool((weights == 1.0).all())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_changes import project_rows
-from topline.solvers.blocks.ascent_jit import change_sums
+from topline.solvers.blocks.ascent_jit import change_sums, project_rows
 from topline.solvers.blocks.ascent_rows import HeldRows, Portion
 from topline.solvers.blocks.ascent_work import Work
 from topline.solvers.typing import Float64Array
@@ -42,7 +41,7 @@ class Extrapolation:
 
     @staticmethod
     def fits(work: Work, held: HeldRows) -> bool:
-        """Say whether the changes and images of these rows can be remembered."""
+        """Return whether the changes and images of these rows can be remembered."""
         numbers = len(held.rows) * work.block.problem.m + work.W.size
         return 8 * (_REMEMBERED + 3) * numbers <= _BYTES
 
@@ -52,7 +51,7 @@ class Extrapolation:
         self._W = work.W.astype(np.float64)
 
     def step(self, swept: float) -> float:
-        """Move to the best point that is found; gives the rise of the dual, `swept` is that of the sweeps."""
+        """Move to the best point that is found; return the rise of the dual.  `swept` is that of sweeps."""
         if self._failures >= _FAILURES:
             return 0.0
         before, W = self._B, self._W
@@ -99,7 +98,7 @@ class Extrapolation:
         return value + self._smoothed(self._changes[s], self._changes[t])
 
     def _inner(self, left: Float64Array, right: Float64Array) -> float:
-        """Give the curvature that two images make, without what is kept apart."""
+        """Return the curvature that two images make, without what is kept apart."""
         work = self._work
         value = float(np.vdot(left, right))
         if work.kept_apart:

@@ -1,4 +1,4 @@
-"""Per-row work with the vertex of a round, compiled: the product X^T U, and the update of A.
+"""Per-row work with the vertex of a round, compiled: the product X^T U, the update of A, and single losses.
 
 U comes as `ranked` and `counts` of `topline.solvers.losses.ranking`.
 """
@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 from numba import njit
+
+from topline.solvers.losses.ranking import LOSS, N_SUMS, rank_rows
+from topline.solvers.projections.gradients import gradient_rows
 
 #: Columns of X that are accumulated at once: a class's sums stay in the first-level cache.
 COLUMN_STRIP = 1024
@@ -181,7 +184,7 @@ def lift_scores(scores: Any, A: Any, y: Any, smoothing: float, smoothing_own: fl
 
 @njit(**_FLAGS)
 def alpha_dot_u(A: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, own_share: float) -> float:
-    """Give sum_i w_i <alpha_i, u_i>, where the own class counts `own_share` times."""
+    """Return sum_i w_i <alpha_i, u_i>, where the own class counts `own_share` times."""
     total = 0.0
     for i in range(A.shape[0]):
         others = 0.0
@@ -196,7 +199,7 @@ def alpha_dot_u(A: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any
 
 @njit(**_FLAGS)
 def sum_of_squares(A: Any, y: Any, weights: Any, own_share: float) -> float:
-    """Give sum_i w_i |alpha_i|^2 in float64, where the own class counts `own_share` times."""
+    """Return sum_i w_i |alpha_i|^2 in float64, where the own class counts `own_share` times."""
     total = 0.0
     for i in range(A.shape[0]):
         row = 0.0
@@ -206,3 +209,31 @@ def sum_of_squares(A: Any, y: Any, weights: Any, own_share: float) -> float:
             row += (own_share - 1.0) * np.float64(A[i, y[i]]) * np.float64(A[i, y[i]])
         total += weights[i] * row
     return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def ranked_losses(
+    scores: Any, y: Any, rho: Any, hinge_first: bool, own_in_sort: bool, margins: Any, losses: Any
+) -> None:
+    """Write the loss of each row of scores (b, m) to `losses` (b,); overwrites the scores."""
+    once, counts = np.ones(1), np.empty(1, dtype=np.int32)
+    ranked = np.empty((1, len(rho)), dtype=np.int32)
+    sums = np.zeros(N_SUMS)
+    for i in range(scores.shape[0]):
+        sums[LOSS] = 0.0
+        row, label = scores[i : i + 1], y[i : i + 1]
+        rank_rows(row, label, once, rho, hinge_first, own_in_sort, 1.0, margins, ranked, counts, sums)
+        losses[i] = sums[LOSS]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def dense_losses(
+    kind: int, scores: Any, y: Any, gamma: float, gamma_own: float, rho: Any, margins: Any, losses: Any
+) -> None:
+    """Write Phi_gamma of each row of scores (b, m) to `losses` (b,); overwrites the scores."""
+    once, sums = np.ones(1), np.zeros(N_SUMS)
+    for i in range(scores.shape[0]):
+        sums[LOSS] = 0.0
+        row, label = scores[i : i + 1], y[i : i + 1]
+        gradient_rows(kind, row, label, once, gamma, gamma_own, rho, margins, row, sums)
+        losses[i] = sums[LOSS]

@@ -6,52 +6,36 @@ weights carry the change before the next row is looked at.  Nothing is cached, t
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numba as nb
 import numpy as np
 
 from topline.solvers.blocks.ascent_jit import add_change, change_sums
+from topline.solvers.blocks.ascent_rows import BlockRows
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
-from topline.solvers.core.problem import Problem
 from topline.solvers.core.read_ahead import stored_slabs
 from topline.solvers.core.requests import SdcaRequest
-from topline.solvers.core.rows import Rows, RowSource, as_rows, held_in_memory, is_sparse, slab_bounds
-from topline.solvers.projections.columns import column_kind, column_update_two, margins_or_empty
-from topline.solvers.projections.workspace import column_workspace
+from topline.solvers.core.rows import Rows, as_rows, held_in_memory, is_sparse, slab_bounds
+from topline.solvers.projections.columns import column_update
+from topline.solvers.projections.ordering import column_workspace
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Rows that are gathered in the order of their visits at once.
 _GATHERED_ROWS = 512
 
 
-class BlockSdca:
+class BlockSdca(BlockRows):
     """Passes over the rows of one block.
 
-    Parameters
-    ----------
-    problem : what is solved.
-    X : (rows, d) features of the block.
-    y, weights : (rows,) labels, and how often each row counts.
-    index : place of the block among all blocks; it seeds the random orders.
-    dtype : precision of products, where a request does not ask for float64.
+    The parameters are those of `BlockRows`.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        X: RowSource,
-        y: IntArray,
-        weights: Float64Array,
-        index: int,
-        dtype: np.dtype[Any],
-    ) -> None:
-        form = problem.form
-        self._problem, self._X, self._y, self._weights = problem, X, y, weights
-        self._index, self._dtype = index, dtype
-        self._loss = column_kind(form), form.rho, margins_or_empty(form)
-        self._slabs = [(0, len(y))] if held_in_memory(X) else list(slab_bounds(X, _GATHERED_ROWS))
+    @cached_property
+    def _slabs(self) -> list[tuple[int, int]]:
+        return [(0, len(self.y))] if held_in_memory(self.X) else list(slab_bounds(self.X, _GATHERED_ROWS))
 
     def run(self, request: SdcaRequest, A: FloatArray, delta: FloatArray) -> BlockStats:
         """Write to `delta` (rows, m) the change of A (rows, m) that one pass finds, and sum it.
@@ -61,23 +45,23 @@ class BlockSdca:
         """
         delta[:] = 0.0
         clock = Clock()
-        random = np.random.default_rng((request.seed, request.round, self._index))
-        dtype = np.dtype(np.float64) if request.exact else self._dtype
+        random = np.random.default_rng((request.seed, request.round, self.index))
+        dtype = np.dtype(np.float64) if request.exact else self.dtype
         weights = _Weights(request.W, dtype)
         slabs = [self._slabs[int(slab)] for slab in random.permutation(len(self._slabs))]
-        for start, stop, values in stored_slabs(self._X, slabs):
+        for start, stop, values in stored_slabs(self.X, slabs):
             rows = random.permutation(stop - start)
             for low in range(0, len(rows), _GATHERED_ROWS):
                 chosen = rows[low : low + _GATHERED_ROWS]
                 X = as_rows(values[chosen], dtype)
                 clock.product()
-                self._visit(X, start + chosen, A, delta, weights, self._problem.scale * request.safety_factor)
-                clock.kernel()
-        kind, _, margins = self._loss
+                self._visit(X, start + chosen, A, delta, weights, self.problem.scale * request.safety_factor)
+                clock.row_work()
+        kind, _, margins = self.loss
         linear, cross, square, alpha_sq, changed = change_sums(
-            kind, self._y, self._weights, A, delta, margins, self._problem.own_share
+            kind, self.y, self.weights, A, delta, margins, self.problem.own_share
         )
-        clock.kernel()
+        clock.row_work()
         return BlockStats(
             rows=len(A),
             product=weights.product,
@@ -88,17 +72,17 @@ class BlockSdca:
             active=changed,
             visited=len(A),
             seconds_products=clock.products,
-            seconds_kernels=clock.kernels,
+            seconds_kernels=clock.per_row,
         )
 
     def _visit(
         self, X: Rows, rows: Int64Array, A: FloatArray, delta: FloatArray, weights: _Weights, scale: float
     ) -> None:
-        problem = self._problem
+        problem = self.problem
         state = weights.laid_out(X)
         shared = (
-            rows, self._y, self._weights, A, delta, scale, problem.smoothing, problem.smoothing_own,
-            *self._loss, *state,
+            rows, self.y, self.weights, A, delta, scale, problem.smoothing, problem.smoothing_own,
+            *self.loss, *state,
         )  # fmt: skip
         if is_sparse(X):
             visit_csr(X.data, X.indices, X.indptr, *shared)
@@ -115,7 +99,7 @@ class _Weights:
         self._state: tuple[FloatArray, Float64Array] | None = None
 
     def laid_out(self, X: Rows) -> tuple[FloatArray, Float64Array]:
-        """Give both, (m, d) for dense rows and (d, m) for sparse ones.
+        """Return both, (m, d) for dense rows and (d, m) for sparse ones.
 
         Scores of a dense row are m inner products along memory, those of a sparse one a sum of rows of W.
         """
@@ -160,7 +144,7 @@ def visit_dense(
     A, delta : (rows, m) dual rows at the start of the round and their change so far, which is updated.
     scale : 1/(lam n), times the safety of a block that moves at the same time as others.
     gamma, gamma_own : smoothing of the other classes and of the own one.
-    kind, rho, margins : the loss, as `column_update_two` takes it.
+    kind, rho, margins : the loss, as `column_update` takes it.
     W, product : (m, d), kept up to date.
     """
     m = A.shape[1]
@@ -256,7 +240,7 @@ def _update_row(
     for j in range(len(alpha)):
         # The row's own part is taken out of its scores.
         change[j] = np.float64(scores[j]) - own * (np.float64(A[i, j]) + np.float64(delta[i, j]))
-    column_update_two(
+    column_update(
         kind, change, label, own + gamma, own + gamma_own, rho, margins, alpha, work, index_work, -1.0
     )
     for j in range(len(alpha)):

@@ -12,11 +12,9 @@ import numpy as np
 
 from topline.solvers.blocks import jit
 from topline.solvers.blocks.duals import BlockDuals, is_uniform
-from topline.solvers.blocks.row_losses import dense_losses, ranked_losses
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows, is_sparse
-from topline.solvers.losses import ranking
-from topline.solvers.losses.base import Family
+from topline.solvers.losses import Family, ranking
 from topline.solvers.projections.columns import column_kind, margins_or_empty
 from topline.solvers.projections.gradients import gradient_rows
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
@@ -37,7 +35,7 @@ class Vertices(Protocol):
         ...
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int, /) -> float:
-        """Leave what was found with the duals, A (b, m) in these rows, and give sum w_i <alpha_i, u_i>."""
+        """Leave what was found with the duals, A (b, m) in these rows, and return sum w_i <alpha_i, u_i>."""
         ...
 
     def accumulate(self, X: Rows, product: Float64Array, /) -> None:
@@ -70,10 +68,10 @@ class RankedVertices:
 
     def losses(self, scores: FloatArray, y: IntArray, out: Float64Array) -> None:
         """Write the loss of each row to `out`; the scores are overwritten."""
-        ranked_losses(scores, y, self._rho, self._hinge_first, self._own_in_sort, self._margins, out)
+        jit.ranked_losses(scores, y, self._rho, self._hinge_first, self._own_in_sort, self._margins, out)
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
-        """Copy what was found to the duals, and give sum w_i <alpha_i, u_i>."""
+        """Copy what was found to the duals, and return sum w_i <alpha_i, u_i>."""
         ranked, counts = self._found()
         duals.found_ranked(tile, rows, ranked, counts, round_)
         return float(jit.alpha_dot_u(A, self._y, self._weights, self._rho, ranked, counts, self._own_share))
@@ -108,10 +106,10 @@ class DenseVertices:
 
     def losses(self, scores: FloatArray, y: IntArray, out: Float64Array) -> None:
         """Write the loss of each row to `out`; the scores are overwritten."""
-        dense_losses(self._kind, scores, y, *self._gammas, self._rho, self._margins, out)
+        jit.dense_losses(self._kind, scores, y, *self._gammas, self._rho, self._margins, out)
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
-        """Leave U - A with the duals, and give sum w_i <alpha_i, u_i>."""
+        """Leave U - A with the duals, and return sum w_i <alpha_i, u_i>."""
         duals.found_dense(tile, rows, self._U, A, round_)
         products = np.einsum("ij,ij->i", A, self._U, dtype=np.float64)
         return float(products @ self._weights)
@@ -132,7 +130,7 @@ def accumulate_rows(X: Rows, U: FloatArray, weights: Float64Array, product: Floa
 
 
 def vertices_of(problem: Problem, rows: int, *, smoothed: bool) -> Vertices:
-    """Give the kind of vertices that a problem has; `smoothed` asks for those of Phi_gamma itself."""
+    """Return the kind of vertices that a problem has; `smoothed` asks for those of Phi_gamma itself."""
     if problem.form.sparse_vertices and not (smoothed and problem.smoothing > 0):
         return RankedVertices(problem, rows)
     return DenseVertices(problem, smoothed=smoothed)

@@ -66,11 +66,11 @@ class BlockStats:
 
     @classmethod
     def zero(cls) -> BlockStats:
-        """Give the neutral element of `merge`."""
+        """Return the neutral element of `merge`."""
         return cls()
 
     def merge(self, other: BlockStats) -> BlockStats:
-        """Give the sums over the rows of both."""
+        """Return the sums over the rows of both."""
         values = {
             field.name: getattr(self, field.name) + getattr(other, field.name)
             for field in fields(self)
@@ -116,11 +116,11 @@ class TreeMerger:
         self._parts[node] = stats
 
     def parts(self) -> list[tuple[Node, BlockStats]]:
-        """Give what could not be merged further, in block order."""
+        """Return what could not be merged further, in block order."""
         return sorted(self._parts.items(), key=lambda part: part[0].place << part[0].level)
 
     def total(self) -> BlockStats:
-        """Give the sum over all blocks; StateLostError where some are missing."""
+        """Return the sum over all blocks; StateLostError where some are missing."""
         parts = self.parts()
         if len(parts) != 1 or not self._is_root(parts[0][0]):
             raise StateLostError(f"the sum over {self._blocks} blocks is not complete; run the round again")
@@ -131,7 +131,7 @@ class TreeMerger:
 
 
 def leaf(block: int) -> Node:
-    """Give the node of a single block."""
+    """Return the node of a single block."""
     return Node(0, block)
 
 

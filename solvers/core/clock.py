@@ -16,16 +16,16 @@ class Clock:
 
     laps: ClassVar[int] = 0
     products: float = 0.0
-    kernels: float = 0.0
+    per_row: float = 0.0
     _last: float = field(default_factory=time.perf_counter)
 
     def product(self) -> None:
         """End a stretch of products with X, or of reading it."""
         self.products += self._lap()
 
-    def kernel(self) -> None:
+    def row_work(self) -> None:
         """End a stretch of work per row."""
-        self.kernels += self._lap()
+        self.per_row += self._lap()
 
     def _lap(self) -> float:
         now = time.perf_counter()

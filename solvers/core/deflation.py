@@ -50,14 +50,14 @@ class DeflatedDirection:
 
 
 def looked_for(memory: Mapping[str, Float64Array]) -> bool:
-    """Say whether a state knows its direction, or that it has none."""
+    """Return whether a state knows its direction, or that it has none."""
     return _KAPPA in memory
 
 
 def found(
     problem: Problem, total: Float64Array | None, squares: float, blocks: int
 ) -> dict[str, Float64Array]:
-    """Give what to remember of the direction of `total` = sum x_i (d, 1), with `squares` = sum |x_i|^2.
+    """Return what to remember of the direction of `total` = sum x_i (d, 1), with `squares` = sum |x_i|^2.
 
     None as total stands for sparse examples.
     """
@@ -73,12 +73,12 @@ def found(
 
 
 def without() -> dict[str, Float64Array]:
-    """Give what to remember where no direction is kept apart."""
+    """Return what to remember where no direction is kept apart."""
     return {_KAPPA: np.ones(1)}
 
 
 def remembered(memory: Mapping[str, Float64Array]) -> DeflatedDirection | None:
-    """Give the direction that a state remembers."""
+    """Return the direction that a state remembers."""
     if _DIRECTION not in memory:
         return None
     return DeflatedDirection(memory[_DIRECTION], float(memory[_KAPPA][0]))
@@ -87,7 +87,7 @@ def remembered(memory: Mapping[str, Float64Array]) -> DeflatedDirection | None:
 def drawn_to_point(
     direction: DeflatedDirection, W: Float64Array, memory: Mapping[str, Float64Array]
 ) -> tuple[Float64Array, dict[str, Float64Array]]:
-    """Give the weights that blocks start from at W = W(A) (d, m), and the memory with p moved on."""
+    """Return the weights that blocks start from at W = W(A) (d, m), and the memory with p moved on."""
     v = direction.u @ W
     p = direction.kappa * v + (1.0 - direction.kappa) * memory.get(_POINT, v)
     drawn = W + (1.0 - direction.kappa) * np.outer(direction.u, p - v)

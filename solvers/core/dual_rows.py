@@ -50,7 +50,7 @@ class DualStore(Protocol):
         ...
 
     def read(self, start: int, stop: int, /) -> FloatArray:
-        """Give the rows [start, stop), C-contiguous: a view where dense, else a fresh array.
+        """Return the rows [start, stop), C-contiguous: a view where dense, else a fresh array.
 
         Changes of it count only once they are written back.
         """
@@ -96,7 +96,7 @@ class DenseStore:
         return self._values
 
     def read(self, start: int, stop: int) -> FloatArray:
-        """Give a view of the rows [start, stop)."""
+        """Return a view of the rows [start, stop)."""
         return self._values[start:stop]
 
     def write(self, start: int, stop: int, values: FloatArray) -> None:
@@ -181,7 +181,7 @@ class PackedStore:
     Parameters
     ----------
     cuts : the rows 0 = r_0 < r_1 < ... at which runs begin and end.  To write part of a run is to pack it
-        anew.
+        again.
     m : entries of a row.
     dtype : float32 or float64.
     budget : what runs in memory are taken from.  One that does not fit when it is written goes to the file,
@@ -223,7 +223,7 @@ class PackedStore:
         return
 
     def read(self, start: int, stop: int) -> FloatArray:
-        """Give a fresh array of the rows [start, stop)."""
+        """Return a fresh array of the rows [start, stop)."""
         rows = np.empty((stop - start, self._m), dtype=self._dtype)
         for run, low, high in self._runs(start, stop):
             first = self._cuts[run]
@@ -270,7 +270,7 @@ class PackedStore:
             run, start = run + 1, high
 
     def _packed(self, run: int) -> Bytes:
-        """Give the bytes of a run, wherever they are."""
+        """Return the bytes of a run, wherever they are."""
         held = self._held[run]
         if held is not None:
             return held
@@ -293,7 +293,7 @@ class PackedStore:
         self._sizes[run] = packed.nbytes
 
     def _place(self, run: int) -> int:
-        """Give where a run begins in the file: each has room there for as much as it can ever take."""
+        """Return where a run begins in the file: each has room there for as much as it can ever take."""
         return self._cuts[run] * self._m * _WIDEST
 
 
@@ -307,5 +307,5 @@ def row_runs(start: int, stop: int, m: int) -> Iterator[tuple[int, int]]:
 def make_store(
     cuts: Sequence[int], m: int, dtype: np.dtype[Any], budget: ByteBudget | None = None
 ) -> DualStore:
-    """Give a store of cuts[-1] rows: packed where there is a budget."""
+    """Return a store of cuts[-1] rows: packed where there is a budget."""
     return DenseStore(cuts[-1], m, dtype) if budget is None else PackedStore(cuts, m, dtype, budget)

@@ -20,7 +20,7 @@ _RESCALE = np.float32(2.0**112)
 
 
 def widened(halves: NDArray[np.float16]) -> NDArray[np.float32]:
-    """Give the same values in single precision, C-contiguous.  Nothing is rounded: every half is a single."""
+    """Return the same values in single precision, C-contiguous; nothing is rounded."""
     halves = np.ascontiguousarray(halves)
     singles = np.empty(halves.shape, dtype=np.float32)
     _widen(halves.reshape(-1).view(np.uint16), singles.reshape(-1))

@@ -35,7 +35,7 @@ class ThinnedHistory(Generic[T]):
             self._stride *= 2
 
     def records(self) -> tuple[T, ...]:
-        """Give the kept ones, and the last, oldest first."""
+        """Return the kept ones, and the last, oldest first."""
         if self._last is None or self._kept[-1] is self._last:
             return tuple(self._kept)
         return (*self._kept, self._last)

@@ -1,4 +1,4 @@
-"""Checks of what people pass to `solve`; each refusal is one sentence with the value and the mend."""
+"""Checks of what people pass to `solve`; each refusal says in one sentence what was given and what to do."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from topline.solvers.core.problem import Problem, SmoothingKind
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
 from topline.solvers.core.rows import RowSource, compute_dtype, is_sparse
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.losses.base import Family, Loss, LossForm
-from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.losses import Family, LabelSets, Loss, LossForm
 from topline.solvers.typing import Float64Array, IntArray
 
 
 def checked_rows(X: Any) -> RowSource:
-    """Give X as a source of rows; values are checked while the first pass reads them."""
+    """Return X as a source of rows; values are checked while the first pass reads them."""
     if is_sparse(X) and X.format != "csr":
         raise InvalidProblemError(f"the features are a sparse {X.format} matrix; give X.tocsr()")
     source: RowSource = X if isinstance(X, RowSource) else np.asarray(X)
@@ -31,7 +30,7 @@ def checked_rows(X: Any) -> RowSource:
 
 
 def checked_labels(y: Any, n: int, m: Any) -> tuple[IntArray, int]:
-    """Give labels as (n,) int32 and the number of classes (by default the largest label + 1)."""
+    """Return labels as (n,) int32 and the number of classes (by default the largest label + 1)."""
     labels = np.asarray(y)
     if labels.ndim != 1:
         raise InvalidProblemError(f"the labels have the shape {labels.shape}; give one label per example")
@@ -69,7 +68,7 @@ def checked_problem(
     *,
     label_sets: LabelSets | None = None,
 ) -> tuple[Problem, RowSource, IntArray]:
-    """Give the problem with its examples; InvalidProblemError names what is wrong with them."""
+    """Return the problem with its examples; InvalidProblemError names what is wrong with them."""
     # A class has the methods of its values, so the protocol alone would let it through.
     if isinstance(loss, type) or not isinstance(loss, Loss):
         raise InvalidProblemError(
@@ -98,7 +97,7 @@ def checked_problem(
 def _checked_sets(
     y: Any, n: int, m: int | None, loss: Loss, label_sets: LabelSets | None
 ) -> tuple[LabelSets | None, IntArray, int]:
-    """Give the label sets that y numbers, made of y where it is an indicator matrix; y, and the classes."""
+    """Return the label sets that y numbers, made of y where it is an indicator matrix; y, and the classes."""
     shape = np.shape(y)
     # A loss of single labels refuses the shape.
     if label_sets is None and len(shape) == 2 and shape[1] > 1 and loss.form(shape[1]).takes_label_sets:
@@ -132,14 +131,14 @@ def _checked_number(name: str, value: Any, wanted: str) -> float:
 
 
 def checked_seed(seed: Any) -> int:
-    """Give a seed that NumPy takes."""
+    """Return a seed that NumPy takes."""
     if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
         raise InvalidProblemError(f"seed is {seed!r}; give a whole number of at least 0")
     return int(seed)
 
 
 def checked_weights(sample_weight: Any, n: int) -> Float64Array | None:
-    """Give sample weights as (n,) float64, None where every example counts once."""
+    """Return sample weights as (n,) float64, None where every example counts once."""
     if sample_weight is None:
         return None
     try:

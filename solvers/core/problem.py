@@ -32,8 +32,7 @@ import numpy as np
 
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
 from topline.solvers.errors import CertificateError, InvalidProblemError, UnsupportedCombinationError
-from topline.solvers.losses.base import Loss, LossForm
-from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.losses import LabelSets, Loss, LossForm
 from topline.solvers.typing import Float64Array, IntArray
 
 SmoothingKind: TypeAlias = Literal["moreau", "others"]
@@ -54,6 +53,18 @@ class Problem:
         m - 1 other classes only (Lapin's thesis, prop. 6.2): two losses of one name (erratum h1).
     label_sets : what the labels y number where examples have several labels; None where y are classes.
     risk : how the losses of the examples make one number: "the mean loss" below is this number.
+
+    Raises
+    ------
+    InvalidProblemError : a number out of its range.
+    UnsupportedCombinationError : a smoothing that the loss has no use for.
+
+    Examples
+    --------
+    >>> from topline import Problem, TopKHinge
+    >>> problem = Problem(TopKHinge(k=2), n=100, d=8, m=5, lam=0.01)
+    >>> problem.scale
+    1.0
     """
 
     loss: Loss
@@ -133,7 +144,7 @@ class Problem:
         return self.primal(W, mean_loss) + 0.5 * self.smoothing * mean_sq_dual
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON; of label sets their digest."""
+        """Return plain values for JSON; of label sets their digest."""
         sets = {} if self.label_sets is None else {"label_sets": self.label_sets.digest}
         return {
             **sets,
@@ -149,7 +160,7 @@ class Problem:
 
 
 def problem_key(problem: Problem, labels: IntArray, weights: Float64Array | None) -> str:
-    """Give a digest of everything that W and b of a state depend on, but for the features."""
+    """Return a digest of everything that W and b of a state depend on, but for the features."""
     digest = hashlib.sha256(json.dumps(problem.to_dict(), sort_keys=True).encode())
     digest.update(np.ascontiguousarray(labels, dtype=np.int64).tobytes())
     if weights is not None:
@@ -168,7 +179,7 @@ def inner(V: Float64Array, W: Float64Array) -> float:
 
 
 def relative_gap(gap: float, primal: float) -> float:
-    """Give gap / max(|P|, tiny)."""
+    """Return gap / max(|P|, tiny)."""
     return gap / max(abs(primal), float(np.finfo(np.float64).tiny))
 
 

@@ -70,7 +70,7 @@ class _Coming:
             self._error = error
 
     def take(self) -> Rows:
-        """Give the rows, or raise what their reading raised."""
+        """Return the rows, or raise what their reading raised."""
         self._thread.join()
         if self._error is not None:
             try:

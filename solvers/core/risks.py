@@ -31,12 +31,19 @@ from topline.solvers.typing import Float64Array, Int64Array
 
 @dataclass(frozen=True)
 class MeanRisk:
-    """The mean of the losses."""
+    """The mean of the losses.
+
+    Examples
+    --------
+    >>> from topline import MeanRisk
+    >>> MeanRisk().to_dict()
+    {'name': 'mean'}
+    """
 
     name: ClassVar[str] = "mean"
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return {"name": self.name}
 
 
@@ -45,7 +52,16 @@ MEAN_RISK = MeanRisk()
 
 @dataclass(frozen=True)
 class AverageTopK:
-    """The mean of the k largest losses; k is a real number of at least 1 and at most n."""
+    """The mean of the k largest losses; k is a real number of at least 1 and at most n.
+
+    Raises InvalidProblemError where k is not a number of at least 1.
+
+    Examples
+    --------
+    >>> from topline import AverageTopK
+    >>> AverageTopK(k=12.5).rows
+    13
+    """
 
     k: float
     name: ClassVar[str] = "average_top_k"
@@ -67,7 +83,7 @@ class AverageTopK:
             raise InvalidProblemError(f"k of {self.name} is {self.k:g} but there are {n} rows; take k <= {n}")
 
     def selected(self, losses: LargestLosses, n: int) -> SelectedRows:
-        """Give the rows that attain the maximum over p, each with the weight w_i = n p_i."""
+        """Return the rows that attain the maximum over p, each with the weight w_i = n p_i."""
         weights = np.full(len(losses.rows), n / self.k)
         part = self.k - math.floor(self.k)
         if part > 0.0:
@@ -75,7 +91,7 @@ class AverageTopK:
         return SelectedRows(losses.rows, weights)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return {"name": self.name, "k": self.k}
 
 
@@ -110,7 +126,7 @@ class LargestLosses:
         return cls(most, rows, losses)
 
     def merge(self, other: LargestLosses) -> LargestLosses:
-        """Give the largest of both; the rows of `other` come after these."""
+        """Return the largest of both; the rows of `other` come after these."""
         rows, losses = np.concatenate([self.rows, other.rows]), np.concatenate([self.losses, other.losses])
         return LargestLosses.of(self.most, rows, losses)
 
@@ -131,6 +147,6 @@ class SelectedRows:
         return len(self.rows)
 
     def between(self, start: int, stop: int) -> SelectedRows:
-        """Give those of the rows [start, stop), numbered from `start`."""
+        """Return those of the rows [start, stop), numbered from `start`."""
         low, high = np.searchsorted(self.rows, [start, stop])
         return SelectedRows(self.rows[low:high] - start, self.weights[low:high])

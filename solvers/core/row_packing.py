@@ -55,7 +55,7 @@ def scatter_values(values: FloatArray, places: IntArray, columns: IntArray, out:
 
 
 def pack(rows: FloatArray) -> Bytes:
-    """Give the bytes of rows (r, m), a C-contiguous array."""
+    """Return the bytes of rows (r, m), a C-contiguous array."""
     places = np.empty(len(rows) + 1, dtype=_PLACE)
     count = count_values(rows, places)
     if count == 0:
@@ -82,7 +82,7 @@ def unpack(packed: Bytes, first: int, rows: int, out: FloatArray) -> None:
 
 
 def _parts(packed: Bytes, rows: int, m: int, dtype: np.dtype[Any]) -> tuple[FloatArray, IntArray, IntArray]:
-    """Give values, places and columns as views of the bytes of rows that are shorter for being packed."""
+    """Return values, places and columns as views of the bytes of rows that are shorter for being packed."""
     column = _column_dtype(m)
     ends = (rows + 1) * _PLACE.itemsize
     count = (len(packed) - ends) // (dtype.itemsize + column.itemsize)

@@ -32,7 +32,15 @@ _SLAB_BYTES = 1 << 24
 
 @runtime_checkable
 class RowSource(Protocol):
-    """Features, one example per row."""
+    """Features, one example per row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import RowSource
+    >>> isinstance(np.zeros((3, 2), dtype=np.float32), RowSource)
+    True
+    """
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -45,7 +53,7 @@ class RowSource(Protocol):
         ...
 
     def __getitem__(self, rows: slice, /) -> Any:
-        """Give the rows of a slice, as an array (rows, d) or a CSR matrix."""
+        """Return the rows of a slice, as an array (rows, d) or a CSR matrix."""
         ...
 
 
@@ -87,7 +95,7 @@ class RowRange:
 
 
 def compute_dtype(dtype: Any) -> np.dtype[Any]:
-    """Give the precision of products: float64 for float64 and wide integers, else float32.
+    """Return the precision of products: float64 for float64 and wide integers, else float32.
 
     InvalidProblemError for what is not real numbers.
     """
@@ -99,21 +107,21 @@ def compute_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def tile_rows(d: int, m: int, itemsize: int) -> int:
-    """Give the number of rows of a tile: a power of two that fits the cache."""
+    """Return the number of rows of a tile: a power of two that fits the cache."""
     row_bytes = itemsize * (d + m)
     wanted = max(_TILE_BYTES // row_bytes, min(_GOOD_TILE_ROWS, _MOST_TILE_BYTES // row_bytes), 1)
     return int(min(max(1 << (wanted.bit_length() - 1), _MIN_TILE_ROWS), _MAX_TILE_ROWS))
 
 
 def held_in_memory(X: RowSource) -> bool:
-    """Say whether slices cost no reading: arrays, CSR matrices, and sources whose `in_memory` says so."""
+    """Return whether slices cost no reading: arrays, CSR matrices, and sources whose `in_memory` says so."""
     if isinstance(X, np.ndarray):
         return not isinstance(X, np.memmap)
     return is_sparse(X) or bool(getattr(X, "in_memory", False))
 
 
 def at_hand(X: RowSource, start: int, stop: int) -> bool:
-    """Say whether rows start..stop-1 cost no reading: those of arrays and maps, and what a source holds."""
+    """Return whether rows start..stop-1 cost no reading: of arrays, of maps, or held by the source."""
     if isinstance(X, np.ndarray) or held_in_memory(X):
         return True
     says: Callable[[int, int], bool] | None = getattr(X, "at_hand", None)
@@ -139,17 +147,17 @@ def slab_bounds(X: RowSource, rows: int, most_rows: int | None = None) -> Iterat
 
 
 def is_sparse(values: Any) -> bool:
-    """Say whether values are a SciPy sparse matrix or array."""
+    """Return whether values are a SciPy sparse matrix or array."""
     return bool(sparse.issparse(values))
 
 
 def gives_sparse(X: RowSource) -> bool:
-    """Say whether slices of a source are CSR matrices."""
+    """Return whether slices of a source are CSR matrices."""
     return is_sparse(X) or bool(getattr(X, "sparse", False))
 
 
 def as_rows(values: Any, dtype: np.dtype[Any]) -> Rows:
-    """Give values as a CSR matrix or C-contiguous array of the given float type."""
+    """Return values as a CSR matrix or C-contiguous array of the given float type."""
     if is_sparse(values):
         return values.tocsr().astype(dtype, copy=False)
     if dtype == np.float32 and isinstance(values, np.ndarray) and values.dtype == np.float16:
@@ -158,19 +166,19 @@ def as_rows(values: Any, dtype: np.dtype[Any]) -> Rows:
 
 
 def stacked(parts: Sequence[Rows]) -> Rows:
-    """Give runs of rows, one below the other."""
+    """Return runs of rows, one below the other."""
     if len(parts) == 1:
         return parts[0]
     return sparse.vstack(parts, format="csr") if is_sparse(parts[0]) else np.concatenate(parts)
 
 
 def count_tiles(n_rows: int, first_row: int, rows: int) -> int:
-    """Give the number of tiles of a block, cut as by `cut_rows`."""
+    """Return the number of tiles of a block, cut as by `cut_rows`."""
     return (first_row + n_rows - 1) // rows - first_row // rows + 1
 
 
 def nonfinite_rows(values: Rows) -> np.ndarray[Any, Any]:
-    """Give the positions of rows that hold NaN or infinity."""
+    """Return the positions of rows that hold NaN or infinity."""
     if is_sparse(values):
         bad = np.flatnonzero(~np.isfinite(values.data))
         return np.unique(np.searchsorted(np.asarray(values.indptr), bad, side="right") - 1)

@@ -42,6 +42,12 @@ class SolverState:
     pending_step : the step that blocks have not yet applied to A.
     memory : what the method remembers besides, by name: atoms, or the last steps of L-BFGS.
     problem_key : `problem.problem_key` of what it is a state of; empty where its keeper vouches for that.
+
+    Examples
+    --------
+    >>> from topline import MaxHinge, Problem, SolverState
+    >>> SolverState.start(Problem(MaxHinge(), n=10, d=4, m=3, lam=0.1)).W.shape
+    (4, 3)
     """
 
     round: int
@@ -60,7 +66,7 @@ class SolverState:
 
     @classmethod
     def start(cls, problem: Problem) -> SolverState:
-        """Give the state with A = 0, which is dual feasible."""
+        """Return the state with A = 0, which is dual feasible."""
         return cls(round=0, W=np.zeros((problem.d, problem.m)))
 
 
@@ -83,6 +89,15 @@ class IterationRecord:
     workers : how many blocks ran at the same time.
     activity : each worker with its rows, the seconds that it was busy since the record before, its memory.
     stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex, else None.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import MaxHinge, solve
+    >>> X, y = np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4)
+    >>> record = solve(X, y, MaxHinge(), lam=0.1).history[-1]
+    >>> record.gap_kind, record.gap == record.primal - record.dual
+    ('true', True)
     """
 
     round: int
@@ -107,7 +122,7 @@ class IterationRecord:
     stationarity: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         # Not `asdict`, whose copies take as long as a short round.
         return {**vars(self), "activity": [worker.to_dict() for worker in self.activity]}
 
@@ -136,6 +151,15 @@ class SolveResult:
     collapsed : whether W = 0, which tells no class from another, is as good as W and within `tol` of the
         optimum, as it is under the average top-k risk when k is below the number of examples that no W gets
         right.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import MaxHinge, solve
+    >>> X, y = np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4)
+    >>> result = solve(X, y, MaxHinge(), lam=0.1)
+    >>> result.decision_function(X).argmax(axis=1)
+    array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2])
     """
 
     W: Float64Array
@@ -158,7 +182,7 @@ class SolveResult:
     collapsed: bool = False
 
     def decision_function(self, X: Any) -> Float64Array:
-        """Give the scores X W, shape (rows of X, m), in float64."""
+        """Return the scores X W, shape (rows of X, m), in float64."""
         shape: tuple[int, ...] = tuple(getattr(X, "shape", ()))
         if len(shape) != 2 or shape[1] != self.problem.d:
             raise InvalidProblemError(f"X has the shape {shape}; give rows of {self.problem.d} features")

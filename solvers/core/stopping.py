@@ -13,7 +13,14 @@ from topline.solvers.errors import InvalidProblemError
 
 
 class Status(Enum):
-    """How a run ended."""
+    """How a run ended.
+
+    Examples
+    --------
+    >>> from topline import Status
+    >>> Status("solved") is Status.SOLVED
+    True
+    """
 
     #: The relative gap is at most tol; where the loss is not convex, |grad P(W)| / |grad P(0)| is.
     SOLVED = "solved"
@@ -39,6 +46,14 @@ class StoppingCriteria:
     max_passes : passes over the examples, counted over all resumptions, after which no round begins; the
         final certificate costs one pass more.
     time_limit : seconds of this call, None for no limit.
+
+    Raises InvalidProblemError where one of them is not positive.
+
+    Examples
+    --------
+    >>> from topline import StoppingCriteria
+    >>> StoppingCriteria(tol=1e-4, time_limit=60.0).max_passes
+    1000
     """
 
     tol: float = 1e-3
@@ -64,7 +79,7 @@ ENDS_AT_ITERATE = frozenset({Status.SOLVED, Status.NO_PROGRESS, Status.NONFINITE
 def is_solved(
     primal: float, dual: float, criteria: StoppingCriteria, stationarity: float | None = None
 ) -> bool:
-    """Say whether the gap between two finite objective values is small enough.
+    """Return whether the gap between two finite objective values is small enough.
 
     `stationarity` takes the place of the gap where there is no dual value.
     """

@@ -45,7 +45,7 @@ class Tile:
         return slice(self.start, self.stop)
 
     def added_to(self, total: Float64Array | None, squares: float) -> tuple[Float64Array, float]:
-        """Give sum w_i x_i (d, 1) and sum w_i |x_i|^2 of dense rows, added to those of others."""
+        """Return sum w_i x_i (d, 1) and sum w_i |x_i|^2 of dense rows, added to those of others."""
         here: Float64Array = (self.weights @ self.X)[:, None]
         square = float(self.weights @ np.einsum("ij,ij->i", self.X, self.X, dtype=np.float64))
         return here if total is None else total + here, squares + square
@@ -123,7 +123,7 @@ class TileReader:
             rows = ", ".join(str(self._first_row + start + int(row)) for row in bad[:5])
             more = f" and {bad.size - 5} more near them" if bad.size > 5 else ""
             raise NonFiniteError(
-                f"the features of rows {rows}{more} hold NaN or infinity; mend or drop these rows"
+                f"the features of rows {rows}{more} hold NaN or infinity; fix or drop these rows"
             )
 
 
@@ -135,13 +135,13 @@ class Scratch:
         self._copy: FloatArray | None = None
 
     def scores_of(self, X: Rows, W: FloatArray) -> FloatArray:
-        """Give X W for a tile, in the shared buffer."""
+        """Return X W for a tile, in the shared buffer."""
         if is_sparse(X):
             return np.ascontiguousarray(X @ W)
         return np.dot(X, W, out=self._scores[: X.shape[0]])
 
     def copy_of(self, scores: FloatArray) -> FloatArray:
-        """Give a copy of the scores of a tile, in a second buffer."""
+        """Return a copy of the scores of a tile, in a second buffer."""
         if self._copy is None:
             self._copy = np.empty_like(self._scores)
         copy = self._copy[: len(scores)]

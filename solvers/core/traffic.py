@@ -41,7 +41,7 @@ class WorkerActivity:
     memory_bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -64,7 +64,7 @@ class Traffic:
     workers: tuple[WorkerActivity, ...] = ()
 
     def since(self, before: Traffic) -> Traffic:
-        """Give what has been added since `before`; a counter that began anew counts from 0."""
+        """Return what has been added since `before`; a counter that was reset counts from 0."""
         busy = {worker.name: worker.seconds_busy for worker in before.workers}
         return Traffic(
             bytes_sent=_added(self.bytes_sent, before.bytes_sent),
@@ -99,7 +99,7 @@ class ThreadActivity:
             self._rows[name] = self._rows.get(name, 0) + rows
 
     def workers(self) -> tuple[WorkerActivity, ...]:
-        """Give every thread that has ever worked, by name."""
+        """Return every thread that has ever worked, by name."""
         with self._lock:
             return tuple(
                 WorkerActivity(name, self._rows.get(name, 0), seconds)
@@ -124,7 +124,7 @@ class CountedRows(RowRange):
 
 
 def counted(X: RowSource) -> RowSource:
-    """Give X, or where it is stored in pieces or mapped and does not count what is read, one that does."""
+    """Return X, or where it is stored in pieces or mapped and does not count what is read, one that does."""
     if hasattr(X, "bytes_read") or bool(getattr(X, "in_memory", False)):
         return X
     stored = isinstance(X, np.memmap) or any(getattr(X, name, None) for name in ("chunks", "cuts"))
@@ -132,7 +132,7 @@ def counted(X: RowSource) -> RowSource:
 
 
 def resident_bytes() -> int:
-    """Give the memory of this process that is in use now; where the system does not say, the most so far."""
+    """Return the memory of this process in use now; where the system does not say, the most so far."""
     try:
         return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
@@ -150,7 +150,7 @@ class MemoryGauge:
         self._bytes = 0
 
     def read(self) -> int:
-        """Give the memory of this process, of now or of a hundredth of a second ago."""
+        """Return the memory of this process, of now or of a hundredth of a second ago."""
         now = time.perf_counter()
         if now - self._looked >= 0.01:
             self._looked, self._bytes = now, resident_bytes()

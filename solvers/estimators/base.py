@@ -15,10 +15,17 @@ from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.kernels import (
+    ChiSquaredKernel,
+    Gamma,
+    Kernel,
+    KernelExpansion,
+    LinearKernel,
+    WithConstant,
+    as_kernel,
+    make_kernel,
+)
 from topline.solvers.kernels.factor import is_precomputed, plain
-from topline.solvers.kernels.functions import ChiSquaredKernel, Gamma, Kernel, LinearKernel, WithConstant
-from topline.solvers.kernels.problem import KernelExpansion
-from topline.solvers.kernels.registry import as_kernel, make_kernel
 from topline.solvers.typing import Float64Array, IntArray
 
 #: How scikit-learn is to check rows: features stay in the precision and the layout in which they come.

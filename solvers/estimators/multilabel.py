@@ -19,9 +19,8 @@ from topline.solvers.estimators.multilabel_metrics import THRESHOLD_RULES, tuned
 from topline.solvers.estimators.multilabel_targets import TargetForm, Targets, are_sets, in_form, indicator_of
 from topline.solvers.estimators.support import combined_weights, seed_of
 from topline.solvers.estimators.training import Training
-from topline.solvers.kernels.functions import Kernel
-from topline.solvers.losses.base import Loss, checked_k
-from topline.solvers.losses.registry import make_loss
+from topline.solvers.kernels import Kernel
+from topline.solvers.losses import Loss, checked_k, make_loss
 from topline.solvers.typing import Float64Array
 
 #: The rule that predicts the same number of labels for every row.

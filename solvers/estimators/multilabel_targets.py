@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import column_or_1d
 
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.losses import LabelSets
 from topline.solvers.typing import Int64Array
 
 

@@ -15,8 +15,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.state import SolveResult
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.losses.base import Loss
-from topline.solvers.losses.registry import make_loss
+from topline.solvers.losses import Loss, make_loss
 from topline.solvers.names import LOSS_RULES, LossRule
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 

@@ -25,10 +25,9 @@ from topline.solvers.estimators.support import (
     combined_weights,
 )
 from topline.solvers.estimators.training import Training
-from topline.solvers.kernels.functions import Kernel
-from topline.solvers.losses.base import Loss, checked_k
-from topline.solvers.losses.entropy import Softmax
-from topline.solvers.methods.registry import method_named
+from topline.solvers.kernels import Kernel
+from topline.solvers.losses import Loss, Softmax, checked_k
+from topline.solvers.methods import method_named
 from topline.solvers.typing import Float64Array, IntArray
 
 

@@ -16,11 +16,10 @@ from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.estimators.base import FittedModel, one_of_two, with_intercept
 from topline.solvers.estimators.support import seed_of, shortfall, with_constant
-from topline.solvers.kernels.problem import KernelResult, solve_with_kernel
-from topline.solvers.losses.base import Loss
-from topline.solvers.losses.label_sets import LabelSets
-from topline.solvers.methods.registry import method_named
-from topline.solvers.run.api import solve
+from topline.solvers.kernels import KernelResult, solve_with_kernel
+from topline.solvers.losses import LabelSets, Loss
+from topline.solvers.methods import method_named
+from topline.solvers.run import solve
 from topline.solvers.typing import Float64Array, IntArray
 
 

@@ -75,7 +75,7 @@ class Executor(Protocol):
         ...
 
     def run(self, request: Request) -> BlockStats:
-        """Run a request on every block and give the sum."""
+        """Run a request on every block and return the sum."""
         ...
 
     def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
@@ -99,7 +99,7 @@ class Executor(Protocol):
         ...
 
     def traffic(self) -> Traffic:
-        """Give what was moved and who worked since `bind`; it asks nobody and costs next to nothing."""
+        """Return what was moved and who worked since `bind`; it asks nobody and costs next to nothing."""
         ...
 
     def close(self) -> None:

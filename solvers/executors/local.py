@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from topline.solvers.blas_threads import one_blas_thread
-from topline.solvers.blocks.block import Block
+from topline.solvers.blocks import Block
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.problem import Problem
@@ -31,6 +31,17 @@ class SerialExecutor:
     for that many of nearly one size; one block by default.  `dual_bytes` is memory for dual variables, which
     are packed where that is too little for them, and go to a temporary file beyond it:
     `topline.solvers.core.dual_rows`. With a budget no result holds them.
+
+    Raises InvalidProblemError, when it is bound, where rows cannot be cut like that.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import MaxHinge, SerialExecutor, solve
+    >>> X, y = np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4)
+    >>> with SerialExecutor(blocks=2) as executor:
+    ...     solve(X, y, MaxHinge(), lam=0.1, executor=executor).status
+    <Status.SOLVED: 'solved'>
     """
 
     _default_blocks = 1
@@ -92,7 +103,7 @@ class SerialExecutor:
         ]
 
     def run(self, request: Request) -> BlockStats:
-        """Run a request on every block and give the sum.
+        """Run a request on every block and return the sum.
 
         BLAS keeps to one thread, so that sums do not depend on the machine and workers do not fight.
         """
@@ -128,7 +139,7 @@ class SerialExecutor:
             raise StateLostError(f"the stored duals end at row {reached} of {self._blocks[-1].stop}")
 
     def traffic(self) -> Traffic:
-        """Give what was read, the memory of this process and what its threads did; nothing is sent."""
+        """Return what was read, the memory of this process and what its threads did; nothing is sent."""
         read = int(getattr(self._source, "bytes_read", 0)) - self._read_before
         return Traffic(bytes_read=read, memory_bytes=self._memory.read(), workers=self._activity.workers())
 
@@ -153,10 +164,21 @@ class SerialExecutor:
 
 
 class ThreadExecutor(SerialExecutor):
-    """Runs blocks on threads; BLAS and the kernels release the interpreter lock.
+    """Runs blocks on threads; BLAS and compiled functions release the interpreter lock.
 
     `workers` is the number of threads; `bounds`, `blocks` and `dual_bytes` as for SerialExecutor, by default
     16 blocks (or n), however many threads there are.
+
+    Raises InvalidProblemError where `workers` is below 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import MaxHinge, ThreadExecutor, solve
+    >>> X, y = np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4)
+    >>> with ThreadExecutor(2, blocks=2) as executor:
+    ...     solve(X, y, MaxHinge(), lam=0.1, executor=executor).status
+    <Status.SOLVED: 'solved'>
     """
 
     _default_blocks = 16
@@ -231,7 +253,7 @@ def map_duals_on_threads(
 
 
 def block_bounds(n: int, blocks: int = 1, bounds: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Give the row numbers at which n rows are cut: those asked for, or `blocks` runs of nearly one size."""
+    """Return the row numbers that cut n rows: those asked for, or `blocks` runs of nearly one size."""
     if bounds is not None:
         cuts = tuple(int(row) for row in bounds)
         if len(cuts) < 2 or cuts[0] != 0 or cuts[-1] != n or np.any(np.diff(cuts) < 1):

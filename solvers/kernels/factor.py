@@ -72,7 +72,7 @@ class KernelFeatures:
         return cls(kernel, train, K, rows, pivots, dropped)
 
     def coefficients(self, W: Float64Array) -> Float64Array:
-        """Give C (r, m) with rows W = K[:, pivots] C up to E, for weights W (r, m) of the features."""
+        """Return C (r, m) with rows W = K[:, pivots] C up to E, for weights W (r, m) of the features."""
         if not len(self.pivots):
             return np.zeros((0, W.shape[1]))
         solved = linalg.solve_triangular(self.rows[self.pivots], W, lower=True, trans="T")
@@ -80,7 +80,7 @@ class KernelFeatures:
 
 
 def gram_matrix(kernel: Any, X: RowSource) -> tuple[Kernel, Any, Float64Array]:
-    """Give the kernel, its parameters resolved, the training rows, and K (n, n) of them, float64.
+    """Return the kernel, its parameters resolved, the training rows, and K (n, n) of them, float64.
 
     X (n, d) has the rows, or is K itself where the kernel is precomputed.  Raises what `KernelFeatures.of`
     does, except for an indefinite K.
@@ -100,19 +100,19 @@ def gram_matrix(kernel: Any, X: RowSource) -> tuple[Kernel, Any, Float64Array]:
 
 
 def plain(kernel: Kernel) -> Kernel:
-    """Give the kernel without a constant."""
+    """Return the kernel without a constant."""
     return kernel.kernel if isinstance(kernel, WithConstant) else kernel
 
 
 def is_precomputed(kernel: Kernel) -> bool:
-    """Say whether features are values of the kernel already."""
+    """Return whether features are values of the kernel already."""
     return isinstance(plain(kernel), PrecomputedKernel)
 
 
 def factor(
     K: Float64Array, name: str = "precomputed", *, rounded: bool = False
 ) -> tuple[Float64Array, np.ndarray[Any, np.dtype[np.intp]], float]:
-    """Give F (n, r), the pivots (r,) and the norm of E of a symmetric K (n, n) = F F^T + E.
+    """Return F (n, r), the pivots (r,) and the norm of E of a symmetric K (n, n) = F F^T + E.
 
     Where entries may have been `rounded` to float32, whatever their type is now, what lies below that
     rounding is left to E if it has to be.  Raises InvalidProblemError where K is indefinite beyond rounding.
@@ -152,7 +152,7 @@ def _pivoted(K: Float64Array, tolerance: float) -> tuple[Float64Array, np.ndarra
 
 
 def symmetric(K: Any) -> Float64Array:
-    """Give a precomputed K in float64 and exactly symmetric.
+    """Return a precomputed K in float64 and exactly symmetric.
 
     InvalidProblemError where it is farther from that than entries rounded to float32 are.
     """
@@ -173,7 +173,7 @@ def symmetric(K: Any) -> Float64Array:
 
 
 def _in_memory(X: RowSource) -> Any:
-    """Give the rows of X as one array or CSR matrix."""
+    """Return the rows of X as one array or CSR matrix."""
     values = X if isinstance(X, np.ndarray) or is_sparse(X) else X[0 : int(X.shape[0])]
     return as_rows(values, compute_dtype(X.dtype))
 
@@ -195,5 +195,5 @@ def _refuse_nonfinite(X: Any) -> None:
         rows = ", ".join(str(int(row)) for row in bad[:5])
         more = f" and {bad.size - 5} more" if bad.size > 5 else ""
         raise NonFiniteError(
-            f"the features of rows {rows}{more} hold NaN or infinity; mend or drop these rows"
+            f"the features of rows {rows}{more} hold NaN or infinity; fix or drop these rows"
         )

@@ -23,7 +23,14 @@ Gamma: TypeAlias = float | str | None
 
 @runtime_checkable
 class Kernel(Protocol):
-    """A kernel as a value: frozen, comparable, and written to JSON by `to_dict`."""
+    """A kernel as a value: frozen, comparable, and written to JSON by `to_dict`.
+
+    Examples
+    --------
+    >>> from topline import Kernel, RBFKernel
+    >>> isinstance(RBFKernel(0.5), Kernel)
+    True
+    """
 
     @property
     def name(self) -> str:
@@ -31,21 +38,30 @@ class Kernel(Protocol):
         ...
 
     def resolved(self, X: Any) -> Kernel:
-        """Give the kernel with every parameter a number, as training rows X (n, d) decide it."""
+        """Return the kernel with every parameter a number, as training rows X (n, d) decide it."""
         ...
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
-        """Give k(x, y) for all rows x of X and y of Y, dense or CSR: (rows of X, rows of Y) float64."""
+        """Return k(x, y) for all rows x of X and y of Y, dense or CSR: (rows of X, rows of Y) float64."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values from which `kernel_from_dict` makes the same kernel again."""
+        """Return plain values from which `kernel_from_dict` makes the same kernel again."""
         ...
 
 
 @dataclass(frozen=True)
 class LinearKernel:
-    """k(x, y) = <x, y>."""
+    """k(x, y) = <x, y>.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import LinearKernel
+    >>> LinearKernel().matrix(np.eye(2), np.array([[3.0, 4.0]]))
+    array([[3.],
+           [4.]])
+    """
 
     name: ClassVar[str] = "linear"
 
@@ -54,17 +70,29 @@ class LinearKernel:
         return self
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
-        """Give the inner products."""
+        """Return the inner products."""
         return _products(_float64(X), _float64(Y))
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return _record(self)
 
 
 @dataclass(frozen=True)
 class RBFKernel:
-    """k(x, y) = exp(-gamma |x - y|^2)."""
+    """k(x, y) = exp(-gamma |x - y|^2).
+
+    `gamma` is a positive number, "scale" = 1 / (d var X) (None is the same) or "auto" = 1 / d; else
+    InvalidProblemError.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import RBFKernel
+    >>> RBFKernel(0.5).matrix(np.eye(2), np.eye(2)).round(4)
+    array([[1.    , 0.3679],
+           [0.3679, 1.    ]])
+    """
 
     gamma: Gamma = None
     name: ClassVar[str] = "rbf"
@@ -77,7 +105,7 @@ class RBFKernel:
         return replace(self, gamma=_gamma_of(self.gamma, X))
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
-        """Give exp(-gamma |x - y|^2); equal rows give exactly 1 where X is Y."""
+        """Return exp(-gamma |x - y|^2); equal rows give exactly 1 where X is Y."""
         same = X is Y
         X, Y = _float64(X), _float64(Y)
         if not is_sparse(X) and not is_sparse(Y):
@@ -96,13 +124,24 @@ class RBFKernel:
         return _exp(squares)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return _record(self)
 
 
 @dataclass(frozen=True)
 class PolynomialKernel:
-    """k(x, y) = (gamma <x, y> + coef0)^degree, with coef0 >= 0, for else it is no inner product."""
+    """k(x, y) = (gamma <x, y> + coef0)^degree, with coef0 >= 0, for else it is no inner product.
+
+    Raises InvalidProblemError where degree < 1, coef0 < 0 or gamma is no positive number, "scale" or "auto".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import PolynomialKernel
+    >>> PolynomialKernel(degree=2, gamma=1.0, coef0=1.0).matrix(np.eye(2), np.eye(2))
+    array([[4., 1.],
+           [1., 4.]])
+    """
 
     degree: int = 3
     gamma: Gamma = None
@@ -128,7 +167,7 @@ class PolynomialKernel:
         return replace(self, gamma=_gamma_of(self.gamma, X))
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
-        """Give (gamma <x, y> + coef0)^degree."""
+        """Return (gamma <x, y> + coef0)^degree."""
         values = _products(_float64(X), _float64(Y))
         values *= _number(self.gamma, self.name)
         values += self.coef0
@@ -136,13 +175,24 @@ class PolynomialKernel:
         return values
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return _record(self)
 
 
 @dataclass(frozen=True)
 class ChiSquaredKernel:
-    """k(x, y) = exp(-gamma sum_j (x_j - y_j)^2 / (x_j + y_j)) of features >= 0; 0/0 counts 0."""
+    """k(x, y) = exp(-gamma sum_j (x_j - y_j)^2 / (x_j + y_j)) of features >= 0; 0/0 counts 0.
+
+    Raises InvalidProblemError where gamma is no positive number, or features are negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import ChiSquaredKernel
+    >>> ChiSquaredKernel(1.0).matrix(np.eye(2), np.eye(2)).round(4)
+    array([[1.    , 0.1353],
+           [0.1353, 1.    ]])
+    """
 
     gamma: float | None = None
     name: ClassVar[str] = "chi2"
@@ -160,7 +210,7 @@ class ChiSquaredKernel:
         return self
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
-        """Give exp(-gamma chi2(x, y)); negative or sparse features are refused."""
+        """Return exp(-gamma chi2(x, y)); negative or sparse features are refused."""
         # The compiled sums are scikit-learn's, whose import would double the time of ours.
         from sklearn.metrics.pairwise import additive_chi2_kernel
 
@@ -184,13 +234,23 @@ class ChiSquaredKernel:
         return _exp(values)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return _record(self)
 
 
 @dataclass(frozen=True)
 class PrecomputedKernel:
-    """The caller gives k itself: X is K(train, train) in training and K(new, train) afterwards."""
+    """The caller gives k itself: X is K(train, train) in training and K(new, train) afterwards.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import MaxHinge, solve
+    >>> y = np.arange(3).repeat(4)
+    >>> K = np.equal.outer(y, y) + 0.0
+    >>> solve(K, y, MaxHinge(), lam=0.1, kernel="precomputed").status
+    <Status.SOLVED: 'solved'>
+    """
 
     name: ClassVar[str] = "precomputed"
 
@@ -199,11 +259,11 @@ class PrecomputedKernel:
         return self
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:  # noqa: ARG002 - X has the values
-        """Give X itself in float64."""
+        """Return X itself in float64."""
         return np.ascontiguousarray(X.toarray() if is_sparse(X) else X, dtype=np.float64)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return _record(self)
 
 
@@ -219,11 +279,11 @@ class WithConstant:
         return WithConstant(self.kernel.resolved(X))
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
-        """Give k(x, y) + 1."""
+        """Return k(x, y) + 1."""
         return self.kernel.matrix(X, Y) + 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return {"name": self.name, "kernel": self.kernel.to_dict()}
 
 
@@ -232,7 +292,7 @@ def _record(kernel: Any) -> dict[str, Any]:
 
 
 def _real(value: Any) -> float | None:
-    """Give a finite number as a float, None for anything else."""
+    """Return a finite number as a float, None for anything else."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         return None
     return float(value) if math.isfinite(value) else None
@@ -250,7 +310,7 @@ def _checked_gamma(gamma: Any, name: str) -> Gamma:
 
 
 def _gamma_of(gamma: Gamma, X: Any) -> float:
-    """Give the number that scikit-learn's SVC would take for these training rows."""
+    """Return the number that scikit-learn's SVC would take for these training rows."""
     if isinstance(gamma, float):
         return gamma
     if gamma == "auto":

@@ -25,7 +25,7 @@ from topline.solvers.errors import InvalidProblemError, StateLostError
 from topline.solvers.executors import Executor, SerialExecutor, TopLossExecutor
 from topline.solvers.kernels.factor import KernelFeatures, is_precomputed
 from topline.solvers.kernels.functions import Kernel
-from topline.solvers.losses.base import Family, LossForm
+from topline.solvers.losses import Family, LossForm
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Bytes of kernel values that are in memory at once while new rows are scored.
@@ -74,7 +74,7 @@ class KernelExpansion:
         return self.n if self.rows is None else int(self.rows.shape[1])
 
     def scores(self, X: Any) -> Float64Array:
-        """Give f of each row of X (r, d), or of K(new, train) (r, n): (r, m) float64."""
+        """Return f of each row of X (r, d), or of K(new, train) (r, n): (r, m) float64."""
         scores = np.zeros((X.shape[0], self.coefficients.shape[1]))
         if not len(self.support):
             return scores
@@ -96,6 +96,15 @@ class KernelResult(SolveResult):
     `A` (n, m) holds the dual variables, None for a method that keeps none.  `W` (r, m) and `state` live in
     the space of the factor's r features, which is `problem`'s too: they continue this very run and mean
     nothing besides.  `kernel_seconds` went into K, its factor and the certificate; `seconds` lacks them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import MaxHinge, RBFKernel, solve
+    >>> X, y = np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4)
+    >>> result = solve(X, y, MaxHinge(), lam=0.1, kernel=RBFKernel(0.5))
+    >>> result.kernel, result.decision_function(X).shape
+    (RBFKernel(gamma=0.5), (12, 3))
     """
 
     expansion: KernelExpansion = field(repr=False)
@@ -107,7 +116,7 @@ class KernelResult(SolveResult):
         return self.expansion.kernel
 
     def decision_function(self, X: Any) -> Float64Array:
-        """Give the scores of X (rows, d), for a precomputed kernel of K(new, train) (rows, n), in float64."""
+        """Return the scores (rows, m) of X (rows, d), or of K(new, train) (rows, n) where precomputed."""
         shape: tuple[int, ...] = tuple(getattr(X, "shape", ()))
         if len(shape) != 2 or shape[1] != self.expansion.width:
             what = "kernel values" if self.expansion.rows is None else "features"
@@ -184,7 +193,7 @@ def _certified(
 def values_on_matrix(
     K: RowSource, problem: Problem, labels: IntArray, weights: Float64Array | None, A: FloatArray
 ) -> dict[str, float]:
-    """Give b, P, D and the gaps of A (n, m) for a kernel matrix K (n, n), read twice by rows, in float64."""
+    """Return b, P, D and the gaps of A (n, m) on K (n, n), which is read twice by rows, in float64."""
     kept: Float64Array = np.asarray(A, dtype=np.float64)
     lam, gamma, n = problem.lam, problem.smoothing, problem.n
     with SerialExecutor() as executor:
@@ -214,7 +223,7 @@ def _values(primal: float, dual: float, smoothed_gap: float, conjugate_mean: flo
 
 
 def _loss_of_dual(features: KernelFeatures, problem: Problem, weights: Float64Array | None) -> float:
-    """Give the most by which D on K = F F^T + E lies below D on F F^T, for a dual point that is not known.
+    """Return the most by which D on K = F F^T + E lies below D on F F^T, for a dual point that is not known.
 
     It is tr(A^T E A) / (2 lam n^2) <= |E| |A|^2 / (2 lam n^2), and |A| has the bound of its domain.
     """

@@ -31,7 +31,16 @@ KERNELS: Mapping[str, type[Any]] = MappingProxyType(
 def make_kernel(
     name: str, gamma: Gamma = None, degree: int | None = None, coef0: float | None = None
 ) -> Kernel:
-    """Make a kernel from what a command line or configuration says; what it does not take is refused."""
+    """Make a kernel from what a command line or configuration says; what it does not take is refused.
+
+    Raises InvalidProblemError for an unknown name and for a parameter that the kernel does not take.
+
+    Examples
+    --------
+    >>> from topline import make_kernel
+    >>> make_kernel("rbf", gamma=0.5)
+    RBFKernel(gamma=0.5)
+    """
     kind = _look_up(name)
     parameters = {"gamma": gamma, "degree": degree, "coef0": coef0}
     given = {key: value for key, value in parameters.items() if value is not None}
@@ -43,7 +52,7 @@ def make_kernel(
 
 
 def as_kernel(kernel: Any) -> Kernel:
-    """Give a kernel from its name or itself."""
+    """Return a kernel from its name or itself."""
     if isinstance(kernel, str):
         return make_kernel(kernel)
     if isinstance(kernel, type) or not isinstance(kernel, Kernel):

@@ -1,21 +1,73 @@
-"""One small frozen class per loss."""
+"""Losses as values: one small frozen class each, with its rank weights, margins and label sets.
+
+`form(m)` says what a loss is for m classes in the terms that the compiled code works with; `make_loss` and
+`loss_from_dict` make one from options and from a record.  Nothing here is compiled but `ranking`, which finds
+the largest margin violations and is imported by itself.
+"""
 
 from __future__ import annotations
 
-from topline.solvers.losses.base import Family, Loss, LossForm
-from topline.solvers.losses.entropy import Softmax, TopKEntropy, TruncatedTopKEntropy
-from topline.solvers.losses.hinge import MaxHinge, StructuredHinge
-from topline.solvers.losses.multilabel import MultilabelHinge, MultilabelSoftmax
-from topline.solvers.losses.one_vs_all import OneVsAll
-from topline.solvers.losses.registry import LOSSES, loss_from_dict, make_loss
-from topline.solvers.losses.topk import TopKHinge, TopKOthersHinge, UsunierHinge
-from topline.solvers.losses.weighted import WeightedTopKHinge, WeightedUsunierHinge
+from topline.solvers.losses.base import (
+    Family,
+    Loss,
+    LossForm,
+    LossOfK,
+    LossOfWeights,
+    LossWithoutParameters,
+    checked_k,
+    checked_weights,
+    rank_form,
+)
+from topline.solvers.losses.entropy import (
+    Softmax,
+    TopKEntropy,
+    TruncatedTopKEntropy,
+)
+from topline.solvers.losses.hinge import (
+    MaxHinge,
+    StructuredHinge,
+)
+from topline.solvers.losses.label_sets import (
+    LabelSets,
+)
+from topline.solvers.losses.multilabel import (
+    MultilabelHinge,
+    MultilabelSoftmax,
+)
+from topline.solvers.losses.one_vs_all import (
+    OneVsAll,
+)
+from topline.solvers.losses.rank_weights import (
+    exponential,
+    flat,
+    linear,
+)
+from topline.solvers.losses.registry import (
+    LOSSES,
+    RANK_WEIGHTS,
+    loss_from_dict,
+    make_loss,
+)
+from topline.solvers.losses.topk import (
+    TopKHinge,
+    TopKOthersHinge,
+    UsunierHinge,
+)
+from topline.solvers.losses.weighted import (
+    WeightedTopKHinge,
+    WeightedUsunierHinge,
+)
 
 __all__ = [
     "LOSSES",
+    "RANK_WEIGHTS",
     "Family",
+    "LabelSets",
     "Loss",
     "LossForm",
+    "LossOfK",
+    "LossOfWeights",
+    "LossWithoutParameters",
     "MaxHinge",
     "MultilabelHinge",
     "MultilabelSoftmax",
@@ -29,6 +81,12 @@ __all__ = [
     "UsunierHinge",
     "WeightedTopKHinge",
     "WeightedUsunierHinge",
+    "checked_k",
+    "checked_weights",
+    "exponential",
+    "flat",
+    "linear",
     "loss_from_dict",
     "make_loss",
+    "rank_form",
 ]

@@ -21,9 +21,10 @@ Machine", 2020; M. Lapin, "Image Classification with Limited Training Data and C
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +55,7 @@ _MULTILABEL = frozenset({Family.MULTILABEL_HINGE, Family.MULTILABEL_ENTROPY})
 
 @dataclass(frozen=True, eq=False)
 class LossForm:
-    """One loss for a known number of classes, in the terms that kernels work with.
+    """One loss for a known number of classes, in the terms that compiled functions work with.
 
     Attributes
     ----------
@@ -113,7 +114,7 @@ class LossForm:
         return self.m if self.label_sets is None else len(self.label_sets)
 
     def with_label_sets(self, label_sets: LabelSets | None, name: str) -> LossForm:
-        """Give the loss `name` for these label sets, or for single labels, where it is one of those."""
+        """Return the loss `name` for these label sets, or for single labels, where it is one of those."""
         if label_sets is None:
             if self.needs_label_sets:
                 raise InvalidProblemError(
@@ -133,13 +134,13 @@ class LossForm:
         return replace(self, label_sets=label_sets)
 
     def own_rows(self, y: IntArray) -> NDArray[np.bool_]:
-        """Say which classes are the own ones of each example, shape (len(y), m)."""
+        """Return which classes are the own ones of each example, shape (len(y), m)."""
         if self.label_sets is not None:
             return self.label_sets.indicator(y)
         return np.asarray(np.asarray(y)[:, None] == np.arange(self.m))
 
     def margin_rows(self, y: IntArray) -> Float64Array:
-        """Give delta_y of each example, shape (len(y), m)."""
+        """Return delta_y of each example, shape (len(y), m)."""
         if self.margins is not None:
             return np.asarray(self.margins[y])
         return np.where(self.own_rows(y), self.own_margin, 1.0)
@@ -147,7 +148,14 @@ class LossForm:
 
 @runtime_checkable
 class Loss(Protocol):
-    """A loss as a value: frozen, comparable, and written to JSON by `to_dict`."""
+    """A loss as a value: frozen, comparable, and written to JSON by `to_dict`.
+
+    Examples
+    --------
+    >>> from topline import Loss, TopKHinge
+    >>> isinstance(TopKHinge(k=5), Loss)
+    True
+    """
 
     @property
     def name(self) -> str:
@@ -155,12 +163,53 @@ class Loss(Protocol):
         ...
 
     def form(self, m: int) -> LossForm:
-        """Give the loss for m classes; InvalidProblemError where it does not exist for that m."""
+        """Return the loss for m classes; InvalidProblemError where it does not exist for that m."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values from which `loss_from_dict` makes the same loss again."""
+        """Return plain values from which `loss_from_dict` makes the same loss again."""
         ...
+
+
+@dataclass(frozen=True)
+class LossWithoutParameters:
+    """A loss that its name describes."""
+
+    name: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"name": self.name}
+
+
+@dataclass(frozen=True)
+class LossOfK:
+    """A loss that counts k guesses; InvalidProblemError where k is not a whole number of at least 1."""
+
+    k: int
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "k", checked_k(self.k, self.name))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"name": self.name, "k": self.k}
+
+
+@dataclass(frozen=True)
+class LossOfWeights:
+    """A loss with rank weights rho, a tuple: non-negative, non-increasing, or else InvalidProblemError."""
+
+    rho: Sequence[float] | Float64Array
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rho", checked_weights(self.rho))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"name": self.name, "rho": list(self.rho)}
 
 
 def rank_form(m: int, family: Family, rho: Float64Array, name: str) -> LossForm:
@@ -175,7 +224,7 @@ def rank_form(m: int, family: Family, rho: Float64Array, name: str) -> LossForm:
 
 
 def checked_weights(rho: Any) -> tuple[float, ...]:
-    """Give rank weights as floats, refusing what is not finite, non-negative and non-increasing."""
+    """Return rank weights as floats, refusing what is not finite, non-negative and non-increasing."""
     try:
         weights = np.asarray(rho, dtype=np.float64)
     except (TypeError, ValueError):
@@ -200,7 +249,7 @@ def checked_weights(rho: Any) -> tuple[float, ...]:
 
 
 def checked_k(k: Any, name: str) -> int:
-    """Give k as an int of at least 1."""
+    """Return k as an int of at least 1."""
     if isinstance(k, bool | np.bool_) or not isinstance(k, int | np.integer) or k < 1:
         raise InvalidProblemError(f"k of {name} is {k!r}; give a whole number of at least 1")
     return int(k)

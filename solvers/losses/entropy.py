@@ -2,73 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.losses.base import Family, LossForm, checked_k, rank_form
+from topline.solvers.losses.base import Family, LossForm, LossOfK, LossWithoutParameters, rank_form
 from topline.solvers.losses.rank_weights import flat
 
 
-@dataclass(frozen=True)
-class Softmax:
-    """The cross entropy log(1 + sum_{j != y} exp(s_j - s_y)) of multinomial logistic regression."""
+class Softmax(LossWithoutParameters):
+    """The cross entropy log(1 + sum_{j != y} exp(s_j - s_y)) of multinomial logistic regression.
+
+    Examples
+    --------
+    >>> from topline import Softmax
+    >>> Softmax().form(m=3).smooth
+    True
+    """
 
     name: ClassVar[str] = "softmax"
 
     def form(self, m: int) -> LossForm:
-        """Give the loss for m classes."""
+        """Return the loss for m classes."""
         return _entropy_form(m, Family.ENTROPY, 1, self.name)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
-        return {"name": self.name}
 
-
-@dataclass(frozen=True)
-class TopKEntropy:
+class TopKEntropy(LossOfK):
     """The softmax loss whose dual lives in the top-k simplex of the others (Lapin's thesis, prop. 6.4).
 
     With k = 1 it is the softmax loss; k < m.
+
+    Examples
+    --------
+    >>> from topline import TopKEntropy
+    >>> TopKEntropy(k=2).form(m=4).smooth
+    True
     """
 
-    k: int
     name: ClassVar[str] = "topk_entropy"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "k", checked_k(self.k, self.name))
-
     def form(self, m: int) -> LossForm:
-        """Give the loss for m > k classes."""
+        """Return the loss for m > k classes."""
         return _entropy_form(m, Family.ENTROPY, self.k, self.name)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
-        return {"name": self.name, "k": self.k}
 
-
-@dataclass(frozen=True)
-class TruncatedTopKEntropy:
+class TruncatedTopKEntropy(LossOfK):
     """log(1 + sum of exp(s_j - s_y) over the m - k lowest of the others) (Lapin's thesis, section 6.2.3).
 
     The k - 1 highest others cost nothing, however high they are, so the loss is not convex: there is no dual
     problem and no certificate.  With k = 1 it is the softmax loss, which has both; k < m.
+
+    Examples
+    --------
+    >>> from topline import TruncatedTopKEntropy
+    >>> TruncatedTopKEntropy(k=2).form(m=4).convex
+    False
     """
 
-    k: int
     name: ClassVar[str] = "truncated_topk_entropy"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "k", checked_k(self.k, self.name))
-
     def form(self, m: int) -> LossForm:
-        """Give the loss for m > k classes."""
+        """Return the loss for m > k classes."""
         family = Family.TRUNCATED_ENTROPY if self.k > 1 else Family.ENTROPY
         return _entropy_form(m, family, self.k, self.name)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
-        return {"name": self.name, "k": self.k}
 
 
 def _entropy_form(m: int, family: Family, k: int, name: str) -> LossForm:

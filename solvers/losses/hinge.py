@@ -8,23 +8,25 @@ from typing import Any, ClassVar
 import numpy as np
 
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.losses.base import Family, LossForm, rank_form
+from topline.solvers.losses.base import Family, LossForm, LossWithoutParameters, rank_form
 from topline.solvers.typing import Float64Array
 
 
-@dataclass(frozen=True)
-class MaxHinge:
-    """Crammer and Singer's hinge max_j ([j != y] + s_j - s_y) (Tajima et al., eq. 2.2)."""
+class MaxHinge(LossWithoutParameters):
+    """Crammer and Singer's hinge max_j ([j != y] + s_j - s_y) (Tajima et al., eq. 2.2).
+
+    Examples
+    --------
+    >>> from topline import MaxHinge
+    >>> MaxHinge().form(m=3).rho
+    array([1.])
+    """
 
     name: ClassVar[str] = "max_hinge"
 
     def form(self, m: int) -> LossForm:
-        """Give the loss for m classes."""
+        """Return the loss for m classes."""
         return rank_form(m, Family.SUM_THEN_HINGE, np.ones(1), self.name)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
-        return {"name": self.name}
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +34,12 @@ class StructuredHinge:
     """The hinge with class-dependent margins, max_j (delta_yj + s_j - s_y) (Tajima et al., eq. 2.4).
 
     `margins` is (m, m), row = true class, finite, non-negative, with a zero diagonal.
+
+    Examples
+    --------
+    >>> from topline import StructuredHinge
+    >>> StructuredHinge([[0, 1, 2], [1, 0, 1], [2, 1, 0]]).form(m=3).margins[0]
+    array([0., 1., 2.])
     """
 
     margins: Float64Array
@@ -41,7 +49,7 @@ class StructuredHinge:
         object.__setattr__(self, "margins", _checked_margins(self.margins))
 
     def form(self, m: int) -> LossForm:
-        """Give the loss for m classes, which must be the number of rows of `margins`."""
+        """Return the loss for m classes, which must be the number of rows of `margins`."""
         if self.margins.shape[0] != m:
             given = self.margins.shape[0]
             raise InvalidProblemError(f"margins are for {given} classes but there are {m}; give {m} rows")
@@ -49,7 +57,7 @@ class StructuredHinge:
         return LossForm(m=m, family=base.family, rho=base.rho, margins=self.margins)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return {"name": self.name, "margins": self.margins.tolist()}
 
     def __eq__(self, other: object) -> bool:

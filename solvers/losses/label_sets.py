@@ -40,6 +40,14 @@ class LabelSets:
     Raises
     ------
     InvalidProblemError : the arrays are no such table, or a set occurs twice.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import LabelSets
+    >>> sets, codes = LabelSets.from_indicator(np.array([[1, 0, 1], [0, 1, 0], [1, 0, 1]]))
+    >>> len(sets), codes, sets.labels(int(codes[0]))
+    (2, array([0, 1, 0]), array([0, 2]))
     """
 
     indptr: Int64Array
@@ -54,7 +62,7 @@ class LabelSets:
 
     @classmethod
     def from_indicator(cls, Y: Any) -> tuple[LabelSets, Int64Array]:
-        """Give the sets of an indicator matrix Y (n, m) of 0 and 1, dense or SciPy sparse, and their numbers.
+        """Return the sets of an indicator matrix Y (n, m) of 0 and 1, dense or sparse, and their numbers.
 
         The numbers are (n,) int64; sets are numbered in ascending order of their labels, whatever the order
         of the rows.
@@ -66,7 +74,7 @@ class LabelSets:
 
     @classmethod
     def from_lists(cls, lists: Iterable[Iterable[int]], m: int) -> tuple[LabelSets, Int64Array]:
-        """Give the sets of lists of labels from 0 to m - 1, one list an example, and their numbers (n,)."""
+        """Return the sets of lists of labels from 0 to m - 1, one list an example, and their numbers (n,)."""
         return cls._numbered([tuple(sorted({int(label) for label in labels})) for labels in lists], m)
 
     @classmethod
@@ -79,7 +87,7 @@ class LabelSets:
         return cls(indptr, indices, m), codes
 
     def __len__(self) -> int:
-        """Give the number of sets."""
+        """Return the number of sets."""
         return len(self.indptr) - 1
 
     def __eq__(self, other: object) -> bool:
@@ -102,11 +110,11 @@ class LabelSets:
         return np.diff(self.indptr)
 
     def labels(self, code: int) -> Int64Array:
-        """Give the labels of one set, ascending."""
+        """Return the labels of one set, ascending."""
         return self.indices[self.indptr[code] : self.indptr[code + 1]]
 
     def indicator(self, codes: IntArray) -> NDArray[np.bool_]:
-        """Give the sets with the numbers `codes` (n,) as rows (n, m): True where the label is in the set."""
+        """Return the sets numbered `codes` (n,) as rows (n, m): True where the label is in the set."""
         numbers = np.asarray(codes, dtype=np.int64)
         sizes = self.sizes[numbers]
         rows = np.zeros((len(numbers), self.m), dtype=np.bool_)
@@ -117,16 +125,16 @@ class LabelSets:
 
     @cached_property
     def table(self) -> Float64Array:
-        """The table for kernels, which know it by the place of margins: one row of float64.
+        """The table for compiled functions, which know it by the place of margins: one row of float64.
 
         First, for each set and one after the last, where its labels begin in the row; then all labels.
         """
         numbers = np.concatenate([len(self.indptr) + self.indptr, self.indices])
-        # Not read-only, for which kernels would be compiled once more.
+        # Not read-only, for which functions would be compiled once more.
         return numbers.astype(np.float64)[None, :]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return {"m": self.m, "indptr": self.indptr.tolist(), "indices": self.indices.tolist()}
 
     @classmethod
@@ -185,7 +193,7 @@ def _check_table(indptr: Int64Array, indices: Int64Array, m: int) -> None:
 
 
 def _ones(Y: Any) -> tuple[Int64Array, Int64Array, tuple[int, int]]:
-    """Give rows and columns of the ones of an indicator matrix, in row order, and its shape."""
+    """Return rows and columns of the ones of an indicator matrix, in row order, and its shape."""
     matrix: Any = Y.tocsr(copy=True) if hasattr(Y, "tocsr") else np.asarray(Y)
     if matrix.ndim != 2 or matrix.shape[1] < 1:
         raise InvalidProblemError(

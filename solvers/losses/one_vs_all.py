@@ -20,6 +20,12 @@ class OneVsAll:
 
     `base` is "hinge", phi(z) = max(0, 1 - z), or "logistic", phi(z) = log(1 + exp(-z)).  The smooth hinge of
     Lapin's thesis (section 6.2.1) is the hinge with smoothing > 0.
+
+    Examples
+    --------
+    >>> from topline import OneVsAll
+    >>> OneVsAll("logistic").name
+    'one_vs_all_logistic'
     """
 
     base: str = "hinge"
@@ -34,9 +40,9 @@ class OneVsAll:
         return f"one_vs_all_{self.base}"
 
     def form(self, m: int) -> LossForm:
-        """Give the loss for m classes."""
+        """Return the loss for m classes."""
         return rank_form(m, _FAMILIES[self.base], np.ones(1), self.name)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return {"name": self.name}

@@ -48,7 +48,7 @@ def _largest_by_insertion(row: Any, keys: Any, labels: Any) -> None:
 
 @njit(**_FLAGS)
 def _collect(row: Any, bound: float, low: int, high: int, candidates: Any, found: int) -> int:
-    """Append the classes low..high-1 whose key reaches the bound; give the new number of candidates."""
+    """Append the classes low..high-1 whose key reaches the bound; return the new number of candidates."""
     for j in range(low, high):
         candidates[found] = j
         found += row[j] >= bound
@@ -121,7 +121,7 @@ def _largest_by_sort(row: Any, keys: Any, labels: Any) -> None:
 
 @njit(**_FLAGS)
 def _loss_of_row(keys: Any, labels: Any, own: Any, own_score: float, margin: float, rho: Any) -> float:
-    """Give sum_j rho_j a_[j] of the listed classes, a_j = margin + key - own score; a_[j] stay in keys."""
+    """Return sum_j rho_j a_[j] of the listed classes, a_j = margin + key - own score; a_[j] stay in keys."""
     total = 0.0
     for j in range(len(rho)):
         a = 0.0 if labels[j] == own else margin + (keys[j] - own_score)

@@ -60,6 +60,14 @@ def make_loss(
     `k` for the losses that count guesses, such as topk_hinge; `weights` for the weighted ones, as numbers, or
     as "flat", "linear", "exponential" together with k; `margins` (m, m) for structured_hinge.  What a loss
     does not take is refused.
+
+    Raises InvalidProblemError for an unknown name, and for what is missing or not taken.
+
+    Examples
+    --------
+    >>> from topline import make_loss
+    >>> make_loss("topk_hinge", k=5)
+    TopKHinge(k=5)
     """
     constructor, parameter = _look_up(name)
     given = {

@@ -1,1 +1,33 @@
-"""Room."""
+"""The coordinator's side of every method: what a round asks of the blocks, and what it makes of their sums.
+
+A method measures an iterate and advances from it; `METHODS` holds each with what it needs of a problem.  The
+loop that takes round after round is `topline.solvers.run`, the work on examples `topline.solvers.blocks`.
+"""
+
+from __future__ import annotations
+
+from topline.solvers.methods.base import (
+    Advance,
+    Measurement,
+    Method,
+)
+from topline.solvers.methods.certificate import (
+    FinalValues,
+)
+from topline.solvers.methods.registry import (
+    METHODS,
+    MethodSpec,
+    default_method,
+    method_named,
+)
+
+__all__ = [
+    "METHODS",
+    "Advance",
+    "FinalValues",
+    "Measurement",
+    "Method",
+    "MethodSpec",
+    "default_method",
+    "method_named",
+]

@@ -44,7 +44,7 @@ class AtomRule(Protocol):
     idle: ClassVar[int]
 
     def reweigh(self, atoms: Atoms, newest: int, /) -> Reweighted:
-        """Give new weights (T,) on the simplex, and the step."""
+        """Return new weights (T,) on the simplex, and the step."""
         ...
 
 
@@ -55,7 +55,7 @@ class AwaySteps:
     idle: ClassVar[int] = 0
 
     def reweigh(self, atoms: Atoms, newest: int) -> Reweighted:
-        """Give new weights (T,) on the simplex, and the step."""
+        """Return new weights (T,) on the simplex, and the step."""
         gradient, w = atoms.gradient(), atoms.weights
         worst = _worst(atoms, gradient)
         mean = float(gradient @ w)
@@ -75,7 +75,7 @@ class PairwiseSteps:
     idle: ClassVar[int] = 0
 
     def reweigh(self, atoms: Atoms, newest: int) -> Reweighted:
-        """Give new weights (T,) on the simplex, and the step."""
+        """Return new weights (T,) on the simplex, and the step."""
         gradient = atoms.gradient()
         worst = _worst(atoms, gradient)
         direction = np.zeros(len(atoms))
@@ -94,7 +94,7 @@ class FullyCorrective:
     idle: ClassVar[int] = 30
 
     def reweigh(self, atoms: Atoms, newest: int) -> Reweighted:
-        """Give new weights (T,) on the simplex, and the step."""
+        """Return new weights (T,) on the simplex, and the step."""
         weights = maximise_on_simplex(atoms.gram, atoms.conjugate_means, atoms.weights)
         return weights, float(weights[newest])
 
@@ -130,7 +130,7 @@ class AtomFrankWolfe:
         return Measurement(primal=primal, dual=dual, gap_kind="true", before=before, stats=stats, passes=1)
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
-        """Take the vertex among the atoms and give them new weights."""
+        """Take the vertex among the atoms and return them new weights."""
         before, stats = measured.before, measured.stats
         atoms = Atoms.of(problem, before)
         # A state of another method may say b and |A|^2 apart; those of atoms are one.
@@ -176,7 +176,7 @@ class AtomFrankWolfe:
         *,
         duals_kept: bool,  # noqa: ARG002 - never, see MethodSpec.dual_free
     ) -> FinalValues:
-        """Give the values of a last state in float64, from W and b as they are."""
+        """Return the values of a last state in float64, from W and b as they are."""
         conjugate_mean = state.conjugate_mean - 0.5 * problem.smoothing * state.mean_sq_dual
         values = final_values(
             problem,
@@ -188,7 +188,7 @@ class AtomFrankWolfe:
 
 
 def _worst(atoms: Atoms, gradient: Float64Array) -> int:
-    """Give the place of the atom in use with the smallest <grad D, U_t>, the oldest of equal ones.
+    """Return the place of the atom in use with the smallest <grad D, U_t>, the oldest of equal ones.
 
     A step that was the best of its segment leaves its two ends equal, and rounding must not choose.
     """

@@ -51,7 +51,7 @@ class Atoms:
 
     @classmethod
     def of(cls, problem: Problem, state: SolverState) -> Atoms:
-        """Give the atoms that a state remembers; a state of another method is one atom itself."""
+        """Return the atoms that a state remembers; a state of another method is one atom itself."""
         if _W in state.memory:
             W, linear, weights, gram = (state.memory[name] for name in (_W, _B, _WEIGHTS, _GRAM))
             return cls(W, linear, weights, gram, state.memory.get(_FOUND_AT))
@@ -62,7 +62,7 @@ class Atoms:
         return cls(W=W, conjugate_means=linear, weights=np.ones(1), gram=gram, found_at=found_at)
 
     def memory(self) -> dict[str, Float64Array]:
-        """Give what a state is to remember."""
+        """Return what a state is to remember."""
         found_at = {} if self.found_at is None else {_FOUND_AT: self.found_at}
         return {_W: self.W, _B: self.conjugate_means, _WEIGHTS: self.weights, _GRAM: self.gram, **found_at}
 
@@ -70,11 +70,11 @@ class Atoms:
         return len(self.conjugate_means)
 
     def gradient(self) -> Float64Array:
-        """Give <grad D, U_t> for each atom, (T,)."""
+        """Return <grad D, U_t> for each atom, (T,)."""
         return np.asarray(self.conjugate_means - self.gram @ self.weights)
 
     def point(self) -> tuple[Float64Array, float]:
-        """Give W and b of the point, summed anew so that nothing drifts."""
+        """Return W and b of the point, summed afresh so that nothing drifts."""
         T, d, m = self.W.shape
         return (self.weights @ self.W.reshape(T, d * m)).reshape(d, m), float(
             self.weights @ self.conjugate_means
@@ -83,7 +83,7 @@ class Atoms:
     def with_atom(
         self, lam: float, W: Float64Array, conjugate_mean: float, found_at: Float64Array | None = None
     ) -> tuple[Atoms, int]:
-        """Give the atoms and one more of weight 0, and its place; an atom that is there already stays alone.
+        """Return the atoms with one more of weight 0, and its place; an atom that is there stays alone.
 
         Where they are full, the two lightest atoms become their own convex combination before.
         """
@@ -127,7 +127,7 @@ class Atoms:
         )
 
     def cuts(self) -> tuple[Float64Array, Float64Array] | None:
-        """Give the W at which the atoms in use are vertices (T, d, m), and their weights (T,).
+        """Return the W at which the atoms in use are vertices (T, d, m), and their weights (T,).
 
         They and the examples make the dual point again.  A = 0 is left out, so that the weights sum to at
         most 1; None where an atom is not known by such a W.
@@ -172,10 +172,10 @@ class Atoms:
 
 
 def most_atoms(d: int, m: int) -> int:
-    """Give the number of atoms (d, m) that are kept: 256 MiB of them, and 1024 at most."""
+    """Return the number of atoms (d, m) that are kept: 256 MiB of them, and 1024 at most."""
     return int(np.clip(_BYTES // (8 * d * m), _LEAST, _MOST))
 
 
 def _inner_products(atoms: Float64Array, W: Float64Array) -> Float64Array:
-    """Give <W_t, W> for each atom, (T,)."""
+    """Return <W_t, W> for each atom, (T,)."""
     return np.asarray(atoms.reshape(len(atoms), -1) @ np.ascontiguousarray(W).ravel())

@@ -75,7 +75,7 @@ class Method(Protocol):
     """A method as a value; what it must remember from round to round is in the state."""
 
     def measure(self, problem: Problem, run: Runner, state: SolverState, /) -> Measurement:
-        """Give the objective values of a state."""
+        """Return the objective values of a state."""
         ...
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement, /) -> Advance:
@@ -85,24 +85,24 @@ class Method(Protocol):
     def final(
         self, problem: Problem, executor: Executor, state: SolverState, /, *, duals_kept: bool
     ) -> FinalValues:
-        """Give the values of a last state in float64; `certificate.final_values` serves most."""
+        """Return the values of a last state in float64; `certificate.final_values` serves most."""
         ...
 
 
 def follows_duals(method: Method) -> bool:
-    """Say whether W is the W(A) of kept dual variables; a method with `moves_weights` moves W itself."""
+    """Return whether W is the W(A) of kept dual variables; a method with `moves_weights` moves W itself."""
     return not getattr(method, "moves_weights", False)
 
 
 def product_of(stats: BlockStats) -> Float64Array:
-    """Give the (d, m) product of an answer; StateLostError where it has none."""
+    """Return the (d, m) product of an answer; StateLostError where it has none."""
     if stats.product is None:
         raise StateLostError("the blocks returned no product for this round; run the round again")
     return stats.product
 
 
 def change_of(problem: Problem, W: Float64Array, stats: BlockStats) -> Direction:
-    """Give the direction dA whose sums the blocks returned, at weights W (d, m)."""
+    """Return the direction dA whose sums the blocks returned, at weights W (d, m)."""
     return Direction.of(
         problem,
         W,
@@ -114,7 +114,7 @@ def change_of(problem: Problem, W: Float64Array, stats: BlockStats) -> Direction
 
 
 def stepped(state: SolverState, direction: Direction, step: float) -> SolverState:
-    """Give the state one round on, a step along a direction away."""
+    """Return the state one round on, a step along a direction away."""
     return replace(
         state,
         round=state.round + 1,
@@ -125,7 +125,7 @@ def stepped(state: SolverState, direction: Direction, step: float) -> SolverStat
 
 
 def rises(direction: Direction) -> bool:
-    """Say whether the dual rises along a direction, beyond the rounding of its slope.
+    """Return whether the dual rises along a direction, beyond the rounding of its slope.
 
     The slope and not the rise is looked at: where C is large the primal still falls a long way while D has
     all its digits.

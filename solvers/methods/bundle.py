@@ -113,7 +113,7 @@ class Bundle:
         *,
         duals_kept: bool,  # noqa: ARG002 - never, see MethodSpec.dual_free
     ) -> FinalValues:
-        """Give P at the best W and D of the mixture in float64.
+        """Return P at the best W and D of the mixture in float64.
 
         Raises CertificateError where D exceeds P by more than rounding.
         """

@@ -46,7 +46,7 @@ class FinalValues(HasGap):
 def rebuild(
     problem: Problem, executor: Executor, state: SolverState, *, inside: bool = False
 ) -> tuple[Float64Array, float, float]:
-    """Give W(A), b and |A|^2 / n of the stored A (eq. 2 and 3 of `core.problem`); put `inside` if asked."""
+    """Return W(A), b and |A|^2 / n of the stored A (eq. 2 and 3 of `core.problem`); put `inside` if asked."""
     stats = executor.run(RebuildRequest(state.pending_step, exact=state.exact, inside=inside))
     if stats.product is None or stats.rows != problem.n:
         raise StateLostError(f"the rebuilt sum covers {stats.rows} of {problem.n} rows; run it again")
@@ -78,6 +78,6 @@ def final_values(
 
 
 def checked_order(values: FinalValues, share: float = _ROUNDING) -> FinalValues:
-    """Give the values; CertificateError where D exceeds P by more than this share of their terms."""
+    """Return the values; CertificateError where D exceeds P by more than this share of their terms."""
     refuse_reversed(values.primal, values.dual, abs(values.primal) + abs(values.conjugate_mean), share)
     return values

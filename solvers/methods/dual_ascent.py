@@ -136,14 +136,14 @@ class DualAscent:
         )
 
     def _safety_factor(self, state: SolverState) -> float:
-        """Give the factor on the curvature that blocks take in this round, 1 for a single one."""
+        """Return the factor on the curvature that blocks take in this round, 1 for a single one."""
         known = state.memory.get(_SAFETY_FACTOR)
         return (
             float(self.blocks**_SAFETY_POWER) if known is None else min(float(known[0]), float(self.blocks))
         )
 
     def _next_safety_factor(self, state: SolverState, direction: Direction) -> Float64Array:
-        """Give the factor for the next round, after a change whose best step was slope / curvature."""
+        """Return the factor for the next round, after a change whose best step was slope / curvature."""
         overshot = 1.0
         if direction.slope > 0.0 and direction.curvature > 0.0:
             overshot = min(max(direction.curvature / direction.slope, _SAFETY_DOWN), _SAFETY_UP)
@@ -152,7 +152,7 @@ class DualAscent:
     def final(
         self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
     ) -> FinalValues:
-        """Give the values of a last state in float64."""
+        """Return the values of a last state in float64."""
         return final_values(problem, executor, state, duals_kept=duals_kept)
 
 

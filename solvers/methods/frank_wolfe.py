@@ -66,7 +66,7 @@ class FrankWolfe:
     def final(
         self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
     ) -> FinalValues:
-        """Give the values of a last state in float64."""
+        """Return the values of a last state in float64."""
         return final_values(problem, executor, state, duals_kept=duals_kept)
 
     def _direction(self, problem: Problem, state: SolverState, stats: BlockStats) -> Direction:
@@ -107,7 +107,7 @@ class FrankWolfe:
 def _shrink_to_ball(
     problem: Problem, W: Float64Array, mean_sq_dual: float, loss_at_zero: float | None
 ) -> float:
-    """Give s <= 1 such that |s W~|^2 <= P(0)/lam, with |W~|^2 = |W|^2 + (gamma/lam) aa.
+    """Return s <= 1 such that |s W~|^2 <= P(0)/lam, with |W~|^2 = |W|^2 + (gamma/lam) aa.
 
     The optimum lies inside: lam |W~*|^2 = b* - loss* <= P(0).  Scaling keeps A feasible, for 0 is.
     """

@@ -55,7 +55,7 @@ class Pairs:
 
     @classmethod
     def of(cls, memory: Mapping[str, Float64Array]) -> Pairs:
-        """Give what `to_memory` was made from; what else is in the mapping is left alone."""
+        """Return what `to_memory` was made from; what else is in the mapping is left alone."""
         count = sum(name.startswith("step_") for name in memory)
         return cls(
             tuple(memory[f"step_{i}"] for i in range(count)),
@@ -63,7 +63,7 @@ class Pairs:
         )
 
     def to_memory(self) -> dict[str, Float64Array]:
-        """Give the arrays by name."""
+        """Return the arrays by name."""
         named = {f"step_{i}": step for i, step in enumerate(self.steps)}
         return named | {f"change_{i}": change for i, change in enumerate(self.changes)}
 
@@ -75,7 +75,7 @@ class Pairs:
         return Pairs((*self.steps, step)[-most:], (*self.changes, change)[-most:])
 
     def times(self, gradient: Float64Array) -> Float64Array:
-        """Give H g by the two loops; g itself where there are no pairs."""
+        """Return H g by the two loops; g itself where there are no pairs."""
         product = gradient.copy()
         flat = product.ravel()
         pairs = [(s.ravel(), y.ravel()) for s, y in zip(self.steps, self.changes, strict=True)]
@@ -180,7 +180,7 @@ class Lbfgs:
     def final(
         self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
     ) -> FinalValues:
-        """Give P at the best point W and D at its U, by float64 products; U becomes A where it is kept.
+        """Return P at the best point W and D at its U, by float64 products; U becomes A where it is kept.
 
         Raises CertificateError where D exceeds P by more than rounding.
         """
@@ -227,7 +227,7 @@ class Lbfgs:
 
 
 def unfit_for_lbfgs(problem: Problem) -> str | None:
-    """Say why a problem is not for L-BFGS, or None."""
+    """Return why a problem is not for L-BFGS, or None."""
     if problem.form.smooth or problem.smoothing > 0:
         return None
     return (
@@ -237,7 +237,7 @@ def unfit_for_lbfgs(problem: Problem) -> str | None:
 
 
 def _is_best(value: float, steepness: float, state: SolverState) -> bool:
-    """Say whether a point with this P and |grad P|^2 is better than those of the state so far."""
+    """Return whether a point with this P and |grad P|^2 is better than those of the state so far."""
     if "best_values" not in state.memory or math.isnan(value):
         return "best_values" not in state.memory
     if value < (1.0 - _STALLED) * state.best_primal:
@@ -255,17 +255,17 @@ def _towards(
 
 
 def _kept(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
-    """Give what is remembered whatever the direction."""
+    """Return what is remembered whatever the direction."""
     return {name: memory[name] for name in ("first", "best", "best_values") if name in memory}
 
 
 def _gradient(problem: Problem, W: Float64Array, stats: BlockStats) -> Float64Array:
-    """Give grad P(W) = lam (W - W(U))."""
+    """Return grad P(W) = lam (W - W(U))."""
     return np.asarray(problem.lam * (W - problem.scale * product_of(stats)))
 
 
 def _stationarity(steepness: float, memory: Mapping[str, Float64Array]) -> float:
-    """Give |grad P(W)| / |grad P(0)|, from the square of the first."""
+    """Return |grad P(W)| / |grad P(0)|, from the square of the first."""
     tiny = float(np.finfo(np.float64).tiny)
     return math.sqrt(steepness) / max(float(memory["first"][0]), tiny)
 

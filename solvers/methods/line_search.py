@@ -56,16 +56,16 @@ class Bracket:
 
     @classmethod
     def of(cls, values: Float64Array) -> Bracket:
-        """Give what `to_array` was made from."""
+        """Return what `to_array` was made from."""
         value, slope, step, low, low_slope, high, high_slope, trials = (float(v) for v in values)
         return cls(value, slope, step, low, low_slope, high, high_slope, int(trials))
 
     def to_array(self) -> Float64Array:
-        """Give the numbers (8,)."""
+        """Return the numbers (8,)."""
         return np.array(astuple(self), dtype=np.float64)
 
     def accepts(self, value: float, slope: float) -> bool:
-        """Say whether f and f' at `step` are good enough; NaN is not."""
+        """Return whether f and f' at `step` are good enough; NaN is not."""
         if not slope >= _LEFT * self.slope:
             return False
         if value <= self.value + _DECREASE * self.step * self.slope:
@@ -73,7 +73,7 @@ class Bracket:
         return self._as_low(value) and slope <= (2.0 * _FLAT_DECREASE - 1.0) * self.slope
 
     def after(self, value: float, slope: float) -> Bracket:
-        """Give the bracket after a step that was not accepted."""
+        """Return the bracket after a step that was not accepted."""
         trials = self.trials + 1
         if self._as_low(value) and slope < _LEFT * self.slope:
             shorter = replace(self, low=self.step, low_slope=slope, trials=trials)
@@ -84,7 +84,7 @@ class Bracket:
         return replace(longer, step=longer.between())
 
     def between(self) -> float:
-        """Give the zero of the slope between `low` and `high`, taken to be linear, away from `low`.
+        """Return the zero of the slope between `low` and `high`, taken to be linear, away from `low`.
 
         Half of the way where that is near `high` or none: there the slope says nothing about the step.
         """
@@ -98,7 +98,7 @@ class Bracket:
 
 
 def _longer(step: float, slope_at_zero: float, slope: float) -> float:
-    """Give the step at which a linear slope vanishes, within the bounds of growth."""
+    """Return the step at which a linear slope vanishes, within the bounds of growth."""
     rise = slope - slope_at_zero
     share = -slope_at_zero / rise if rise > 0.0 else math.inf
     return step * min(max(share, _GROWTH[0]), _GROWTH[1])

@@ -98,24 +98,24 @@ class ColumnFrankWolfe:
     def final(
         self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
     ) -> FinalValues:
-        """Give the values of a last state in float64."""
+        """Return the values of a last state in float64."""
         return final_values(problem, executor, state, duals_kept=duals_kept)
 
 
 def _length(state: SolverState) -> float:
-    """Give the share of its own best step that an example takes in the next round."""
+    """Return the share of its own best step that an example takes in the next round."""
     return float(state.memory[_LENGTH][0]) if _LENGTH in state.memory else 1.0
 
 
 def _next_length(length: float, direction: Direction) -> float:
-    """Give the length of the next round, after one whose best step was slope / curvature."""
+    """Return the length of the next round, after one whose best step was slope / curvature."""
     if not (direction.slope > 0 and direction.curvature > 0):
         return length
     return length * min(max(_SHORTER * direction.slope / direction.curvature, 0.1), 2.0)
 
 
 def unfit_for_columns(problem: Problem) -> str | None:
-    """Say why a loss has no active sets of ranked lists; None where it has."""
+    """Return why a loss has no active sets of ranked lists; None where it has."""
     if problem.form.sparse_vertices:
         return None
     return (

@@ -54,13 +54,13 @@ class MethodSpec:
     unfit: Callable[[Problem], str | None] = lambda _problem: None
 
     def method_for(self, problem: Problem, blocks: int, seed: int) -> Method:
-        """Give the method for a problem."""
+        """Return the method for a problem."""
         if self.make_for_risk is not None and not problem.mean_risk:
             return self.make_for_risk()
         return self.make(blocks, seed)
 
     def needs_duals(self, smoothing: float) -> bool:
-        """Say whether A must be kept, with this smoothing."""
+        """Return whether A must be kept, with this smoothing."""
         return self.keeps_duals or (self.smooths_through_duals and smoothing > 0)
 
     def refuse(self, problem: Problem) -> None:
@@ -152,12 +152,12 @@ METHODS: Mapping[str, MethodSpec] = MappingProxyType(
 
 
 def default_method(risk: Risk) -> str:
-    """Give the method that is best for a risk when none is asked for."""
+    """Return the method that is best for a risk when none is asked for."""
     return MEAN_METHOD if isinstance(risk, MeanRisk) else TOP_LOSSES_METHOD
 
 
 def method_named(name: Any) -> MethodSpec:
-    """Give the method of this name; InvalidProblemError where there is none."""
+    """Return the method of this name; InvalidProblemError where there is none."""
     if not isinstance(name, str) or name not in METHODS:
         raise InvalidProblemError(f"there is no method named {name!r}; take one of {', '.join(METHODS)}")
     return METHODS[name]

@@ -22,7 +22,7 @@ _REFINEMENTS = 3
 
 
 def maximise_on_simplex(gram: Float64Array, linear: Float64Array, start: Float64Array) -> Float64Array:
-    """Give the maximiser, found from the point `start` of the simplex; its objective is never below that.
+    """Return the maximiser, found from the point `start` of the simplex; its objective is never below that.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def maximise_on_simplex(gram: Float64Array, linear: Float64Array, start: Float64
 def rise_between(
     gram: Float64Array, linear: Float64Array, before: Float64Array, after: Float64Array
 ) -> float:
-    """Give the increase of the objective, to far more digits than the objective itself has."""
+    """Return the increase of the objective, to far more digits than the objective itself has."""
     change = after - before
     return float((linear - gram @ before) @ change - 0.5 * (change @ (gram @ change)))
 
@@ -93,7 +93,7 @@ class _Step:
 
 
 def _step_on_face(gram: Float64Array, gradient: Float64Array, weights: Float64Array) -> _Step:
-    """Give the way up on a face with at least two atoms.
+    """Return the way up on a face with at least two atoms.
 
     The heaviest atom is the origin; the others count by their differences from it.
     """

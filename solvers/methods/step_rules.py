@@ -42,7 +42,7 @@ class Direction:
         cross: float,
         square: float,
     ) -> Direction:
-        """Give the direction weights, linear, ... away from the iterate with weights W."""
+        """Return the direction weights, linear, ... away from the iterate with weights W."""
         square = max(square, 0.0)
         parts = linear, problem.lam * inner(W, weights), problem.smoothing * cross
         return cls(
@@ -56,7 +56,7 @@ class Direction:
         )
 
     def rise(self, step: float) -> float:
-        """Give the increase of the dual that a step brings, known before it is taken."""
+        """Return the increase of the dual that a step brings, known before it is taken."""
         return step * self.slope - 0.5 * step * step * self.curvature
 
 
@@ -70,7 +70,7 @@ class StepRule(Protocol):
     projects: ClassVar[bool]
 
     def step(self, round_: int, direction: Direction, /) -> float:
-        """Give the step of a round counted from 0."""
+        """Return the step of a round counted from 0."""
         ...
 
 
@@ -86,7 +86,7 @@ class ExactStep:
     projects: ClassVar[bool] = False
 
     def step(self, _round: int, direction: Direction, /) -> float:
-        """Give the maximiser; 1 where the dual is linear along the segment, NaN after an overflow."""
+        """Return the maximiser; 1 where the dual is linear along the segment, NaN after an overflow."""
         if not (math.isfinite(direction.slope) and math.isfinite(direction.curvature)):
             return math.nan
         if direction.slope <= 0:
@@ -105,7 +105,7 @@ class OpenLoopStep:
     projects: ClassVar[bool] = False
 
     def step(self, round_: int, _direction: Direction, /) -> float:
-        """Give 2/(t + 1) with t = round_ + 1, whatever the direction."""
+        """Return 2/(t + 1) with t = round_ + 1, whatever the direction."""
         return 2.0 / (round_ + 2.0)
 
 
@@ -122,5 +122,5 @@ class HarmonicStep:
     projects: ClassVar[bool] = True
 
     def step(self, round_: int, _direction: Direction, /) -> float:
-        """Give 1/t with t = round_ + 1, whatever the direction."""
+        """Return 1/t with t = round_ + 1, whatever the direction."""
         return 1.0 / (round_ + 1.0)

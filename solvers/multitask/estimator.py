@@ -17,9 +17,7 @@ from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import ROWS, ScoringClassifier, with_intercept
 from topline.solvers.estimators.support import seed_of
-from topline.solvers.kernels.factor import factor, gram_matrix, is_precomputed
-from topline.solvers.kernels.functions import Kernel, LinearKernel
-from topline.solvers.kernels.problem import KernelExpansion
+from topline.solvers.kernels import Kernel, KernelExpansion, LinearKernel, factor, gram_matrix, is_precomputed
 from topline.solvers.multitask.strategies import MultitaskResult, solve_multi, solve_single, solve_stacked
 from topline.solvers.typing import Float64Array
 

@@ -16,10 +16,7 @@ from topline.solvers.core.inputs import positive_number
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import ROWS, ScoringClassifier
 from topline.solvers.estimators.support import combined_weights
-from topline.solvers.kernels.factor import KernelFeatures
-from topline.solvers.kernels.functions import Gamma, Kernel
-from topline.solvers.kernels.problem import KernelExpansion
-from topline.solvers.kernels.registry import as_kernel, make_kernel
+from topline.solvers.kernels import Gamma, Kernel, KernelExpansion, KernelFeatures, as_kernel, make_kernel
 from topline.solvers.privileged.svm_plus import solve_svm_plus
 from topline.solvers.privileged.weighted_svm import DualSVMResult, solve_weighted_svm
 from topline.solvers.typing import Float64Array

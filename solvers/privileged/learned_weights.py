@@ -11,8 +11,7 @@ from sklearn.utils.validation import check_array
 from topline.solvers.core.inputs import positive_number
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import ROWS
-from topline.solvers.kernels.factor import KernelFeatures
-from topline.solvers.kernels.functions import Gamma, Kernel
+from topline.solvers.kernels import Gamma, Kernel, KernelFeatures
 from topline.solvers.privileged.estimators import BinaryKernelClassifier
 from topline.solvers.privileged.margin_losses import TwiceSmoothHinge
 from topline.solvers.privileged.weight_learning import learn_weights

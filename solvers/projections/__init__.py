@@ -1,41 +1,27 @@
-"""Exact single-example dual problems."""
+"""Exact dual problems of a single example: what one column update of every loss comes down to.
+
+Euclidean and entropic projections on the dual domains are written as compiled functions that work inside
+buffers of their caller; `column_update` is the one of any loss, `column_updates` and `nearest_rows` take many
+rows and check them.  Sweeps over examples, `topline.solvers.blocks`, are built on these.
+"""
 
 from __future__ import annotations
 
-from topline.solvers.projections.batches import column_updates, envelope_losses
+from topline.solvers.projections.batches import column_updates, nearest_rows
 from topline.solvers.projections.columns import (
     column_kind,
     column_update,
-    column_update_two,
     margins_or_empty,
     violations,
 )
-from topline.solvers.projections.entropy_batches import entropy_losses, entropy_updates
-from topline.solvers.projections.euclidean import (
-    project_bipartite_simplex,
-    project_knapsack,
-    project_topk_cone,
-    project_topk_simplex_alpha,
-    project_topk_simplex_beta,
-)
-from topline.solvers.projections.nearest import nearest_rows
-from topline.solvers.projections.workspace import column_workspace
+from topline.solvers.projections.ordering import column_workspace
 
 __all__ = [
     "column_kind",
     "column_update",
-    "column_update_two",
     "column_updates",
     "column_workspace",
-    "entropy_losses",
-    "entropy_updates",
-    "envelope_losses",
     "margins_or_empty",
     "nearest_rows",
-    "project_bipartite_simplex",
-    "project_knapsack",
-    "project_topk_cone",
-    "project_topk_simplex_alpha",
-    "project_topk_simplex_beta",
     "violations",
 ]

@@ -1,17 +1,20 @@
-"""Column updates and envelopes of many examples at once, with checked arguments."""
+"""Many rows at once, with checked arguments: column updates, and the nearest points of a domain."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numba as nb
 import numpy as np
 
-from topline.solvers.errors import InvalidProblemError
-from topline.solvers.losses import LossForm
-from topline.solvers.projections.checks import checked_curvature, checked_rows, checked_smoothing
-from topline.solvers.projections.columns import column_kind, column_update_two, margins_or_empty
-from topline.solvers.projections.gradients import gradient_row
-from topline.solvers.projections.workspace import column_workspace
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.losses import Family, LossForm
+from topline.solvers.projections.columns import column_kind, column_update, margins_or_empty
+from topline.solvers.projections.ordering import column_workspace
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+
+_FAR = 2.0**40
+_TINY = 1e-200
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -27,27 +30,7 @@ def _update_rows(
 ) -> None:
     work, index_work = column_workspace(q.shape[1])
     for i in range(q.shape[0]):
-        column_update_two(kind, q[i], y[i], c[i], c_own[i], rho, margins, alpha[i], work, index_work, -1.0)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _envelope_rows(
-    kind: int,
-    scores: Float64Array,
-    y: Int64Array,
-    gamma: float,
-    gamma_own: float,
-    rho: Float64Array,
-    margins: Float64Array,
-    out: Float64Array,
-) -> None:
-    m = scores.shape[1]
-    work, index_work = column_workspace(m)
-    alpha = np.empty(m)
-    for i in range(scores.shape[0]):
-        out[i], _ = gradient_row(
-            kind, scores[i], y[i], gamma, gamma_own, rho, margins, alpha, work, index_work
-        )
+        column_update(kind, q[i], y[i], c[i], c_own[i], rho, margins, alpha[i], work, index_work, -1.0)
 
 
 def column_updates(
@@ -58,7 +41,7 @@ def column_updates(
     *,
     c_own: float | Float64Array | None = None,
 ) -> Float64Array:
-    """Give the dual rows that maximise the restricted dual of each example.
+    """Return the dual rows that maximise the restricted dual of each example.
 
     Parameters
     ----------
@@ -88,38 +71,68 @@ def column_updates(
     return alpha
 
 
-def envelope_losses(
-    form: LossForm,
-    scores: FloatArray,
-    y: IntArray,
-    gamma: float,
-    *,
-    smooth_own: bool = True,
-) -> Float64Array:
-    """Give the smoothed loss Phi_gamma(s_i) of each example.
+def nearest_rows(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
+    """Return points of the domain at, or within rounding of, the rows A (b, m) of float64.
 
-    Parameters
-    ----------
-    form : the loss for m classes.
-    scores : (b, m).
-    y : (b,) own classes, or numbers of the form's label sets.
-    gamma : smoothing >= 0; 0 gives the loss itself.
-    smooth_own : True for the Moreau envelope over all m coordinates (Tajima et al., eq. 2.21; Hirohashi and
-    Kato,
-        eq. 31), False for the envelope over the others only (Lapin's thesis, prop. 6.2): erratum h1.
-
-    Returns
-    -------
-    (b,) float64, <b, x> - (gamma/2)(|x|^2 + S^2) at the maximising x, without S^2 if not smooth_own.
-
-    Raises
-    ------
-    InvalidProblemError for shapes, labels or gamma that do not fit, NonFiniteError for NaN or infinity.
+    It is the column problem whose free solution the row is.  An entropy has the domain of the top-k hinge
+    over the others; that of several labels is nearest in its own sense, see `_probabilities`.
     """
-    rows, labels = checked_rows(form.m, scores, y, form.codes)
-    gamma = checked_smoothing(gamma)
-    out = np.empty(len(labels))
-    kind = column_kind(form)
-    own = gamma if smooth_own else 0.0
-    _envelope_rows(kind, rows, labels, gamma, own, form.rho, margins_or_empty(form), out)
-    return out
+    if form.family in {Family.ONE_VS_ALL_HINGE, Family.ONE_VS_ALL_LOGISTIC}:
+        signs = np.where(form.own_rows(y), 1.0, -1.0)
+        return np.asarray(signs * np.clip(signs * A, 0.0, 1.0))
+    if form.family is Family.MULTILABEL_ENTROPY:
+        return _probabilities(form, A, y)
+    if form.family is Family.ENTROPY:
+        form = replace(form, family=Family.OTHERS_SUM_THEN_HINGE)
+    # Far above the margins, which the column problem adds again, a small row keeps its digits.
+    if form.family is Family.MULTILABEL_HINGE:
+        own, size = np.zeros((len(A), 1)), np.abs(A).max(axis=1, keepdims=True, initial=0.0)
+    else:
+        own = size = np.take_along_axis(A, y[:, None].astype(np.int64), axis=1)
+    c = _FAR / np.maximum(size, _TINY)
+    return column_updates(form, c * (own - A) - form.margin_rows(y), y, c[:, 0])
+
+
+def _probabilities(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
+    """Put p = 1_Y / |Y| - alpha back where it is not negative and sums to 1.
+
+    Nearest in the divergence of the entropy, which scales what is positive: small p keep their digits.  Rows
+    without labels, and those of which nothing is positive, become 0.
+    """
+    own = form.own_rows(y)
+    shares = own / np.maximum(own.sum(axis=1, keepdims=True), 1)
+    p = np.maximum(shares - A, 0.0)
+    total = p.sum(axis=1, keepdims=True)
+    there = (total > 0.0) & own.any(axis=1, keepdims=True)
+    return np.where(there, shares - p / np.where(there, total, 1.0), 0.0)
+
+
+def checked_curvature(c: float | Float64Array, rows: int) -> Float64Array:
+    """Return the curvature of each row, refusing what is negative or not finite."""
+    curvature = np.ascontiguousarray(np.broadcast_to(np.asarray(c, dtype=np.float64), (rows,)))
+    if not np.isfinite(curvature).all():
+        raise NonFiniteError("the curvature c holds NaN or infinity; the features or lambda are out of range")
+    if (curvature < 0).any():
+        raise InvalidProblemError(f"the curvature c is {curvature.min():g}; it must not be negative")
+    return curvature
+
+
+def checked_rows(
+    m: int, q: FloatArray, y: IntArray, codes: int | None = None
+) -> tuple[Float64Array, Int64Array]:
+    """Return scores and labels as compiled functions read them, which do not check their indices.
+
+    Labels lie below `codes`, by default m.
+    """
+    codes = m if codes is None else codes
+    scores = np.ascontiguousarray(q, dtype=np.float64)
+    labels = np.ascontiguousarray(y, dtype=np.int64)
+    if scores.ndim != 2 or scores.shape[1] != m or labels.shape != (scores.shape[0],):
+        raise InvalidProblemError(f"scores {scores.shape} and labels {labels.shape} do not fit {m} classes")
+    if len(labels) and (labels.min() < 0 or labels.max() >= codes):
+        raise InvalidProblemError(
+            f"labels lie in {labels.min()}..{labels.max()}; give labels in 0..{codes - 1}"
+        )
+    if not np.isfinite(scores).all():
+        raise NonFiniteError("the scores hold NaN or infinity; the features or the weights are out of range")
+    return scores, labels

@@ -97,7 +97,7 @@ def logistic_weight(u: float, c: float) -> float:
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def binary_entropy(a: float) -> float:
-    """Give H(a), 0 outside (0, 1)."""
+    """Return H(a), 0 outside (0, 1)."""
     if not 0.0 < a < 1.0:
         return 0.0
     return -a * math.log(a) - (1.0 - a) * math.log1p(-a)

@@ -31,7 +31,7 @@ def bipartite_simplex(
 
     index_x and index_z are buffers of the lengths of b and d, scratch one of the longer length.
 
-    Gives whether the cap on the sum is active.
+    Returns whether the cap on the sum is active.
     """
     b_max = b.max()
     d_max = d.max()
@@ -82,7 +82,7 @@ def _common_sum(
     index_x: Int64Array,
     index_z: Int64Array,
 ) -> tuple[float, float]:
-    """Give b_max - t and d_max + t at the t that equalises the sums.
+    """Return b_max - t and d_max + t at the t that equalises the sums.
 
     x and z of the largest values are these two numbers; counted from there, sums of 1e9 cost no digits.
     """
@@ -113,7 +113,7 @@ def _common_sum(
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _lack(values: Float64Array, origin: float, shift: float, index: Int64Array, n: int) -> float:
-    """Give by how much the values below zero lie below it in all."""
+    """Return by how much the values below zero lie below it in all."""
     lack = 0.0
     for i in range(n):
         lack += max(0.0, (origin - values[index[i]]) - shift)

@@ -1,4 +1,4 @@
-"""The exact column update of any hinge of the family, for one row inside a kernel and for many rows at once.
+"""The exact column update of any hinge of the family, for one row inside a loop and for many rows at once.
 
 With the other columns fixed, q = W^T x_i - (K_ii / (lambda n)) alpha_i and c = K_ii / (lambda n) + gamma, the
 dual in alpha_i is <b, x> - (c/2)(|x|^2 + S^2) with b_j = delta_j + q_j - q_y, x = -alpha without the own
@@ -61,7 +61,7 @@ _NO_MARGINS = np.empty((0, 0))
 
 
 def column_kind(form: LossForm) -> int:
-    """Give the integer by which kernels know the loss; the truncated entropy has no column update.
+    """Return the integer that stands for the loss; the truncated entropy has no column update.
 
     The top-k hinge over the others alone has the top-k simplex alpha for its domain (erratum e); with one
     rank it is the max hinge.
@@ -74,7 +74,7 @@ def column_kind(form: LossForm) -> int:
 
 
 def margins_or_empty(form: LossForm) -> Float64Array:
-    """Give what kernels know of each y: margins, or the table of label sets, both as C-ordered float64.
+    """Return the margins of each y, or the table of label sets, as C-ordered float64.
 
     A (0, 0) array stands for single labels with the margins 1 - e_y.
     """
@@ -106,6 +106,7 @@ def column_update(
     q: FloatArray,
     y: int,
     c: float,
+    c_own: float,
     rho: Float64Array,
     margins: Float64Array,
     out: Float64Array,
@@ -113,14 +114,16 @@ def column_update(
     index_work: Int64Array,
     guess: float,
 ) -> tuple[float, int, bool]:
-    """Write the optimal dual row of one example to `out`; made for the inner loop of other kernels.
+    """Write the optimal dual row of one example to `out`; made for the inner loop of other functions.
 
     Parameters
     ----------
     kind : from `column_kind`.
     q : (m,) scores of the example without its own contribution.
     y : own class, or the number of a label set.
-    c : curvature K_ii / (lambda n) + gamma >= 0; 0 gives a maximising vertex.
+    c : curvature K_ii / (lambda n) + gamma >= 0 of |x|^2; 0 gives a maximising vertex.
+    c_own : curvature of S^2, c or, with a smoothing of the other classes only (Lapin's thesis, prop. 6.2),
+        K_ii / (lambda n).
     rho : (L,) positive, non-increasing.
     margins : from `margins_or_empty`.
     out : (m,) receives alpha; it may not be part of the buffers.
@@ -131,28 +134,6 @@ def column_update(
     -------
     (value to pass as `guess` next time, number of classes other than y with mass, whether alpha is a vertex
     of the domain).  A column that stays at one vertex is a candidate for shrinking.
-    """
-    return column_update_two(kind, q, y, c, c, rho, margins, out, work, index_work, guess)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def column_update_two(
-    kind: int,
-    q: FloatArray,
-    y: int,
-    c: float,
-    c_own: float,
-    rho: Float64Array,
-    margins: Float64Array,
-    out: Float64Array,
-    work: Float64Array,
-    index_work: Int64Array,
-    guess: float,
-) -> tuple[float, int, bool]:
-    """Write the optimal dual row with curvature c of |x|^2 and another, c_own <= c, of S^2.
-
-    This is a smoothing of the other classes only (Lapin's thesis, prop. 6.2): c = K_ii / (lambda n) + gamma,
-    c_own = K_ii / (lambda n).  Everything else is as in `column_update`.
     """
     if kind == BINARY_HINGE_KIND:
         return binary_hinge_column(q, y, c, c_own, margins, out)
@@ -182,7 +163,7 @@ def column_update_two(
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def minus_conjugate(kind: int, alpha: Float64Array, y: int, margins: Float64Array) -> float:
-    """Give -Phi*(-alpha) of a dual row (m,) inside its domain.
+    """Return -Phi*(-alpha) of a dual row (m,) inside its domain.
 
     -<delta, alpha> for the hinges; -sum x log x - p log p with p = 1 - sum x for the entropies (Lapin's
     thesis, prop. 6.3); the sum of the binary entropies for the one-vs-all logistic loss.

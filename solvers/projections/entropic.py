@@ -20,7 +20,7 @@ import math
 import numba as nb
 import numpy as np
 
-from topline.solvers.projections.lambert import entropic_weight
+from topline.solvers.projections.exponentials import entropic_weight
 from topline.solvers.projections.ordering import largest_values
 from topline.solvers.typing import Float64Array
 
@@ -105,7 +105,7 @@ def _masses(
     top: Float64Array,
     top_weights: Float64Array,
 ) -> tuple[float, float, float]:
-    """Give s(t), p(t) and the slope of s + p, leaving X(b_j - t) in `weights`."""
+    """Return s(t), p(t) and the slope of s + p, leaving X(b_j - t) in `weights`."""
     tail = 0.0
     tail_slope = 0.0
     last = top[k - 1]

@@ -13,8 +13,8 @@ import numba as nb
 import numpy as np
 
 from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
-from topline.solvers.projections.columns import column_update_two, minus_conjugate
-from topline.solvers.projections.exponential import exp_of_negatives
+from topline.solvers.projections.columns import column_update, minus_conjugate
+from topline.solvers.projections.exponentials import exp_of_negatives
 from topline.solvers.projections.kinds import (
     ENTROPY_KIND,
     MULTILABEL_ENTROPY_KIND,
@@ -22,8 +22,7 @@ from topline.solvers.projections.kinds import (
     TRUNCATED_KIND,
 )
 from topline.solvers.projections.multilabel import multilabel_softmax_row
-from topline.solvers.projections.ordering import largest_values
-from topline.solvers.projections.workspace import column_workspace
+from topline.solvers.projections.ordering import column_workspace, largest_values
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 
@@ -82,14 +81,14 @@ def gradient_row(
     work: Float64Array,
     index_work: Int64Array,
 ) -> tuple[float, float]:
-    """Write u, and give the loss and -Phi*(-u) - (gamma/2) |u|^2, NaN where there is no conjugate."""
+    """Write u, and return the loss and -Phi*(-u) - (gamma/2) |u|^2, NaN where there is no conjugate."""
     if kind == TRUNCATED_KIND:
         return _truncated_row(s, own, len(rho), u, work), np.nan
     if kind == ENTROPY_KIND and len(rho) == 1 and gamma == 0.0:
         return _softmax_row(s, own, u, work)
     if kind == MULTILABEL_ENTROPY_KIND and gamma == 0.0:
         return multilabel_softmax_row(s, own, margins, u, work)
-    column_update_two(kind, s, own, gamma, gamma_own, rho, margins, u, work, index_work, -1.0)
+    column_update(kind, s, own, gamma, gamma_own, rho, margins, u, work, index_work, -1.0)
     conjugate = minus_conjugate(kind, u, own, margins)
     if kind > ENTROPY_KIND:
         return _loss_of_sets(kind, s, gamma, u, conjugate)
@@ -106,7 +105,7 @@ def gradient_row(
 def _loss_of_sets(
     kind: int, s: Float64Array, gamma: float, u: Float64Array, conjugate: float
 ) -> tuple[float, float]:
-    """Give the loss and -Phi*(-u) - (gamma/2) |u|^2 from u and -Phi*(-u), whatever the own classes are."""
+    """Return the loss and -Phi*(-u) - (gamma/2) |u|^2 from u and -Phi*(-u), whatever the own classes are."""
     # A row of a multilabel loss sums to zero: what all scores have in common is left out.
     common = s[0] if kind >= MULTILABEL_HINGE_KIND else 0.0
     linear = 0.0
@@ -145,7 +144,7 @@ def _softmax_row(s: Float64Array, own: int, u: Float64Array, work: Float64Array)
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _truncated_row(s: Float64Array, own: int, k: int, u: Float64Array, work: Float64Array) -> float:
-    """Write minus the gradient of log(1 + sum exp(s_j - s_y)), and give that loss.
+    """Write minus the gradient of log(1 + sum exp(s_j - s_y)), and return that loss.
 
     The k - 1 largest others are left out of the sum, of equals at the edge the lower classes.
     """
@@ -188,7 +187,7 @@ def _truncated_row(s: Float64Array, own: int, k: int, u: Float64Array, work: Flo
 def conjugate_sum(
     kind: int, A: FloatArray, y: IntArray, weights: Float64Array, margins: Float64Array
 ) -> float:
-    """Give sum_i w_i (-Phi*(-alpha_i)) of the rows A (b, m), which lie in their domains."""
+    """Return sum_i w_i (-Phi*(-alpha_i)) of the rows A (b, m), which lie in their domains."""
     row = np.empty(A.shape[1])
     total = 0.0
     for i in range(A.shape[0]):

@@ -11,8 +11,12 @@ where neighbours differ by less than c: the mass inside a block is exact to roun
 from __future__ import annotations
 
 import numba as nb
+import numpy as np
 
 from topline.solvers.typing import Float64Array, Int64Array
+
+# Pieces of H are left behind for good as a rule; bisection, should it be needed, ends after 64 halvings.
+MAX_EVALUATIONS = 100
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -65,7 +69,7 @@ def pool_blocks(
 def block_value(
     b: Float64Array, k: int, ct: float, start: Int64Array, deviation: Float64Array, mass: Float64Array
 ) -> float:
-    """Give the value v = mean(b - ct rho) of block k."""
+    """Return the value v = mean(b - ct rho) of block k."""
     value: float = b[start[k]] + (deviation[k] - ct * mass[k]) / (start[k + 1] - start[k])
     return value
 
@@ -74,7 +78,7 @@ def block_value(
 def block_base(
     k: int, t: float, c: float, start: Int64Array, deviation: Float64Array, mass: Float64Array
 ) -> float:
-    """Give beta of the first element of block k: beta_i = base + (b_i - b_start) / c for the others.
+    """Return beta of the first element of block k: beta_i = base + (b_i - b_start) / c for the others.
 
     A block of one gives t rho without a division, so c = 0 (a vertex) needs no case of its own.
     """
@@ -83,3 +87,66 @@ def block_base(
     if length > 1:
         base = (base - deviation[k] / c) / length
     return base
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def write_blocks(
+    values: Float64Array,
+    index: Int64Array,
+    skip: int,
+    low: int,
+    high: int,
+    blocks: int,
+    c: float,
+    t: float,
+    start: Int64Array,
+    deviation: Float64Array,
+    mass: Float64Array,
+    sign: float,
+    out: Float64Array,
+) -> tuple[float, int, bool]:
+    """Write sign x of the blocks that start within [low, high) to `out`, leaving out the coordinate `skip`.
+
+    Returns the sum of x, how many are positive, and whether each of these blocks is alone.
+    """
+    s = 0.0
+    support = 0
+    apart = True
+    for k in range(blocks):
+        first = start[k]
+        if first < low or first >= high:
+            continue
+        base = block_base(k, t, c, start, deviation, mass)
+        apart = apart and start[k + 1] - first == 1
+        for i in range(first, start[k + 1]):
+            x = base
+            if i > first:
+                x += (values[i] - values[first]) / c
+            if x > 0.0 and index[i] != skip:
+                out[index[i]] = sign * x
+                s += x
+                support += 1
+    return s, support, apart
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def next_scale(
+    t: float, h: float, slope: float, tolerance: float, low: float, high: float, limit: float
+) -> tuple[float, float, float, bool]:
+    """Return the next t, the bracket, and whether there is a next one at all.
+
+    h = H(t) is non-increasing and piecewise linear with the given slope on the piece of t.  (low, high)
+    encloses the root as far as it is known, high = inf at first; limit is the largest t allowed.
+    """
+    if abs(h) <= tolerance or (h > 0.0 and t >= limit):
+        return t, low, high, False
+    if h > 0.0:
+        low = t
+    else:
+        high = t
+    newton = min(t - h / slope, limit) if slope < 0.0 else -np.inf
+    if not low < newton < high:
+        newton = 0.5 * (low + min(high, limit))
+        if not low < newton < high:
+            return t, low, high, False
+    return newton, low, high, True

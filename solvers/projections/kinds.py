@@ -1,4 +1,4 @@
-"""Integers by which kernels know a loss, and which classes are an example's own."""
+"""Integers by which compiled functions know a loss, and which classes are an example's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numba as nb
 
 from topline.solvers.typing import Float64Array
 
-# What `column_kind` gives and `column_update` takes: an integer, so that it may cross into a kernel.
+# What `column_kind` gives and `column_update` takes: an integer, so that it may cross into a compiled
+# function.
 MAX_KIND = 0
 SUM_KIND = 1
 HINGE_KIND = 2
@@ -22,7 +23,7 @@ TRUNCATED_KIND = 9
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def own_class(sets: Float64Array, y: int, place: int) -> int:
-    """Give own class number `place` of label set y, from 1 and ascending; -1 where there are fewer.
+    """Return own class number `place` of label set y, from 1 and ascending; -1 where there are fewer.
 
     Where `sets` is empty the only own class is y itself.
     """
@@ -34,13 +35,13 @@ def own_class(sets: Float64Array, y: int, place: int) -> int:
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def own_count(sets: Float64Array, y: int) -> int:
-    """Give the size of label set y."""
+    """Return the size of label set y."""
     return int(sets[0, y + 1] - sets[0, y])
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def own_class_of(kind: int, margins: Float64Array, y: int, place: int) -> int:
-    """Give the same for any loss; `margins` is the table of label sets of a kind that takes them."""
+    """Return the same for any loss; `margins` is the table of label sets of a kind that takes them."""
     if kind >= BINARY_HINGE_KIND:
         return own_class(margins, y, place)
     return y if place == 1 else -1
@@ -48,7 +49,7 @@ def own_class_of(kind: int, margins: Float64Array, y: int, place: int) -> int:
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def margin_at(kind: int, margins: Float64Array, y: int, j: int, own: bool) -> float:
-    """Give delta_j of a hinge, for an own class or another."""
+    """Return delta_j of a hinge, for an own class or another."""
     if own:
         return -1.0 if kind == BINARY_HINGE_KIND else 0.0
     return 1.0 if kind >= BINARY_HINGE_KIND or margins.shape[0] == 0 else margins[y, j]

@@ -85,25 +85,6 @@ def biased_knapsack(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def capped_knapsack(
-    a: Float64Array,
-    weight: float,
-    radius: float,
-    upper: float,
-    out: Float64Array,
-    scratch: Float64Array,
-    index: Int64Array,
-) -> None:
-    """Minimise (1/2)|x - a|^2 + (weight/2) (sum x)^2 over 0 <= x_j <= upper, sum x <= radius.
-
-    The biased problem decides whether the cap is active (Lapin's thesis, section 5.4.4, eq. 5.13).
-    """
-    biased_knapsack(a, weight, upper, out, index)
-    if out.sum() > radius:
-        equality_knapsack(a, radius, 0.0, upper, out, scratch, index)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _fix(
     a: Float64Array,
     rest: float,

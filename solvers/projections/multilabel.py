@@ -20,9 +20,8 @@ import numba as nb
 import numpy as np
 
 from topline.solvers.projections.bipartite import bipartite_from_top
-from topline.solvers.projections.exponential import exp_of_negatives
+from topline.solvers.projections.exponentials import entropic_weight, exp_of_negatives
 from topline.solvers.projections.kinds import own_class, own_count
-from topline.solvers.projections.lambert import entropic_weight
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -96,7 +95,7 @@ def multilabel_hinge_column(
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _extremes(q: FloatArray, y: int, sets: Float64Array) -> tuple[float, float, float, float, int, int]:
-    """Give the lowest own score, the highest other one, the next of each, and the classes of the first two.
+    """Return the lowest own score, the highest other one, the next of each, and the classes of the first two.
 
     Ties go to the lower class; where there is no such class the score is inf, or -inf.
     """
@@ -126,7 +125,7 @@ def multilabel_entropy_column(
 ) -> tuple[float, int, bool]:
     """Write the optimal dual row alpha of one example to `out`; c = 0 gives -gradient of the loss at q.
 
-    The arguments are those of `multilabel_hinge_column`.  Gives (t less the largest of q + c 1_Y / |Y|, the
+    The arguments are those of `multilabel_hinge_column`.  Returns (t less the largest of q + c 1_Y / |Y|, the
     number of classes outside Y, False: no row of the domain's relative interior is a vertex).
     """
     m = q.shape[0]
@@ -168,7 +167,7 @@ def _common_level(
 ) -> tuple[float, float]:
     """Solve for the t at which the X with c X + log X = b_j - t sum to 1; max b = 0.
 
-    Leaves the X in `weights`, and gives t and their sum, which is 1 but for rounding, or for c = 0.
+    Leaves the X in `weights`, and returns t and their sum, which is 1 but for rounding, or for c = 0.
     """
     m = b.shape[0]
     exp_of_negatives(b, weights, powers)
@@ -206,7 +205,7 @@ def _common_level(
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def multilabel_entropy(alpha: Float64Array, y: int, sets: Float64Array) -> float:
-    """Give -<p, log p> of p = 1_Y / |Y| - alpha, which is -Phi*(-alpha) of the softmax loss."""
+    """Return -<p, log p> of p = 1_Y / |Y| - alpha, which is -Phi*(-alpha) of the softmax loss."""
     size = own_count(sets, y)
     value = 0.0
     place, own = 1, own_class(sets, y, 1)

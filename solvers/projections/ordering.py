@@ -1,7 +1,7 @@
 """Sorting and selection inside buffers that the caller owns.
 
 A column problem with rank weights (rho_1..rho_L, 0, ..) has at most a few more than L classes with mass.  The
-kernels here find those classes in one or two passes over the m scores and sort only them.
+functions here find those classes in one or two passes over the m scores and sort only them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ import numba as nb
 import numpy as np
 
 from topline.solvers.typing import Float64Array, Int64Array
+
+# Rows of the two buffers.  Each function documents which rows it uses by unpacking them at its start.
+FLOAT_ROWS = 6
+INDEX_ROWS = 4
 
 # Up to this many largest values are kept in a sorted list during one pass; beyond it quickselect is faster.
 _LIST_LIMIT = 16
@@ -146,11 +150,11 @@ def select_largest(values: Float64Array, n: int, count: int) -> None:
 def mass_threshold(
     b: Float64Array, m: int, y: int, c: float, rho: Float64Array, spare: Float64Array
 ) -> float:
-    """Give a value below which no class carries mass, whatever the scale t in [0, 1] of the rank weights.
+    """Return a value below which no class carries mass, whatever the scale t in [0, 1] of the rank weights.
 
     With top the len(rho) largest b_j, the isotonic regression of top - c rho ends with
     min_r mean_{i >= r}(top_i - c rho_i).  Further classes and the own class can only raise the value there,
-    and classes below it stay where they are.  Gives -inf where that would keep most classes anyway.
+    and classes below it stay where they are.  Returns -inf where that would keep most classes anyway.
     """
     count = rho.shape[0]
     if count * _SELECTION_FACTOR >= m:
@@ -179,7 +183,7 @@ def sorted_candidates(
     spare: Float64Array,
     spare_index: Int64Array,
 ) -> int:
-    """Sort the classes j != y with b_j >= theta by decreasing b; give their number."""
+    """Sort the classes j != y with b_j >= theta by decreasing b; return their number."""
     n = 0
     for j in range(m):
         if b[j] >= theta and j != y:
@@ -192,7 +196,7 @@ def sorted_candidates(
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def largest_other(b: Float64Array, m: int, y: int) -> tuple[float, int]:
-    """Give the largest b_j over j != y and its j (the first of equals; -1 if none compares)."""
+    """Return the largest b_j over j != y and its j (the first of equals; -1 if none compares)."""
     top = -np.inf
     best = -1
     for j in range(m):
@@ -200,3 +204,14 @@ def largest_other(b: Float64Array, m: int, y: int) -> tuple[float, int]:
             top = b[j]
             best = j
     return top, best
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def column_workspace(m: int) -> tuple[Float64Array, Int64Array]:
+    """Return the two buffers that every column update for m classes needs.
+
+    Returns
+    -------
+    (FLOAT_ROWS, m + 1) float64 and (INDEX_ROWS, m + 1) int64, uninitialised; one pair serves one thread.
+    """
+    return np.empty((FLOAT_ROWS, m + 1)), np.empty((INDEX_ROWS, m + 1), dtype=np.int64)

@@ -15,9 +15,14 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from topline.solvers.projections.isotonic import block_base, block_value, pool_blocks
+from topline.solvers.projections.isotonic import (
+    MAX_EVALUATIONS,
+    block_value,
+    next_scale,
+    pool_blocks,
+    write_blocks,
+)
 from topline.solvers.projections.ordering import largest_other, mass_threshold, sorted_candidates
-from topline.solvers.projections.scale import MAX_EVALUATIONS, next_scale
 from topline.solvers.typing import Float64Array, Int64Array
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -90,18 +95,8 @@ def scaled_permutahedron(
         t, low, high, moved = next_scale(t, h, slope, 8.0 * _EPS * scale, low, high, limit)
         if not moved:
             break
-    support = 0
-    apart = t == t_max
-    for k in range(blocks):
-        first = start[k]
-        base = block_base(k, t, c, start, deviation, mass)
-        apart = apart and start[k + 1] - first == 1
-        for i in range(first, start[k + 1]):
-            x = base + (values[i] - values[first]) / c if i > first else base
-            if x > 0.0:
-                out[index[i]] = x
-                support += 1
-    return t, support, apart
+    _, support, apart = write_blocks(values, index, -1, 0, n, blocks, c, t, start, deviation, mass, 1.0, out)
+    return t, support, apart and t == t_max
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

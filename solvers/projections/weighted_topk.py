@@ -15,9 +15,14 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from topline.solvers.projections.isotonic import block_base, block_value, pool_blocks
+from topline.solvers.projections.isotonic import (
+    MAX_EVALUATIONS,
+    block_value,
+    next_scale,
+    pool_blocks,
+    write_blocks,
+)
 from topline.solvers.projections.ordering import largest_other, mass_threshold, sorted_candidates
-from topline.solvers.projections.scale import MAX_EVALUATIONS, next_scale
 from topline.solvers.typing import Float64Array, Int64Array
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -79,7 +84,9 @@ def wtopk_column(
         t, low, high, moved = next_scale(t, h, slope, 8.0 * _EPS * scale, low, high, 1.0)
         if not moved:
             break
-    support, vertex = _write(values, index, y, blocks, c, t, start, deviation, mass, out)
+    out[y], support, vertex = write_blocks(
+        values, index, y, 0, n + 1, blocks, c, t, start, deviation, mass, -1.0, out
+    )
     return t, support, vertex and t == 1.0
 
 
@@ -93,7 +100,7 @@ def _largest_scale(top: float, c: float, rest: float) -> float:
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def loss_of_sorted(values: Float64Array, n: int, rho: Float64Array) -> float:
-    """Give H(0) = sum_j rho_j a_[j] for the sorted values with the own class's 0 in its place."""
+    """Return H(0) = sum_j rho_j a_[j] for the sorted values with the own class's 0 in its place."""
     total = 0.0
     i = 0
     own = False
@@ -135,7 +142,7 @@ def _derivative(
     deviation: Float64Array,
     mass: Float64Array,
 ) -> tuple[float, float, float]:
-    """Give H(t), its slope on the current piece, and the size of the terms that make H up."""
+    """Return H(t), its slope on the current piece, and the size of the terms that make H up."""
     own = -1
     v_own = b[at]
     if at < start[blocks]:
@@ -160,36 +167,3 @@ def _derivative(
         scale += mass[k] * (abs(v) + abs(v_own))
         curvature += mass[k] * mass[k] / (start[k + 1] - start[k])
     return h, -c * curvature, scale
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _write(
-    values: Float64Array,
-    index: Int64Array,
-    y: int,
-    blocks: int,
-    c: float,
-    t: float,
-    start: Int64Array,
-    deviation: Float64Array,
-    mass: Float64Array,
-    out: Float64Array,
-) -> tuple[int, bool]:
-    """Write alpha from the blocks; give the support and whether every class carries a weight of its own."""
-    s = 0.0
-    support = 0
-    apart = True
-    for k in range(blocks):
-        first = start[k]
-        base = block_base(k, t, c, start, deviation, mass)
-        apart = apart and start[k + 1] - first == 1
-        for i in range(first, start[k + 1]):
-            beta = base
-            if i > first:
-                beta += (values[i] - values[first]) / c
-            if beta > 0.0 and index[i] != y:
-                out[index[i]] = -beta
-                s += beta
-                support += 1
-    out[y] = s
-    return support, apart

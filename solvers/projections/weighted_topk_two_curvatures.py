@@ -17,9 +17,14 @@ from typing import TypeAlias
 import numba as nb
 import numpy as np
 
-from topline.solvers.projections.isotonic import block_base, block_value, pool_blocks
+from topline.solvers.projections.isotonic import (
+    MAX_EVALUATIONS,
+    block_value,
+    next_scale,
+    pool_blocks,
+    write_blocks,
+)
 from topline.solvers.projections.ordering import largest_other, mass_threshold, sorted_candidates
-from topline.solvers.projections.scale import MAX_EVALUATIONS, next_scale
 from topline.solvers.projections.weighted_topk import loss_of_sorted
 from topline.solvers.typing import Float64Array, Int64Array
 
@@ -81,7 +86,9 @@ def wtopk_two_curvatures_column(
         s += x
         support += x > 0.0
     for part, low_end, high_end, blocks in ((plus, 0, above, n_plus), (minus, upto, n, n_minus)):
-        total, count, alone = _write_part(values, index, part, blocks, low_end, high_end, c, t, out)
+        total, count, alone = write_blocks(
+            values, index, -1, low_end, high_end, blocks, c, t, part[2], part[0], part[1], -1.0, out
+        )
         s += total
         support += count
         apart = apart and alone
@@ -101,7 +108,7 @@ def _own_level(
     n_minus: int,
     minus: Blocks,
 ) -> tuple[float, int, int]:
-    """Solve T = c_y S(T): give T, the number of classes above it and the end of those at its level.
+    """Solve T = c_y S(T): return T, the number of classes above it and the end of those at its level.
 
     T falls from its largest possible value c_y t R.  On the way whole blocks of w- join the level and whole
     blocks of w+ leave it upwards, each once.
@@ -146,7 +153,7 @@ def _own_level(
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _value(b: Float64Array, k: int, blocks: int, i: int, ct: float, part: Blocks) -> float:
-    """Give the value of block k, or b_i where the blocks are over."""
+    """Return the value of block k, or b_i where the blocks are over."""
     value: float = b[i]
     if k < blocks:
         value = block_value(b, k, ct, part[2], part[0], part[1])
@@ -155,7 +162,7 @@ def _value(b: Float64Array, k: int, blocks: int, i: int, ct: float, part: Blocks
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _next_block(k: int, blocks: int, i: int, part: Blocks) -> tuple[int, int, float]:
-    """Give where block k ends, k + 1 and its mass; classes behind the last block stand alone without mass."""
+    """Return where block k ends, k + 1 and its mass; those behind the last block are single, without mass."""
     if k < blocks:
         return part[2][k + 1], k + 1, part[1][k]
     return i + 1, k, 0.0
@@ -175,7 +182,7 @@ def _derivative(
     n_minus: int,
     minus: Blocks,
 ) -> tuple[float, float, float]:
-    """Give H(t), its slope on the current piece, and the size of the terms that make H up."""
+    """Return H(t), its slope on the current piece, and the size of the terms that make H up."""
     h = 0.0
     curvature = 0.0
     scale = 0.0
@@ -193,35 +200,3 @@ def _derivative(
             fixed += r
     curvature += ratio * fixed * fixed / (1.0 + ratio * (upto - above))
     return h, -c * curvature, scale
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _write_part(
-    values: Float64Array,
-    index: Int64Array,
-    part: Blocks,
-    blocks: int,
-    low: int,
-    high: int,
-    c: float,
-    t: float,
-    out: Float64Array,
-) -> tuple[float, int, bool]:
-    """Write -x of the blocks within low <= i < high; give sum, support and whether each is alone."""
-    start = part[2]
-    s = 0.0
-    support = 0
-    apart = True
-    for k in range(blocks):
-        first = start[k]
-        if first < low or first >= high:
-            continue
-        base = block_base(k, t, c, start, part[0], part[1])
-        apart = apart and start[k + 1] - first == 1
-        for i in range(first, start[k + 1]):
-            x = base + (values[i] - values[first]) / c if i > first else base
-            if x > 0.0:
-                out[index[i]] = -x
-                s += x
-                support += 1
-    return s, support, apart

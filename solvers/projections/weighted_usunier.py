@@ -92,7 +92,7 @@ def _bounds(
     level: Float64Array,
     limit: int,
 ) -> int:
-    """Write u = (b - v) / c and v for each pooled class; give the number of classes that can carry mass."""
+    """Write u = (b - v) / c and v for each pooled class; return the number of classes that can carry mass."""
     blocks = pool_blocks(values, n, rho, c, start, deviation, mass)
     count = 0
     for k in range(blocks):
@@ -110,7 +110,7 @@ def _bounds(
 def _threshold(
     values: Float64Array, bound: Float64Array, level: Float64Array, n: int, c_own: float, ratio: float
 ) -> tuple[float, int, int]:
-    """Solve the biased knapsack: give T, the number of classes at their bound and the number with mass.
+    """Solve the biased knapsack: return T, the number of classes at their bound and the number with mass.
 
     Both `values` and `level` are non-increasing with level <= values, so the classes at their bound are the
     first `saturated` ones and the classes with mass the first `active` ones.  T falls from its largest

@@ -19,10 +19,9 @@ from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor, TopLossExecutor
-from topline.solvers.kernels.problem import solve_with_kernel
-from topline.solvers.losses.base import Loss
-from topline.solvers.losses.label_sets import LabelSets
-from topline.solvers.methods.registry import MethodSpec, default_method, method_named
+from topline.solvers.kernels import solve_with_kernel
+from topline.solvers.losses import LabelSets, Loss
+from topline.solvers.methods import MethodSpec, default_method, method_named
 from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.run.warm_start import state_of_duals
 from topline.solvers.typing import Float64Array, FloatArray
@@ -111,6 +110,15 @@ def solve(
     NonFiniteError : features hold NaN or infinity; names the rows.
     StateLostError : the duals that `state` belongs to are missing or do not fit.
     CertificateError : the dual value exceeds the primal one by more than rounding.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import TopKHinge, solve
+    >>> X, y = np.eye(6).repeat(5, axis=0), np.arange(6).repeat(5)
+    >>> result = solve(X, y, TopKHinge(k=2), lam=0.01, tol=1e-3)
+    >>> result.status, result.relative_gap <= 1e-3, result.W.shape
+    (<Status.SOLVED: 'solved'>, True, (6, 6))
     """
     spec = method_named(default_method(risk) if method is None else method)
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
@@ -209,7 +217,7 @@ def _default_executor(problem: Problem, spec: MethodSpec) -> Executor:
 
 
 def available_cores() -> int:
-    """Give the number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -220,7 +228,7 @@ def _collected_duals(executor: Executor, state: SolverState) -> FloatArray:
 
 
 def _collapsed(problem: Problem, run: Run, tol: float) -> bool:
-    """Say whether W = 0 is as good as what was found and within the tolerance of the optimum.
+    """Return whether W = 0 is as good as what was found and within the tolerance of the optimum.
 
     That is of a risk that can make it the optimum.  Weights that a large lam keeps near 0 are better than 0.
     """

@@ -1,4 +1,4 @@
-"""Compiling the kernels of a run before its clock starts."""
+"""Compiling what a run needs before its clock starts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
 from topline.solvers.core.row_packing import pack, unpack
 from topline.solvers.executors import SerialExecutor
-from topline.solvers.losses.base import Loss
-from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.losses import LabelSets, Loss
 from topline.solvers.run.api import solve
 
-#: Enough passes to meet every kernel: the second round applies the step of the first, and dual_ascent
-#: extrapolates when sweeps alone have gone on for some rounds.
+#: Enough passes to meet every compiled function: the second round applies the step of the first, and
+#: dual_ascent extrapolates when sweeps alone have gone on for some rounds.
 _PASSES = 60
 #: Rows of noise, which no method fits in so few passes.
 _ROWS = 40
@@ -39,9 +38,9 @@ def compile_jit_functions(
 ) -> None:
     """Compile (or load) what features (n, d) with this loss and method need, on a tiny problem.
 
-    Numba keeps compiled kernels beside the package, so that only the first call on a machine takes long: tens
-    of seconds on a slow one.  Without this call the first pass takes them.  `several` says that examples have
-    label sets.
+    Numba keeps compiled functions beside the package, so that only the first call on a machine takes long:
+    tens of seconds on a slow one.  Without this call the first pass takes them.  `several` says that examples
+    have label sets.
     """
     widened(np.zeros(1, dtype=np.float16))
     for rows in (np.eye(_ROWS, dtype=np.float32), np.eye(_ROWS)):

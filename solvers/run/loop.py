@@ -92,13 +92,13 @@ class _Rounds:
         self._traffic_timer = _TrafficTimer(executor)
 
     def go_on_after(self, error: DualsReplacedError) -> None:
-        """Take up A as it is now, which has every step applied; the round under way is begun anew."""
+        """Take up A as it is now, which has every step applied; the round under way is started again."""
         logger.warning("%s", error)
         self._state = replace(self._state, pending_step=None)
         self._rebuild()
 
     def take_one(self) -> Run | None:
-        """Take one round; gives the run where it was the last."""
+        """Take one round; returns the run where it was the last."""
         problem, timer = self._problem, _RoundTimer(self._executor)
         measured = self._method.measure(problem, timer.run, self._state)
         # From an iterate that was found to be worse than it looked the run goes on, however it looks now.
@@ -125,7 +125,7 @@ class _Rounds:
         return self._ended(status)
 
     def _ended(self, status: Status) -> Run | None:
-        """Give the run that ends with this status; None where it does not hold in float64."""
+        """Return the run that ends with this status; None where it does not hold in float64."""
         final = self._method.final(self._problem, self._executor, self._state, duals_kept=self._duals_kept)
         confirmed = _confirmed(status, final, self._criteria)
         if confirmed is not None:
@@ -140,7 +140,7 @@ class _Rounds:
         return None
 
     def _rebuild(self) -> None:
-        """Make W, b and |A|^2 anew from A, where they follow it."""
+        """Recompute W, b and |A|^2 from A, where they follow it."""
         if not self._follows_duals:
             return
         try:
@@ -152,7 +152,7 @@ class _Rounds:
 
 
 def _due_for_rebuild(before: SolverState, after: SolverState) -> bool:
-    """Say whether W is to be rebuilt from A: from time to time, and as float64 begins.
+    """Return whether W is to be rebuilt from A: from time to time, and as float64 begins.
 
     What has drifted while A was float32 would otherwise be taken for the optimum.
     """
@@ -175,7 +175,7 @@ class _RoundTimer:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self.products = self.kernels = self.waiting = 0.0
+        self.products = self.per_row = self.waiting = 0.0
 
     @property
     def workers(self) -> int:
@@ -188,7 +188,7 @@ class _RoundTimer:
         stats = self._executor.run(request)
         busy = (stats.seconds_products + stats.seconds_kernels) / self._executor.workers
         self.products += stats.seconds_products
-        self.kernels += stats.seconds_kernels
+        self.per_row += stats.seconds_kernels
         self.waiting += max(time.perf_counter() - began - busy, 0.0)
         return stats
 
@@ -201,7 +201,7 @@ class _TrafficTimer:
         self._before = executor.traffic()
 
     def read(self) -> Traffic:
-        """Give what was added since the last reading."""
+        """Return what was added since the last reading."""
         now = self._executor.traffic()
         moved, self._before = now.since(self._before), now
         return moved
@@ -234,7 +234,7 @@ def _record(
         step=advance.step,
         active=advance.active / problem.n,
         seconds_products=timer.products,
-        seconds_kernels=timer.kernels,
+        seconds_kernels=timer.per_row,
         seconds_waiting=timer.waiting,
         bytes_sent=moved.bytes_sent,
         bytes_received=moved.bytes_received,

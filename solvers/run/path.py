@@ -11,9 +11,9 @@ from typing import Any
 from topline.solvers.core.inputs import checked_rows
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from topline.solvers.kernels.factor import KernelFeatures
-from topline.solvers.losses.base import Loss
-from topline.solvers.methods.registry import method_named
+from topline.solvers.kernels import KernelFeatures
+from topline.solvers.losses import Loss
+from topline.solvers.methods import method_named
 from topline.solvers.run.api import solve
 
 
@@ -28,7 +28,7 @@ def regularisation_path(
     keep_duals: bool = False,
     **options: Any,
 ) -> list[SolveResult]:
-    """Solve for each C, with lam = 1/(n C), and give the certified results in the order of `Cs`.
+    """Solve for each C, with lam = 1/(n C), and return the certified results in the order of `Cs`.
 
     The smallest C comes first and starts from zero; each further one starts from the dual variables of the
     one before, which are feasible whatever C is, or with lbfgs from its weights.  A smooth loss gains most,
@@ -45,6 +45,15 @@ def regularisation_path(
     ------
     InvalidProblemError : no C, one that is not positive, or what makes no problem for `solve`.
     UnsupportedCombinationError : a method that starts from nothing, or what `solve` refuses.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import Softmax, regularisation_path
+    >>> X, y = np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4)
+    >>> results = regularisation_path(X, y, Softmax(), Cs=[0.1, 1.0])
+    >>> results[0].primal > results[1].primal
+    True
     """
     spec = method_named(method)
     from_weights = method == "lbfgs"

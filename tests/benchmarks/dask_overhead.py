@@ -29,7 +29,7 @@ from tests.benchmarks.datasets import relu_features
 from topline.pipeline.cluster.connection import THREAD_VARIABLES, open_cluster
 from topline.pipeline.cluster.executor import DaskExecutor
 from topline.pipeline.options.train import ClusterConfig
-from topline.solvers.blocks.block import Block
+from topline.solvers.blocks import Block
 from topline.solvers.core.block_stats import BlockStats, leaf, tree_total
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import PendingStep, Request
@@ -37,7 +37,7 @@ from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor, block_bounds
 from topline.solvers.losses import TopKHinge
-from topline.solvers.run.api import solve
+from topline.solvers.run import solve
 from topline.solvers.typing import Float64Array, IntArray
 
 METHODS = ("fw", "dual_ascent")

@@ -25,7 +25,7 @@ from topline.solvers.core.requests import AscentRequest, Request
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import MaxHinge
-from topline.solvers.run.api import solve
+from topline.solvers.run import solve
 
 #: Rounds before the steady ones.
 WARM_ROUNDS = 2

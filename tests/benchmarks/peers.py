@@ -24,8 +24,8 @@ from tests.benchmarks.datasets import DATA_DIR, SETS, DataSet, load
 from tests.benchmarks.peer_fits import TOLERANCES, PeerProcess
 from topline.solvers import losses
 from topline.solvers.core.stopping import Status
-from topline.solvers.methods.registry import METHODS
-from topline.solvers.run.api import available_cores, solve
+from topline.solvers.methods import METHODS
+from topline.solvers.run import available_cores, solve
 
 GAP = 1e-3
 TIGHT_GAP = 1e-5

@@ -33,7 +33,7 @@ from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.losses import TopKHinge
-from topline.solvers.run.api import solve
+from topline.solvers.run import solve
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetWriter, empty_manifest, find_by_key
 from topline.storage.stores import open_store

@@ -20,7 +20,7 @@ from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_spl
 from topline.pipeline.pages import Series, line_chart
 from topline.solvers.core.state import SolveResult
 from topline.solvers.losses import TopKHinge, WeightedUsunierHinge
-from topline.solvers.run.api import available_cores, solve
+from topline.solvers.run import available_cores, solve
 
 METHODS = {"PG": "projected_gradient", "StdFW": "fw_open_loop", "LSFW": "fw"}
 ATOMS = {"Std FW": "fw", "AFW": "fw_away", "PFW": "fw_pairwise"}

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tests.reproduce.table import Setting
 from topline.solvers.blas_threads import one_blas_thread
-from topline.solvers.run.api import available_cores
+from topline.solvers.run import available_cores
 
 T = TypeVar("T")
 

@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 
 from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.state import SolverState
-from topline.solvers.losses import Softmax, TruncatedTopKEntropy
-from topline.solvers.losses.base import Loss
-from topline.solvers.run.api import solve
-from topline.solvers.run.path import regularisation_path
+from topline.solvers.losses import Loss, Softmax, TruncatedTopKEntropy
+from topline.solvers.run import regularisation_path, solve
 
 Weights = NDArray[np.float64]
 Labels = NDArray[np.int64]

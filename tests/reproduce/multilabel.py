@@ -15,10 +15,9 @@ from tests.reproduce.formats import Examples
 from tests.reproduce.jobs import run_all
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
 from topline.solvers.estimators.multilabel_metrics import tuned_thresholds
-from topline.solvers.kernels.functions import RBFKernel
-from topline.solvers.losses import MultilabelHinge, MultilabelSoftmax
-from topline.solvers.losses.base import Loss
-from topline.solvers.run.path import regularisation_path
+from topline.solvers.kernels import RBFKernel
+from topline.solvers.losses import Loss, MultilabelHinge, MultilabelSoftmax
+from topline.solvers.run import regularisation_path
 
 Floats = NDArray[np.float64]
 

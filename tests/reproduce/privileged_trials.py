@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.reproduce.label_probabilities import best_bandwidth, nadaraya_watson, probability_weights
-from topline.solvers.kernels.functions import RBFKernel
+from topline.solvers.kernels import RBFKernel
 from topline.solvers.privileged.margin_losses import TwiceSmoothHinge
 from topline.solvers.privileged.weight_learning import learn_weights
 from topline.solvers.privileged.weighted_svm import solve_weighted_svm

@@ -11,14 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.reference.euclidean import project_bipartite_simplex, project_knapsack, project_topk_simplex_alpha
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
 from topline.pipeline.pages import Series, line_chart
 from topline.solvers.blas_threads import one_blas_thread
-from topline.solvers.projections import (
-    project_bipartite_simplex,
-    project_knapsack,
-    project_topk_simplex_alpha,
-)
 
 Floats = NDArray[np.float64]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.reference.euclidean import project_bipartite_simplex
 from tests.reproduce import SOURCES, TABLES, DataFiles, Effort, Figure, Reproduction, Setting, reproduce
 from tests.reproduce.multilabel import METRICS, value_of
 from tests.reproduce.page import render
@@ -13,7 +14,6 @@ from tests.reproduce.scaling import bipartite_by_sorting
 from tests.reproduce.stand_ins import WRITERS
 from tests.reproduce.table import over_splits
 from topline.solvers.estimators.multilabel_metrics import partition_metrics, ranking_metrics
-from topline.solvers.projections import project_bipartite_simplex
 
 PAPERS = ("Hirohashi and Kato", "Lapin", "Fan et al.", "Tajima et al.")
 

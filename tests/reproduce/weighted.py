@@ -11,9 +11,15 @@ from tests.reproduce.learners import Budget, Learner, Trained, Unfinished
 from tests.reproduce.newsgroups import reduced
 from tests.reproduce.selection import Split, Trial, compare
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
-from topline.solvers.losses import MaxHinge, TopKHinge, TopKOthersHinge, WeightedTopKHinge
-from topline.solvers.losses.base import Loss
-from topline.solvers.losses.rank_weights import exponential, linear
+from topline.solvers.losses import (
+    Loss,
+    MaxHinge,
+    TopKHinge,
+    TopKOthersHinge,
+    WeightedTopKHinge,
+    exponential,
+    linear,
+)
 
 KS = (1, 3, 5, 10)
 #: Names of the paper's rows; Lapin's and Chu's algorithms minimise the same objective, without the own class.

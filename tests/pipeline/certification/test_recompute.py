@@ -17,7 +17,7 @@ from topline.pipeline.training.session import train
 from topline.solvers.core.problem import Problem
 from topline.solvers.errors import UnsupportedCombinationError
 from topline.solvers.losses import make_loss
-from topline.solvers.methods.registry import METHODS
+from topline.solvers.methods import METHODS
 from topline.storage.arrays import from_rows
 from topline.storage.datasets import Dataset
 from topline.storage.errors import IntegrityError

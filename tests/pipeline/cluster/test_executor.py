@@ -36,7 +36,7 @@ from topline.solvers.core.stopping import Status
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor
 from topline.solvers.losses import TopKHinge
-from topline.solvers.run.api import solve
+from topline.solvers.run import solve
 from topline.storage.errors import IntegrityError
 
 N, D, M = 300, 10, 5

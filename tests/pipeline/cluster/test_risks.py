@@ -24,7 +24,7 @@ from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.executors import Executor, SerialExecutor
 from topline.solvers.losses import TopKHinge
-from topline.solvers.run.api import solve
+from topline.solvers.run import solve
 
 N, D, M, K = 300, 6, 5, 40.5
 X, Y = make_features(N, D, M)

@@ -28,7 +28,7 @@ from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf, tree_
 from topline.solvers.core.state import SolveResult
 from topline.solvers.executors import Executor, SerialExecutor
 from topline.solvers.losses import TopKHinge
-from topline.solvers.run.api import solve
+from topline.solvers.run import solve
 
 N, D, M = 400, 30, 4
 X, Y = make_features(N, D, M)

@@ -22,10 +22,10 @@ from topline.pipeline.cluster.liveness import Liveness, liveness_of
 from topline.pipeline.cluster.watchdog import Watchdog, WorkerWatch
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.options.train import ClusterConfig
-from topline.solvers.blocks.block import Block
+from topline.solvers.blocks import Block
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import TopKHinge
-from topline.solvers.run.api import solve
+from topline.solvers.run import solve
 
 N, D, M = 200, 8, 4
 X, Y = make_features(N, D, M)

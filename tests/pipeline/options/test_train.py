@@ -15,7 +15,7 @@ from topline.pipeline.options.train import (
 )
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import LOSSES, make_loss
-from topline.solvers.methods.registry import METHODS
+from topline.solvers.methods import METHODS
 from topline.solvers.names import LOSS_RULES, METHOD_NAMES
 
 

@@ -25,7 +25,7 @@ from topline.pipeline.rows.transforms import Transforms
 from topline.pipeline.training import kernel_matrix
 from topline.pipeline.training.kernel_matrix import kernel_of_rows
 from topline.pipeline.training.session import train
-from topline.solvers.kernels.functions import ChiSquaredKernel, LinearKernel, PolynomialKernel
+from topline.solvers.kernels import ChiSquaredKernel, LinearKernel, PolynomialKernel
 from topline.storage.cache import StoredKernel
 from topline.storage.datasets import Dataset
 from topline.storage.stores import open_store

@@ -31,7 +31,7 @@ from topline import (
 )
 from topline.solvers.average_top import Absolute, Hinge, minimise, minimise_with_kernel
 from topline.solvers.average_top.estimator_support import CollapsedWarning
-from topline.solvers.kernels.functions import RBFKernel, WithConstant
+from topline.solvers.kernels import RBFKernel, WithConstant
 
 
 @parametrize_with_checks(

@@ -22,7 +22,7 @@ from topline.solvers.average_top import (
     minimise,
     minimise_with_kernel,
 )
-from topline.solvers.kernels.factor import KernelFeatures
+from topline.solvers.kernels import KernelFeatures
 
 N = 40
 X, Y = examples("hinge", n=N)

@@ -10,7 +10,7 @@ from tests.reference import losses as reference
 from tests.solvers.problems import M, examples
 from topline import MaxHinge, Problem, TopKHinge, UsunierHinge
 from topline.solvers.blocks.ascent import BlockAscent
-from topline.solvers.blocks.ascent_changes import project_rows
+from topline.solvers.blocks.ascent_jit import project_rows
 from topline.solvers.blocks.ascent_rows import DualWindow
 from topline.solvers.blocks.ascent_work import Work
 from topline.solvers.blocks.extrapolation import Extrapolation

@@ -23,7 +23,7 @@ from topline import (
     UnsupportedCombinationError,
     solve,
 )
-from topline.solvers.blocks import row_sets
+from topline.solvers.blocks import column_atoms
 from topline.solvers.blocks.column_atoms import BlockColumnAtoms
 from topline.solvers.core.requests import ColumnRequest, PendingStep
 from topline.solvers.core.tiles import TileReader
@@ -130,7 +130,7 @@ class Slow:
 @pytest.mark.parametrize(("loss", "smoothing", "kind"), CASES, ids=case_name)
 @pytest.mark.parametrize("method", VARIANTS)
 def test_rounds_are_those_of_the_algorithm_written_out(loss, smoothing, kind, method, monkeypatch) -> None:
-    monkeypatch.setattr(row_sets, "_FEWEST", 16)  # no set is full
+    monkeypatch.setattr(column_atoms, "_FEWEST", 16)  # no set is full
     X, y = examples(n=24)
     weights = np.random.default_rng(1).uniform(0.2, 3.0, len(y))
     weights[5] = 0.0
@@ -283,8 +283,8 @@ def sets_of(sets, i, y, rho):
 @pytest.mark.parametrize("begin", ["zero", "loaded"])
 def test_sets_stay_the_rows_of_A_however_small_they_are(pairwise, places, begin, monkeypatch) -> None:
     """Scores at random and steps of all kinds: vertices come, leave, and join the dense point."""
-    monkeypatch.setattr(row_sets, "_PLACES", places)
-    monkeypatch.setattr(row_sets, "_FEWEST", 2)
+    monkeypatch.setattr(column_atoms, "_PLACES", places)
+    monkeypatch.setattr(column_atoms, "_FEWEST", 2)
     X, y = examples(n=40)
     y = y.astype(np.int32)
     loss, random = TopKHinge(3), np.random.default_rng(8)
@@ -337,7 +337,7 @@ def test_loaded_rows_are_taken_apart_into_vertices(loss) -> None:
     A[60] *= 5.0
     A[60, y[60]] += 1.0
     A[60, (y[60] + 1) % M] -= 1.0
-    block = row_sets.RowSets(Problem(loss, *X.shape, M, 0.1), y, np.ones(len(y)), A)
+    block = column_atoms.RowSets(Problem(loss, *X.shape, M, 0.1), y, np.ones(len(y)), A)
     dense = np.flatnonzero(block.base_share == 1.0)
     for i in range(len(y)):
         points, weights = sets_of(block, i, y, loss.form(M).rho)

@@ -29,7 +29,7 @@ from topline import (
     UnsupportedCombinationError,
     solve,
 )
-from topline.solvers.kernels.functions import WithConstant
+from topline.solvers.kernels import WithConstant
 
 X, Y = examples()
 NEW = examples(n=25, seed=5)[0]

@@ -22,7 +22,7 @@ from topline import (
     TopKHinge,
     solve,
 )
-from topline.solvers.blocks.block import Block
+from topline.solvers.blocks import Block
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf, tree_merge, tree_total
 from topline.solvers.core.requests import OracleRequest, PendingStep
 from topline.solvers.executors import Executor, block_bounds

@@ -11,7 +11,8 @@ from sklearn.metrics import pairwise
 from sklearn.svm import SVC
 
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from topline.solvers.kernels.functions import (
+from topline.solvers.kernels import (
+    KERNELS,
     ChiSquaredKernel,
     Kernel,
     LinearKernel,
@@ -19,8 +20,10 @@ from topline.solvers.kernels.functions import (
     PrecomputedKernel,
     RBFKernel,
     WithConstant,
+    as_kernel,
+    kernel_from_dict,
+    make_kernel,
 )
-from topline.solvers.kernels.registry import KERNELS, as_kernel, kernel_from_dict, make_kernel
 
 RANDOM = np.random.default_rng(3)
 X = np.abs(RANDOM.normal(size=(13, 4)))

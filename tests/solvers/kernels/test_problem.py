@@ -38,8 +38,8 @@ from topline import (
     regularisation_path,
     solve,
 )
+from topline.solvers.kernels import KernelFeatures, factor
 from topline.solvers.kernels import factor as kernel_features
-from topline.solvers.kernels.factor import KernelFeatures, factor
 
 X, Y = examples()
 NEW = examples(n=25, seed=5)[0]

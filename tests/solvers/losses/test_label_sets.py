@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.losses import LabelSets
 from topline.solvers.projections.kinds import own_class, own_count
 
 

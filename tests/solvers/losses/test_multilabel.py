@@ -27,7 +27,7 @@ from topline import (
     solve,
 )
 from topline.solvers.blocks.ascent_sweeps import sweep_dense
-from topline.solvers.run.compiling import compile_jit_functions
+from topline.solvers.run import compile_jit_functions
 
 X, Y = examples(n=60)
 SETS, CODES = several_labels(Y)

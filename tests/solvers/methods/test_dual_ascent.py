@@ -12,8 +12,7 @@ from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name
 from topline import MaxHinge, Problem, SerialExecutor, Status, ThreadExecutor, TopKHinge, UsunierHinge, solve
-from topline.solvers.blocks import ascent_rows
-from topline.solvers.blocks.block import Block
+from topline.solvers.blocks import Block, ascent_rows
 from topline.solvers.core import rows
 from topline.solvers.core.requests import AscentRequest
 from topline.solvers.methods import dual_ascent

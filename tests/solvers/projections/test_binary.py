@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import entr, expit
 
 from tests.reference.columns import bisect
-from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.losses import LabelSets
 from topline.solvers.projections.binary import (
     binary_entropy,
     binary_hinge_column,

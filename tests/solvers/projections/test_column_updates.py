@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.reference.columns import infeasibility, optimality_gap, support_value, twin
+from tests.reference.envelopes import envelope_losses
 from tests.reference.qp import column_qp, column_value
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.losses import (
@@ -15,14 +16,14 @@ from topline.solvers.losses import (
     UsunierHinge,
     WeightedTopKHinge,
     WeightedUsunierHinge,
+    exponential,
+    linear,
 )
-from topline.solvers.losses.rank_weights import exponential, linear
 from topline.solvers.projections import (
     column_kind,
     column_update,
     column_updates,
     column_workspace,
-    envelope_losses,
     margins_or_empty,
 )
 
@@ -166,8 +167,10 @@ def test_reports_vertex_support_and_a_guess_that_changes_nothing():
         work, index_work = column_workspace(12)
         q, y, c = rng.standard_normal(12), int(rng.integers(12)), 10.0 ** rng.uniform(-2, 1)
         cold, warm = np.empty(12), np.empty(12)
-        guess, support, vertex = column_update(kind, q, y, c, form.rho, margins, cold, work, index_work, -1.0)
-        column_update(kind, q, y, c, form.rho, margins, warm, work, index_work, guess)
+        guess, support, vertex = column_update(
+            kind, q, y, c, c, form.rho, margins, cold, work, index_work, -1.0
+        )
+        column_update(kind, q, y, c, c, form.rho, margins, warm, work, index_work, guess)
         np.testing.assert_allclose(warm, cold, atol=1e-13)
         mass = -np.delete(cold, y)
         assert support == np.count_nonzero(mass)
@@ -231,14 +234,9 @@ def test_refuses(q, y, c, error, words):
         column_updates(TopKHinge(2).form(4), q, np.array(y), c)
 
 
-def test_refuses_negative_smoothing():
-    with pytest.raises(InvalidProblemError, match="smoothing is -1"):
-        envelope_losses(TopKHinge(2).form(4), np.zeros((1, 4)), np.array([0]), -1.0)
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_kernels_come_back_from_values_that_are_not_finite(value):
-    """A kernel inside a loop sees them before anybody checks; it must neither hang nor leave its buffers."""
+def test_updates_come_back_from_values_that_are_not_finite(value):
+    """An update inside a loop sees them before anybody checks; it must neither hang nor leave its buffers."""
     for name, make in LOSSES.items():
         form = make(30, np.random.default_rng(0)).form(30)
         work, index_work = column_workspace(30)
@@ -247,6 +245,16 @@ def test_kernels_come_back_from_values_that_are_not_finite(value):
             q[spots] = value
             out = np.empty(30)
             result = column_update(
-                column_kind(form), q, 0, 1.0, form.rho, margins_or_empty(form), out, work, index_work, -1.0
+                column_kind(form),
+                q,
+                0,
+                1.0,
+                1.0,
+                form.rho,
+                margins_or_empty(form),
+                out,
+                work,
+                index_work,
+                -1.0,
             )
             assert 0 <= result[1] <= 30, name

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from tests.reference.columns import bisect
-from tests.reference.qp import minimise_qp
-from topline.solvers.errors import InvalidProblemError, NonFiniteError
-from topline.solvers.projections import (
+from tests.reference.euclidean import (
     project_bipartite_simplex,
     project_knapsack,
     project_topk_cone,
     project_topk_simplex_alpha,
     project_topk_simplex_beta,
 )
+from tests.reference.qp import minimise_qp
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
 
 SCALES = 10.0 ** np.array([-9, -5, 0, 0, 0, 5, 9])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topline.solvers.projections.exponential import exp_of_negatives
+from topline.solvers.projections.exponentials import exp_of_negatives
 
 
 @pytest.mark.parametrize("m", [1, 2, 7, 1000])

@@ -9,15 +9,10 @@ import pytest
 
 from tests.reference import losses as reference
 from tests.reference import multilabel
+from tests.reference.envelopes import entropy_losses, entropy_updates, envelope_losses
 from tests.reference.qp import minimise_qp
 from topline import LabelSets, MaxHinge, MultilabelHinge, MultilabelSoftmax, OneVsAll
-from topline.solvers.projections import (
-    column_updates,
-    entropy_losses,
-    entropy_updates,
-    envelope_losses,
-    nearest_rows,
-)
+from topline.solvers.projections import column_updates, nearest_rows
 
 M = 6
 #: Every set of up to M labels, the empty one first.

@@ -15,6 +15,7 @@ from tests.reference.columns import (
     two_curvatures_twin,
     wusunier_twin,
 )
+from tests.reference.envelopes import envelope_losses
 from tests.reference.qp import column_qp, column_value
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import (
@@ -26,14 +27,14 @@ from topline.solvers.losses import (
     UsunierHinge,
     WeightedTopKHinge,
     WeightedUsunierHinge,
+    exponential,
+    linear,
 )
-from topline.solvers.losses.rank_weights import exponential, linear
 from topline.solvers.projections import (
     column_kind,
-    column_update_two,
+    column_update,
     column_updates,
     column_workspace,
-    envelope_losses,
     margins_or_empty,
 )
 
@@ -158,8 +159,8 @@ def test_reports_vertex_support_and_a_guess_that_changes_nothing(own_in_sort):
         work, index_work = column_workspace(12)
         cold, warm = np.empty(12), np.empty(12)
         call = (kind, q, y, c, 0.5 * c, rho, margins_or_empty(form))
-        guess, support, vertex = column_update_two(*call, cold, work, index_work, -1.0)
-        column_update_two(*call, warm, work, index_work, guess)
+        guess, support, vertex = column_update(*call, cold, work, index_work, -1.0)
+        column_update(*call, warm, work, index_work, guess)
         np.testing.assert_allclose(warm, cold, atol=1e-13)
         mass = -np.delete(cold, y)
         assert support == np.count_nonzero(mass)
@@ -179,7 +180,7 @@ def test_kernels_come_back_from_values_that_are_not_finite(name, value):
     for spots in ([3], [0], list(range(30))):
         q, out = np.linspace(-1, 1, 30), np.empty(30)
         q[spots] = value
-        result = column_update_two(
+        result = column_update(
             kind, q, 0, 1.0, 0.5, form.rho, margins_or_empty(form), out, work, index_work, -1.0
         )
         assert 0 <= result[1] <= 30

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
-from topline.solvers.losses.rank_weights import flat
+from topline.solvers.losses import flat
 from topline.solvers.projections.bipartite import bipartite_simplex
-from topline.solvers.projections.knapsack import capped_knapsack, equality_knapsack
+from topline.solvers.projections.knapsack import biased_knapsack, equality_knapsack
+from topline.solvers.projections.ordering import column_workspace
 from topline.solvers.projections.scaled_permutahedron import scaled_permutahedron
-from topline.solvers.projections.workspace import column_workspace
 from topline.solvers.typing import Float64Array
 
 
@@ -46,7 +46,10 @@ def project_topk_simplex_beta(b: ArrayLike, k: int, radius: float = 1.0, bias: f
     radius = _positive(radius, "radius")
     out = np.empty_like(values)
     index = np.empty(len(values), dtype=np.int64)
-    capped_knapsack(values, _bias(bias), radius, radius / k, out, np.empty_like(values), index)
+    # The biased problem says whether the cap on the sum is active (eq. 5.13).
+    biased_knapsack(values, _bias(bias), radius / k, out, index)
+    if out.sum() > radius:
+        equality_knapsack(values, radius, 0.0, radius / k, out, np.empty_like(values), index)
     return out
 
 

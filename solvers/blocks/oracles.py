@@ -1,4 +1,4 @@
-"""What a block does for a risk of the largest losses: find them, and the vertices of some rows."""
+"""What a block knows at given weights alone: largest losses, vertices of some rows, a dual point."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.blocks.vertices import vertices_of
+from topline.solvers.blocks.duals import BlockDuals
+from topline.solvers.blocks.vertices import DenseVertices, vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.read_ahead import stored_slabs
-from topline.solvers.core.requests import LossesRequest, SelectedRowsRequest
+from topline.solvers.core.requests import DualsFromPrimalRequest, LossesRequest, SelectedRowsRequest
 from topline.solvers.core.risks import LargestLosses, SelectedRows
 from topline.solvers.core.rows import Rows, RowSource, as_rows, slab_bounds
 from topline.solvers.core.tiles import Scratch, TileReader
 from topline.solvers.losses import ranking
 from topline.solvers.typing import IntArray
+
+_FLOAT64 = np.dtype(np.float64)
 
 
 class LargestLossesOracle:
@@ -36,7 +39,7 @@ class LargestLossesOracle:
         self._start, self._dtype = start, dtype
 
     def largest(self, request: LossesRequest) -> BlockStats:
-        """Give the largest losses Phi_gamma at W, and the sum of all."""
+        """Return the largest losses Phi_gamma at W, and the sum of all."""
         clock, dtype = Clock(), self._precision(request.exact)
         W = np.ascontiguousarray(request.W, dtype=dtype)
         scratch = Scratch(self._tiles.rows, self._problem.m, dtype)
@@ -46,7 +49,7 @@ class LargestLossesOracle:
             scores = scratch.scores_of(tile.X, W)
             clock.product()
             vertices.losses(scores, tile.y, losses[tile.rows])
-            clock.kernel()
+            clock.row_work()
         rows = self._start + np.arange(len(losses))
         return BlockStats(
             rows=len(losses),
@@ -54,7 +57,7 @@ class LargestLossesOracle:
             largest=LargestLosses.of(request.most, rows, losses),
             active=int(np.count_nonzero(losses)),
             seconds_products=clock.products,
-            seconds_kernels=clock.kernels,
+            seconds_kernels=clock.per_row,
         )
 
     def vertices(self, request: SelectedRowsRequest) -> BlockStats:
@@ -70,7 +73,7 @@ class LargestLossesOracle:
             scores = scratch.scores_of(X, W)
             clock.product()
             vertices.find(scores, self._y[part.rows], part.weights, sums)
-            clock.kernel()
+            clock.row_work()
             vertices.accumulate(X, product)
             clock.product()
         return BlockStats(
@@ -82,7 +85,7 @@ class LargestLossesOracle:
             shifted_loss=float(sums[ranking.LOSS]),
             active=int(sums[ranking.ACTIVE]),
             seconds_products=clock.products,
-            seconds_kernels=clock.kernels,
+            seconds_kernels=clock.per_row,
         )
 
     def _read(self, chosen: SelectedRows) -> Iterator[tuple[SelectedRows, Rows]]:
@@ -100,4 +103,38 @@ class LargestLossesOracle:
                 yield part, slab[here.rows[places]]
 
     def _precision(self, exact: bool) -> np.dtype[Any]:
-        return np.dtype(np.float64) if exact else self._dtype
+        return _FLOAT64 if exact else self._dtype
+
+
+def duals_from_primal(
+    problem: Problem, tiles: TileReader, duals: BlockDuals, request: DualsFromPrimalRequest
+) -> BlockStats:
+    """Make minus the gradients at W the dual rows of a block, and sum what W and D are made of."""
+    clock = Clock()
+    scratch = Scratch(tiles.rows, problem.m, _FLOAT64)
+    gradients = DenseVertices(problem, smoothed=True)
+    product = np.zeros((problem.m, problem.d))
+    sums = np.zeros(ranking.N_SUMS)
+    b = alpha_sq = 0.0
+    rows = 0
+    for tile in tiles.read(_FLOAT64):
+        U = scratch.scores_of(tile.X, request.W)
+        clock.product()
+        gradients.find(U, tile.y, tile.weights, sums)
+        duals.load(tile.start, U)
+        b += duals.conjugates(U, tile.rows)
+        alpha_sq += duals.squares(U, tile.rows)
+        clock.row_work()
+        gradients.accumulate(tile.X, product)
+        clock.product()
+        rows = tile.stop
+    return BlockStats(
+        rows=rows,
+        product=np.ascontiguousarray(product.T),
+        conjugate_u=b,
+        alpha_sq=alpha_sq,
+        loss=float(sums[ranking.LOSS]),
+        active=int(sums[ranking.ACTIVE]),
+        seconds_products=clock.products,
+        seconds_kernels=clock.per_row,
+    )

@@ -1,0 +1,42 @@
+"""Losses and their envelopes of many rows, from the gradient of each: what a round sums, row by row."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topline.solvers.losses import LossForm, TopKEntropy
+from topline.solvers.projections import column_kind, column_updates, column_workspace, margins_or_empty
+from topline.solvers.projections.gradients import gradient_row
+
+Array = NDArray[np.float64]
+
+
+def envelope_losses(
+    form: LossForm, scores: Array, y: NDArray[np.int_], gamma: float, *, smooth_own: bool = True
+) -> Array:
+    """Return Phi_gamma(s_i) (b,) of scores (b, m); y (b,) own classes or label sets.
+
+    smooth_own : True for the Moreau envelope over all m coordinates (Tajima et al., eq. 2.21), False for that
+        over the others only (Lapin's thesis, prop. 6.2): erratum h1.
+    """
+    own = gamma if smooth_own else 0.0
+    kind, margins, alpha = column_kind(form), margins_or_empty(form), np.empty(form.m)
+    work = column_workspace(form.m)
+    rows = np.ascontiguousarray(scores, dtype=np.float64)
+    return np.array(
+        [
+            gradient_row(kind, row, code, gamma, own, form.rho, margins, alpha, *work)[0]
+            for row, code in zip(rows, y, strict=True)
+        ]
+    )
+
+
+def entropy_updates(q: Array, y: NDArray[np.int_], c: float | Array, k: int = 1) -> Array:
+    """Return the dual rows (b, m) of the top-k entropy loss, softmax where k is 1."""
+    return column_updates(TopKEntropy(k).form(q.shape[1]), q, y, c)
+
+
+def entropy_losses(scores: Array, y: NDArray[np.int_], gamma: float = 0.0, k: int = 1) -> Array:
+    """Return the top-k entropy loss (b,) of each row, smoothed by gamma."""
+    return envelope_losses(TopKEntropy(k).form(scores.shape[1]), scores, y, gamma)
