@@ -20,7 +20,6 @@ from topline.solvers.kernels.functions import (
     PolynomialKernel,
     PrecomputedKernel,
     RBFKernel,
-    WithConstant,
 )
 from topline.solvers.kernels.problem import (
     KernelExpansion,
@@ -30,6 +29,7 @@ from topline.solvers.kernels.problem import (
 )
 from topline.solvers.kernels.registry import (
     KERNELS,
+    WithConstant,
     as_kernel,
     kernel_from_dict,
     make_kernel,

@@ -17,8 +17,8 @@ from scipy import linalg
 
 from topline.solvers.core.rows import RowSource, as_rows, compute_dtype, is_sparse, nonfinite_rows
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
-from topline.solvers.kernels.functions import Kernel, PrecomputedKernel, WithConstant
-from topline.solvers.kernels.registry import as_kernel
+from topline.solvers.kernels.functions import Kernel, PrecomputedKernel
+from topline.solvers.kernels.registry import WithConstant, as_kernel
 from topline.solvers.typing import Float64Array
 
 #: Bytes that K, its factor and what LAPACK works on may take together.

@@ -51,7 +51,22 @@ class Kernel(Protocol):
 
 
 @dataclass(frozen=True)
-class LinearKernel:
+class _NamedKernel:
+    """What kernels have in common whose parameters are plain values."""
+
+    name: ClassVar[str]
+
+    def resolved(self, X: Any) -> Self:  # noqa: ARG002 - nothing waits for the data
+        """Return the kernel itself."""
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"name": self.name, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class LinearKernel(_NamedKernel):
     """k(x, y) = <x, y>.
 
     Examples
@@ -65,21 +80,13 @@ class LinearKernel:
 
     name: ClassVar[str] = "linear"
 
-    def resolved(self, X: Any) -> Self:  # noqa: ARG002 - has no parameters
-        """Nothing to resolve."""
-        return self
-
     def matrix(self, X: Any, Y: Any) -> Float64Array:
         """Return the inner products."""
         return _products(_float64(X), _float64(Y))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return _record(self)
-
 
 @dataclass(frozen=True)
-class RBFKernel:
+class RBFKernel(_NamedKernel):
     """k(x, y) = exp(-gamma |x - y|^2).
 
     `gamma` is a positive number, "scale" = 1 / (d var X) (None is the same) or "auto" = 1 / d; else
@@ -123,13 +130,9 @@ class RBFKernel:
         squares *= -_number(self.gamma, self.name)
         return _exp(squares)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return _record(self)
-
 
 @dataclass(frozen=True)
-class PolynomialKernel:
+class PolynomialKernel(_NamedKernel):
     """k(x, y) = (gamma <x, y> + coef0)^degree, with coef0 >= 0, for else it is no inner product.
 
     Raises InvalidProblemError where degree < 1, coef0 < 0 or gamma is no positive number, "scale" or "auto".
@@ -174,13 +177,9 @@ class PolynomialKernel:
         np.power(values, self.degree, out=values)
         return values
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return _record(self)
-
 
 @dataclass(frozen=True)
-class ChiSquaredKernel:
+class ChiSquaredKernel(_NamedKernel):
     """k(x, y) = exp(-gamma sum_j (x_j - y_j)^2 / (x_j + y_j)) of features >= 0; 0/0 counts 0.
 
     Raises InvalidProblemError where gamma is no positive number, or features are negative.
@@ -204,10 +203,6 @@ class ChiSquaredKernel:
             )
         gamma = _checked_gamma(self.gamma, self.name)
         object.__setattr__(self, "gamma", 1.0 if gamma is None else gamma)
-
-    def resolved(self, X: Any) -> Self:  # noqa: ARG002 - gamma is a number already
-        """Nothing to resolve."""
-        return self
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
         """Return exp(-gamma chi2(x, y)); negative or sparse features are refused."""
@@ -233,13 +228,9 @@ class ChiSquaredKernel:
         values *= _number(self.gamma, self.name)
         return _exp(values)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return _record(self)
-
 
 @dataclass(frozen=True)
-class PrecomputedKernel:
+class PrecomputedKernel(_NamedKernel):
     """The caller gives k itself: X is K(train, train) in training and K(new, train) afterwards.
 
     Examples
@@ -254,41 +245,9 @@ class PrecomputedKernel:
 
     name: ClassVar[str] = "precomputed"
 
-    def resolved(self, X: Any) -> Self:  # noqa: ARG002 - has no parameters
-        """Nothing to resolve."""
-        return self
-
     def matrix(self, X: Any, Y: Any) -> Float64Array:  # noqa: ARG002 - X has the values
         """Return X itself in float64."""
         return np.ascontiguousarray(X.toarray() if is_sparse(X) else X, dtype=np.float64)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return _record(self)
-
-
-@dataclass(frozen=True)
-class WithConstant:
-    """k(x, y) + 1: the features of k and one that is always 1, which makes a bias."""
-
-    kernel: Kernel
-    name: ClassVar[str] = "with_constant"
-
-    def resolved(self, X: Any) -> WithConstant:
-        """Resolve the kernel inside."""
-        return WithConstant(self.kernel.resolved(X))
-
-    def matrix(self, X: Any, Y: Any) -> Float64Array:
-        """Return k(x, y) + 1."""
-        return self.kernel.matrix(X, Y) + 1.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {"name": self.name, "kernel": self.kernel.to_dict()}
-
-
-def _record(kernel: Any) -> dict[str, Any]:
-    return {"name": kernel.name, **asdict(kernel)}
 
 
 def _real(value: Any) -> float | None:

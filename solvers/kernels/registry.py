@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.kernels.functions import (
@@ -16,8 +16,29 @@ from topline.solvers.kernels.functions import (
     PolynomialKernel,
     PrecomputedKernel,
     RBFKernel,
-    WithConstant,
 )
+from topline.solvers.typing import Float64Array
+
+
+@dataclass(frozen=True)
+class WithConstant:
+    """k(x, y) + 1: the features of k and one that is always 1, which makes a bias."""
+
+    kernel: Kernel
+    name: ClassVar[str] = "with_constant"
+
+    def resolved(self, X: Any) -> WithConstant:
+        """Resolve the kernel inside."""
+        return WithConstant(self.kernel.resolved(X))
+
+    def matrix(self, X: Any, Y: Any) -> Float64Array:
+        """Return k(x, y) + 1."""
+        return self.kernel.matrix(X, Y) + 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"name": self.name, "kernel": self.kernel.to_dict()}
+
 
 #: Every kernel that a name stands for.
 KERNELS: Mapping[str, type[Any]] = MappingProxyType(
