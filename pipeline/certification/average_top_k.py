@@ -1,6 +1,6 @@
 """The certificate of the average top-k risk, from W and the points at which training found its vertices.
 
-Written apart from the solver, as all of the certificate: losses are sorted here, and every number is float64.
+Nothing here comes from the solvers: losses are sorted here, and every number is float64.
 With losses Phi_i(V) at a point V, of which the k largest get p_i = 1/k (the last perhaps a part of it) and
 all others 0, and u_i = -grad Phi_i(V), the rows p_i u_i and p are dual feasible whatever V is.  So any points
 V_t with weights w_t >= 0 that sum to at most 1 bound the risk's optimum:
@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.certification.formulas import CertifiedLoss, RankedLoss, envelope, penalties
-from topline.pipeline.rows import StoredModel
 
 Array: TypeAlias = NDArray[np.float64]
 #: A pass over the training rows: features (r, d), labels (r,) and what is not looked at.
@@ -64,23 +63,8 @@ class TopSums:
     penalty: float = 0.0
 
 
-def basis_without_b(stored: StoredModel) -> str:
-    """Return what a dual point is made of that b does not stand for."""
-    if stored.model.has_duals:
-        return "A"
-    return CUTS if CUT_POINTS in stored.model.arrays else "W"
-
-
-def stored_cuts(stored: StoredModel) -> tuple[Array, Array]:
-    """Give the points and shares that a model's dual point is made of: its W alone for want of others."""
-    if CUT_POINTS not in stored.model.arrays:
-        return stored.W[None], np.ones(1)
-    points, shares = (np.asarray(stored.model.array(name)) for name in (CUT_POINTS, CUT_SHARES))
-    return points, shares
-
-
 def top_weights(losses: Array, k: float) -> Array:
-    """Give p (n,): 1/k for the k largest losses, of equal ones the first, and the rest of k for the next."""
+    """Return p (n,): 1/k for the k largest losses, the first of equal ones, and the rest of k for the next."""
     p = np.zeros(len(losses))
     count = min(math.ceil(k), len(losses))
     order = np.argsort(-losses, kind="stable")[:count]
@@ -91,7 +75,7 @@ def top_weights(losses: Array, k: float) -> Array:
 def top_sums(
     loss: SmoothedLoss, k: float, n: int, tiles: Pass, W: Array, points: Array, shares: Array
 ) -> TopSums:
-    """Give the risk of k losses at W (d, m), and the dual point of `points` (T, d, m) with `shares` (T,)."""
+    """Return the risk of k losses at W (d, m) and the dual point of `points` (T, d, m) and `shares` (T,)."""
     at_W = _largest_losses(loss, k, n, tiles, W[None])[0]
     sums = TopSums(risk=float(top_weights(at_W, k) @ at_W), product=np.zeros(W.shape))
     together = max(1, _LOSS_BYTES // (8 * n))
@@ -104,14 +88,14 @@ def top_sums(
 
 
 def passes(points: int, n: int, *, smoothed: bool) -> int:
-    """Give the number of passes that `top_sums` makes over n rows."""
+    """Return the number of passes that `top_sums` makes over n rows."""
     groups = -(-points // max(1, _LOSS_BYTES // (8 * n)))
     of_losses = 2 if smoothed else 1
     return of_losses + groups * (of_losses + 1)
 
 
 def _largest_losses(loss: SmoothedLoss, k: float, n: int, tiles: Pass, points: Array) -> Array:
-    """Give the losses of all rows at each point, (T, n); -1 for a row that is not among the k largest.
+    """Return the losses of all rows at each point, (T, n); -1 for a row that is not among the k largest.
 
     An envelope takes a root for each row, and lies below its loss by no more than gamma times the square of
     the loss's radius: only rows that may be among the largest are looked at.
@@ -128,7 +112,7 @@ def _largest_losses(loss: SmoothedLoss, k: float, n: int, tiles: Pass, points: A
 def _losses(
     values: Callable[[Array, NDArray[Any]], Array], tiles: Pass, points: Array, wanted: NDArray[np.bool_]
 ) -> Array:
-    """Give the values of the wanted rows at each point, (T, n), and -1 for others."""
+    """Return the values of the wanted rows at each point, (T, n), and -1 for others."""
     losses, start = np.full(wanted.shape, -1.0), 0
     for X, y, _ in tiles():
         for t, point in enumerate(points):

@@ -1,4 +1,4 @@
-"""The other losses of the certificate: one-vs-all, softmax, top-k entropies; apart from the solvers too.
+"""The other losses of the certificate: one-vs-all, softmax, top-k entropies; independent of the solvers too.
 
     one-vs-all       Phi = sum_j phi(z_j s_j), z_j = 1 for own classes, of which a row may have several, and
                      -1 elsewhere; a dual row is alpha_j = z_j a_j, 0 <= a_j <= 1
@@ -75,7 +75,7 @@ class OneVsAllHinge:
         return np.asarray(np.maximum(0.0, 1.0 - self.own.signs(y) * scores).sum(axis=1))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:
-        """Give z_j a_j: a is the slack over gamma, cut to [0, 1]; with gamma = 0 a corner."""
+        """Return z_j a_j: a is the slack over gamma, cut to [0, 1]; with gamma = 0 a corner."""
         signs = self.own.signs(y)
         slack = 1.0 - signs * scores
         if gamma == 0.0:
@@ -105,7 +105,7 @@ class OneVsAllLogistic:
         return np.asarray(np.logaddexp(0.0, -self.own.signs(y) * scores).sum(axis=1))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
-        """Give z_j / (1 + exp(z_j s_j)); it is smooth as it is, so gamma is 0."""
+        """Return z_j / (1 + exp(z_j s_j)); it is smooth as it is, so gamma is 0."""
         signs = self.own.signs(y)
         return np.asarray(signs * expit(-signs * scores))
 
@@ -132,7 +132,7 @@ class TopKEntropy:
         return np.asarray(np.logaddexp(0.0, level))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
-        """Give the dual row of the maximising x; it is smooth as it is, so gamma is 0."""
+        """Return the dual row of the maximising x; it is smooth as it is, so gamma is 0."""
         a = _differences(scores, y)
         level, capped, tails = self._solve(a)
         order = np.argsort(-a, axis=1, kind="stable")
@@ -158,7 +158,7 @@ class TopKEntropy:
         return np.asarray(np.maximum(np.max(amounts, axis=0), 0.0))
 
     def _solve(self, a: Array) -> tuple[Array, Array, Array]:
-        """Give log(s / (1 - s)) of the optimal s = sum x, how many classes are capped, and the tails.
+        """Return log(s / (1 - s)) of the optimal s = sum x, how many classes are capped, and the tails.
 
         With u classes at their cap s / k the rest is (k - u) / k times softmax of the rest, and the maximum
         over s is log(1 + e^G_u); the u that counts is the least whose rest keeps below the cap.

@@ -1,8 +1,8 @@
-"""Losses over ranks, their dual domains and envelopes in float64, written apart from the solvers' own.
+"""Losses over ranks, their dual domains and envelopes in float64, independent of the solvers.
 
-The certificate must not repeat the solver's mistakes, so nothing here comes from `solvers`: losses are full
-sorts, domains are closed forms, and the envelope is one bracketed root per row over SciPy's isotonic
-regression.  With a = delta_y + s - s_y 1 sorted decreasingly, own class included or left out,
+The certificate must not repeat a mistake of the solvers, so nothing here comes from them, directly or not:
+losses are full sorts, domains are closed forms, and the envelope is one bracketed root per row over SciPy's
+isotonic regression.  With a = delta_y + s - s_y 1 sorted decreasingly, own class included or left out,
 
     top-k side      Phi = max(0, sum_j rho_j a_[j])       Usunier side    Phi = sum_j rho_j max(0, a_[j])
 
@@ -49,7 +49,7 @@ class CertifiedLoss(Protocol):
         ...
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:
-        """Give u = -grad Phi_gamma(s; y) of each row, a dual row that lies in the domain."""
+        """Return u = -grad Phi_gamma(s; y) of each row, a dual row that lies in the domain."""
         ...
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:
@@ -111,7 +111,7 @@ class RankedLoss:
         return float(self.rho.sum())
 
     def shifted(self, scores: Array, y: Labels) -> Array:
-        """Give a = delta_y + s - s_y 1 for each row of `scores` (r, m)."""
+        """Return a = delta_y + s - s_y 1 for each row of `scores` (r, m)."""
         own = np.take_along_axis(scores, y[:, None].astype(np.int64), axis=1)
         return self.margins[y] + scores - own
 
@@ -150,7 +150,7 @@ class RankedLoss:
         return np.asarray(np.maximum(np.max(amounts, axis=0), 0.0))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:
-        """Give x with the largest <b, x> - gamma/2 |x|^2 - gamma_own/2 (sum x)^2 as a dual row, for each row.
+        """Return the dual row of the x with the largest <b, x> - gamma/2 |x|^2 - gamma_own/2 (sum x)^2, row by row.
 
         b_j = delta_j + s_j - s_y, j != y.  A row without loss has x = 0 and costs nothing; gamma_own is gamma
         or 0.  With gamma = 0 it is a vertex of the domain.
@@ -236,12 +236,12 @@ class RankedLoss:
 
 
 def _falling(z: Array) -> Array:
-    """Give the non-increasing regression of z."""
+    """Return the non-increasing regression of z."""
     return np.asarray(isotonic_regression(z, increasing=False).x)
 
 
 def _scale(slope: Callable[[float], float]) -> float:
-    """Give t in [0, 1] where a falling slope changes its sign, or the end that it never reaches."""
+    """Return t in [0, 1] where a falling slope changes its sign, or the end that it never reaches."""
     if slope(0.0) <= 0.0:
         return 0.0
     return 1.0 if slope(1.0) >= 0.0 else float(brentq(slope, 0.0, 1.0, xtol=1e-15))

@@ -1,4 +1,4 @@
-"""Kernel values for certificates, through scikit-learn and apart from the solvers' own.
+"""Kernel values for certificates, through scikit-learn: nothing here comes from the solvers.
 
 With C = A / (lam n) the scores of a row x are sum_j k(x, x_j) c_j and |W|^2 = tr(C^T K C): a kernel model is
 a linear one whose features are the rows of K and whose weights are C, but for that norm.
@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix, issparse, vstack
-from sklearn.metrics.pairwise import chi2_kernel, linear_kernel, polynomial_kernel, rbf_kernel
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.rows import TrainingRows
-from topline.storage.models import Model
 
 Array = NDArray[np.float64]
 
-# Rows whose kernel values with all training rows are in memory at once.
-TILE_ROWS = 512
+# The function of scikit-learn that computes each kernel.
+KERNELS = {
+    "linear": "linear_kernel",
+    "rbf": "rbf_kernel",
+    "polynomial": "polynomial_kernel",
+    "chi2": "chi2_kernel",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,27 +34,12 @@ class KernelRows:
     rows: Any
     C: Array
 
-    @classmethod
-    def of(cls, model: Model, training: TrainingRows) -> KernelRows:
-        """Read all rows and A; `InputError` for a kernel that is not known here."""
-        record = model.record
-        kernel = dict(record.kernel or {})
-        if kernel.get("name") not in KERNELS:
-            raise InputError(f"the kernel {kernel.get('name')!r} of model {record.id} is not known")
-        parts = [X.astype(np.float64) for _, _, X in training.tiles()]
-        rows = csr_matrix(vstack(parts, format="csr")) if issparse(parts[0]) else np.concatenate(parts)
-        A = np.asarray(model.duals(0, record.n), dtype=np.float64)
-        return cls(kernel, rows, A / (record.lam * record.n))
-
     def values(self, X: Any) -> Array:
-        """Give K(X, training rows), the features of rows X."""
+        """Return K(X, training rows), the features of rows X; `InputError` for a kernel not known here."""
+        from sklearn.metrics import pairwise  # scikit-learn takes a second to import
+
+        name = self.record.get("name")
+        if name not in KERNELS:
+            raise InputError(f"the kernel {name!r} is not known here: the known ones are {sorted(KERNELS)}")
         parameters = {key: value for key, value in self.record.items() if key != "name"}
-        return np.asarray(KERNELS[self.record["name"]](X, self.rows, **parameters), dtype=np.float64)
-
-
-KERNELS: Mapping[str, Any] = {
-    "linear": linear_kernel,
-    "rbf": rbf_kernel,
-    "polynomial": polynomial_kernel,
-    "chi2": chi2_kernel,
-}
+        return np.asarray(getattr(pairwise, KERNELS[name])(X, self.rows, **parameters), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The losses of label sets in the certificate, apart from the solvers' own.
+"""The losses of label sets in the certificate, independent of the solvers.
 
 With the label set Y of a row, its complement N and scores s,
 
@@ -36,7 +36,7 @@ class OwnClasses:
     table: LabelSetTable | None = None
 
     def rows(self, y: Labels) -> NDArray[np.bool_]:
-        """Give the own classes (r, m) of labels y (r,)."""
+        """Return the own classes (r, m) of labels y (r,)."""
         numbers = np.asarray(y, dtype=np.int64)
         if self._sets is None:
             return np.asarray(np.arange(self.m) == numbers[:, None])
@@ -52,7 +52,7 @@ class OwnClasses:
         return csr_matrix((ones, table.indices, table.indptr), shape=(len(table), self.m))
 
     def signs(self, y: Labels) -> Array:
-        """Give 1 for own classes and -1 for the others."""
+        """Return 1 for own classes and -1 for the others."""
         return np.where(self.rows(y), 1.0, -1.0)
 
 
@@ -70,7 +70,7 @@ class MultilabelHinge:
         return np.asarray(np.maximum(0.0, 1.0 + others.max(axis=1) - wanted.min(axis=1)))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
-        """Give the dual row with the largest sum q - <p, s_Y> + <q, s_N> - gamma/2 (|p|^2 + |q|^2)."""
+        """Return the dual row with the largest sum q - <p, s_Y> + <q, s_N> - gamma/2 (|p|^2 + |q|^2)."""
         own, alpha = self.own.rows(y), np.zeros_like(scores)
         lossy = np.flatnonzero(self.values(scores, y) > 0.0)
         mine = own[lossy]
@@ -107,7 +107,7 @@ class MultilabelSoftmax:
         return np.asarray(logsumexp(scores, axis=1) - (self._shares(y) * scores).sum(axis=1))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
-        """Give the shares less the probabilities; it is smooth as it is, so gamma is 0."""
+        """Return the shares less the probabilities; it is smooth as it is, so gamma is 0."""
         return np.asarray(self._shares(y) - softmax(scores, axis=1))
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:

@@ -1,9 +1,12 @@
 """The certificate of a model, recomputed in float64 from what is stored.
 
 One pass over the stored features gives everything: the scores for the primal, and X^T A for the dual.
-Nothing is taken from the solver's loop and no code is shared with it
-(`topline.pipeline.certification.formulas`).  With X (n x d, one example a row), W (d x m), A (n x m) and the
-weights w_i of the examples,
+Nothing is taken from the solver's loop.  Losses, their domains, conjugates, gradients and envelopes, kernel
+values and all sums are this room's own: their modules import nothing of the solvers, directly or through
+others.  This module alone reads what is stored, with code that training shares: it opens the model, reads its
+rows through the fitted transforms, and asks the options how many losses count.
+
+With X (n x d, one example a row), W (d x m), A (n x m) and the weights w_i of the examples,
 
     P(W) = lam/2 |W|^2 + (1/n) sum_i w_i Phi_gamma(W^T x_i)             W(A) = X^T A / (lam n)
     D(A) = -lam/2 |W(A)|^2 + (1/n) sum_i w_i (-Phi*(-beta_i) - gamma/2 |beta_i|^2),   alpha_i = w_i beta_i
@@ -23,17 +26,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, issparse, vstack
 
 from topline.pipeline.certification.average_top_k import (
+    CUT_POINTS,
+    CUT_SHARES,
     CUTS,
     DUAL_W,
     SmoothedLoss,
-    basis_without_b,
     passes,
-    stored_cuts,
     top_sums,
 )
-from topline.pipeline.certification.kernels import TILE_ROWS as KERNEL_TILE_ROWS
+from topline.pipeline.certification.dense import certified_loss
 from topline.pipeline.certification.kernels import KernelRows
 from topline.pipeline.certification.sums import FEASIBLE, CertificateSums
 from topline.pipeline.errors import CertificateMismatchError
@@ -44,6 +48,8 @@ from topline.storage.models import ModelRecord, update_record
 
 # Rows that are multiplied in float64 at once.
 TILE_ROWS = 4096
+# Rows whose kernel values with all training rows are in memory at once.
+KERNEL_TILE_ROWS = 512
 # Products were float32 while training ran, so W(A) and P may differ from what was recorded in the 7th digit.
 AGREEMENT = 1e-6
 # Fields whose stored name is another.
@@ -106,9 +112,9 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
     started = time.perf_counter()
     stored = StoredModel.open(model_url)
     rows = stored.rows("train")
-    kernel = None if stored.model.record.kernel is None else KernelRows.of(stored.model, rows)
+    kernel = None if stored.model.record.kernel is None else _kernel_rows(stored, rows)
     W = stored.W if kernel is None else kernel.C
-    sums = CertificateSums.zero(stored, W.shape)
+    sums = _no_sums(stored, W.shape)
     k = top_count(stored.model.record.config, len(rows))
     if k is not None:
         _add_top(sums, stored, k, rows, progress)
@@ -120,6 +126,45 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
     if store:
         update_record(model_url, certificate=certificate.to_dict())
     return certificate
+
+
+def _no_sums(stored: StoredModel, shape: tuple[int, ...]) -> CertificateSums:
+    """Return the sums over no rows, for a model with weights of this shape."""
+    record, sets = stored.model.record, stored.dataset().label_sets()
+    loss = certified_loss(record.loss, record.m, sets)
+    gamma_own = 0.0 if record.smoothing_kind == "others" else record.smoothing
+    weights = np.ones(record.m if sets is None else len(sets))
+    if record.class_weights is not None:
+        weights = np.asarray(record.class_weights)
+    # Where b and |A|^2 / n stand for an A that was not stored, W is W(A); else the pass itself finds an A.
+    has_dual_sums = not stored.model.has_duals and "dual_sums" in stored.model.arrays
+    return CertificateSums(
+        loss, record.smoothing, gamma_own, weights, product=None if has_dual_sums else np.zeros(shape)
+    )
+
+
+def _kernel_rows(stored: StoredModel, training: TrainingRows) -> KernelRows:
+    """Read all rows and A of a model with a kernel."""
+    record = stored.model.record
+    parts = [X.astype(np.float64) for _, _, X in training.tiles()]
+    rows = csr_matrix(vstack(parts, format="csr")) if issparse(parts[0]) else np.concatenate(parts)
+    A = np.asarray(stored.model.duals(0, record.n), dtype=np.float64)
+    return KernelRows(dict(record.kernel or {}), rows, A / (record.lam * record.n))
+
+
+def _basis_without_b(stored: StoredModel) -> str:
+    """Return what a dual point is made of that b does not stand for."""
+    if stored.model.has_duals:
+        return "A"
+    return CUTS if CUT_POINTS in stored.model.arrays else "W"
+
+
+def _stored_cuts(stored: StoredModel) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the points and shares that a model's dual point is made of: its W alone for want of others."""
+    if CUT_POINTS not in stored.model.arrays:
+        return stored.W[None], np.ones(1)
+    points, shares = (np.asarray(stored.model.array(name)) for name in (CUT_POINTS, CUT_SHARES))
+    return points, shares
 
 
 def _begin(progress: Progress | None, rows: int) -> None:
@@ -135,7 +180,7 @@ def _add_top(
     The shares of its cuts are what could be wrong with that point.
     """
     n = len(rows)
-    points, shares = stored_cuts(stored) if sums.product is not None else (stored.W[None][:0], np.ones(0))
+    points, shares = _stored_cuts(stored) if sums.product is not None else (stored.W[None][:0], np.ones(0))
     smoothed = SmoothedLoss(sums.loss, sums.gamma, sums.gamma_own)
     _begin(progress, n * passes(len(points), n, smoothed=sums.gamma > 0))
 
@@ -186,7 +231,7 @@ def _conclude(
             W_dual, basis = np.asarray(stored.model.array(DUAL_W)), "W, W(A) and b"
     else:
         linear, penalty = sums.conjugate / n, sums.penalty / n
-        W_dual, basis = sums.product / (lam * n), basis_without_b(stored)
+        W_dual, basis = sums.product / (lam * n), _basis_without_b(stored)
     square, dual_square = float(np.vdot(W, W)), float(np.vdot(W_dual, W_dual))
     if record.kernel is not None:
         # W holds the coefficients C and W_dual is K C: both squares are tr(C^T K C).

@@ -1,16 +1,14 @@
-"""What the certificate of a model is made of, added up over the training rows in float64."""
+"""Sums over the training rows that a certificate is made of, in float64, independent of the solvers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.pipeline.certification.dense import certified_loss
 from topline.pipeline.certification.formulas import CertifiedLoss, envelope, penalties
-from topline.pipeline.rows import StoredModel
 
 # Dual rows are convex combinations of vertices, kept up in the precision of their array.
 FEASIBLE = {8: 1e-9, 4: 2e-5}
@@ -18,7 +16,11 @@ FEASIBLE = {8: 1e-9, 4: 2e-5}
 
 @dataclass
 class CertificateSums:
-    """What one pass adds up; means are taken at the end."""
+    """What one pass adds up; means are taken at the end.
+
+    `class_weights` say how often a row counts, by its label, and `product` is X^T A, which starts at 0 where
+    the pass is to find a dual point, and stays None where b stands for one.
+    """
 
     loss: CertifiedLoss
     gamma: float
@@ -33,21 +35,7 @@ class CertificateSums:
     outside: float = 0.0
     mass: float = 0.0
     tolerance: float = 0.0
-    product: NDArray[np.float64] | None = field(default=None)
-
-    @classmethod
-    def zero(cls, stored: StoredModel, shape: tuple[int, ...]) -> CertificateSums:
-        """Give the sums over no rows, of a model with weights of this shape."""
-        record = stored.model.record
-        sets = stored.dataset().label_sets()
-        loss = certified_loss(record.loss, record.m, sets)
-        own = 0.0 if record.smoothing_kind == "others" else record.smoothing
-        weights = np.ones(record.m if sets is None else len(sets))
-        if record.class_weights is not None:
-            weights = np.asarray(record.class_weights)
-        # Without b the pass itself finds an A.
-        product = None if has_dual_sums(stored) else np.zeros(shape)
-        return cls(loss, record.smoothing, own, weights, product=product)
+    product: NDArray[np.float64] | None = None
 
     def add(self, X: Any, y: NDArray[Any], A: NDArray[Any] | None, W: NDArray[np.float64]) -> None:
         """Add rows X (r, d) with labels y (r,) and, where they are kept, dual variables A (r, m)."""
@@ -96,8 +84,3 @@ class CertificateSums:
         Where C is large all rows are tiny, and what is little beside the domain is much for them.
         """
         return max(self.infeasibility, self.outside / self.mass if self.mass > 0.0 else 0.0)
-
-
-def has_dual_sums(stored: StoredModel) -> bool:
-    """Whether b and aa stand for A, which was not stored; W is W(A) then."""
-    return not stored.model.has_duals and "dual_sums" in stored.model.arrays

@@ -14,6 +14,8 @@ from tests.solvers import problems
 from topline.pipeline.certification.dense import certified_loss
 from topline.pipeline.certification.formulas import RankedLoss, envelope, penalties
 from topline.pipeline.errors import InputError
+from topline.solvers.losses import LOSSES as SOLVER_LOSSES
+from topline.solvers.names import LOSS_RULES
 
 M = 4
 RHO = [0.5, 0.3, 0.1]
@@ -30,6 +32,34 @@ LOSSES: list[dict[str, Any]] = [
     {"name": "topk_others_hinge", "k": 3},
 ]
 IDS = ["-".join(str(v) for key, v in loss.items() if key != "margins") for loss in LOSSES]
+
+
+@pytest.mark.parametrize("name", LOSS_RULES)
+def test_the_rules_of_losses_are_those_of_the_solvers(name: str) -> None:
+    """Names, k, rank weights, margins and what the sort leaves out, which the certificate knows by itself."""
+    constructor, parameter = SOLVER_LOSSES[name]
+    margins = np.array(LOSSES[1]["margins"])
+    for k in range(1, M) if parameter == "k" else (2,):
+        given = {None: (), "k": (k,), "rho": (RHO,), "margins": (margins,)}[parameter]
+        loss = constructor(*given)
+        form, record = loss.form(M), loss.to_dict()
+        if not form.convex:
+            with pytest.raises(InputError, match="not convex"):
+                certified_loss(record, M)
+            continue
+        found = certified_loss(record, M)
+        assert isinstance(found, RankedLoss) == form.sparse_vertices
+        if isinstance(found, RankedLoss):
+            assert found.own_in_sort == (not LOSS_RULES[name].of_others)
+            np.testing.assert_allclose(found.rho[found.rho > 0], form.rho)
+            np.testing.assert_allclose(found.margins, 1 - np.eye(M) if form.margins is None else form.margins)
+        elif parameter == "k":
+            assert found.k == k
+
+
+def test_an_unknown_loss_is_refused() -> None:
+    with pytest.raises(InputError, match="'hinge_of_another_kind' is not known"):
+        certified_loss({"name": "hinge_of_another_kind"}, M)
 
 
 def vertices(loss: RankedLoss) -> np.ndarray[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gc
 import os
 import re
@@ -14,6 +15,7 @@ from typing import Any
 import dask
 import pytest
 import yaml
+from cryptography import x509
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
@@ -128,6 +130,21 @@ def test_keys_are_the_owners_alone_and_the_ca_has_none(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
 
 
+def test_certificates_hold_for_their_hosts_as_long_as_asked(tmp_path: Path) -> None:
+    made = make_tls_files(tmp_path / "certs", ["scheduler.example", "10.0.0.7"], days=30)
+    left = made.expires - dt.datetime.now(dt.UTC)
+    assert dt.timedelta(days=29) < left <= dt.timedelta(days=30)
+    ca = x509.load_pem_x509_certificate((made.folder / "ca.pem").read_bytes())
+    for role in ("scheduler", "worker", "client"):
+        found = x509.load_pem_x509_certificate((made.folder / f"{role}.pem").read_bytes())
+        found.verify_directly_issued_by(ca)
+        assert found.not_valid_after_utc == made.expires
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert names.get_values_for_type(x509.DNSName) == ["localhost", "scheduler.example"]
+        addresses = names.get_values_for_type(x509.IPAddress)
+        assert [str(address) for address in addresses] == ["127.0.0.1", "::1", "10.0.0.7"]
+
+
 def test_certificates_in_use_are_not_overwritten(tmp_path: Path) -> None:
     folder = make_tls_files(tmp_path / "certs").folder
     before = {path: path.read_bytes() for path in folder.iterdir()}
@@ -137,7 +154,7 @@ def test_certificates_in_use_are_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_host_that_is_no_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'bücher' is no name of a machine"):
+    with pytest.raises(ConfigError, match="'bücher' is not the name of a machine"):
         make_tls_files(tmp_path / "certs", ["bücher"])
     assert not (tmp_path / "certs").exists()
 
