@@ -64,7 +64,7 @@ class TopSums:
 
 
 def top_weights(losses: Array, k: float) -> Array:
-    """Return p (n,): 1/k for the k largest losses, the first of equal ones, and the rest of k for the next."""
+    """Return p (n,): 1/k for the k largest losses, the first of equal ones, the rest of k for the next."""
     p = np.zeros(len(losses))
     count = min(math.ceil(k), len(losses))
     order = np.argsort(-losses, kind="stable")[:count]

@@ -150,7 +150,7 @@ class RankedLoss:
         return np.asarray(np.maximum(np.max(amounts, axis=0), 0.0))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:
-        """Return the dual row of the x with the largest <b, x> - gamma/2 |x|^2 - gamma_own/2 (sum x)^2, row by row.
+        """Return the dual rows of the x with the largest <b, x> - gamma/2 |x|^2 - gamma_own/2 (sum x)^2.
 
         b_j = delta_j + s_j - s_y, j != y.  A row without loss has x = 0 and costs nothing; gamma_own is gamma
         or 0.  With gamma = 0 it is a vertex of the domain.
