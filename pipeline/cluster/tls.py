@@ -124,9 +124,13 @@ def _distinguished(name: str) -> x509.Name:
 
 def _general_name(host: str) -> x509.GeneralName:
     try:
-        return x509.IPAddress(ipaddress.ip_address(host))
+        address = ipaddress.ip_address(host)
     except ValueError:
-        pass
+        return _host_name(host)
+    return x509.IPAddress(address)
+
+
+def _host_name(host: str) -> x509.DNSName:
     try:
         return x509.DNSName(host)
     except ValueError as error:
