@@ -18,7 +18,7 @@ WRITE_SECONDS = 0.5
 
 
 class HistoryRecorder:
-    """Appends to a run's history: `topline.storage.runs.history` says what.
+    """Appends to a run's history: storage/README.md lists the fields.
 
     `remote` is whether workers are processes elsewhere, which come and go.
     """

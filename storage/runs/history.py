@@ -1,40 +1,8 @@
 """The history of a run: one JSON line a record, appended; the truth that reports and dashboards read.
 
-It lies in runs/<run>/history.jsonl; on an object store, which cannot append, it goes on in
-history.00001.jsonl and so on.  Numbers that JSON cannot hold (NaN, infinities) are null.  Times are seconds.
-A record with "round" is one round of training; those of version 1 may lack what is marked with a star:
-
-    at*                   when it was written, by the coordinator's clock, since 1970 in UTC
-    round                 number of the round, from 0; one that is done again after a loss comes again
-    passes, seconds       passes over the examples, and time of solving, up to its end, over all resumptions
-    primal, dual, gap     objective values of the iterate it started from, and their difference
-    relative_gap          gap / |primal|; what is compared with the tolerance
-    gap_kind              "true", "lifted" (an upper bound), "none" (not convex: dual and gaps are null)
-    stationarity          |gradient| beside the first one, where the loss is not convex
-    step                  step that was taken from there
-    active                share of the examples with a non-zero loss direction
-    seconds_products      time of the round in products and in reading features, summed over all workers
-    seconds_kernels       time in work per row, summed over all workers
-    seconds_waiting       time in which an average worker did neither while an order was out
-    bytes_sent*           by the coordinator to all workers since the record before
-    bytes_received*       by the coordinator from all workers
-    bytes_read*           of features that were not in memory, as they are after decompression
-    memory_bytes*         resident memory of the coordinator and all workers
-    workers*              how many worked at the same time
-    activity*             a list of workers: name, rows (held, or taken of the last order by a thread),
-                          seconds_busy (working on orders) and memory_bytes (0: within the coordinator's);
-                          rounds that are written together have it in the last of them, for all of them
-
-A record with "event" is what happened between two rounds, all with `at`:
-
-    begin                 a process took the run up; "encoding-version" is that of all that follows
-    worker-joined, worker-lost     `worker`: its name
-    checkpoint            `rounds` that it holds, `seconds` that saving took, `bytes` that it takes
-    loss                  `workers` are lost, `reason`; `moved_blocks` went to others, which have `rows` now;
-                          of `lost_blocks` the dual variables are those of the checkpoint after `saved_round`
-    rebalance             blocks were moved between workers that are there: fields as of a loss
-    rollback              `reason`; the rounds since the last checkpoint are done again
-    end                   the process let go of the run; `reason`: a sentence, null where it came to its end
+It lies in runs/<run>/history.jsonl; on an object store, which cannot append, it is continued in
+history.00001.jsonl and so on.  Numbers that JSON cannot hold (NaN, infinities) are null.  storage/README.md
+lists the fields of every record.
 """
 
 from __future__ import annotations

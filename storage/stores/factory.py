@@ -11,10 +11,18 @@ from topline.storage.stores.urls import parse_url
 
 
 def open_store(url: str | Path, *, create: bool = False) -> Store:
-    """Store at `url`: a local path, or a file://, memory://, s3:// or gs:// URL.
+    """Return the store at `url`: a local path, or a file://, memory://, s3:// or gs:// URL.
 
     With `create`, a local folder that does not exist is made; without, it is a `NotFoundError`.  Raises
-    `UnsupportedURLError` for what is no store's address, `MissingExtraError` if s3fs or gcsfs is missing.
+    `UnsupportedURLError` for what is not a store's address, `MissingExtraError` if s3fs or gcsfs is missing.
+
+    >>> store = open_store("memory://example")
+    >>> store.put_if_absent("notes/one.txt", b"the first")
+    True
+    >>> store.put_if_absent("notes/one.txt", b"the second")
+    False
+    >>> store.list("notes"), store.read_bytes("notes/one.txt")
+    (['one.txt'], b'the first')
     """
     address = parse_url(str(url))
     if address.scheme == "file":

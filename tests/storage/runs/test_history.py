@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
-import topline.storage.runs.history
 from topline.solvers.core.state import IterationRecord
 from topline.storage.errors import FormatError, IntegrityError
 from topline.storage.runs import HistoryReader, HistoryWriter, read_history
@@ -15,6 +15,8 @@ from topline.storage.runs import history as history_module
 from topline.storage.runs.history import history_path
 from topline.storage.schema import HISTORY_ENCODING, encoding
 from topline.storage.stores import Store
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def rounds(reader: HistoryReader) -> list[int]:
@@ -104,10 +106,7 @@ def test_a_history_of_a_later_version_is_refused(local_store: Store) -> None:
 
 def test_every_field_of_a_round_is_described() -> None:
     record = IterationRecord(0, 1, 0.0, 1.0, 0.0, 1.0, 1.0, "true", 1.0, 1.0)
-    table = (
-        str(topline.storage.runs.history.__doc__)
-        .split("is one round of training")[1]
-        .split('A record with "event"')[0]
-    )
-    described = set(re.findall(r"[a-z_]+", "\n".join(line[4:26] for line in table.splitlines()[1:])))
+    guide = (ROOT / "storage" / "README.md").read_text(encoding="utf-8")
+    table = guide.split("### History")[1].split("```text\n")[1].split("```")[0]
+    described = set(re.findall(r"[a-z_]+", "\n".join(line[:22] for line in table.splitlines())))
     assert described == {*json.loads(json.dumps(record.to_dict())), "at"}
