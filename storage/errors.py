@@ -1,4 +1,4 @@
-"""Errors of the storage; each message is one sentence that names the place and the mend."""
+"""Errors of the storage; each message is one sentence that names the place and the fix."""
 
 from __future__ import annotations
 

@@ -11,21 +11,21 @@ class Finding:
     """One thing that is wrong: `kind` is a stable word, `path` the file from the store's root.
 
     `rows` are the dataset's rows start..stop-1 that it touches, None where it touches none; `what` says
-    what was seen, `mend` what to do.  Leftovers of interrupted work are findings that harm nobody:
+    what was seen, `fix` what to do.  Leftovers of interrupted work are findings that harm nobody:
     `harmless` is True.
     """
 
     kind: str
     path: str
     what: str
-    mend: str
+    fix: str
     rows: tuple[int, int] | None = None
     harmless: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The finding as a JSON object."""
+        """Return the finding as a JSON object."""
         return asdict(self)
 
     def __str__(self) -> str:
         rows = f" (rows {self.rows[0]}-{self.rows[1] - 1})" if self.rows else ""
-        return f"{self.path}: {self.what}{rows}; {self.mend}"
+        return f"{self.path}: {self.what}{rows}; {self.fix}"

@@ -14,12 +14,15 @@ from topline.storage.errors import FormatError, IntegrityError
 
 
 def digest_bytes(data: bytes | memoryview) -> str:
-    """SHA-256 of `data` in hexadecimal."""
+    """Return the SHA-256 of `data` in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def canonical_json(value: Any) -> bytes:
-    """The one JSON text of `value`: sorted keys, no spaces; `FormatError` for NaN and foreign types."""
+    """Return the one JSON text of `value`.
+
+    Sorted keys, no spaces; `FormatError` for NaN and foreign types.
+    """
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -28,19 +31,22 @@ def canonical_json(value: Any) -> bytes:
 
 
 def digest_json(value: Any) -> str:
-    """SHA-256 of the canonical JSON of `value`: equal for equal configurations, in any order of keys."""
+    """Return the SHA-256 of the canonical JSON of `value`.
+
+    Equal for equal configurations, in any order of keys.
+    """
     return digest_bytes(canonical_json(value))
 
 
 def digest_array(array: NDArray[Any]) -> str:
-    """SHA-256 of an array's type, shape and values in row order."""
+    """Return the SHA-256 of an array's type, shape and values in row order."""
     head = canonical_json({"dtype": array.dtype.newbyteorder("<").str, "shape": list(array.shape)})
     body = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     return hashlib.sha256(head + b"\n" + body.tobytes()).hexdigest()
 
 
 def seal(record: Mapping[str, Any]) -> bytes:
-    """JSON file of `record` with its own digest inside, under "seal"."""
+    """Return the JSON file of `record` with its own digest inside, under "seal"."""
     body = {key: value for key, value in record.items() if key != "seal"}
     text = json.dumps({**body, "seal": digest_json(body)}, indent=1, sort_keys=True, ensure_ascii=False)
     return text.encode() + b"\n"

@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 def now() -> str:
-    """The time in UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def plain(value: Any) -> Any:
-    """`value` in JSON's types: NumPy numbers and tuples are converted, what is not finite is null."""
+    """Return `value` in JSON's types: NumPy numbers and tuples are converted, what is not finite is null."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -34,7 +34,10 @@ def plain(value: Any) -> Any:
 
 
 def from_fields(cls: type[T], record: Mapping[str, Any], place: str) -> T:
-    """Object of the dataclass `cls` from a JSON object; `FormatError` naming `place` if one is missing."""
+    """Return the object of the dataclass `cls` from a JSON object.
+
+    Raises `FormatError` naming `place` if one is missing.
+    """
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     values = {name: value for name, value in record.items() if name in fields}
     for name, value in values.items():

@@ -50,7 +50,7 @@ CSR_ARRAYS: Final = ("indptr", "indices", "data")
 
 
 def encoding(kind: str) -> dict[str, str]:
-    """Attributes by which a stored group or record tells what it is."""
+    """Return the attributes by which a stored group or record tells what it is."""
     return {"encoding-type": kind, "encoding-version": ENCODING_VERSION}
 
 
@@ -66,7 +66,7 @@ def check_encoding(record: Mapping[str, Any], kind: str, place: str) -> None:
 
 
 def feature_dtype(dtype: Any) -> np.dtype[Any]:
-    """`dtype` as one that features are stored in; `FormatError` for all but float16 and float32."""
+    """Return `dtype` as one that features are stored in; `FormatError` for all but float16 and float32."""
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
@@ -83,10 +83,10 @@ PARTS: Final = "parts"
 
 
 def part_path(unit: int) -> str:
-    """Manifest part of a unit: written last, it is the unit's mark of completion."""
+    """Return the manifest part of a unit: written last, it is the unit's mark of completion."""
     return f"{PARTS}/{unit:05d}.parquet"
 
 
 def csr_unit_path(unit: int) -> str:
-    """Group of a sparse unit."""
+    """Return the group of a sparse unit."""
     return f"{FEATURES}/{unit:05d}"

@@ -28,7 +28,7 @@ _RESTORE = "restore the file from a copy"
 
 
 def verify_store(store: Store, *, deep: bool = True) -> list[Finding]:
-    """Everything that is wrong in `store`, worst first; harmless leftovers are marked as such.
+    """Return everything that is wrong in `store`, worst first; harmless leftovers are marked as such.
 
     Looks at every dataset, model, checkpoint, history and commit log: presence and sizes of files, and with
     `deep` their digests, shapes, label ranges and agreement with the manifest; `.partial` files, staging
@@ -47,7 +47,10 @@ def verify_store(store: Store, *, deep: bool = True) -> list[Finding]:
 
 
 def _datasets(store: Store, known: dict[str, str], *, deep: bool) -> Iterator[Finding]:
-    """Findings of the commit log, every dataset and staging; fills `known` with folders by dataset id."""
+    """Yield the findings of the commit log, every dataset and staging.
+
+    Fills `known` with folders by dataset id.
+    """
     log = dataset_log(store)
     try:
         numbers = log.numbers()
@@ -66,11 +69,11 @@ def _datasets(store: Store, known: dict[str, str], *, deep: bool) -> Iterator[Fi
         for name in store.list("datasets"):
             folder = join("datasets", name)
             if folder not in known.values():
-                what, mend = (
+                what, fix = (
                     "it was begun and never committed",
                     "run its command again to finish it, or delete it",
                 )
-                yield Finding("staging", folder, what, mend, harmless=True)
+                yield Finding("staging", folder, what, fix, harmless=True)
 
 
 def _models(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Finding]:
@@ -89,7 +92,7 @@ def _models(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[
             yield Finding(
                 "dataset-gone", place, what, "restore the dataset; until then it cannot be certified"
             )
-        yield from check_files(model.files, deep=deep, mend="train the model again")
+        yield from check_files(model.files, deep=deep, fix="train the model again")
 
 
 def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Finding]:
@@ -100,8 +103,8 @@ def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Fi
             yield Finding("run", join("runs", name), str(error), _RESTORE)
             continue
         if run.dataset and run.dataset not in datasets:
-            what, mend = f"its dataset {run.dataset} is gone", "it cannot be resumed; start a new run"
-            yield Finding("dataset-gone", join("runs", name), what, mend)
+            what, fix = f"its dataset {run.dataset} is gone", "it cannot be resumed; start a new run"
+            yield Finding("dataset-gone", join("runs", name), what, fix)
         try:
             sum(1 for _ in HistoryReader(store, name).news())
         except StorageError as error:
@@ -109,23 +112,23 @@ def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Fi
         for round_number in checkpoint_rounds(store, name):
             yield from _checkpoint(store, name, round_number, deep=deep)
         for folder in stray_folders(store, name):
-            what, mend = "it was begun and never finished", "the next checkpoint of the run removes it"
-            yield Finding("staging", folder, what, mend, harmless=True)
+            what, fix = "it was begun and never finished", "the next checkpoint of the run removes it"
+            yield Finding("staging", folder, what, fix, harmless=True)
 
 
 def _checkpoint(store: Store, run_id: str, round_number: int, *, deep: bool) -> Iterator[Finding]:
-    mend = "resume from the checkpoint before it, or start a new run"
+    fix = "resume from the checkpoint before it, or start a new run"
     try:
         _, files = read_checkpoint_record(store, run_id, round_number)
     except StorageError as error:
         path = join(checkpoint_folder(run_id), f"{round_number:08d}.json")
-        yield Finding("checkpoint", path, str(error), mend)
+        yield Finding("checkpoint", path, str(error), fix)
         return
-    yield from check_files(files, deep=deep, mend=mend)
+    yield from check_files(files, deep=deep, fix=fix)
 
 
 def _partials(store: Store) -> Iterator[Finding]:
     for path in store.walk():
         if path.endswith(PARTIAL):
-            what, mend = "a killed writer left it", "delete it when nothing is writing"
-            yield Finding("partial", path, what, mend, harmless=True)
+            what, fix = "a killed writer left it", "delete it when nothing is writing"
+            yield Finding("partial", path, what, fix, harmless=True)

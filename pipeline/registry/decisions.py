@@ -248,7 +248,7 @@ def _decided(
 def _whole(model_url: str) -> ModelRecord:
     """Return the record of a model; `InputError` unless every file is there and has its digest."""
     model = load_model(model_url)
-    for finding in check_files(model.files, deep=True, mend="restore it from a copy, or train again"):
+    for finding in check_files(model.files, deep=True, fix="restore it from a copy, or train again"):
         raise InputError(f"{model_url} is damaged: {finding}")
     return model.record
 

@@ -44,12 +44,14 @@ class ChunkPlan:
             raise FormatError(f"no rows can be cut by {self}")
         if self.shard_rows % self.chunk_rows:
             raise FormatError(
-                f"a shard of {self.shard_rows} rows is no whole number of chunks of {self.chunk_rows} rows"
+                f"a shard of {self.shard_rows} rows is not a whole number of chunks of {self.chunk_rows} rows"
             )
 
     @classmethod
     def choose(cls, n_rows: int, d: int, itemsize: int, max_shard_rows: int | None = None) -> ChunkPlan:
-        """Plan for `n_rows` rows of `d` numbers of `itemsize` bytes: chunks near 1 MiB, shards near 16 MiB.
+        """Return the plan for `n_rows` rows of `d` numbers of `itemsize` bytes.
+
+        Chunks near 1 MiB, shards near 16 MiB.
 
         `max_shard_rows` bounds a unit of work, where making a row costs far more than storing it.
         """
@@ -74,13 +76,13 @@ class ChunkPlan:
         return self.shard_rows // self.chunk_rows
 
     def unit_of(self, row: int) -> int:
-        """Unit that holds `row`; `FormatError` for a row that is none."""
+        """Return the unit that holds `row`; `FormatError` for a row that is not there."""
         if not 0 <= row < self.n_rows:
             raise FormatError(f"row {row} is not one of the {self.n_rows} rows")
         return row // self.shard_rows
 
     def bounds(self, unit: int) -> Span:
-        """Rows of `unit`; `FormatError` for a unit that is none."""
+        """Return rows of `unit`; `FormatError` for a unit that is not there."""
         if not 0 <= unit < self.units:
             raise FormatError(f"unit {unit} is not one of the {self.units} units of {self.shard_rows} rows")
         return Span(unit * self.shard_rows, min(self.n_rows, (unit + 1) * self.shard_rows))
@@ -90,7 +92,7 @@ class ChunkPlan:
         return [*range(0, self.n_rows, self.shard_rows), self.n_rows] if self.n_rows else [0]
 
     def overlapping(self, start: int, stop: int) -> Iterator[tuple[int, Span]]:
-        """Units met by rows start..stop-1, each with the rows, counted from 0 of the dataset, in both."""
+        """Yield the units that rows start..stop-1 meet, each with the rows of the dataset in both."""
         if not 0 <= start <= stop <= self.n_rows:
             raise FormatError(f"rows {start}..{stop} are not within the {self.n_rows} rows")
         for unit in range(start // self.shard_rows, -(-stop // self.shard_rows) if stop > start else 0):
@@ -98,7 +100,10 @@ class ChunkPlan:
             yield unit, Span(max(start, whole.start), min(stop, whole.stop))
 
     def unit_at(self, start: int, stop: int) -> int:
-        """The unit whose rows are exactly start..stop-1; `FormatError` for a write that is misaligned."""
+        """Return the unit whose rows are exactly start..stop-1.
+
+        Raises `FormatError` for a write that is misaligned.
+        """
         if start % self.shard_rows == 0 and 0 <= start < self.n_rows:
             unit = start // self.shard_rows
             if self.bounds(unit).stop == stop:
@@ -109,5 +114,5 @@ class ChunkPlan:
 
 
 def _power_of_two(limit: int) -> int:
-    """Largest power of two that is at most `limit`, and at least 1."""
+    """Return the largest power of two that is at most `limit`, and at least 1."""
     return 1 << max(0, limit.bit_length() - 1)

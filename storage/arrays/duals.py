@@ -53,7 +53,7 @@ DualSource: TypeAlias = Callable[[DualWriter], Sequence[FileEntry]]
 
 
 def from_rows(blocks: RowBlocks) -> DualSource:
-    """Source of dual variables that this process has."""
+    """Return the source of dual variables that this process has."""
     return lambda writer: writer.write(blocks)
 
 
@@ -88,7 +88,7 @@ class StoredDuals:
         return _rows_of(self._entries[-1])[1]
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start..stop-1, shape (stop - start, m)."""
+        """Return rows start..stop-1, shape (stop - start, m)."""
         return _joined([rows for _, _, rows in self.between(start, stop)])
 
     def between(self, start: int, stop: int) -> Iterator[tuple[int, int, NDArray[Any]]]:
@@ -112,7 +112,7 @@ class StoredDuals:
 
 
 def parts_in_order(entries: Iterable[FileEntry]) -> list[FileEntry]:
-    """The parts among some files; `FormatError` unless they hold each row from 0 on once."""
+    """Return the parts among some files; `FormatError` unless they hold each row from 0 on once."""
     found = sorted((e for e in entries if e.path.startswith(f"{DUALS}/")), key=_rows_of)
     reached = 0
     for entry in found:
@@ -124,12 +124,12 @@ def parts_in_order(entries: Iterable[FileEntry]) -> list[FileEntry]:
 
 
 def stored_rows(entries: Iterable[FileEntry]) -> int:
-    """Number of rows whose dual variables are among some files."""
+    """Return the number of rows whose dual variables are among some files."""
     return sum(len(range(*_rows_of(entry))) for entry in parts_in_order(entries))
 
 
 def encode(rows: NDArray[Any]) -> bytes:
-    """Part that holds `rows` (r, m) of real numbers."""
+    """Return the part that holds `rows` (r, m) of real numbers."""
     r, m = rows.shape
     values = np.ascontiguousarray(rows).reshape(-1)
     filled = values != 0
@@ -151,7 +151,7 @@ def encode(rows: NDArray[Any]) -> bytes:
 
 
 def _compressed(array: NDArray[Any]) -> bytes:
-    """Zstd of an array; of an empty one nothing, which Zstd itself does not read back."""
+    """Return the zstd of an array; of an empty one nothing, which Zstd itself does not read back."""
     return bytes(Zstd(level=ZSTD_LEVEL).encode(np.ascontiguousarray(array))) if array.size else b""
 
 
@@ -168,7 +168,7 @@ class _Part:
         return np.concatenate([[0], np.cumsum(self.arrays[0], dtype=np.int64)])
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start..stop-1 of the part, dense, for the caller to keep."""
+        """Return rows start..stop-1 of the part, dense, for the caller to keep."""
         if len(self.arrays) == 1:
             return self.arrays[0].reshape(self.shape)[start:stop].copy()
         counts, columns, values = self.arrays

@@ -33,7 +33,7 @@ def write_group(
             raise FormatError(f"an array is not named {name!r}; use letters, digits, '_', '-' and '.'")
     parts = [] if duals is None else parts_in_order(duals(DualWriter(store, folder)))
     if duals is not None and not parts:
-        raise FormatError(f"no dual variables came to be written to {folder}")
+        raise FormatError(f"no dual variables were given to write to {folder}")
     packed = (file for name in sorted(arrays) for file in packed_array(name, arrays[name]))
     entries = put_files(store, folder, packed)
     return [*entries, *parts, put_file(store, folder, packed_group("", encoding(kind)))]
@@ -72,7 +72,7 @@ class ArrayGroup:
         return self._duals
 
     def array(self, name: str) -> NDArray[Any]:
-        """The array `name`, with the SHA-256 of its files checked."""
+        """Return the array `name`, with the SHA-256 of its files checked."""
         if name not in self.names:
             raise NotFoundError(f"{self._files.owner} has no array {name!r}; it has {', '.join(self.names)}")
         return read_checked(self._files, name, f"{name} of {self._files.owner}")

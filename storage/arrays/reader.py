@@ -63,13 +63,16 @@ class ArrayReader:
         unit: int | None = None,
         unit_rows: tuple[int, int] | None = None,
     ) -> ArrayReader:
-        """Reader of the array at `path`, as its zarr.json describes it."""
+        """Return the reader of the array at `path`, as its zarr.json describes it."""
         metadata = join(path, "zarr.json")
         spec = ArraySpec.from_metadata(files.read(metadata), files.place(metadata))
         return cls(files, path, spec, title, unit=unit, unit_rows=unit_rows)
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start..stop-1; `IntegrityError` naming shard and rows for anything missing or changed."""
+        """Return rows start..stop-1.
+
+        Raises `IntegrityError` naming shard and rows for anything missing or changed.
+        """
         out = np.empty((stop - start, *self.spec.row_shape), dtype=self.spec.dtype)
         for unit, span in self.spec.plan.overlapping(start, stop):
             if out.size:
@@ -77,7 +80,7 @@ class ArrayReader:
         return out
 
     def whole(self) -> NDArray[Any]:
-        """The whole array, in the shape it was given."""
+        """Return the whole array, in the shape it was given."""
         array = self.rows(0, self.spec.plan.n_rows)
         return array.reshape(()) if self.spec.attributes.get("dimensions") == 0 else array
 
@@ -126,7 +129,7 @@ class ArrayReader:
                 target[...] = held[skip:]
 
     def _index(self, unit: int, path: str) -> NDArray[np.uint64]:
-        """A shard's index, read once."""
+        """Return a shard's index, read once."""
         found = self._indices.get(unit)
         if found is not None:
             return found
@@ -143,7 +146,7 @@ class ArrayReader:
         return index
 
     def _check_size(self, unit: int, path: str) -> int:
-        """Recorded size of a shard's file, once it was found to have it."""
+        """Return the recorded size of a shard's file, once it was found to have it."""
         if unit not in self._sizes_checked:
             self.files.check_size(path, subject=self._subject(unit))
             with self._lock:
@@ -167,14 +170,14 @@ class ArrayReader:
 
 
 def read_strings(files: FileSet, path: str, title: str) -> list[str]:
-    """Strings that `packed_strings` packed, every file's digest checked."""
+    """Return the strings that `packed_strings` packed, every file's digest checked."""
     data = read_checked(files, join(path, "data"), title).tobytes()
     offsets = read_checked(files, join(path, "offsets"), title).tolist()
     return [data[a:b].decode() for a, b in itertools.pairwise(offsets)]
 
 
 def read_checked(files: FileSet, path: str, title: str) -> NDArray[Any]:
-    """A small array with the SHA-256 of each of its files checked, not only the chunks' checksums."""
+    """Return a small array with the SHA-256 of each of its files checked, not only the chunks' checksums."""
     reader = ArrayReader.open(files, path, title)
     for unit in range(reader.spec.plan.units if np.prod(reader.spec.shape) else 0):
         files.read(join(path, reader.spec.shard_path(unit)), subject=f"{title}: shard {unit}")

@@ -53,7 +53,7 @@ class ChunkLayout:
 
 
 def encode_shard(rows: NDArray[Any], layout: ChunkLayout, fill: float | bool) -> bytes:
-    """Shard that holds `rows` (at most a shard's worth); the last chunk is padded with `fill`."""
+    """Return the shard that holds `rows` (at most a shard's worth); the last chunk is padded with `fill`."""
     codec, quick = Zstd(level=ZSTD_LEVEL), Zstd(level=_AS_IT_IS)
     index = np.full((layout.per_shard, 2), _ABSENT, dtype="<u8")
     pieces: list[bytes] = []
@@ -76,7 +76,7 @@ def encode_shard(rows: NDArray[Any], layout: ChunkLayout, fill: float | bool) ->
 
 
 def decode_index(tail: bytes, layout: ChunkLayout, shard_bytes: int) -> NDArray[np.uint64]:
-    """Offsets and lengths of the chunks (per_shard, 2), from a shard's last `index_bytes` bytes."""
+    """Return offsets and lengths of the chunks (per_shard, 2), from a shard's last `index_bytes` bytes."""
     if len(tail) != layout.index_bytes:
         raise DamagedError("is cut short")
     body = tail[:-CRC_BYTES]
@@ -111,7 +111,7 @@ def decode_chunk(data: bytes | NDArray[np.uint8], out: NDArray[Any], layout: Chu
 
 
 def chunks_between(start: int, stop: int, layout: ChunkLayout) -> Iterator[tuple[int, int, int]]:
-    """Chunks that rows start..stop-1 of a shard meet: (number, first row, row after the last)."""
+    """Yield the chunks that rows start..stop-1 of a shard meet: (number, first row, row after the last)."""
     for number in range(start // layout.rows, -(-stop // layout.rows)):
         yield number, max(start, number * layout.rows), min(stop, (number + 1) * layout.rows)
 

@@ -36,7 +36,7 @@ class ArraySpec:
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> ArraySpec:
-        """Specification for storing a whole array of one or more dimensions."""
+        """Return the specification for storing a whole array of one or more dimensions."""
         rows = len(array)
         row_shape = array.shape[1:]
         plan = ChunkPlan.choose(rows, int(np.prod(row_shape)), array.dtype.itemsize)
@@ -60,7 +60,7 @@ class ArraySpec:
         return -1 if self.dtype.kind == "i" else 0
 
     def metadata(self) -> bytes:
-        """The array's zarr.json (Zarr 3)."""
+        """Return the array's zarr.json (Zarr 3)."""
         endian = {} if self.dtype.itemsize == 1 else {"configuration": {"endian": "little"}}
         to_bytes = {"name": "bytes", **endian}
         zstd = {"name": "zstd", "configuration": {"level": ZSTD_LEVEL, "checksum": False}}
@@ -94,7 +94,10 @@ class ArraySpec:
 
     @classmethod
     def from_metadata(cls, data: bytes, place: str) -> ArraySpec:
-        """Specification from a zarr.json that `metadata` wrote; `FormatError` naming `place` for others."""
+        """Return the specification from a zarr.json that `metadata` wrote.
+
+        Raises `FormatError` naming `place` for others.
+        """
         try:
             record = json.loads(data)
             shape = [int(n) for n in record["shape"]]
@@ -109,23 +112,23 @@ class ArraySpec:
         return spec
 
     def shard_path(self, unit: int) -> str:
-        """File of a shard, from the array's folder."""
+        """Return the file of a shard, from the array's folder."""
         return join("c", str(unit), *("0" for _ in self.row_shape))
 
 
 def packed_metadata(path: str, spec: ArraySpec) -> PackedFile:
-    """The zarr.json of the array at `path`."""
+    """Return the zarr.json of the array at `path`."""
     return PackedFile(join(path, "zarr.json"), spec.metadata())
 
 
 def packed_group(path: str, attributes: Mapping[str, Any]) -> PackedFile:
-    """The zarr.json of the group at `path`."""
+    """Return the zarr.json of the group at `path`."""
     record = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
     return PackedFile(join(path, "zarr.json"), json.dumps(record, indent=1, sort_keys=True).encode())
 
 
 def packed_shard(path: str, spec: ArraySpec, unit: int, rows: NDArray[Any]) -> PackedFile:
-    """One shard of the array at `path`; `FormatError` if `rows` are not exactly its rows."""
+    """Return one shard of the array at `path`; `FormatError` if `rows` are not exactly its rows."""
     span = spec.plan.bounds(unit)
     if rows.shape != (span.rows, *spec.row_shape):
         raise FormatError(
@@ -136,7 +139,7 @@ def packed_shard(path: str, spec: ArraySpec, unit: int, rows: NDArray[Any]) -> P
 
 
 def packed_array(path: str, array: NDArray[Any]) -> Iterator[PackedFile]:
-    """All files of an array.  One without dimensions is stored with one element and remembers its shape."""
+    """Yield all files of an array; one without dimensions is stored with shape (1,) and says so."""
     spec = ArraySpec.of(np.atleast_1d(array))
     if array.ndim == 0:
         spec = replace(spec, attributes={"dimensions": 0})
@@ -148,7 +151,9 @@ def packed_array(path: str, array: NDArray[Any]) -> Iterator[PackedFile]:
 
 
 def packed_strings(path: str, strings: Sequence[str], attributes: Mapping[str, Any]) -> Iterator[PackedFile]:
-    """Strings as a group of two arrays: `data`, their UTF-8 bytes, and `offsets`, len(strings) + 1 of them.
+    """Yield the strings as a group of two arrays.
+
+    `data`, their UTF-8 bytes, and `offsets`, len(strings) + 1 of them.
 
     Zarr 3 has no settled string type, and these two are read by anything.
     """
@@ -183,7 +188,7 @@ def write_row_blocks(
             entries.append(entry)
             waiting, held = [joined[spec.plan.shard_rows :]], held - spec.plan.shard_rows
     if spec is None:
-        raise FormatError(f"no rows came to be written to {path}")
+        raise FormatError(f"no rows were given to write to {path}")
     if held:
         last = np.concatenate(waiting)
         if not entries:
@@ -194,7 +199,7 @@ def write_row_blocks(
 
 
 def _open_ended(rows: NDArray[Any]) -> ArraySpec:
-    """Specification of an array without rows yet, that grows by rows like these."""
+    """Return the specification of an array without rows yet, that grows by rows like these."""
     sample = ArraySpec.of(rows)
     plan = ChunkPlan.choose(_MANY_ROWS, int(np.prod(sample.row_shape)), sample.dtype.itemsize)
     return replace(sample, plan=replace(plan, n_rows=0))

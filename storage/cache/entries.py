@@ -147,7 +147,7 @@ class StoredEntry:
                 yield Finding(cls.kind.word, cls.kind.path(key), str(error), fix)
                 continue
             named.add(found.folder)
-            yield from check_files(found.files, deep=deep, mend=fix)
+            yield from check_files(found.files, deep=deep, fix=fix)
         for name in store.list(cls.kind.folder):
             folder = join(cls.kind.folder, name)
             if not name.endswith(".json") and folder not in named:

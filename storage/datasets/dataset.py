@@ -57,7 +57,10 @@ class Dataset:
 
     @classmethod
     def open(cls, store: Store, which: str = "latest") -> Dataset:
-        """The newest dataset of `store`, or the one with the id `which`; `NotFoundError` if there is none."""
+        """Return the newest dataset of `store`, or the one with the id `which`.
+
+        Raises `NotFoundError` if there is none.
+        """
         return cls(store, find_dataset(store, which))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -74,11 +77,11 @@ class Dataset:
         return self.info.class_names
 
     def labels(self) -> NDArray[np.int32]:
-        """Labels, or numbers of `label_sets`, shape (n_rows,); -1 in rejected rows."""
+        """Return the labels, or numbers of `label_sets`, shape (n_rows,); -1 in rejected rows."""
         return self._checked(LABELS)
 
     def label_sets(self) -> LabelSetTable | None:
-        """The label sets that labels are numbers of; None where each row has one label."""
+        """Return the label sets that labels are numbers of; None where each row has one label."""
         if self.info.label_sets is None:
             return None
         table = LabelSetTable.checked(
@@ -93,19 +96,19 @@ class Dataset:
         return table
 
     def split(self) -> NDArray[np.int8]:
-        """Codes of `topline.storage.schema.SPLITS`, shape (n_rows,)."""
+        """Return the codes of `topline.storage.schema.SPLITS`, shape (n_rows,)."""
         return self._checked(SPLIT)
 
     def sample_ids(self) -> list[str]:
-        """Ids of the rows, in their order."""
+        """Return the ids of the rows, in their order."""
         return read_strings(self.files, SAMPLE_IDS, self._title(SAMPLE_IDS))
 
     def stored_class_names(self) -> tuple[str, ...]:
-        """Class names as the Zarr group has them; `class_names` are those of the commit record."""
+        """Return the class names as the Zarr group has them; `class_names` are those of the commit record."""
         return tuple(read_strings(self.files, CLASS_NAMES, self._title(CLASS_NAMES)))
 
     def rows(self, start: int, stop: int) -> NDArray[Any] | csr_matrix:
-        """Features of rows start..stop-1, shape (stop - start, d).
+        """Return the features of rows start..stop-1, shape (stop - start, d).
 
         Dense: the stored type (float16 or float32).  CSR: a float32 matrix, as SciPy has no float16.
         """
@@ -118,12 +121,12 @@ class Dataset:
         return csr_matrix((data, indices, np.cumsum(lengths)), shape=(stop - start, self.info.d), copy=False)
 
     def manifest(self) -> pa.Table:
-        """The manifest, n_rows rows of `topline.storage.datasets.manifest.MANIFEST_SCHEMA`."""
+        """Return the manifest, n_rows rows of `topline.storage.datasets.manifest.MANIFEST_SCHEMA`."""
         table, _ = load_manifest(self.files.read(MANIFEST), self.files.place(MANIFEST))
         return table
 
     def _csr_rows(self, unit: int, span: Span) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Entries in each row, column indices and values of some rows of a unit."""
+        """Return the entries in each row, column indices and values of some rows of a unit."""
         first = span.start - self.plan.bounds(unit).start
         indptr, indices, data = self._unit(unit)
         bounds = indptr.rows(first, first + span.rows + 1)
@@ -131,7 +134,7 @@ class Dataset:
         return np.diff(bounds), indices.rows(low, high), data.rows(low, high).astype(np.float32, copy=False)
 
     def _unit(self, unit: int) -> tuple[ArrayReader, ...]:
-        """Readers of the three arrays of a sparse unit, opened once."""
+        """Return the readers of the three arrays of a sparse unit, opened once."""
         found = self._units.get(unit)
         if found is None:
             span, title = self.plan.bounds(unit), self._title(FEATURES)
@@ -160,7 +163,7 @@ class Dataset:
 
 
 def _listed_files(store: Store, info: DatasetInfo) -> FileSet:
-    """The dataset's list of files, which must be the one that was committed."""
+    """Return the dataset's list of files, which must be the one that was committed."""
     owner = f"dataset {info.id}"
     empty = FileSet(store, info.folder, (), owner)
     try:

@@ -50,12 +50,12 @@ class DatasetInfo:
         return ChunkPlan(self.n_rows, self.chunk_rows, self.shard_rows)
 
     def to_json(self) -> dict[str, Any]:
-        """The record as a JSON object."""
+        """Return the record as a JSON object."""
         return {**asdict(self), "class_names": list(self.class_names), **encoding(DATASET_ENCODING)}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> DatasetInfo:
-        """The record from its JSON object; `FormatError` if it is none."""
+        """Return the record from its JSON object; `FormatError` if it is not one."""
         check_encoding(record, DATASET_ENCODING, f"dataset record {record.get('id', '')}".strip())
         known = {field.name for field in fields(cls)}
         values = {name: value for name, value in record.items() if name in known}
@@ -66,32 +66,35 @@ class DatasetInfo:
 
 
 def dataset_id(seq: int, digest: str) -> str:
-    """Id of the dataset that commit `seq` made visible."""
+    """Return the id of the dataset that commit `seq` made visible."""
     return f"d{seq:04d}-{digest[:8]}"
 
 
 def dataset_folder(key: str) -> str:
-    """Folder of the dataset of that key: the same for whoever writes it, so that writing can be resumed."""
+    """Return the folder of the dataset of that key.
+
+    The same for whoever writes it, so that writing can be resumed.
+    """
     return join("datasets", digest_bytes(key.encode())[:16])
 
 
 def dataset_log(store: Store) -> CommitLog:
-    """The log whose records make datasets visible."""
+    """Return the log whose records make datasets visible."""
     return CommitLog(store, "datasets")
 
 
 def info_of_commit(record: Mapping[str, Any]) -> DatasetInfo:
-    """The dataset that a record of the log describes."""
+    """Return the dataset that a record of the log describes."""
     return DatasetInfo.from_json({**record, "id": dataset_id(record["seq"], record["digest"])})
 
 
 def list_datasets(store: Store) -> list[DatasetInfo]:
-    """All committed datasets, oldest first."""
+    """Return all committed datasets, oldest first."""
     return [info_of_commit(record) for record in dataset_log(store).records()]
 
 
 def find_by_key(store: Store, key: str) -> DatasetInfo | None:
-    """The committed dataset of that key, if there is one."""
+    """Return the committed dataset of that key, if there is one."""
     return next((info for info in list_datasets(store) if info.key == key), None)
 
 

@@ -27,14 +27,14 @@ class LabelSetTable:
     indices: NDArray[np.int32]
 
     def __len__(self) -> int:
-        """Give the number of sets."""
+        """Return the number of sets."""
         return len(self.indptr) - 1
 
     def __iter__(self) -> Iterator[NDArray[np.int32]]:
         return (self.indices[start:stop] for start, stop in pairwise(self.indptr.tolist()))
 
     def names(self, class_names: Sequence[str]) -> list[str]:
-        """Name of each set: those of its classes, with commas between them."""
+        """Return the name of each set: those of its classes, with commas between them."""
         return [", ".join(class_names[c] for c in classes.tolist()) for classes in self]
 
     @classmethod
@@ -64,7 +64,7 @@ class LabelSetTable:
 
 
 def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
-    """The names, which are text, at least one, and all different; `FormatError` otherwise."""
+    """Return the names, which are text, at least one, and all different; `FormatError` otherwise."""
     names = tuple(class_names)
     if not names:
         raise FormatError("a dataset has at least one class")
@@ -84,7 +84,7 @@ def check_labels_and_splits(
     m: int,
     label_sets: LabelSetTable | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
-    """Labels as int32 and split as int8, both (n_rows,).
+    """Return the labels as int32 and split as int8, both (n_rows,).
 
     Every row has a label 0..m-1, or the number of one of its `label_sets`, except those of the split
     "rejected", which have -1.  `FormatError` naming the first row and the number of rows that break this.
@@ -94,7 +94,7 @@ def check_labels_and_splits(
     unknown = (s < 0) | (s >= len(SPLITS))
     if unknown.any():
         words = ", ".join(f"{code} ({name})" for name, code in SPLITS.items())
-        raise FormatError(f"{_first(unknown, s)} is no split; splits are {words}")
+        raise FormatError(f"{_first(unknown, s)} is not a split; splits are {words}")
     rejected = s == SPLITS["rejected"]
     labelled = rejected & (y != NO_LABEL)
     if labelled.any():
@@ -120,7 +120,7 @@ def check_rejected(table: pa.Table, split: NDArray[np.int8]) -> None:
 
 
 def split_counts(split: NDArray[np.int8]) -> dict[str, int]:
-    """Rows of each split."""
+    """Return the number of rows of each split."""
     return {name: int(np.count_nonzero(split == code)) for name, code in SPLITS.items()}
 
 

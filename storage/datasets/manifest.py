@@ -34,7 +34,9 @@ MANIFEST_SCHEMA = pa.schema(
 
 
 def conform(table: pa.Table) -> pa.Table:
-    """`table` with exactly the columns of the manifest: missing ones are null, "status" is "ok" by default.
+    """Return `table` with exactly the columns of the manifest.
+
+    Missing ones are null, "status" is "ok" by default.
 
     Raises `FormatError` for a column of another name or type, and for a row without a sample id.
     """
@@ -67,14 +69,14 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray | pa.Array:
 
 
 def empty_manifest(sample_ids: Sequence[str]) -> pa.Table:
-    """Manifest of rows of which nothing is known but their ids (imported features)."""
+    """Return the manifest of rows of which nothing is known but their ids (imported features)."""
     return conform(pa.table({"sample_id": pa.array(list(sample_ids), pa.string())}))
 
 
 def with_labels_and_splits(
     table: pa.Table, labels: NDArray[np.int32], split: NDArray[np.int8], class_names: Sequence[str]
 ) -> pa.Table:
-    """`table` with its label, class_name and split columns taken from the dataset's arrays."""
+    """Return `table` with its label, class_name and split columns taken from the dataset's arrays."""
     names = pa.array(list(class_names), pa.string())
     known = pa.array(labels, pa.int32(), mask=labels == NO_LABEL)
     words = pa.array(list(SPLITS), pa.string())
@@ -90,7 +92,7 @@ def with_labels_and_splits(
 
 
 def dump_manifest(table: pa.Table, extra: Mapping[str, str] | None = None) -> bytes:
-    """Parquet file of the table; `extra` goes into its metadata."""
+    """Return the Parquet file of the table; `extra` goes into its metadata."""
     sink = io.BytesIO()
     schema = MANIFEST_SCHEMA.with_metadata(dict(extra or {}))
     pq.write_table(
@@ -100,7 +102,10 @@ def dump_manifest(table: pa.Table, extra: Mapping[str, str] | None = None) -> by
 
 
 def load_manifest(data: bytes, place: str) -> tuple[pa.Table, dict[str, str]]:
-    """Table and extra metadata of a Parquet file; `IntegrityError` naming `place` if it cannot be read."""
+    """Return the table and extra metadata of a Parquet file.
+
+    Raises `IntegrityError` naming `place` if it cannot be read.
+    """
     try:
         table = pq.read_table(io.BytesIO(data))
         conforming = conform(table)

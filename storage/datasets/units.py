@@ -45,7 +45,7 @@ def write_part(
 
 
 def read_part(store: Store, folder: str, unit: int) -> Part:
-    """The part of `unit`; `NotFoundError` if there is none, `IntegrityError` if it cannot be read."""
+    """Return the part of `unit`; `NotFoundError` if there is none, `IntegrityError` if it cannot be read."""
     path = part_path(unit)
     place = join(store.url, folder, path)
     data = store.read_bytes(join(folder, path))
@@ -61,9 +61,9 @@ def read_part(store: Store, folder: str, unit: int) -> Part:
 
 
 def finished_part(store: Store, folder: str, unit: int) -> Part | None:
-    """The part of `unit` if all files that it names have their sizes: then the unit is done.
+    """Return the part of `unit` if all files that it names have their sizes: then the unit is done.
 
-    Otherwise None: whatever the reason, the mend is to write the unit again.
+    Otherwise None: whatever the reason, the fix is to write the unit again.
     """
     try:
         part = read_part(store, folder, unit)
@@ -74,7 +74,7 @@ def finished_part(store: Store, folder: str, unit: int) -> Part | None:
 
 
 def part_units(store: Store, folder: str) -> list[int]:
-    """Units that have a part file, done or not."""
+    """Return the units that have a part file, done or not."""
     stems = [
         name.removesuffix(".parquet") for name in store.list(join(folder, PARTS)) if name.endswith(".parquet")
     ]
@@ -82,7 +82,10 @@ def part_units(store: Store, folder: str) -> list[int]:
 
 
 def dense_unit(X: ArrayLike, span: Span, d: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """`X` as a contiguous (span.rows, d) array of `dtype`; `FormatError` naming rows for what cannot be."""
+    """Return `X` as a contiguous (span.rows, d) array of `dtype`.
+
+    Raises `FormatError` naming rows for what cannot be.
+    """
     if issparse(X):
         raise FormatError("a dense dataset takes dense rows; use CsrDatasetWriter for sparse ones")
     array = np.asarray(X)
@@ -99,7 +102,7 @@ def dense_unit(X: ArrayLike, span: Span, d: int, dtype: np.dtype[Any]) -> NDArra
 def csr_unit(
     X: Any, span: Span, d: int, dtype: np.dtype[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """`indptr` (int64, from 0), `indices` (int32, sorted in each row) and `data` of a sparse unit."""
+    """Return `indptr` (int64, from 0), `indices` (int32, sorted in each row) and `data` of a sparse unit."""
     source: Any = X  # SciPy's stubs would narrow X itself to a class that csr_matrix does not take
     if not issparse(X):
         raise FormatError("a sparse dataset takes SciPy sparse matrices; use DatasetWriter for dense rows")
@@ -143,5 +146,5 @@ def _refuse(bad: NDArray[np.bool_], good_before: NDArray[np.bool_], span: Span, 
         )
     raise FormatError(
         f"{len(rows)} of the {span.rows} rows {span.start}-{span.stop - 1} hold NaN or infinity"
-        f" (row {named}{more}); mend or reject them before they are stored"
+        f" (row {named}{more}); fix or reject them before they are stored"
     )

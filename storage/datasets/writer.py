@@ -114,7 +114,10 @@ class DatasetWriter:
         return dataset_folder(self.key)
 
     def done_units(self) -> frozenset[int]:
-        """Units that are written whole: their manifest part is there and their files have its sizes."""
+        """Return the units that are written whole.
+
+        Their manifest part is there and their files have its sizes.
+        """
         if self.committed is not None:
             return frozenset(range(self.plan.units))
         units = part_units(self.store, self.folder)
@@ -215,7 +218,7 @@ class DatasetWriter:
             )
 
     def _is_committed(self) -> bool:
-        """Whether the key is committed by now; the log is read only once its files are listed."""
+        """Return whether the key is committed by now; the log is read only once its files are listed."""
         if self.committed is None and self.store.exists(join(self.folder, FILES_LIST)):
             return find_by_key(self.store, self.key) is not None
         return self.committed is not None
@@ -240,7 +243,7 @@ class DatasetWriter:
         table: pa.Table,
         label_sets: LabelSetTable | None,
     ) -> Iterator[PackedFile]:
-        """What there is besides the units."""
+        """Yield what there is besides the units."""
         strings = encoding(STRINGS_ENCODING)
         yield self._packed_metadata()
         yield from packed_array(LABELS, y)
@@ -290,7 +293,7 @@ class DatasetWriter:
         return ArraySpec(self.plan, (self.d,), self.dtype)
 
     def _checked(self, unit: int, X: Any) -> tuple[NDArray[Any], ...]:
-        """The arrays that are stored of a unit, its numbers last."""
+        """Return the arrays that are stored of a unit, its numbers last."""
         return (dense_unit(X, self.plan.bounds(unit), self.d, self.dtype),)
 
     def _nonzero_rows(self, arrays: tuple[NDArray[Any], ...], rows: NDArray[Any]) -> bool:

@@ -1,7 +1,7 @@
 """Decisions on models: an append-only log from which stages and the champions' history follow.
 
 Each decision is a sealed record under the next number of the log commits/registry, put only if nobody else
-has taken that number: of two who decide at once on the same standing one wins, and the other is told who
+has taken that number: of two who decide at once on the same standing one wins, and the other learns who
 did what.  Nothing is ever rewritten.  A log that is damaged, or contradicts itself, is refused by name.
 """
 
@@ -36,7 +36,7 @@ _DONE = {
 
 @dataclass(frozen=True)
 class DecisionRecord:
-    """One decision: what became of `model`, who was champion before, why and on what evidence.
+    """One decision: what happened to `model`, who was champion before, why and on what evidence.
 
     `action` "keep" says that a challenger was weighed and the champion stays.  `by` is a run's id, or where
     else the decision was made; `evidence` is plain JSON (metrics, certificate, drift).  `forced`: a guard
@@ -54,12 +54,12 @@ class DecisionRecord:
     seq: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The entry as a JSON object."""
+        """Return the entry as a JSON object."""
         return {**plain(asdict(self)), **encoding(DECISION_ENCODING)}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any], place: str) -> DecisionRecord:
-        """The entry from its JSON object; `FormatError` naming `place` if it is none."""
+        """Return the entry from its JSON object; `FormatError` naming `place` if it is not one."""
         check_encoding(record, DECISION_ENCODING, place)
         return from_fields(cls, record, place)
 
@@ -103,7 +103,7 @@ class Standing:
         return self.former[-1] if self.former else None
 
     def stage(self, model: str) -> str:
-        """Stage of a model: candidate, champion, archived or deleted."""
+        """Return the stage of a model: candidate, champion, archived or deleted."""
         if model == self.champion:
             return "champion"
         if model in self.deleted:
@@ -111,7 +111,7 @@ class Standing:
         return "archived" if model in self.archived else "candidate"
 
     def of(self, model: str) -> tuple[DecisionRecord, ...]:
-        """Decisions on one model, oldest first."""
+        """Return the decisions on one model, oldest first."""
         return tuple(entry for entry in self.entries if entry.model == model)
 
     @cached_property
@@ -130,7 +130,7 @@ class Standing:
         return tuple(found)
 
     def after(self, entry: DecisionRecord) -> Standing:
-        """The standing once `entry` is taken; `FormatError` if it cannot be."""
+        """Return the standing once `entry` is taken; `FormatError` if it cannot be."""
         refusal = self._refusal(entry)
         if refusal is not None:
             raise FormatError(refusal)
@@ -154,7 +154,7 @@ class Standing:
         return replace(self, entries=entries, champion=model, former=former, archived=stepped_down - {model})
 
     def _refusal(self, entry: DecisionRecord) -> str | None:
-        """Say why an entry cannot follow, None if it can."""
+        """Return why an entry cannot follow, None if it can."""
         action, model = entry.action, entry.model
         if action not in ACTIONS:
             return f"a decision is one of {', '.join(ACTIONS)}, not {action!r}"
@@ -176,7 +176,10 @@ def _without_repeats(names: Sequence[str], champion: str | None) -> tuple[str, .
 
 
 def read_standing(store: Store) -> Standing:
-    """The standing of a store's models; `IntegrityError` for a log that is damaged or contradicts itself."""
+    """Return the standing of a store's models.
+
+    Raises `IntegrityError` for a log that is damaged or contradicts itself.
+    """
     log = _log(store)
     standing = Standing()
     for seq in log.numbers():
@@ -208,12 +211,12 @@ def record_decision(store: Store, standing: Standing, entry: DecisionRecord) -> 
         return after
     winner = DecisionRecord.from_json(log.record(entry.seq), log.folder)
     raise ConflictError(
-        f"{entry.model} was not {_DONE[entry.action]}: meanwhile {winner}; look again, and decide anew"
+        f"{entry.model} was not {_DONE[entry.action]}: meanwhile {winner}; look again, and decide again"
     )
 
 
 def decision_findings(store: Store) -> Iterator[Finding]:
-    """What is wrong with the log of decisions, or between it and the models that are there."""
+    """Yield what is wrong with the log of decisions, or between it and the models that are there."""
     log = _log(store)
     try:
         standing = read_standing(store)

@@ -80,12 +80,12 @@ class ModelRecord:
         return {"version": self.version, **plain({name: getattr(self, name) for name in names})}
 
     def to_json(self) -> dict[str, Any]:
-        """The record as a JSON object."""
+        """Return the record as a JSON object."""
         return {**plain(asdict(self)), **encoding(MODEL_ENCODING)}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> ModelRecord:
-        """The record from its JSON object; `FormatError` if it is none."""
+        """Return the record from its JSON object; `FormatError` if it is not one."""
         place = f"model record {record.get('id', '')}".strip()
         check_encoding(record, MODEL_ENCODING, place)
         return from_fields(cls, record, place)
@@ -110,7 +110,10 @@ class Model:
         return self._group.names
 
     def array(self, name: str) -> NDArray[Any]:
-        """The array `name` with its digest checked; `NotFoundError` if the model has none of that name."""
+        """Return the array `name` with its digest checked.
+
+        Raises `NotFoundError` if the model has none of that name.
+        """
         return self._group.array(name)
 
     @property
@@ -119,11 +122,11 @@ class Model:
         return self._group.has_duals
 
     def dual_blocks(self) -> StoredDuals:
-        """All dual variables, by rows for whoever asks; `NotFoundError` if none was stored."""
+        """Return all dual variables, by rows for whoever asks; `NotFoundError` if none was stored."""
         return self._group.duals
 
     def duals(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start..stop-1 of the dual matrix A (n x m); `NotFoundError` if none was stored."""
+        """Return rows start..stop-1 of the dual matrix A (n x m); `NotFoundError` if none was stored."""
         return self._group.duals.rows(start, stop)
 
 
@@ -149,7 +152,7 @@ def save_model(
 
 
 def load_model(url: str) -> Model:
-    """The model at `url`; `NotFoundError`, or `IncompleteError` if its writer never finished."""
+    """Return the model at `url`; `NotFoundError`, or `IncompleteError` if its writer never finished."""
     root, name = split_url(url, _MODELS.folder)
     store = open_store(root)
     record = _latest(store, name)
@@ -177,18 +180,18 @@ def update_record(url: str, **changes: Any) -> ModelRecord:
 
 
 def list_models(store: Store) -> list[ModelRecord]:
-    """Newest revision of every published model, by id."""
+    """Return the newest revision of every published model, by id."""
     return [ModelRecord.from_json(_log(store, name).latest()) for name in published_models(store)]
 
 
 def published_models(store: Store) -> list[str]:
-    """Names of the models that everybody can see."""
+    """Return the names of the models that everybody can see."""
     names = _MODELS.names(store)
     return [name for name in names if not _is_deleted(store, name) and _log(store, name).numbers()]
 
 
 def unfinished_models(store: Store) -> list[str]:
-    """Names of models whose writer has not finished, or was killed."""
+    """Return the names of models whose writer has not finished, or was killed."""
     published = set(published_models(store))
     names = _MODELS.names(store)
     return [name for name in names if name not in published and not _is_deleted(store, name)]
@@ -213,12 +216,12 @@ def delete_model(url: str, reason: str) -> None:
 
 
 def deleted_models(store: Store) -> list[str]:
-    """Names of models that were there and were deleted."""
+    """Return the names of models that were there and were deleted."""
     return [name for name in _MODELS.names(store) if _is_deleted(store, name)]
 
 
 def model_revisions(url: str) -> list[ModelRecord]:
-    """All revisions of a model's record, oldest first."""
+    """Return all revisions of a model's record, oldest first."""
     root, name = split_url(url, _MODELS.folder)
     store = open_store(root)
     _latest(store, name)

@@ -46,11 +46,11 @@ class Checkpoint:
         return self._group.has_duals
 
     def duals(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start..stop-1 of the dual variables."""
+        """Return rows start..stop-1 of the dual variables."""
         return self._group.duals.rows(start, stop)
 
     def dual_blocks(self) -> StoredDuals:
-        """All dual variables: runs (start, stop, rows) in row order, or some for whoever asks."""
+        """Return all dual variables: runs (start, stop, rows) in row order, or some for whoever asks."""
         return self._group.duals
 
 
@@ -91,9 +91,9 @@ def save_checkpoint(
 def latest_checkpoint(
     store: Store, run_id: str, *, fingerprint: Mapping[str, Any] | None = None, check_duals: bool = True
 ) -> Checkpoint | None:
-    """The newest checkpoint of the run that is whole, None if there is none at all.
+    """Return the newest checkpoint of the run that is whole, None if there is none at all.
 
-    Dual variables are all read for that, and let go of again, unless `check_duals` is off.  Raises
+    Dual variables are all read for that, without keeping them, unless `check_duals` is off.  Raises
     `MismatchError`, naming the keys that differ, if its fingerprint is not `fingerprint`, and
     `IntegrityError` if there are checkpoints but all are damaged.
     """
@@ -111,17 +111,17 @@ def latest_checkpoint(
         _check_fingerprint(run_id, record["meta"].get("fingerprint") or {}, fingerprint)
         return Checkpoint(run_id, round_number, arrays, record["meta"], tuple(skipped), group)
     if skipped:
-        raise IntegrityError(f"no checkpoint of run {run_id} is whole ({skipped[0]}); start the run anew")
+        raise IntegrityError(f"no checkpoint of run {run_id} is whole ({skipped[0]}); start a new run")
     return None
 
 
 def checkpoint_folder(run_id: str) -> str:
-    """Folder of a run's checkpoints in its store."""
+    """Return the folder of a run's checkpoints in its store."""
     return join(run_folder(run_id), "checkpoints")
 
 
 def checkpoint_rounds(store: Store, run_id: str) -> list[int]:
-    """Rounds of the published checkpoints, ascending."""
+    """Return the rounds of the published checkpoints, ascending."""
     names = store.list(checkpoint_folder(run_id))
     return [int(match.group(1)) for name in names if (match := _RECORD.match(name))]
 
@@ -150,7 +150,7 @@ def _check_fingerprint(run_id: str, found: Mapping[str, Any], expected: Mapping[
 
 
 def stray_folders(store: Store, run_id: str) -> list[str]:
-    """Folders that no record names: their writer is at work or was killed.
+    """Return the folders that no record names: their writer is at work or was killed.
 
     Where a record is damaged, nobody knows its folder, and none is given.
     """

@@ -100,7 +100,7 @@ class HistoryWriter:
         return join(self._store.url, self._path)
 
     def _reopened(self, end: int) -> BinaryIO:
-        """The file, open for appending at `end`, behind which a crash may have left a torn line."""
+        """Return the file, open for appending at `end`, behind which a crash may have left a torn line."""
         if not self._store.exists(self._path):
             self._store.write_bytes(self._path, b"")
         folder = self._store.local_path
@@ -205,18 +205,18 @@ class HistoryReader:
         return data
 
     def _is_last(self, line: bytes) -> bool:
-        """Whether nothing follows the line that begins at the offset."""
+        """Return whether nothing follows the line that begins at the offset."""
         end = self._offset + len(line) + 1
         return not self._store.read_range(history_path(self._run_id, self._part), end, 1)
 
 
 def history_path(run_id: str, part: int = 0) -> str:
-    """Path of a part of a run's history in its store; on a local disk there is only the first."""
+    """Return the path of a part of a run's history in its store; on a local disk there is only the first."""
     return join(run_folder(run_id), f"history.{part:05d}.jsonl" if part else "history.jsonl")
 
 
 def read_history(store: Store, run_id: str) -> list[dict[str, Any]]:
-    """All records of a run, oldest first; none if it has no history yet.
+    """Return all records of a run, oldest first; none if it has no history yet.
 
     A last line that a crash has torn is left out; any other bad line is an `IntegrityError` naming it.
     """
@@ -229,7 +229,7 @@ def _last_part(store: Store, run_id: str) -> int:
 
 
 def _whole_end(store: Store, path: str) -> int:
-    """Bytes up to the end of the last whole line, one with its end and its sense."""
+    """Return the bytes up to the end of the last whole line, one with its end and its sense."""
     try:
         size = store.size(path)
     except NotFoundError:

@@ -28,7 +28,7 @@ class RunLock:
     lease: Lease | None = None
 
     def check(self) -> None:
-        """`LeaseLostError` where this process was not heard of for too long, and another has taken over."""
+        """`LeaseLostError` if this process sent no heartbeat for too long, and another has taken over."""
         if self.lease is not None:
             self.lease.check()
 
@@ -59,13 +59,13 @@ def _lease(store: Store, run_id: str, terms: LeaseTerms) -> Iterator[Lease]:
         try:
             lease = stack.enter_context(held_lease(store, name, f"another training of {run_id}", terms=terms))
         except LeaseHeldError as error:
-            killed = f"; where it was killed, its lock ends within {2 * terms.expiry:g} s"
+            killed = f"; if it was killed, its lock ends within {2 * terms.expiry:g} s"
             raise LeaseHeldError(_held(run_id, _described(tenant(store, name))) + killed) from error
         yield lease
 
 
 def _locked(path: Path, run_id: str) -> int:
-    """Descriptor of the file that is now locked."""
+    """Return the descriptor of the file that is now locked."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
@@ -80,7 +80,7 @@ def _locked(path: Path, run_id: str) -> int:
 
 
 def _sign(descriptor: int) -> None:
-    """Leave word of who holds the lock; on a full disk the lock holds without it."""
+    """Write down who holds the lock; on a full disk the lock holds without it."""
     holder = {"process": os.getpid(), "host": socket.gethostname(), "since": now()}
     try:
         os.ftruncate(descriptor, 0)
@@ -97,7 +97,7 @@ def _holder(path: Path) -> str:
 
 
 def _described(holder: Any) -> str:
-    """Say who holds a lock by what was left of them, nothing where that cannot be read."""
+    """Return who holds a lock by what was left of them, nothing where that cannot be read."""
     try:
         return f" by process {holder['process']} on {holder['host']} since {holder['since']}"
     except (KeyError, TypeError):

@@ -30,19 +30,19 @@ class Store(ABC):
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """Whether a file (not a folder) is stored at `path`."""
+        """Return whether a file (not a folder) is stored at `path`."""
 
     @abstractmethod
     def size(self, path: str) -> int:
-        """Bytes of the file at `path`; `NotFoundError` if there is none."""
+        """Return the bytes of the file at `path`; `NotFoundError` if there is none."""
 
     @abstractmethod
     def read_bytes(self, path: str) -> bytes:
-        """The whole file; `NotFoundError` if there is none."""
+        """Return the whole file; `NotFoundError` if there is none."""
 
     @abstractmethod
     def read_range(self, path: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start`, fewer where the file ends; `NotFoundError` if there is none."""
+        """Return `length` bytes from `start`, fewer where the file ends; `NotFoundError` if there is none."""
 
     @abstractmethod
     def write_bytes(self, path: str, data: bytes) -> None:
@@ -54,11 +54,14 @@ class Store(ABC):
 
     @abstractmethod
     def list(self, path: str = "") -> Names:
-        """Sorted names of the files and folders directly in the folder `path`; none if it is not there."""
+        """Return the sorted names of the files and folders directly in the folder `path`.
+
+        None if it is not there.
+        """
 
     @abstractmethod
     def walk(self, path: str = "") -> Names:
-        """Sorted paths, from the root, of all files anywhere below the folder `path`."""
+        """Return the sorted paths, from the root, of all files anywhere below the folder `path`."""
 
     @abstractmethod
     def delete(self, path: str) -> None:
@@ -70,7 +73,7 @@ class Store(ABC):
 
     @abstractmethod
     def free_bytes(self) -> int | None:
-        """Room left where the store lies, None where nobody knows."""
+        """Return the room left where the store lies, None where nobody knows."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Store) and self.url == other.url

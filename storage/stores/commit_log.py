@@ -60,7 +60,7 @@ class CommitLog:
         return self._put(seq, record, uuid.uuid4().hex)
 
     def revise(self, change: Callable[[Mapping[str, Any], int], Mapping[str, Any]]) -> dict[str, Any]:
-        """Add `change(latest record, new number)` and return it; made anew when somebody else was faster."""
+        """Add `change(latest record, new number)` and return it; made again when somebody else was faster."""
         token = uuid.uuid4().hex
         for _ in range(_TRIES):
             latest = self.latest()
@@ -70,7 +70,7 @@ class CommitLog:
         raise self._crowded()
 
     def numbers(self) -> list[int]:
-        """Numbers of all records, ascending; `IntegrityError` if one is missing between them."""
+        """Return the numbers of all records, ascending; `IntegrityError` if one is missing between them."""
         names = self.store.list(self.folder)
         found = [int(match.group(1)) for name in names if (match := _RECORD.match(name))]
         for expected, seq in enumerate(found, start=1):
@@ -89,11 +89,11 @@ class CommitLog:
         return record
 
     def records(self) -> list[dict[str, Any]]:
-        """All records in the order of their numbers."""
+        """Return all records in the order of their numbers."""
         return [self.record(seq) for seq in self.numbers()]
 
     def latest(self) -> dict[str, Any]:
-        """The newest record; `NotFoundError` if there is none yet."""
+        """Return the newest record; `NotFoundError` if there is none yet."""
         numbers = self.numbers()
         if not numbers:
             raise NotFoundError(f"{self.store.url} holds no {self.name} yet")

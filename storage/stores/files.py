@@ -25,13 +25,13 @@ class FileEntry:
     rows: tuple[int, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The entry as a JSON object."""
+        """Return the entry as a JSON object."""
         rows = {} if self.rows is None else {"rows": list(self.rows)}
         return {"path": self.path, "size": self.size, "sha256": self.sha256, **rows}
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> FileEntry:
-        """The entry from its JSON object; `FormatError` if it is none."""
+        """Return the entry from its JSON object; `FormatError` if it is not one."""
         try:
             rows = record.get("rows")
             span = None if rows is None else (int(rows[0]), int(rows[1]))
@@ -66,12 +66,12 @@ def put_files(store: Store, folder: str, files: Iterable[PackedFile]) -> list[Fi
 
 
 def dump_entries(entries: Iterable[FileEntry]) -> bytes:
-    """The list as one canonical text: its digest stands for the contents of all files."""
+    """Return the list as one canonical text: its digest stands for the contents of all files."""
     return canonical_json([entry.to_json() for entry in sorted(entries, key=lambda entry: entry.path)])
 
 
 def load_entries(data: bytes) -> list[FileEntry]:
-    """The list that `dump_entries` wrote."""
+    """Return the list that `dump_entries` wrote."""
     return [FileEntry.from_json(record) for record in json.loads(data)]
 
 
@@ -90,16 +90,16 @@ class FileSet:
         return {entry.path: entry for entry in self.entries}
 
     def place(self, path: str) -> str:
-        """Path of a file from the store's root."""
+        """Return the path of a file from the store's root."""
         return join(self.folder, path)
 
     def broken(self, subject: str, problem: str, rows: tuple[int, int] | None = None) -> IntegrityError:
-        """The error for `subject` (a file or a shard) of this owner, with its rows and what to do."""
+        """Return the error for `subject` (a file or a shard) of this owner, with its rows and what to do."""
         where = f" (rows {rows[0]}-{rows[1] - 1})" if rows else ""
         return IntegrityError(f"{subject} {problem}{where}; run `topline fsck {self.store.url}`")
 
     def read(self, path: str, *, subject: str | None = None) -> bytes:
-        """A whole file, with its size and digest checked."""
+        """Return a whole file, with its size and digest checked."""
         entry = self.by_path.get(path)
         subject = subject or f"{self.owner}: {path}"
         if entry is None:
@@ -128,22 +128,20 @@ class FileSet:
 
 
 def wrong_size(found: int, recorded: int) -> str:
-    """What to say of a file of `found` bytes that should have `recorded`."""
+    """Return what to say of a file of `found` bytes that should have `recorded`."""
     if found == 0:
         return f"is empty, and {recorded} bytes were written"
     return f"has {found} bytes, and {recorded} were written"
 
 
-def check_files(files: FileSet, *, deep: bool, mend: str) -> list[Finding]:
-    """Recorded files that are missing or of another size, and with `deep` those of another SHA-256."""
+def check_files(files: FileSet, *, deep: bool, fix: str) -> list[Finding]:
+    """Return findings of files that are missing or of another size, with `deep` of another SHA-256."""
     found = []
     for entry in files.entries:
         problem = _file_problem(files, entry, deep=deep)
         if problem is not None:
             kind, what = problem
-            found.append(
-                Finding(kind, files.place(entry.path), f"{what}, in {files.owner}", mend, entry.rows)
-            )
+            found.append(Finding(kind, files.place(entry.path), f"{what}, in {files.owner}", fix, entry.rows))
     return found
 
 

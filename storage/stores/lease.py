@@ -38,7 +38,7 @@ class LeaseHeldError(ConflictError):
 
 
 class LeaseLostError(ConflictError):
-    """The lease was taken over by somebody else: this process had not been heard of for too long."""
+    """The lease was taken over by somebody else: this process sent no heartbeat for too long."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Lease:
             self._lost.set()
             raise LeaseLostError(
                 f"{self.store.url} was taken over by {holder(self.store, self.name) or 'somebody else'}:"
-                " this process had not been heard of for too long, and stops"
+                " this process sent no heartbeat for too long, and stops"
             )
 
 
@@ -118,7 +118,7 @@ def held_lease(
         elif clock.monotonic() >= deadline and not watched.told:
             watched.told = True
             logger.warning(
-                "%s has not been heard of lately: it is waited for, for up to %g s",
+                "%s shows no heartbeat: waiting up to %g s for it",
                 holder(store, name),
                 terms.expiry,
             )
@@ -139,7 +139,7 @@ def held_lease(
 
 
 def holder(store: Store, name: str) -> str | None:
-    """Say who holds the lease, None where its last tenure has ended; a dead holder is not told apart."""
+    """Return who holds the lease, None where its last tenure has ended; a dead holder is not told apart."""
     who = tenant(store, name)
     if who is None:
         return None
@@ -147,7 +147,7 @@ def holder(store: Store, name: str) -> str | None:
 
 
 def tenant(store: Store, name: str) -> Mapping[str, Any] | None:
-    """Give what `holder` says as "by", "process", "host" and "since"."""
+    """Return what `holder` says as "by", "process", "host" and "since"."""
     number = _newest(store, name)
     if number == 0 or store.exists(_path(name, number, "done")):
         return None
@@ -167,20 +167,20 @@ class _Watched:
     told: bool = False
 
     def silent(self, number: int, beat: bytes) -> float:
-        """Seconds without another beat, by this process's own clock."""
+        """Return the seconds without another beat, by this process's own clock."""
         if (number, beat) != (self.number, self.beat):
             self.alive = number == self.number
             self.number, self.beat, self.since = number, beat, self.terms.clock.monotonic()
         return self.terms.clock.monotonic() - self.since
 
     def in_doubt(self) -> bool:
-        """Whether its holder looks dead, and a little more waiting will tell."""
+        """Return whether its holder looks dead, and a little more waiting will tell."""
         silence = self.terms.clock.monotonic() - self.since
         return self.doubtful and not self.alive and silence < self.terms.expiry
 
 
 def _is_free(store: Store, name: str, number: int, watched: _Watched) -> bool:
-    """Whether a tenure has ended, or its holder is dead.
+    """Return whether a tenure has ended, or its holder is dead.
 
     Clocks of two machines differ and may jump: a beat that looks old is watched for as long as a lease
     lasts before its holder counts as dead.
@@ -256,7 +256,7 @@ def _tidy(store: Store, name: str, number: int) -> None:
 
 
 def _locked(store: Store, path: str, kind: int) -> int | None:
-    """The kernel's lock on a file of a local store; None elsewhere, and where somebody else has it."""
+    """Return the kernel's lock on a file of a local store; None elsewhere, and where somebody else has it."""
     root = store.local_path
     if root is None:
         return None
@@ -271,7 +271,7 @@ def _locked(store: Store, path: str, kind: int) -> int | None:
 
 
 def _lock_is_free(store: Store, path: str) -> bool:
-    """Whether nobody alive has the lock; where there is no such file nothing is known."""
+    """Return whether nobody alive has the lock; where there is no such file nothing is known."""
     root = store.local_path
     if root is None or not (root / path).exists():
         return False

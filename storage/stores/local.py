@@ -50,22 +50,22 @@ class LocalStore(Store):
         return self._root
 
     def exists(self, path: str) -> bool:
-        """Whether a file is stored at `path`."""
+        """Return whether a file is stored at `path`."""
         with self._translated(path):
             return self._locate(path).is_file()
 
     def size(self, path: str) -> int:
-        """Bytes of the file."""
+        """Return the bytes of the file."""
         with self._translated(path):
             return self._locate(path).stat().st_size
 
     def read_bytes(self, path: str) -> bytes:
-        """The whole file."""
+        """Return the whole file."""
         with self._translated(path):
             return self._locate(path).read_bytes()
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
-        """Part of the file, fewer bytes where it ends."""
+        """Return the part of the file, fewer bytes where it ends."""
         with self._translated(path), self._locate(path).open("rb", buffering=0) as file:
             file.seek(start)
             return _read_up_to(file.fileno(), length)
@@ -85,7 +85,7 @@ class LocalStore(Store):
             return True
 
     def list(self, path: str = "") -> Names:
-        """Names directly in the folder."""
+        """Return the names directly in the folder."""
         with self._translated(path):
             try:
                 return sorted(entry.name for entry in self._locate(path).iterdir())
@@ -93,7 +93,7 @@ class LocalStore(Store):
                 return []
 
     def walk(self, path: str = "") -> Names:
-        """All files below the folder; symbolic links to folders are not followed."""
+        """Return all files below the folder; symbolic links to folders are not followed."""
         with self._translated(path):
             found = [
                 str((Path(folder) / name).relative_to(self._root))
@@ -117,12 +117,12 @@ class LocalStore(Store):
                 shutil.rmtree(folder)
 
     def free_bytes(self) -> int:
-        """Bytes that an ordinary user may still write."""
+        """Return the bytes that an ordinary user may still write."""
         with self._translated(""):
             return shutil.disk_usage(self._root).free
 
     def _locate(self, path: str) -> Path:
-        """Where `path` lies, with every symbolic link on the way followed and found to stay inside."""
+        """Return where `path` lies, with every symbolic link on the way followed and found to stay inside."""
         place = self._root / clean_path(path)
         if not place.resolve().is_relative_to(self._root):
             raise UnsafePathError(f"{path} in {self.url} is a symbolic link that leaves the store")
@@ -130,7 +130,10 @@ class LocalStore(Store):
 
     @contextmanager
     def _finished(self, path: str, data: bytes) -> Iterator[tuple[Path, Path]]:
-        """A file with `data` on the disk, and the place where it belongs; no trace is left on failure."""
+        """Return a file with `data` on the disk, and the place where it belongs.
+
+        No trace is left on failure.
+        """
         target = self._locate(path)
         if target == self._root:
             raise UnsafePathError("a file needs a name inside the store")

@@ -73,22 +73,22 @@ class ObjectStore(Store):
         return opened[1]
 
     def exists(self, path: str) -> bool:
-        """Whether an object is stored at `path`."""
+        """Return whether an object is stored at `path`."""
         with self._translated(path):
             return bool(self._fs.isfile(self._key(path)))
 
     def size(self, path: str) -> int:
-        """Bytes of the object."""
+        """Return the bytes of the object."""
         with self._translated(path):
             return self._size(path)
 
     def read_bytes(self, path: str) -> bytes:
-        """The whole object."""
+        """Return the whole object."""
         with self._translated(path):
             return bytes(self._fs.cat_file(self._key(path)))
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
-        """Part of the object in one request."""
+        """Return the part of the object in one request."""
         with self._translated(path):
             try:
                 return bytes(self._fs.cat_file(self._key(path), start=start, end=start + max(length, 1)))[
@@ -130,7 +130,7 @@ class ObjectStore(Store):
         raise ConflictError(f"{join(self.url, path)} is being written by somebody else; try again")
 
     def list(self, path: str = "") -> Names:
-        """Names directly below the prefix."""
+        """Return the names directly below the prefix."""
         with self._translated(path):
             key = self._key(path)
             try:
@@ -141,7 +141,7 @@ class ObjectStore(Store):
         return sorted(names - {""})
 
     def walk(self, path: str = "") -> Names:
-        """All objects below the prefix."""
+        """Return all objects below the prefix."""
         with self._translated(path):
             try:
                 found = self._fs.find(self._key(path), detail=False)

@@ -28,14 +28,17 @@ class StoreURL:
 
 
 def masked(url: str) -> str:
-    """`url` for messages and records: user information and queries, where secrets hide, are struck out."""
+    """Return `url` for messages and records.
+
+    User information and queries, where secrets hide, are struck out.
+    """
     if not _SCHEME.match(url):
         return url
     return _QUERY.sub("?***", _USERINFO.sub("://***@", url))
 
 
 def parse_url(url: str) -> StoreURL:
-    """Address that `url` names: a path, or file://, memory://, s3:// or gs://.
+    """Return the address that `url` names: a path, or file://, memory://, s3:// or gs://.
 
     Raises `UnsupportedURLError` for other schemes, for a bucket that is not named, and for credentials
     inside the URL, which belong into the environment.
@@ -72,7 +75,7 @@ def _local_root(url: str) -> str:
 
 
 def clean_path(path: str) -> str:
-    """`path` itself when it is a plain relative path inside a store; "" is the root.
+    """Return `path` itself when it is a plain relative path inside a store; "" is the root.
 
     Raises `UnsafePathError` for absolute paths, "..", empty parts, backslashes and control characters.
     """
@@ -86,7 +89,7 @@ def clean_path(path: str) -> str:
 
 
 def join(*parts: str) -> str:
-    """Parts joined by slashes, without the empty ones."""
+    """Return the parts joined by slashes, without the empty ones."""
     return "/".join(part for part in parts if part)
 
 

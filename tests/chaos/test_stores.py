@@ -163,7 +163,7 @@ def test_kill_and_damage_everywhere(chaos: Chaos, rng: random.Random) -> None:
         hurt(record, "cut", rng)
     ended = chaos.train(run="r0001").wait()
     assert ended.code == 1
-    assert "start the run anew" in ended.sentence
+    assert "start a new run" in ended.sentence
     chaos.row.saw = shorten(ended.sentence)
     shutil.rmtree(chaos.store / "runs" / "r0001")
     chaos.conclude(chaos.train(*FREE).wait())

@@ -74,7 +74,7 @@ def test_a_damaged_file_of_a_dataset(
     assert (finding.kind, finding.path, finding.rows) == (kind, f"{first.folder}/{place}", rows)
     assert first.id in finding.what
     assert not finding.harmless
-    assert finding.mend
+    assert finding.fix
     assert bool(verify_store(local_store, deep=False)) == shallow
     assert finding.to_json()["kind"] == kind
     if rows:
@@ -120,7 +120,7 @@ def test_a_damaged_part_of_a_checkpoint(local_store: Store, damage: object, kind
     damage(local_store, path)  # type: ignore[operator]
     finding = only(verify_store(local_store))
     assert (finding.kind, finding.path, finding.rows) == (kind, path, (9, 20))
-    assert finding.mend == "resume from the checkpoint before it, or start a new run"
+    assert finding.fix == "resume from the checkpoint before it, or start a new run"
 
 
 def test_parts_of_a_save_that_crashed(local_store: Store) -> None:

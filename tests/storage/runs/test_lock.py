@@ -82,7 +82,7 @@ def test_who_was_not_heard_of_is_told_that_the_run_is_another_s(memory_store: St
     silent, usual = LeaseTerms(3600.0, clock=clock.clock), LeaseTerms(clock=clock.clock)
     with run_lock(memory_store, run, terms=silent) as first:
         first.check()
-        killed = pytest.raises(LeaseHeldError, match="where it was killed, its lock ends within 120 s")
+        killed = pytest.raises(LeaseHeldError, match="if it was killed, its lock ends within 120 s")
         with killed, run_lock(memory_store, run, terms=usual):
             pass
         clock.sleep(60.0)
