@@ -106,7 +106,7 @@ def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Fi
             what, fix = f"its dataset {run.dataset} is gone", "it cannot be resumed; start a new run"
             yield Finding("dataset-gone", join("runs", name), what, fix)
         try:
-            sum(1 for _ in HistoryReader(store, name).news())
+            sum(1 for _ in HistoryReader(store, name).read_new())
         except StorageError as error:
             yield Finding("history", history_path(name), str(error), "delete the damaged line")
         for round_number in checkpoint_rounds(store, name):

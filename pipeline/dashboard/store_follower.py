@@ -1,10 +1,11 @@
-"""A store as many lookers see it at once: each history is followed once, and read on from where it was."""
+"""A store as many viewers see it at once: each history is read once, and then only what was added to it."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from topline.pipeline.dashboard.overview import (
@@ -21,12 +22,12 @@ from topline.storage.runs import RunRecord, read_run, run_names
 from topline.storage.served_schedule import read_schedule
 from topline.storage.stores import Store, holder
 
-# Runs that are followed at once; the one that nobody looked at for longest is let go.
+# Runs that are followed at once; the least recently viewed one is dropped.
 MOST_FOLLOWED = 16
-# So many of the newest runs are looked at for the page of all; of those before them the outcome is enough.
+# The newest runs, whose histories the page of all runs reads; of older ones it shows the outcome.
 NEWEST = 8
 RUNS_SHOWN = 50
-# What was read is good for the next looker too for so long.
+# A reading is shown to other viewers as well for this long.
 FRESH_SECONDS = 0.5
 # The lease of whoever retrains the store: topline.pipeline.jobs.retraining.LEASE, which brings much with it.
 RETRAINING = "retrain"
@@ -45,10 +46,11 @@ class _Followed:
 
 
 class StoreFollower:
-    """The runs and models of one store; threads may share it."""
+    """The runs and models of one store; threads may share it.  `clock` gives seconds, to age readings by."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self.store = store
+        self._clock = clock
         self._lock = threading.Lock()
         self._followed: OrderedDict[str, _Followed] = OrderedDict()
         self._overview_lock = threading.Lock()
@@ -58,16 +60,16 @@ class StoreFollower:
         """Return what a run was started with, and how it is now; `NotFoundError` if there is none."""
         followed = self._find(run_id)
         with followed.lock:
-            if followed.seen is None or time.monotonic() - followed.seen_at >= FRESH_SECONDS:
+            if followed.seen is None or self._clock() - followed.seen_at >= FRESH_SECONDS:
                 followed.seen = followed.follower.poll()
-                followed.seen_at = time.monotonic()
+                followed.seen_at = self._clock()
             return followed.record, followed.seen
 
     def overview(self, now: float) -> Overview:
         """Return what the store holds, at most a few seconds old."""
         with self._overview_lock:
-            if self._overview is None or time.monotonic() - self._overview[0] >= OVERVIEW_SECONDS:
-                self._overview = time.monotonic(), self._look_around(now)
+            if self._overview is None or self._clock() - self._overview[0] >= OVERVIEW_SECONDS:
+                self._overview = self._clock(), self._look_around(now)
             return self._overview[1]
 
     def _look_around(self, now: float) -> Overview:

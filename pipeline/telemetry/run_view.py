@@ -96,11 +96,11 @@ class RunFollower:
     def poll(self) -> RunView:
         """Return the run as it is now."""
         try:
-            self._state.take(self._reader.news())
+            self._state.take(self._reader.read_new())
         except IntegrityError:
             # A machine that lost its power may lose lines that were read already.
             self._reader, self._state = HistoryReader(self._store, self._run_id), RunState(self._rows)
-            self._state.take(self._reader.news())
+            self._state.take(self._reader.read_new())
         if self._state.going_on:
             self._outcome = None
         elif self._outcome is None:
@@ -109,7 +109,35 @@ class RunFollower:
 
 
 def view_run(store: Store, run_id: str) -> RunView:
-    """Return a run as it is now."""
+    """Return a run as its history in the store tells it now.
+
+    Parameters
+    ----------
+    store : a store from `topline.open_store`.
+    run_id : id of a run, such as "r0001".
+
+    Returns
+    -------
+    The run: `stage`, `rounds`, `events`, `workers` and `columns`, float64 arrays of shape (rows,) with the
+    round, the seconds, the objectives and the relative gap of each round (of long runs, of a thinned choice).
+
+    Raises
+    ------
+    NotFoundError
+        There is no such run.
+    IntegrityError
+        A line of its history is damaged.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from topline import open_store, view_run
+    >>> from topline.storage.runs import create_run
+    >>> store = open_store(tempfile.mkdtemp(), create=True)
+    >>> run = view_run(store, create_run(store, {"tol": 1e-3}))
+    >>> run.stage, run.rounds, run.tol
+    ('waiting', 0, 0.001)
+    """
     return RunFollower(store, run_id).poll()
 
 

@@ -154,7 +154,7 @@ class HistoryReader:
         self._run_id = run_id
         self._part = self._offset = self._lines = 0
 
-    def news(self) -> Iterator[dict[str, Any]]:
+    def read_new(self) -> Iterator[dict[str, Any]]:
         """Yield the records that were appended since the last one yielded, oldest first.
 
         Raises `IntegrityError` naming a bad line, or where a file is shorter than it was, and `FormatError`
@@ -220,7 +220,7 @@ def read_history(store: Store, run_id: str) -> list[dict[str, Any]]:
 
     A last line that a crash has torn is left out; any other bad line is an `IntegrityError` naming it.
     """
-    return list(HistoryReader(store, run_id).news())
+    return list(HistoryReader(store, run_id).read_new())
 
 
 def _last_part(store: Store, run_id: str) -> int:

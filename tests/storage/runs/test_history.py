@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def rounds(reader: HistoryReader) -> list[int]:
-    return [record["round"] for record in reader.news()]
+    return [record["round"] for record in reader.read_new()]
 
 
 def test_a_reader_gives_every_record_once(any_store: Store) -> None:
@@ -38,7 +38,7 @@ def test_a_reader_gives_every_record_once(any_store: Store) -> None:
     assert rounds(reader) == [3, 4]
     # One that stops in the middle goes on from there.
     again = HistoryReader(any_store, "r0001")
-    assert next(again.news())["round"] == 0
+    assert next(again.read_new())["round"] == 0
     assert rounds(again) == [1, 2, 3, 4]
 
 
@@ -101,7 +101,7 @@ def test_a_history_of_a_later_version_is_refused(local_store: Store) -> None:
         writer.append({"event": "begin", **encoding(HISTORY_ENCODING), "encoding-version": "9"})
     reader = HistoryReader(local_store, "r0001")
     with pytest.raises(FormatError, match=r"history\.jsonl has format version 9; .* upgrade it"):
-        list(reader.news())
+        list(reader.read_new())
 
 
 def test_every_field_of_a_round_is_described() -> None:
