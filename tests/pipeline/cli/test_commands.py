@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -267,23 +266,13 @@ def test_the_machine_s_own_limits_are_sentences_too(
     assert words in ran.err
 
 
-def test_help_comes_within_a_moment() -> None:
-    # The bound is for slow machines; it guards against a heavy import (Dask, Zarr, Numba: 2 s and more).
-    seconds = []
-    for _ in range(2):
-        begun = time.perf_counter()
-        done = subprocess.run([TOPLINE, "--help"], capture_output=True, text=True, check=True)
-        seconds.append(time.perf_counter() - begun)
-    assert "certify" in done.stdout
-    assert min(seconds) < 3.0
-
-
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys\nfrom topline.pipeline.cli import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'dask', 'distributed', 'zarr', 'numba', 'pyarrow', 'prefect', 'sklearn', 'numpy'}\n"
+        "heavy = {'dask', 'distributed', 'zarr', 'numba', 'pyarrow', 'prefect', 'sklearn', 'numpy', 'scipy',"
+        " 'bokeh', 'starlette', 'uvicorn', 'jinja2', 'PIL', 'onnxruntime', 'torch'}\n"
         "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
