@@ -25,7 +25,7 @@ from prefect.states import Cancelled
 from topline.flows.reporting import watched
 from topline.flows.summaries import retraining_summary
 from topline.flows.tasks import retrain_store
-from topline.pipeline.jobs.retraining import RetrainResult
+from topline.pipeline.jobs import RetrainResult
 from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.storage.stores import LeaseHeldError
 

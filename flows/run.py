@@ -7,7 +7,7 @@ from prefect import flow
 from topline.flows.reporting import watched
 from topline.flows.summaries import job_summary
 from topline.flows.tasks import run_job
-from topline.pipeline.jobs.run import JobResult
+from topline.pipeline.jobs import JobResult
 from topline.pipeline.options import ClusterConfig, RunConfig
 
 

@@ -32,7 +32,7 @@ from topline.flows.local_server import local_server
 from topline.flows.parameters import refuse_credentials
 from topline.flows.retrain import retrain
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.jobs.retraining import LEASE
+from topline.pipeline.jobs import LEASE
 from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.telemetry import ANCHOR, interval_of

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from topline.pipeline.evaluation import Evaluation, Metric, MultilabelEvaluation
 from topline.pipeline.ingest import ExtractResult
-from topline.pipeline.jobs.retraining import RetrainResult
-from topline.pipeline.jobs.run import JobResult
+from topline.pipeline.jobs import JobResult, RetrainResult
 from topline.pipeline.sweep.result import SweepResult
 from topline.pipeline.training.session import TrainResult
 

@@ -16,8 +16,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.evaluation import evaluate
 from topline.pipeline.ingest import extract
-from topline.pipeline.jobs.retraining import retrain
-from topline.pipeline.jobs.run import run
+from topline.pipeline.jobs import retrain, run
 from topline.pipeline.sweep.search import sweep
 from topline.pipeline.training.session import train
 from topline.storage.errors import AccessError

@@ -80,7 +80,7 @@ def _multilabel_lines(found: MultilabelEvaluation, worst: int) -> list[str]:
 
 
 def _worst(found: Evaluation, most: int) -> list[str]:
-    from topline.pipeline.evaluation.confusions import ranked_worst
+    from topline.pipeline.evaluation import ranked_worst
 
     parts = ranked_worst(found.per_class)[:most]
     if not parts:

@@ -22,7 +22,7 @@ from topline.pipeline.options import (
 )
 
 if TYPE_CHECKING:
-    from topline.pipeline.jobs.retraining import RetrainResult
+    from topline.pipeline.jobs import RetrainResult
 
 SECTIONS = "retrain extract train cluster promote evaluate"
 HIDDEN = frozenset({"dataset", "resume", "certify", "start_from", "confused"})
@@ -30,7 +30,7 @@ HIDDEN = frozenset({"dataset", "resume", "certify", "start_from", "confused"})
 
 def retrain(call: Call) -> Outcome:
     """Add new and changed images, retrain from the last model, and promote the result by the rule."""
-    from topline.pipeline.jobs.retraining import retrain as bring_up_to_date
+    from topline.pipeline.jobs import retrain as bring_up_to_date
 
     config = config_of(call)
     result: RetrainResult = call.run(

@@ -17,12 +17,12 @@ from topline.pipeline.options import (
 )
 
 if TYPE_CHECKING:
-    from topline.pipeline.jobs.run import JobResult
+    from topline.pipeline.jobs import JobResult
 
 
 def run(call: Call) -> Outcome:
     """Do the whole job: from images (or scikit-learn's digits) to a certified model and its report."""
-    from topline.pipeline.jobs.run import run as run_job
+    from topline.pipeline.jobs import run as run_job
 
     options, images, training = call.config(JobOptions), call.config(ExtractConfig), call.config(TrainConfig)
     store = options.store

@@ -11,7 +11,7 @@ from topline.pipeline.dashboard.run_status import bound, problem_words, verdict
 from topline.pipeline.evaluation import METRICS, Metric, measured
 from topline.pipeline.options import PromotionRule
 from topline.pipeline.pages import Tile, count, duration, gap, when
-from topline.pipeline.registry.summary import summary
+from topline.pipeline.registry import summary
 from topline.pipeline.telemetry import RunView, next_time
 from topline.storage.models import DecisionRecord, ModelRecord, Reign, Standing
 from topline.storage.runs import RunRecord

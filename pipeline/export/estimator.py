@@ -91,7 +91,36 @@ def write_estimator(stored: StoredModel, folder: Path) -> None:
 def load_estimator(folder: str | Path) -> ExportedClassifier:
     """Return the estimator that `topline export --format sklearn` wrote to `folder`.
 
-    `InputError` if the folder is none, or a file of it is damaged.  Nothing in the folder can run code.
+    Parameters
+    ----------
+    folder : folder of the exported model, which needs no store
+
+    Raises
+    ------
+    InputError
+        If the folder is not an exported estimator, or a file of it is damaged.  Nothing in it can run code.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> import numpy as np
+    >>> from topline import load_estimator
+    >>> from topline.pipeline.export import export_model
+    >>> from topline.pipeline.ingest import import_features
+    >>> from topline.pipeline.options import ClusterConfig, ImportConfig, TrainConfig
+    >>> from topline.pipeline.training.session import train
+    >>> place = pathlib.Path(tempfile.mkdtemp())
+    >>> y = np.arange(90) % 3
+    >>> X = np.eye(3, dtype=np.float32)[y] + 0.1 * np.random.default_rng(0).normal(size=(90, 3))
+    >>> np.save(place / "X.npy", X.astype(np.float32)), np.save(place / "y.npy", y)
+    (None, None)
+    >>> files = {"features": str(place / "X.npy"), "labels": place / "y.npy", "store": str(place / "store")}
+    >>> dataset = import_features(ImportConfig(**files))
+    >>> model = train(TrainConfig(store=str(place / "store"), k=1), ClusterConfig(workers=0)).model
+    >>> report = export_model(model, place / "classifier", "sklearn")
+    >>> load_estimator(place / "classifier").predict(X[:4].astype(np.float32)).tolist()
+    ['0', '1', '2', '0']
+
     """
     place = Path(folder)
     try:

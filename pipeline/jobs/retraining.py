@@ -17,7 +17,7 @@ from topline.pipeline.ingest import Changes, changes_between, extract
 from topline.pipeline.options import RetrainConfig, refuse_label_sets
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.progress import Progress
-from topline.pipeline.registry.decisions import Weighing, promote_by_rule
+from topline.pipeline.registry import Weighing, promote_by_rule
 from topline.pipeline.training.plan import fingerprint, settled
 from topline.pipeline.training.session import train
 from topline.storage.datasets import Dataset, list_datasets
@@ -37,10 +37,10 @@ LEASE = "retrain"
 
 @dataclass(frozen=True)
 class RetrainResult:
-    """What a retraining came to.
+    """The outcome of a retraining.
 
     `outcome` is "promoted", "kept" (the champion stays) or "unchanged" (nothing was new, and nothing was
-    done); `reasons` say why.  `resumed` tells that it finished what an earlier one had begun.
+    done); `reasons` say why.  `resumed`: it finished what an earlier one had begun.
     """
 
     outcome: str
@@ -132,7 +132,7 @@ class _Retraining:
         return self._result(weighed, dataset, changes, begun, resumed=resumed or run is not None)
 
     def _trained(self, options: TrainConfig, run: RunRecord | None) -> str:
-        """Train a model, from where a killed run stopped or from an earlier model, and give its URL."""
+        """Train a model, from where a killed run stopped or from an earlier model, and return its URL."""
         if run is not None:
             resumed = TrainConfig(store=options.store, resume=run.id, tol=options.tol)
             return train(resumed, self.cluster, self.progress, self.client).model
@@ -211,7 +211,7 @@ def _newest_manifest(store: Store) -> Any:
 
 
 def _made(store: Store, options: TrainConfig, dataset: Dataset) -> ModelRecord | None:
-    """The model that these options made of this dataset: one that was decided on, or else the newest."""
+    """Return the model that these options made of this dataset, one that was decided on before others."""
     runs = {run.id for run in _runs_of(store, options, dataset)}
     found = [record for record in reversed(list_models(store)) if record.run in runs]
     decided = (record for record in found if _is_decided(store, record.id))
@@ -219,7 +219,7 @@ def _made(store: Store, options: TrainConfig, dataset: Dataset) -> ModelRecord |
 
 
 def _unfinished(store: Store, options: TrainConfig, dataset: Dataset) -> RunRecord | None:
-    """The newest run of these options on this dataset that was killed or interrupted."""
+    """Return the newest run of these options on this dataset if it was killed or interrupted."""
     runs = _runs_of(store, options, dataset)
     return runs[-1] if runs and runs[-1].outcome is None else None
 
@@ -236,7 +236,7 @@ def _is_decided(store: Store, model: str) -> bool:
 
 
 def _start(store: Store, which: str) -> str | None:
-    """Id of the model to start from, None for zero."""
+    """Return the id of the model to start from, None for zero."""
     standing = read_standing(store)
     if which == "champion":
         return standing.champion

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.evaluation.measurement import check_split
-from topline.pipeline.evaluation.metrics import RowMetric, ScoredRows, row_metrics
+from topline.pipeline.evaluation import RowMetric, ScoredRows, check_split, row_metrics
 from topline.pipeline.progress import Progress
 from topline.pipeline.readers import require_single_labels
 from topline.pipeline.registry.drift import Drift, drift_between

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from topline.pipeline.errors import GuardError, InputError
-from topline.pipeline.evaluation.metrics import row_metric
+from topline.pipeline.evaluation import row_metric
 from topline.pipeline.progress import Progress
 from topline.pipeline.registry.comparison import feature_misfit, measure
 from topline.pipeline.registry.promotion import Decision, Evidence, PromotionRule, decide

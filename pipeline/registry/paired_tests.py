@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.pipeline.evaluation.metrics import RowMetric
+from topline.pipeline.evaluation import RowMetric
 
 
 @dataclass(frozen=True)

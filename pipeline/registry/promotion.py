@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from topline.pipeline.evaluation.metrics import RowMetric, row_metric
+from topline.pipeline.evaluation import RowMetric, row_metric
 from topline.pipeline.options import PromotionRule
 from topline.pipeline.registry.drift import Drift
 from topline.pipeline.registry.paired_tests import PairedMetric

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topline.pipeline.evaluation.metrics import measured
+from topline.pipeline.evaluation import measured
 from topline.storage.models import ModelRecord
 
 

@@ -21,7 +21,7 @@ from topline.flows.local_server import LocalServer
 from topline.flows.retrain import coalesce_missed_runs, retrain
 from topline.flows.serving import schedule_of
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.jobs.retraining import LEASE
+from topline.pipeline.jobs import LEASE
 from topline.pipeline.options import ClusterConfig, ExtractConfig, PromotionRule, RetrainConfig, TrainConfig
 from topline.pipeline.telemetry import ANCHOR, next_time
 from topline.storage.models import read_standing

@@ -28,7 +28,7 @@ from topline.pipeline.dashboard.run_status import is_silent, numbers, tiles, ver
 from topline.pipeline.dashboard.server import application
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.jobs.retraining import LEASE
+from topline.pipeline.jobs import LEASE
 from topline.pipeline.telemetry import WorkerTimeline, view_run
 from topline.storage.errors import NotFoundError
 from topline.storage.runs import create_run, finish_run, read_history

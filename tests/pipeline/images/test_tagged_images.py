@@ -12,8 +12,7 @@ from PIL import Image
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.evaluation import MultilabelEvaluation
 from topline.pipeline.ingest import extract
-from topline.pipeline.jobs.retraining import retrain
-from topline.pipeline.jobs.run import run
+from topline.pipeline.jobs import retrain, run
 from topline.pipeline.options import RetrainConfig, RunConfig
 from topline.pipeline.options.ingest import ExtractConfig, PredictConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig

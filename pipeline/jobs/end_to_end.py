@@ -1,4 +1,4 @@
-"""The whole job: a folder of images becomes a certified, evaluated model and a report."""
+"""From images to a report: a folder of images becomes a certified, evaluated model and its report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEMO_IMAGES = Path("topline-digits")
 
 @dataclass(frozen=True)
 class JobResult:
-    """What the whole job made: the model, its accuracies on held-out rows and the place of the report.
+    """The outcome of a whole job: the model, its metrics on held-out rows and the place of the report.
 
     `reused` tells that the model was there already: the same data and options had been trained before.
     """
@@ -107,7 +107,7 @@ def run(
 
 
 def find_trained(config: TrainConfig, store: Store, dataset: Dataset) -> TrainResult | None:
-    """Find the newest model that these options made of this dataset, if one reached the tolerance."""
+    """Return the newest model that these options made of this dataset and that reached the tolerance."""
     same = fingerprint(settled(config, dataset), dataset)
     for record in reversed(list_models(store)):
         if record.dataset != dataset.info.id or record.run is None:
