@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,9 @@ from topline.solvers.blocks.ascent_sweeps import sweep_csr, sweep_dense
 from topline.solvers.blocks.ascent_tiles import TiledWeights, update_tile
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
-from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest
-from topline.solvers.core.rows import RowSource, is_sparse
-from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+from topline.solvers.core.rows import is_sparse
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
 #: Weights of up to so many entries are kept in float64: they stay in the first-level cache all the same.
 _SMALL_W = 1 << 12
@@ -40,24 +40,23 @@ def weights_alike(entries: int) -> int:
 class SweptRows(BlockRows):
     """Rows of one block with what sweeps find out about them once: their squares, and their parts along u."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        X: RowSource,
-        y: IntArray,
-        weights: Float64Array,
-        index: int,
-        dtype: np.dtype[Any],
-    ) -> None:
-        super().__init__(problem, X, y, weights, index, dtype)
-        self.norms, self.along = np.full(len(y), -1.0), np.zeros(len(y))
-        self._direction = np.zeros(problem.d)
+    @cached_property
+    def norms(self) -> Float64Array:
+        """|x_i|^2 (rows,), -1 where it is not known yet."""
+        return np.full(len(self.y), -1.0)
+
+    @cached_property
+    def along(self) -> Float64Array:
+        """<x_i, u> (rows,) where |x_i|^2 is known."""
+        return np.zeros(len(self.y))
+
+    _direction: Float64Array | None = None
 
     def keep_apart(self, request: AscentRequest) -> tuple[Float64Array, float]:
         """Return the direction that a request keeps apart, and by how much it shrinks squares along it."""
         shared = request.shared
         u = np.zeros(self.problem.d) if shared is None else shared.u
-        if not np.array_equal(u, self._direction):
+        if self._direction is None or not np.array_equal(u, self._direction):
             self._direction = u
             self.norms[:] = -1.0
         return self._direction, 0.0 if shared is None else 1.0 - shared.kappa
@@ -202,6 +201,5 @@ class Work:
             alpha_sq=float(sums[3]),
             active=int(sums[4]),
             visited=self.visited,
-            seconds_products=self.clock.products,
-            seconds_kernels=self.clock.per_row,
+            **self.clock.seconds(),
         )

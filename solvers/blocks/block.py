@@ -169,8 +169,7 @@ class Block:
             loss=float(sums[ranking.LOSS]),
             shifted_loss=float(sums[ranking.LOSS]),
             active=int(sums[ranking.ACTIVE]),
-            seconds_products=clock.products,
-            seconds_kernels=clock.per_row,
+            **clock.seconds(),
         )
 
     def _find_change(self, request: AscentRequest | SdcaRequest | ColumnRequest) -> BlockStats:
@@ -232,8 +231,7 @@ class Block:
             loss=loss,
             shifted_loss=float(shifted_sums[ranking.LOSS]) if smoothed else loss,
             active=int(sums[ranking.ACTIVE]),
-            seconds_products=clock.products,
-            seconds_kernels=clock.per_row,
+            **clock.seconds(),
         )
 
     def _rebuild(self, request: RebuildRequest) -> BlockStats:
@@ -258,8 +256,7 @@ class Block:
             product=np.ascontiguousarray(product.T),
             conjugate_u=b,
             alpha_sq=alpha_sq,
-            seconds_products=clock.products,
-            seconds_kernels=clock.per_row,
+            **clock.seconds(),
         )
 
     def _duals_after(self, pending_step: PendingStep | None) -> BlockDuals:

@@ -260,8 +260,7 @@ class BlockColumnAtoms:
             loss=float((smoothed_sums if gammas[0] > 0 else sums)[ranking.LOSS]),
             shifted_loss=float(sums[ranking.LOSS]),
             active=changed,
-            seconds_products=clock.products,
-            seconds_kernels=clock.per_row,
+            **clock.seconds(),
         )
 
     def _bends(self, rows: slice, request: ColumnRequest) -> Float64Array:

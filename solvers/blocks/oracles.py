@@ -56,8 +56,7 @@ class LargestLossesOracle:
             loss=float(losses.sum()),
             largest=LargestLosses.of(request.most, rows, losses),
             active=int(np.count_nonzero(losses)),
-            seconds_products=clock.products,
-            seconds_kernels=clock.per_row,
+            **clock.seconds(),
         )
 
     def vertices(self, request: SelectedRowsRequest) -> BlockStats:
@@ -84,8 +83,7 @@ class LargestLossesOracle:
             loss=float(sums[ranking.LOSS]),
             shifted_loss=float(sums[ranking.LOSS]),
             active=int(sums[ranking.ACTIVE]),
-            seconds_products=clock.products,
-            seconds_kernels=clock.per_row,
+            **clock.seconds(),
         )
 
     def _read(self, chosen: SelectedRows) -> Iterator[tuple[SelectedRows, Rows]]:
@@ -135,6 +133,5 @@ def duals_from_primal(
         alpha_sq=alpha_sq,
         loss=float(sums[ranking.LOSS]),
         active=int(sums[ranking.ACTIVE]),
-        seconds_products=clock.products,
-        seconds_kernels=clock.per_row,
+        **clock.seconds(),
     )

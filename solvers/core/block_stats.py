@@ -135,19 +135,6 @@ def leaf(block: int) -> Node:
     return Node(0, block)
 
 
-def tree_merge(parts: Iterable[tuple[Node, BlockStats]], blocks: int) -> list[tuple[Node, BlockStats]]:
-    """Merge along the fixed tree over `blocks` block indices as far as the given parts reach.
-
-    A worker calls it with ``(leaf(i), stats_i)`` of the blocks it owns and sends what comes back (one part
-    where the blocks are an aligned run such as 4..7); the coordinator calls it, or `tree_total`, with the
-    parts of all workers.  The result is bitwise that of merging everything in one place.
-    """
-    merger = TreeMerger(blocks)
-    for node, stats in parts:
-        merger.add(node, stats)
-    return merger.parts()
-
-
 def tree_total(parts: Iterable[tuple[Node, BlockStats]], blocks: int) -> BlockStats:
     """Merge parts that together cover all blocks; StateLostError where some are missing."""
     merger = TreeMerger(blocks)

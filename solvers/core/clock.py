@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 @dataclass
@@ -32,3 +32,7 @@ class Clock:
         seconds, self._last = now - self._last, now
         Clock.laps += 1
         return seconds
+
+    def seconds(self) -> dict[str, Any]:
+        """Return both by their names in `BlockStats`."""
+        return {"seconds_products": self.products, "seconds_kernels": self.per_row}

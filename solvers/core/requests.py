@@ -27,7 +27,16 @@ class PendingStep:
 
 
 @dataclass(frozen=True, eq=False)
-class OracleRequest:
+class _RoundRequest:
+    """What is asked once a round, at weights W (d, m), after `pending_step` has been applied."""
+
+    round: int
+    W: Float64Array
+    pending_step: PendingStep | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class OracleRequest(_RoundRequest):
     """Find the Frank-Wolfe vertex U at W (d, m), after applying `pending_step`.
 
     Attributes
@@ -38,15 +47,12 @@ class OracleRequest:
     exact : products in float64, not in the precision of the features.
     """
 
-    round: int
-    W: Float64Array
-    pending_step: PendingStep | None = None
     envelope: bool = False
     exact: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class AscentRequest:
+class AscentRequest(_RoundRequest):
     """Find a change dA of A that raises the dual, by sweeps of exact column updates that start at W (d, m).
 
     Attributes
@@ -60,9 +66,6 @@ class AscentRequest:
     shared : the direction along which examples are shrunk; W then starts from the point that it is drawn to.
     """
 
-    round: int
-    W: Float64Array
-    pending_step: PendingStep | None = None
     sweeps: int = 1
     safety_factor: float = 1.0
     seed: int = 0
@@ -71,22 +74,19 @@ class AscentRequest:
 
 
 @dataclass(frozen=True, eq=False)
-class SdcaRequest:
+class SdcaRequest(_RoundRequest):
     """Find a change dA of A that raises the dual, by one plain pass of exact column updates from W (d, m).
 
     The attributes are those of the other requests.
     """
 
-    round: int
-    W: Float64Array
-    pending_step: PendingStep | None = None
     safety_factor: float = 1.0
     seed: int = 0
     exact: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnRequest:
+class ColumnRequest(_RoundRequest):
     """Find a direction dA of A inside the active sets of the examples, at W (d, m), after the pending step.
 
     Attributes
@@ -97,9 +97,6 @@ class ColumnRequest:
     exact : products in float64, not in the precision of the features.
     """
 
-    round: int
-    W: Float64Array
-    pending_step: PendingStep | None = None
     pairwise: bool = False
     length: float = 1.0
     exact: bool = False

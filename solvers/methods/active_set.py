@@ -22,7 +22,7 @@ from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors import Executor
 from topline.solvers.methods.atoms import Atoms
-from topline.solvers.methods.base import Advance, Measurement, Runner, product_of, rises
+from topline.solvers.methods.base import Advance, Measurement, Runner, measured_at, product_of, rises
 from topline.solvers.methods.certificate import FinalValues, final_values
 from topline.solvers.methods.simplex_qp import maximise_on_simplex, rise_between
 from topline.solvers.methods.step_rules import Direction
@@ -118,19 +118,12 @@ class AtomFrankWolfe:
         ranked = problem.form.sparse_vertices and problem.smoothing == 0 and problem.mean_risk
         state = state if ranked else replace(state, exact=True)
         stats = run(OracleRequest(round=state.round, W=state.W, envelope=True, exact=state.exact))
-        loss = stats.loss / problem.n
-        primal = problem.primal(state.W, loss)
+        primal = problem.primal(state.W, stats.loss / problem.n)
         dual = problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
-        before = replace(
-            state,
-            loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
-            best_primal=min(state.best_primal, primal),
-            best_dual=max(state.best_dual, dual),
-        )
-        return Measurement(primal=primal, dual=dual, gap_kind="true", before=before, stats=stats, passes=1)
+        return measured_at(problem, state, stats, primal, dual)
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
-        """Take the vertex among the atoms and return them new weights."""
+        """Take the vertex among the atoms and give them new weights."""
         before, stats = measured.before, measured.stats
         atoms = Atoms.of(problem, before)
         # A state of another method may say b and |A|^2 apart; those of atoms are one.

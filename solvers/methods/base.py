@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -92,6 +92,31 @@ class Method(Protocol):
 def follows_duals(method: Method) -> bool:
     """Return whether W is the W(A) of kept dual variables; a method with `moves_weights` moves W itself."""
     return not getattr(method, "moves_weights", False)
+
+
+def measured_at(
+    problem: Problem,
+    state: SolverState,
+    stats: BlockStats,
+    primal: float,
+    dual: float,
+    gap_kind: GapKind = "true",
+    *,
+    value: float | None = None,
+    **learned: Any,
+) -> Measurement:
+    """Return the measurement of a state after one pass, with the best values so far and what was `learned`.
+
+    `value` is P at W itself, where `primal` is that of another point.
+    """
+    before = replace(
+        state,
+        loss_at_zero=stats.loss / problem.n if state.round == 0 else state.loss_at_zero,
+        best_primal=min(state.best_primal, primal if value is None else value),
+        best_dual=max(state.best_dual, dual),
+        **learned,
+    )
+    return Measurement(primal, dual, gap_kind, before, stats, passes=1)
 
 
 def product_of(stats: BlockStats) -> Float64Array:

@@ -25,7 +25,7 @@ from topline.solvers.core.requests import EvaluateRequest, OracleRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors import Executor
 from topline.solvers.methods.atoms import Atoms
-from topline.solvers.methods.base import Advance, Measurement, Runner, product_of, rises
+from topline.solvers.methods.base import Advance, Measurement, Runner, measured_at, product_of, rises
 from topline.solvers.methods.certificate import FinalValues, checked_order
 from topline.solvers.methods.simplex_qp import maximise_on_simplex, rise_between
 from topline.solvers.methods.step_rules import Direction
@@ -60,14 +60,7 @@ class Bundle:
             memory |= {_BEST: state.W, _BEST_PRIMAL: np.array([value])}
         primal = float(memory[_BEST_PRIMAL][0])
         dual = problem.dual(memory[_MIXTURE], state.conjugate_mean, state.mean_sq_dual)
-        before = replace(
-            state,
-            loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
-            best_primal=min(state.best_primal, value),
-            best_dual=max(state.best_dual, dual),
-            memory=memory,
-        )
-        return Measurement(primal=primal, dual=dual, gap_kind="true", before=before, stats=stats, passes=1)
+        return measured_at(problem, state, stats, primal, dual, value=value, memory=memory)
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
         """Take the vertex among the atoms, give them their best weights, and go on between."""
@@ -87,10 +80,8 @@ class Bundle:
         if rises(towards):
             atoms, newest = atoms.with_atom(problem.lam, W, conjugate_mean, found_at=before.W)
             weights = maximise_on_simplex(atoms.gram, atoms.conjugate_means, atoms.weights)
-            step, raised = (
-                float(weights[newest]),
-                rise_between(atoms.gram, atoms.conjugate_means, atoms.weights, weights) > 0,
-            )
+            step = float(weights[newest])
+            raised = rise_between(atoms.gram, atoms.conjugate_means, atoms.weights, weights) > 0
         if raised:
             atoms = atoms.weighted(weights, _IDLE)
             mixture, linear = atoms.point()

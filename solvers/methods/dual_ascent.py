@@ -20,13 +20,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from topline.solvers.core import deflation as shared_direction
+from topline.solvers.core import deflation
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest, EvaluateRequest, PendingStep, Request, SdcaRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors import Executor
-from topline.solvers.methods.base import Advance, Measurement, Runner, change_of, rises, stepped
+from topline.solvers.methods.base import Advance, Measurement, Runner, change_of, measured_at, rises, stepped
 from topline.solvers.methods.certificate import FinalValues, final_values
 from topline.solvers.methods.step_rules import Direction, ExactStep
 from topline.solvers.typing import Float64Array
@@ -63,38 +63,32 @@ class DualAscent:
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W; with smoothing the gap is the true one: the upper bound closes far more slowly."""
-        looks = self.deflates and self.blocks > 1 and not shared_direction.looked_for(state.memory)
+        looks = self.deflates and self.blocks > 1 and not deflation.looked_for(state.memory)
         stats = run(
             EvaluateRequest(W=state.W, pending_step=state.pending_step, exact=state.exact, total=looks)
         )
         mean_sq_dual = stats.alpha_sq / problem.n
-        loss = stats.loss / problem.n
         # Where it is no linear function the line search knew only a bound of it.
         conjugate_mean = (
             state.conjugate_mean if problem.form.linear_conjugate else stats.conjugate_alpha / problem.n
         )
-        primal = problem.primal(state.W, loss)
+        primal = problem.primal(state.W, stats.loss / problem.n)
         dual = problem.dual(state.W, conjugate_mean, mean_sq_dual)
-        before = replace(
-            state,
-            conjugate_mean=conjugate_mean,
-            mean_sq_dual=mean_sq_dual,
-            loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
-            best_primal=min(state.best_primal, primal),
-            best_dual=max(state.best_dual, dual),
-            memory=shared_direction.found(problem, stats.product, stats.u_sq, self.blocks)
-            if looks
-            else state.memory,
-        )
-        return Measurement(primal=primal, dual=dual, gap_kind="true", before=before, stats=stats, passes=1)
+        memory = state.memory
+        if looks:
+            memory = deflation.found(problem, stats.product, stats.u_sq, self.blocks)
+        return measured_at(
+            problem, state, stats, primal, dual,
+            conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual, memory=memory,
+        )  # fmt: skip
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Let the blocks sweep, and step along their summed change."""
         before = measured.before
-        shared = shared_direction.remembered(before.memory)
+        shared = deflation.remembered(before.memory)
         start, memory = before.W, before.memory
         if shared is not None:
-            start, memory = shared_direction.drawn_to_point(shared, before.W, before.memory)
+            start, memory = deflation.drawn_to_point(shared, before.W, before.memory)
         stats = run(self._request(before, start, shared))
         direction = change_of(problem, before.W, stats)
         step = ExactStep().step(before.round, direction)
@@ -103,7 +97,7 @@ class DualAscent:
         stalled = rise < _STALLED * min(gap, measured.dual + rise) or gap < _SINGLE * abs(measured.primal)
         stuck = before.exact and not rises(direction)
         if stuck and shared is not None:
-            memory = shared_direction.without()
+            memory = deflation.without()
         after = replace(
             stepped(before, direction, step),
             exact=before.exact or stalled,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.requests import OracleRequest, PendingStep
-from topline.solvers.core.state import SolverState
+from topline.solvers.core.state import GapKind, SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import Executor
-from topline.solvers.methods.base import Advance, Measurement, Runner, product_of, rises
+from topline.solvers.methods.base import Advance, Measurement, Runner, measured_at, product_of, rises
 from topline.solvers.methods.certificate import FinalValues, final_values
 from topline.solvers.methods.step_rules import Direction, StepRule
 from topline.solvers.typing import Float64Array
@@ -31,24 +31,10 @@ class FrankWolfe:
         stats = run(OracleRequest(round=state.round, W=state.W, pending_step=state.pending_step))
         # The blocks know |A|^2 of the A they hold; the recursion for it is only needed between rounds.
         mean_sq_dual = stats.alpha_sq / problem.n
-        loss = stats.loss / problem.n
-        primal = problem.primal_bound(state.W, mean_sq_dual, loss)
+        primal = problem.primal_bound(state.W, mean_sq_dual, stats.loss / problem.n)
         dual = problem.dual(state.W, state.conjugate_mean, mean_sq_dual)
-        before = replace(
-            state,
-            mean_sq_dual=mean_sq_dual,
-            loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
-            best_primal=min(state.best_primal, primal),
-            best_dual=max(state.best_dual, dual),
-        )
-        return Measurement(
-            primal=primal,
-            dual=dual,
-            gap_kind="lifted" if problem.smoothing > 0 else "true",
-            before=before,
-            stats=stats,
-            passes=1,
-        )
+        kind: GapKind = "lifted" if problem.smoothing > 0 else "true"
+        return measured_at(problem, state, stats, primal, dual, kind, mean_sq_dual=mean_sq_dual)
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
         """Step towards the vertex."""

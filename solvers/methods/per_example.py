@@ -18,7 +18,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import ColumnRequest, PendingStep
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors import Executor
-from topline.solvers.methods.base import Advance, Measurement, Runner, change_of, rises, stepped
+from topline.solvers.methods.base import Advance, Measurement, Runner, change_of, measured_at, rises, stepped
 from topline.solvers.methods.certificate import FinalValues, final_values
 from topline.solvers.methods.step_rules import Direction, ExactStep
 
@@ -60,17 +60,9 @@ class ColumnFrankWolfe:
         )
         # The blocks know |A|^2 of the A they hold; the recursion for it is only needed between rounds.
         mean_sq_dual = stats.alpha_sq / problem.n
-        loss = stats.loss / problem.n
-        primal = problem.primal(state.W, loss)
+        primal = problem.primal(state.W, stats.loss / problem.n)
         dual = problem.dual(state.W, state.conjugate_mean, mean_sq_dual)
-        before = replace(
-            state,
-            mean_sq_dual=mean_sq_dual,
-            loss_at_zero=loss if state.round == 0 else state.loss_at_zero,
-            best_primal=min(state.best_primal, primal),
-            best_dual=max(state.best_dual, dual),
-        )
-        return Measurement(primal=primal, dual=dual, gap_kind="true", before=before, stats=stats, passes=1)
+        return measured_at(problem, state, stats, primal, dual, mean_sq_dual=mean_sq_dual)
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
         """Step along the sum of the directions."""

@@ -100,47 +100,47 @@ class MethodSpec:
             )
 
 
+def _always(method: Method) -> Callable[[int, int], Method]:
+    return lambda _blocks, _seed: method
+
+
 _SPECS = (
     MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
     MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True, whole_duals=True),
-    MethodSpec("lbfgs", lambda _blocks, _seed: Lbfgs(), convex_only=False, unfit=unfit_for_lbfgs),
-    MethodSpec(
-        "fw", lambda _blocks, _seed: FrankWolfe(ExactStep()), smooths_through_duals=True, any_risk=True
-    ),
-    MethodSpec("fw_away", lambda _blocks, _seed: AtomFrankWolfe(AwaySteps()), dual_free=True, any_risk=True),
-    MethodSpec(
-        "fw_pairwise", lambda _blocks, _seed: AtomFrankWolfe(PairwiseSteps()), dual_free=True, any_risk=True
-    ),
+    MethodSpec("lbfgs", _always(Lbfgs()), convex_only=False, unfit=unfit_for_lbfgs),
+    MethodSpec("fw", _always(FrankWolfe(ExactStep())), smooths_through_duals=True, any_risk=True),
+    MethodSpec("fw_away", _always(AtomFrankWolfe(AwaySteps())), dual_free=True, any_risk=True),
+    MethodSpec("fw_pairwise", _always(AtomFrankWolfe(PairwiseSteps())), dual_free=True, any_risk=True),
     MethodSpec(
         "fw_fully_corrective",
-        lambda _blocks, _seed: AtomFrankWolfe(FullyCorrective()),
+        _always(AtomFrankWolfe(FullyCorrective())),
         dual_free=True,
         any_risk=True,
         make_for_risk=Bundle,
     ),
     MethodSpec(
         "fw_away_columns",
-        lambda _blocks, _seed: ColumnFrankWolfe(pairwise=False),
+        _always(ColumnFrankWolfe(pairwise=False)),
         keeps_duals=True,
         whole_duals=True,
         unfit=unfit_for_columns,
     ),
     MethodSpec(
         "fw_pairwise_columns",
-        lambda _blocks, _seed: ColumnFrankWolfe(pairwise=True),
+        _always(ColumnFrankWolfe(pairwise=True)),
         keeps_duals=True,
         whole_duals=True,
         unfit=unfit_for_columns,
     ),
     MethodSpec(
         "fw_open_loop",
-        lambda _blocks, _seed: FrankWolfe(OpenLoopStep()),
+        _always(FrankWolfe(OpenLoopStep())),
         smooths_through_duals=True,
         any_risk=True,
     ),
     MethodSpec(
         "projected_gradient",
-        lambda _blocks, _seed: FrankWolfe(HarmonicStep()),
+        _always(FrankWolfe(HarmonicStep())),
         smooths_through_duals=True,
         any_risk=True,
     ),

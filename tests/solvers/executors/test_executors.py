@@ -23,9 +23,17 @@ from topline import (
     solve,
 )
 from topline.solvers.blocks import Block
-from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf, tree_merge, tree_total
+from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf, tree_total
 from topline.solvers.core.requests import OracleRequest, PendingStep
 from topline.solvers.executors import Executor, block_bounds
+
+
+def tree_merge(parts, blocks):
+    """Merge as far as the given parts reach, as a worker does with the blocks that it holds."""
+    merger = TreeMerger(blocks)
+    for node, stats in parts:
+        merger.add(node, stats)
+    return merger.parts()
 
 
 class TestSerialExecutor(ExecutorContract):
