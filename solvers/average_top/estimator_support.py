@@ -21,8 +21,7 @@ from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.estimators.base import FittedModel, one_of_two, with_intercept
-from topline.solvers.estimators.support import with_constant
+from topline.solvers.estimators.base import FittedModel, one_of_two
 from topline.solvers.kernels import KernelExpansion, KernelResult
 from topline.solvers.losses import LOSSES, Loss, MaxHinge, Softmax, make_loss
 from topline.solvers.run import solve
@@ -48,16 +47,15 @@ class AverageTopAttributes(FittedModel):
 
     def _fit_signs(self, X: Any, y: Float64Array, loss: IndividualLoss) -> None:
         """Fit one score for each example, and set the fitted attributes."""
-        k, C, kernel = number_of_losses(self.k, len(y)), positive_number("C", self.C), self._chosen_kernel()
+        k, C = number_of_losses(self.k, len(y)), positive_number("C", self.C)
+        rows, kernel = self._with_intercept(X)
         result: AverageTopResult
         if kernel is None:
-            rows = with_constant(X) if self.fit_intercept else X
             result = minimise(
                 rows, y, loss, k, C, solver=self.solver, tol=self.tol, max_iterations=self.max_iterations
             )
             self._keep_weights(result.w[:, None])
         else:
-            kernel = with_intercept(kernel, fit_intercept=self.fit_intercept)
             result = kernel_result = minimise_with_kernel(
                 kernel, X, y, loss, k, C, tol=self.tol, max_iterations=self.max_iterations
             )
@@ -66,18 +64,12 @@ class AverageTopAttributes(FittedModel):
 
     def _fit_classes(self, X: Any, labels: IntArray, m: int) -> None:
         """Fit a score for each class, and set the fitted attributes."""
-        k, C, kernel = (
-            number_of_losses(self.k, len(labels)),
-            positive_number("C", self.C),
-            self._chosen_kernel(),
-        )
-        if kernel is not None:
-            kernel = with_intercept(kernel, fit_intercept=self.fit_intercept)
+        k, C = number_of_losses(self.k, len(labels)), positive_number("C", self.C)
+        rows, kernel = self._with_intercept(X)
         if self.solver != "auto":
             raise InvalidProblemError(
                 f"the solver {self.solver!r} is for two classes and the losses hinge and logistic; take auto"
             )
-        rows = with_constant(X) if self.fit_intercept and kernel is None else X
         result = solve(
             rows, labels, loss_of_classes(self.loss), 1.0 / C, kernel=kernel, tol=self.tol,
             max_passes=self.max_iterations, risk=AverageTopK(k), m=m,

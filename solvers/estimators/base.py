@@ -15,6 +15,7 @@ from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.estimators.support import with_constant
 from topline.solvers.kernels import (
     ChiSquaredKernel,
     Gamma,
@@ -79,6 +80,13 @@ class FittedModel:
                 f"{whole}, and {extra[0]} is {given[extra[0]]!r}; leave it out or name a kernel that takes it"
             )
         return None if self.kernel is None else as_kernel(self.kernel)
+
+    def _with_intercept(self, X: Any) -> tuple[Any, Kernel | None]:
+        """Return rows and kernel to train with, one of them with a constant where a bias is fitted."""
+        kernel = self._chosen_kernel()
+        if not self.fit_intercept:
+            return X, kernel
+        return (with_constant(X), None) if kernel is None else (X, WithConstant(kernel))
 
     def _keep_expansion(self, expansion: KernelExpansion, *, two_as_one: bool = True) -> None:
         """Set the attributes of a fit with a kernel; `two_as_one` makes one column of two classes."""
@@ -153,11 +161,6 @@ class ScoringClassifier(FittedModel, ClassifierMixin):  # type: ignore[misc]
                 f"every label is {classes[0]}, which is one class; give examples of at least two classes"
             )
         return X, classes, labels
-
-
-def with_intercept(kernel: Kernel, *, fit_intercept: bool) -> Kernel:
-    """Return the kernel whose features end with a constant, where a bias is fitted."""
-    return WithConstant(kernel) if fit_intercept else kernel
 
 
 def one_of_two(values: Float64Array) -> Float64Array:

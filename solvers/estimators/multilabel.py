@@ -259,9 +259,8 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         for train, test in splits.split(counted):
             rows = counted[train]
             result = self._fitted(X, targets, weights, rows)
-            part = self._part(X, counted[test], rows)
-            linear = self.kernel is None
-            scores[test] = result.decision_function(self._with_intercept(part) if linear else part)
+            part, _ = self._with_intercept(self._part(X, counted[test], rows))
+            scores[test] = result.decision_function(part)
         return scores
 
     def _chosen(self, scores: Float64Array) -> NDArray[np.bool_]:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
-from topline.solvers.core.inputs import checked_problem, positive_number
+from topline.solvers.core.inputs import positive_number
 from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
-from topline.solvers.estimators.base import FittedModel, one_of_two, with_intercept
-from topline.solvers.estimators.support import seed_of, shortfall, with_constant
-from topline.solvers.kernels import KernelResult, solve_with_kernel
+from topline.solvers.estimators.base import FittedModel, one_of_two
+from topline.solvers.estimators.support import seed_of, shortfall
+from topline.solvers.kernels import KernelResult
 from topline.solvers.losses import LabelSets, Loss
-from topline.solvers.methods import method_named
 from topline.solvers.run import solve
 from topline.solvers.typing import Float64Array, IntArray
 
@@ -46,26 +44,12 @@ class Training(FittedModel):
         start: Mapping[str, Any] = MappingProxyType({}),
     ) -> SolveResult:
         """Solve for the rows of X (n, d); `start` are the duals that `solve` starts from, if any."""
-        lam = 1.0 / (len(labels) * positive_number("C", self.C))
-        spec = method_named(self.solver)
-        kernel, seed = self._chosen_kernel(), seed_of(self.random_state)
-        keep_duals = kernel is not None and (spec.keeps_duals or spec.smooths_through_duals)
-        linear: Callable[[Any], SolveResult] = partial(
-            solve, y=labels, loss=loss, lam=lam, smoothing=smoothing, method=self.solver, tol=self.tol,
-            max_passes=self.max_passes, seed=seed, smoothing_kind=smoothing_kind, keep_duals=keep_duals,
-            sample_weight=weights, label_sets=label_sets, **start,
+        rows, kernel = self._with_intercept(X)
+        return solve(
+            rows, labels, loss, 1.0 / (len(labels) * positive_number("C", self.C)), smoothing, self.solver,
+            kernel, weights, self.tol, self.max_passes, seed_of(self.random_state),
+            smoothing_kind=smoothing_kind, label_sets=label_sets, **start,
         )  # fmt: skip
-        if kernel is None:
-            return linear(self._with_intercept(X))
-        problem, rows, labels = checked_problem(
-            X, labels, loss, lam, smoothing, smoothing_kind, None, label_sets=label_sets
-        )
-        spec.refuse(problem)
-        kernel = with_intercept(kernel, fit_intercept=self.fit_intercept)
-        return solve_with_kernel(kernel, problem, rows, labels, weights, linear, self.tol, None)
-
-    def _with_intercept(self, X: Any) -> Any:
-        return with_constant(X) if self.fit_intercept else X
 
     def _keep_result(self, result: SolveResult, *, two_as_one: bool = True) -> None:
         """Set the fitted attributes; `two_as_one` keeps of two classes only the second less the first."""

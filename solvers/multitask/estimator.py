@@ -15,9 +15,17 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.estimators.base import ROWS, ScoringClassifier, with_intercept
+from topline.solvers.estimators.base import ROWS, ScoringClassifier
 from topline.solvers.estimators.support import seed_of
-from topline.solvers.kernels import Kernel, KernelExpansion, LinearKernel, factor, gram_matrix, is_precomputed
+from topline.solvers.kernels import (
+    Kernel,
+    KernelExpansion,
+    LinearKernel,
+    WithConstant,
+    factor,
+    gram_matrix,
+    is_precomputed,
+)
 from topline.solvers.multitask.strategies import MultitaskResult, solve_multi, solve_single, solve_stacked
 from topline.solvers.typing import Float64Array
 
@@ -160,7 +168,8 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
         """
         solver, parameters = self._strategy()
         X, classes, labels = self._examples(X, y)
-        chosen = with_intercept(self._chosen_kernel() or LinearKernel(), fit_intercept=self.fit_intercept)
+        chosen = self._chosen_kernel() or LinearKernel()
+        chosen = WithConstant(chosen) if self.fit_intercept else chosen
         kernel, train, K = gram_matrix(chosen, X)
         if is_precomputed(kernel):
             # Raises InvalidProblemError where it is not positive semi-definite.
