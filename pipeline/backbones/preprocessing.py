@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.errors import InputError
 from topline.pipeline.images import Pixels
+from topline.pipeline.options.ingest import Channels, Interpolation, Layout
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+FILTERS: dict[str, Image.Resampling] = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+}
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True)
-class Preprocessing:
+class Preprocessing(BaseModel):
     """How an image is brought into a network's form; the defaults are those of ImageNet networks.
 
     The shorter side becomes `resize` pixels, the central `crop` x `crop` are cut out, values in 0..1 have
@@ -30,55 +36,39 @@ class Preprocessing:
     of colours and axes in the network's input.  `resize` 0 means crop / 0.875.
     """
 
-    resize: int = 0
-    crop: int = 224
-    mean: tuple[float, ...] = IMAGENET_MEAN
-    std: tuple[float, ...] = IMAGENET_STD
-    layout: str = "NCHW"
-    channels: str = "RGB"
-    interpolation: str = "bilinear"
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def __post_init__(self) -> None:
-        for name in ("mean", "std"):
-            value = getattr(self, name)
-            if len(value) != 3 or not np.isfinite(value).all():
-                raise ConfigError(f"{name} has three numbers, one a colour, not {value}")
-        if min(self.std) <= 0:
-            raise ConfigError(f"std has three positive numbers, not {self.std}")
-        choices = {"layout": ("NCHW", "NHWC"), "channels": ("RGB", "BGR"), "interpolation": tuple(FILTERS)}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ConfigError(f"{name} is {' or '.join(known)}, not {getattr(self, name)!r}")
-        if not 1 <= self.crop <= 4096 or (self.resize and not self.crop <= self.resize <= 8192):
-            raise ConfigError(
-                f"crop {self.crop} and resize {self.resize} do not go together: crop is 1 to 4096, resize at"
-                " least as large"
-            )
+    resize: int = Field(default=0, strict=True, ge=0, le=8192)
+    crop: int = Field(default=224, strict=True, ge=1, le=4096)
+    mean: tuple[Number, Number, Number] = IMAGENET_MEAN
+    std: tuple[Positive, Positive, Positive] = IMAGENET_STD
+    layout: Layout = "NCHW"
+    channels: Channels = "RGB"
+    interpolation: Interpolation = "bilinear"
+
+    @model_validator(mode="after")
+    def _crop_fits(self) -> Self:
+        if self.resize and self.crop > self.resize:
+            raise ValueError(f"crop {self.crop} does not fit into resize {self.resize}: make it smaller")
+        return self
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], place: str) -> Self:
         """Return the preprocessing in a JSON object; `InputError` naming `place` for wrong values."""
-        known = {field.name: field for field in fields(cls)}
-        checked: dict[str, Any] = {}
-        for name, value in values.items():
-            if name not in known:
-                raise InputError(f"{place} has the unknown key {name!r}: known are {', '.join(known)}")
-            default = known[name].default
-            if isinstance(default, tuple):
-                if not isinstance(value, (list, tuple)) or not all(
-                    isinstance(x, (int, float)) for x in value
-                ):
-                    raise InputError(f"{place}: {name} is a list of numbers, not {value!r}")
-                checked[name] = tuple(map(float, value))
-            elif not isinstance(value, type(default)) or isinstance(value, bool):
-                raise InputError(f"{place}: {name} is {default!r} or the like, not {value!r}")
-            else:
-                checked[name] = value
-        return cls(**checked)
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            wrong = (
+                (".".join(map(str, part["loc"])), part["msg"].removeprefix("Value error, "))
+                for part in error.errors()
+            )
+            raise InputError(
+                f"{place}: " + "; ".join(f"{name}: {text}" if name else text for name, text in wrong)
+            ) from error
 
     def values(self) -> dict[str, Any]:
         """Return plain values for a spec."""
-        return {**asdict(self), "mean": list(self.mean), "std": list(self.std)}
+        return self.model_dump(mode="json")
 
     @property
     def shorter_side(self) -> int:

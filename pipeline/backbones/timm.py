@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Self
@@ -68,7 +68,13 @@ class TimmModel:
     ) -> Self:
         network = _load(model, checkpoint)
         found = preprocessing or _own_preprocessing(network)
-        made = cls(model, checkpoint, _digest(network), replace(found, **chosen), 0)
+        made = cls(
+            model,
+            checkpoint,
+            _digest(network),
+            Preprocessing.from_values({**found.values(), **chosen}, "the flags of timm"),
+            0,
+        )
         empty = np.zeros((made.preprocessing.crop, made.preprocessing.crop, 3), np.uint8)
         return cls(**{**vars(made), "dim": made._features_of(network)([empty]).shape[1]})
 
@@ -170,13 +176,14 @@ def _own_preprocessing(network: Any) -> Preprocessing:
     config = resolve_model_data_config(network)
     crop = int(config["input_size"][-1])
     interpolation = str(config["interpolation"])
-    return Preprocessing(
-        resize=max(crop, round(crop / float(config["crop_pct"]))),
-        crop=crop,
-        mean=tuple(map(float, config["mean"])),
-        std=tuple(map(float, config["std"])),
-        interpolation=interpolation if interpolation in FILTERS else "bicubic",
-    )
+    values = {
+        "resize": max(crop, round(crop / float(config["crop_pct"]))),
+        "crop": crop,
+        "mean": config["mean"],
+        "std": config["std"],
+        "interpolation": interpolation if interpolation in FILTERS else "bicubic",
+    }
+    return Preprocessing.from_values(values, "timm's own configuration")
 
 
 def _digest(network: Any) -> str:

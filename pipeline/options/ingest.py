@@ -9,6 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from topline.pipeline.options.train import DATA_STORE, NonEmpty
 
+# What a network's input may look like; the classes of preprocessing take them from here.
+Layout = Literal["NCHW", "NHWC"]
+Channels = Literal["RGB", "BGR"]
+Interpolation = Literal["bilinear", "bicubic"]
+
 
 class SplitConfig(BaseModel):
     """How rows without a given split are divided into training and test rows."""
@@ -59,11 +64,9 @@ class BackboneConfig(BaseModel):
     crop: int | None = Field(default=None, ge=1, description="Side of the central square, in pixels")
     mean: tuple[float, ...] | None = Field(default=None, description="Subtracted from R,G,B in 0..1")
     std: tuple[float, ...] | None = Field(default=None, description="R,G,B are divided by it")
-    layout: Literal["NCHW", "NHWC"] | None = Field(default=None, description="Order of the network's input")
-    channels: Literal["RGB", "BGR"] | None = Field(default=None, description="Order of the colours")
-    interpolation: Literal["bilinear", "bicubic"] | None = Field(
-        default=None, description="How images are resized"
-    )
+    layout: Layout | None = Field(default=None, description="Order of the network's input")
+    channels: Channels | None = Field(default=None, description="Order of the colours")
+    interpolation: Interpolation | None = Field(default=None, description="How images are resized")
     input_name: NonEmpty | None = Field(default=None, description="Input of the network that takes images")
     output_name: NonEmpty | None = Field(
         default=None, description="Output of the network that is the feature"
