@@ -47,8 +47,8 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
 def test_names_and_k_are_those_of_the_solvers() -> None:
     assert tuple(METHODS) == METHOD_NAMES
     with_k = {name for name, rule in LOSS_RULES.items() if rule.takes_k}
-    readme = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
-    assert not [name for name in (*LOSSES, *METHODS) if f"`{name}`" not in readme]
+    guide = (Path(__file__).resolve().parents[3] / "solvers" / "README.md").read_text(encoding="utf-8")
+    assert not [name for name in (*LOSSES, *METHODS) if f"`{name}`" not in guide]
     for name, rule in LOSS_RULES.items():
         made = make_loss(
             name,
