@@ -75,12 +75,6 @@ class ChunkPlan:
         """Chunks in a full shard."""
         return self.shard_rows // self.chunk_rows
 
-    def unit_of(self, row: int) -> int:
-        """Return the unit that holds `row`; `FormatError` for a row that is not there."""
-        if not 0 <= row < self.n_rows:
-            raise FormatError(f"row {row} is not one of the {self.n_rows} rows")
-        return row // self.shard_rows
-
     def bounds(self, unit: int) -> Span:
         """Return rows of `unit`; `FormatError` for a unit that is not there."""
         if not 0 <= unit < self.units:
@@ -98,19 +92,6 @@ class ChunkPlan:
         for unit in range(start // self.shard_rows, -(-stop // self.shard_rows) if stop > start else 0):
             whole = self.bounds(unit)
             yield unit, Span(max(start, whole.start), min(stop, whole.stop))
-
-    def unit_at(self, start: int, stop: int) -> int:
-        """Return the unit whose rows are exactly start..stop-1.
-
-        Raises `FormatError` for a write that is misaligned.
-        """
-        if start % self.shard_rows == 0 and 0 <= start < self.n_rows:
-            unit = start // self.shard_rows
-            if self.bounds(unit).stop == stop:
-                return unit
-        raise FormatError(
-            f"rows {start}..{stop} are not one whole unit of {self.shard_rows} rows, so nothing was written"
-        )
 
 
 def _power_of_two(limit: int) -> int:

@@ -220,14 +220,6 @@ def deleted_models(store: Store) -> list[str]:
     return [name for name in _MODELS.names(store) if _is_deleted(store, name)]
 
 
-def model_revisions(url: str) -> list[ModelRecord]:
-    """Return all revisions of a model's record, oldest first."""
-    root, name = split_url(url, _MODELS.folder)
-    store = open_store(root)
-    _latest(store, name)
-    return [ModelRecord.from_json(record) for record in _log(store, name).records()]
-
-
 def _latest(store: Store, name: str) -> dict[str, Any]:
     log = _log(store, name)
     if _is_deleted(store, name):

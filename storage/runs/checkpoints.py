@@ -45,10 +45,6 @@ class Checkpoint:
         """Whether dual variables were stored."""
         return self._group.has_duals
 
-    def duals(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows start..stop-1 of the dual variables."""
-        return self._group.duals.rows(start, stop)
-
     def dual_blocks(self) -> StoredDuals:
         """Return all dual variables: runs (start, stop, rows) in row order, or some for whoever asks."""
         return self._group.duals

@@ -52,11 +52,6 @@ def read_sweep(store: Store, sweep_id: str) -> SweepRecord:
     return from_fields(SweepRecord, _SWEEPS.read(store, sweep_id), join(store.url, sweep_folder(sweep_id)))
 
 
-def list_sweeps(store: Store) -> list[SweepRecord]:
-    """Return all sweeps, oldest first; one whose record was never written is none."""
-    return [read_sweep(store, name) for name in _SWEEPS.recorded(store)]
-
-
 def add_answer(store: Store, sweep_id: str, number: int, answer: Mapping[str, Any]) -> None:
     """Add answer `number`; `ConflictError` where another process has already added one of that number."""
     path = _SWEEPS.path(sweep_id, _ANSWERS, f"{number:06d}.json")

@@ -18,7 +18,6 @@ from topline.storage.models import (
     DecisionRecord,
     Standing,
     load_model,
-    model_revisions,
     read_standing,
     record_decision,
     save_model,
@@ -119,14 +118,14 @@ def test_fields_of_a_later_version_are_ignored(local_store: Store, monkeypatch: 
     assert write_dataset(store, X, PLAN, key="mine").id == info.id, "and is not written again"
     model = load_model(f"{store.url}/models/m0001")
     np.testing.assert_array_equal(model.array("W"), ARRAYS["W"])
-    assert [revision.evaluation for revision in model_revisions(model.url)] == [None, {"top1": 0.5}]
+    assert (model.record.revision, model.record.evaluation) == (2, {"top1": 0.5})
     assert read_standing(store).champion == "m0001"
     run = read_run(store, "r0001")
     assert (run.config, run.outcome and run.outcome["status"]) == ({"C": 1.0}, "solved")
     assert [line["round"] for line in read_history(store, run.id)] == [0]
     checkpoint = latest_checkpoint(store, run.id, fingerprint={"C": 1.0})
     assert checkpoint is not None
-    np.testing.assert_array_equal(checkpoint.duals(0, 4), np.ones((4, 3)))
+    np.testing.assert_array_equal(checkpoint.dual_blocks().rows(0, 4), np.ones((4, 3)))
     sweep = read_sweep(store, "s0001")
     assert sweep.outcome is not None
     assert sweep.outcome["best"] == 0

@@ -96,7 +96,7 @@ def test_every_executor_stores_and_loads_the_same_rows(workers: Client, place: R
     for number, executor in enumerate(executors):
         bound(executor).run(OracleRequest(0, W))
         found = saved(place, executor, number + 1, pending_step)
-        np.testing.assert_array_equal(found.duals(0, N), A)
+        np.testing.assert_array_equal(found.dual_blocks().rows(0, N), A)
         assert len(list(found.dual_blocks())) >= 6
         for other in executors:
             bound(other).load_duals(found.dual_blocks())

@@ -25,12 +25,11 @@ from topline.storage.models import (
     delete_model,
     list_models,
     load_model,
-    model_revisions,
     save_model,
     update_record,
 )
 from topline.storage.models.records import unfinished_models
-from topline.storage.stores import Store, open_store
+from topline.storage.stores import CommitLog, Store, open_store
 
 A = np.random.default_rng(0).standard_normal((100, 3))
 ARRAYS = {"W": np.arange(12.0).reshape(4, 3), "b": np.ones(3, np.float32), "transform.mean": np.zeros(4)}
@@ -114,7 +113,8 @@ def test_revisions_keep_the_arrays_and_each_other(any_store: Store) -> None:
     latest = load_model(url).record
     assert latest.certificate == {"gap": 0.5, "bound": None}
     assert latest.evaluation == {"top1": 0.9}
-    assert [model.result for model in model_revisions(url)] == [{}, {}, {"x": 1}]
+    log = CommitLog(any_store, "m0001", "models")
+    assert [revision["result"] for revision in log.records()] == [{}, {}, {"x": 1}]
     assert list_models(any_store) == [latest]
     assert [path for path in any_store.walk("models") if "/arrays/" in path] == files_before
     np.testing.assert_array_equal(load_model(url).array("W"), ARRAYS["W"])

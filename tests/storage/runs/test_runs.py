@@ -142,7 +142,7 @@ def test_a_checkpoint_comes_back(any_store: Store) -> None:
     assert (found.run_id, found.round, found.skipped) == ("r0001", 7, ())
     np.testing.assert_array_equal(found.arrays["W"], np.full((4, 3), 7.0))
     assert found.meta == {"fingerprint": PRINT, "dual": 0.5, "alpha": [1, 2]}
-    np.testing.assert_array_equal(found.duals(13, 33), A[13:33])
+    np.testing.assert_array_equal(found.dual_blocks().rows(13, 33), A[13:33])
     np.testing.assert_array_equal(np.concatenate([rows for _, _, rows in found.dual_blocks()]), A)
 
 
@@ -152,7 +152,7 @@ def test_a_checkpoint_without_duals(local_store: Store) -> None:
     assert found is not None
     assert not found.has_duals
     with pytest.raises(NotFoundError, match="without dual variables"):
-        found.duals(0, 1)
+        found.dual_blocks().rows(0, 1)
 
 
 def test_the_last_two_are_kept(any_store: Store) -> None:
