@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from topline.storage.stores import FileSet
 from topline.storage.stores.urls import join
 
 
+@dataclass(eq=False)
 class ArrayReader:
     """An array of a `FileSet`, read by rows; safe to share between threads.
 
@@ -33,25 +35,15 @@ class ArrayReader:
     arrays of a CSR unit), `unit` and `unit_rows` are reported instead of its own shard and rows.
     """
 
-    def __init__(
-        self,
-        files: FileSet,
-        path: str,
-        spec: ArraySpec,
-        title: str,
-        *,
-        unit: int | None = None,
-        unit_rows: tuple[int, int] | None = None,
-    ) -> None:
-        self.files = files
-        self.path = path
-        self.spec = spec
-        self.title = title
-        self._unit = unit
-        self._unit_rows = unit_rows
-        self._sizes_checked: set[int] = set()
-        self._indices: dict[int, NDArray[np.uint64]] = {}
-        self._lock = threading.Lock()
+    files: FileSet
+    path: str
+    spec: ArraySpec
+    title: str
+    unit: int | None = None
+    unit_rows: tuple[int, int] | None = None
+    _sizes_checked: set[int] = field(default_factory=set, init=False, repr=False)
+    _indices: dict[int, NDArray[np.uint64]] = field(default_factory=dict, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     @classmethod
     def open(
@@ -59,14 +51,13 @@ class ArrayReader:
         files: FileSet,
         path: str,
         title: str,
-        *,
         unit: int | None = None,
         unit_rows: tuple[int, int] | None = None,
     ) -> ArrayReader:
         """Return the reader of the array at `path`, as its zarr.json describes it."""
         metadata = join(path, "zarr.json")
         spec = ArraySpec.from_metadata(files.read(metadata), files.place(metadata))
-        return cls(files, path, spec, title, unit=unit, unit_rows=unit_rows)
+        return cls(files, path, spec, title, unit, unit_rows)
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows start..stop-1.
@@ -162,10 +153,10 @@ class ArrayReader:
             raise self._broken(unit, str(error), Span(start, min(start + size, whole.stop))) from None
 
     def _subject(self, unit: int) -> str:
-        return f"{self.title}: shard {unit if self._unit is None else self._unit}"
+        return f"{self.title}: shard {unit if self.unit is None else self.unit}"
 
     def _broken(self, unit: int, problem: str, span: Span) -> Exception:
-        rows = self._unit_rows or (span.start, span.stop)
+        rows = self.unit_rows or (span.start, span.stop)
         return self.files.broken(self._subject(unit), problem, rows)
 
 

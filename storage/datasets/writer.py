@@ -192,19 +192,7 @@ class DatasetWriter:
 
     def _claim(self) -> None:
         """Write the staging's description, or find the same one there."""
-        mine = seal(
-            {
-                **encoding(STAGING_ENCODING),
-                "key": self.key,
-                "n_rows": self.plan.n_rows,
-                "d": self.d,
-                "dtype": self.dtype.name,
-                "layout": self.layout,
-                "chunk_rows": self.plan.chunk_rows,
-                "shard_rows": self.plan.shard_rows,
-                "features": dict(self.attributes),
-            }
-        )
+        mine = seal({**encoding(STAGING_ENCODING), **self._description()})
         path = join(self.folder, STAGING)
         if self.store.put_if_absent(path, mine):
             return
@@ -216,6 +204,19 @@ class DatasetWriter:
                 f"{join(self.store.url, self.folder)} was begun with other {' and '.join(differing)};"
                 " abandon it or give this dataset another key"
             )
+
+    def _description(self) -> dict[str, Any]:
+        """Return what all writers of the key agree on."""
+        return {
+            "key": self.key,
+            "n_rows": self.plan.n_rows,
+            "d": self.d,
+            "dtype": self.dtype.name,
+            "layout": self.layout,
+            "chunk_rows": self.plan.chunk_rows,
+            "shard_rows": self.plan.shard_rows,
+            "features": dict(self.attributes),
+        }
 
     def _is_committed(self) -> bool:
         """Return whether the key is committed by now; the log is read only once its files are listed."""
@@ -266,19 +267,12 @@ class DatasetWriter:
     ) -> DatasetInfo:
         """Append the record that makes the dataset visible; the first one of the key wins."""
         info = DatasetInfo(
+            **self._description(),
             id="",
             seq=0,
-            key=self.key,
-            n_rows=self.plan.n_rows,
-            d=self.d,
             m=len(names),
-            dtype=self.dtype.name,
-            layout=self.layout,
             class_names=names,
-            chunk_rows=self.plan.chunk_rows,
-            shard_rows=self.plan.shard_rows,
             counts=counts,
-            features=dict(self.attributes),
             created=now(),
             digest=digest,
             folder=self.folder,

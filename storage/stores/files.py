@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from topline.storage.errors import FormatError, IntegrityError, NotFoundError, StorageError
 from topline.storage.findings import Finding
 from topline.storage.fingerprint import canonical_json, digest_bytes
 from topline.storage.stores.base import Store
 from topline.storage.stores.urls import clean_path, join
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, order=True)
@@ -100,31 +102,29 @@ class FileSet:
 
     def read(self, path: str, *, subject: str | None = None) -> bytes:
         """Return a whole file, with its size and digest checked."""
-        entry = self.by_path.get(path)
-        subject = subject or f"{self.owner}: {path}"
-        if entry is None:
-            raise self.broken(subject, "was never recorded")
-        try:
-            data = self.store.read_bytes(self.place(path))
-        except NotFoundError:
-            raise self.broken(subject, "is missing", entry.rows) from None
-        if len(data) != entry.size:
-            raise self.broken(subject, wrong_size(len(data), entry.size), entry.rows)
+        data = self._checked(path, subject or f"{self.owner}: {path}", self.store.read_bytes, len)
+        entry = self.by_path[path]
         if digest_bytes(data) != entry.sha256:
-            raise self.broken(subject, "is damaged: its SHA-256 is not the recorded one", entry.rows)
+            problem = "is damaged: its SHA-256 is not the recorded one"
+            raise self.broken(subject or f"{self.owner}: {path}", problem, entry.rows)
         return data
 
     def check_size(self, path: str, *, subject: str) -> None:
-        """Find the file there, with its recorded size: cheap, and Zarr's silent fill values cannot arise."""
+        """Find the file there, with its recorded size: cheap, and no fill value is read in its place."""
+        self._checked(path, subject, self.store.size, int)
+
+    def _checked(self, path: str, subject: str, look: Callable[[str], T], size_of: Callable[[T], int]) -> T:
+        """Return what `look` finds at a recorded path, once it has the recorded size."""
         entry = self.by_path.get(path)
         if entry is None:
             raise self.broken(subject, "was never recorded")
         try:
-            size = self.store.size(self.place(path))
+            found = look(self.place(path))
         except NotFoundError:
             raise self.broken(subject, "is missing", entry.rows) from None
-        if size != entry.size:
-            raise self.broken(subject, wrong_size(size, entry.size), entry.rows)
+        if size_of(found) != entry.size:
+            raise self.broken(subject, wrong_size(size_of(found), entry.size), entry.rows)
+        return found
 
 
 def wrong_size(found: int, recorded: int) -> str:
