@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from topline.pipeline.evaluation import Evaluation, Metric, MultilabelEvaluation
 from topline.pipeline.ingest import ExtractResult
 from topline.pipeline.jobs import JobResult, RetrainResult
-from topline.pipeline.sweep.result import SweepResult
-from topline.pipeline.training.session import TrainResult
+from topline.pipeline.sweep import SweepResult
+from topline.pipeline.training import TrainResult
 
 
 def extraction_summary(result: ExtractResult) -> str:

@@ -8,7 +8,7 @@ from topline.flows.reporting import watched
 from topline.flows.summaries import sweep_summary
 from topline.flows.tasks import sweep_grid
 from topline.pipeline.options import ClusterConfig, SweepConfig
-from topline.pipeline.sweep.result import SweepResult
+from topline.pipeline.sweep import SweepResult
 
 
 @flow(name="sweep", flow_run_name="sweep on {config.store}", persist_result=False, result_serializer="json")

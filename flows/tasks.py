@@ -17,8 +17,8 @@ from topline.pipeline.errors import ClusterError
 from topline.pipeline.evaluation import evaluate
 from topline.pipeline.ingest import extract
 from topline.pipeline.jobs import retrain, run
-from topline.pipeline.sweep.search import sweep
-from topline.pipeline.training.session import train
+from topline.pipeline.sweep import sweep
+from topline.pipeline.training import train
 from topline.storage.errors import AccessError
 
 RETRY_DELAYS = [10.0, 60.0]

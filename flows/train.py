@@ -8,7 +8,7 @@ from topline.flows.reporting import watched
 from topline.flows.summaries import training_summary
 from topline.flows.tasks import train_model
 from topline.pipeline.options import ClusterConfig, TrainConfig
-from topline.pipeline.training.session import TrainResult
+from topline.pipeline.training import TrainResult
 
 
 @flow(

@@ -26,16 +26,12 @@ CIRCLES: set[frozenset[str]] = set()
 #: Rooms whose docstring is still to be written.
 UNDESCRIBED = {
     "pipeline",
-    "pipeline/certification",
     "pipeline/cli",
-    "pipeline/cluster",
     "pipeline/dashboard",
     "pipeline/doctor",
     "pipeline/pages",
     "pipeline/report",
-    "pipeline/sweep",
     "pipeline/telemetry",
-    "pipeline/training",
     "flows",
 }
 

@@ -10,7 +10,7 @@ from topline.pipeline.cli.train import training_facts
 from topline.pipeline.options import ClusterConfig, SweepConfig
 
 if TYPE_CHECKING:
-    from topline.pipeline.sweep.result import SweepCell, SweepResult
+    from topline.pipeline.sweep import SweepCell, SweepResult
 
 HEAD = ("loss", "C", "accuracy", "error", "bounds", "gap", "passes", "ended", "why")
 
@@ -20,7 +20,7 @@ def sweep(call: Call) -> Outcome:
 
     --resume continues an interrupted sweep.
     """
-    from topline.pipeline.sweep.search import sweep as run_sweep
+    from topline.pipeline.sweep import sweep as run_sweep
 
     result: SweepResult = call.run(
         "sweep", run_sweep, config=call.config(SweepConfig), cluster=call.config(ClusterConfig)

@@ -11,8 +11,8 @@ from topline.pipeline.cli.table import facts
 from topline.pipeline.options import ClusterConfig, TrainConfig
 
 if TYPE_CHECKING:
-    from topline.pipeline.certification.recompute import Certificate
-    from topline.pipeline.training.session import TrainResult
+    from topline.pipeline.certification import Certificate
+    from topline.pipeline.training import TrainResult
 
 
 #: What is said of a model whose optimum is no model.
@@ -27,7 +27,7 @@ def train(call: Call) -> Outcome:
 
     --resume continues an interrupted run.
     """
-    from topline.pipeline.training.session import train as run_training
+    from topline.pipeline.training import train as run_training
 
     config = call.config(TrainConfig)
     result: TrainResult = call.run("train", run_training, config=config, cluster=call.config(ClusterConfig))
@@ -98,7 +98,7 @@ def certificate_text(certificate: Certificate) -> str:
 
 def certify(call: Call, model: ModelArgument) -> Outcome:
     """Recompute a model's primal, dual and gap in float64 from what is stored, and record them."""
-    from topline.pipeline.certification.recompute import certify as recompute
+    from topline.pipeline.certification import certify as recompute
 
     found = recompute(find_model(model), call.progress)
     lines = facts(

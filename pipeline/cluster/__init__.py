@@ -1,1 +1,36 @@
-"""Room."""
+"""Dask: starting or reaching a cluster, calls to chosen workers that always end, and blocks on workers.
+
+Blocks are pinned to workers in a registry of our own; when a worker is lost, hangs or is slow, they move to
+others without changing the answer.  Memory is planned here too, and `topline.pipeline.cluster.tls` makes the
+files for a cluster over TLS.
+"""
+
+from __future__ import annotations
+
+from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
+from topline.pipeline.cluster.connection import TOPIC, announce, open_cluster, takes_processes, worker_count
+from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.cluster.memory_plan import (
+    MemoryPlan,
+    ProblemSize,
+    memory_limit,
+    plan_memory,
+    plan_on_workers,
+)
+
+__all__ = [
+    "TOPIC",
+    "Call",
+    "DaskExecutor",
+    "MemoryPlan",
+    "ProblemSize",
+    "WorkerCalls",
+    "WorkersLost",
+    "announce",
+    "memory_limit",
+    "open_cluster",
+    "plan_memory",
+    "plan_on_workers",
+    "takes_processes",
+    "worker_count",
+]

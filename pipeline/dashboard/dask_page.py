@@ -19,7 +19,7 @@ from typing import Any
 import dask
 from distributed.http.utils import RequestHandler
 
-from topline.pipeline.cluster.connection import TOPIC
+from topline.pipeline.cluster import TOPIC
 from topline.pipeline.dashboard.pages import run_page, run_parts
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.pages import Live, Page, message_page

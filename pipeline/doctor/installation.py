@@ -158,7 +158,7 @@ def store() -> str:
 
 def cluster() -> str:
     """Start two worker processes on the loopback interface and run a task on each."""
-    from topline.pipeline.cluster.connection import open_cluster
+    from topline.pipeline.cluster import open_cluster
     from topline.pipeline.options import ClusterConfig
 
     begun = time.monotonic()

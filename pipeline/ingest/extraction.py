@@ -209,7 +209,7 @@ def _run(units: Units, left: list[int], cluster: ClusterConfig, client: Client |
         units.run_here(waiting, seconds=budget)
     rest = list(waiting)
     if rest:
-        from topline.pipeline.cluster.connection import open_cluster
+        from topline.pipeline.cluster import open_cluster
 
         workers = cluster.workers and min(cluster.workers, len(rest))
         with open_cluster(cluster.model_copy(update={"workers": workers})) as own:

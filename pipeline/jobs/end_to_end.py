@@ -13,8 +13,7 @@ from topline.pipeline.ingest import extract
 from topline.pipeline.options import RunConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.report import write_report
-from topline.pipeline.training.plan import fingerprint, settled
-from topline.pipeline.training.session import TrainResult, train
+from topline.pipeline.training import TrainResult, fingerprint, settled, train
 from topline.storage.datasets import Dataset
 from topline.storage.models import list_models
 from topline.storage.runs import read_run

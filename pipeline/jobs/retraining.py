@@ -11,15 +11,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from topline.pipeline.certification.recompute import certify
+from topline.pipeline.certification import certify
 from topline.pipeline.evaluation import METRICS, Metric, evaluate, measured
 from topline.pipeline.ingest import Changes, changes_between, extract
 from topline.pipeline.options import RetrainConfig, refuse_label_sets
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.registry import Weighing, promote_by_rule
-from topline.pipeline.training.plan import fingerprint, settled
-from topline.pipeline.training.session import train
+from topline.pipeline.training import fingerprint, settled, train
 from topline.storage.datasets import Dataset, list_datasets
 from topline.storage.errors import StorageError
 from topline.storage.models import ModelRecord, list_models, load_model, read_standing

@@ -178,7 +178,7 @@ def _entries(
         return _advance(_here(task), progress)
     if client is not None:
         return _advance(_on_workers(task, client, cluster), progress)
-    from topline.pipeline.cluster.connection import open_cluster
+    from topline.pipeline.cluster import open_cluster
 
     info = task.dataset.info
     size = info.n_rows * info.d * np.dtype(info.dtype).itemsize
@@ -207,7 +207,7 @@ def _here(task: BatchTask) -> Iterator[list[FileEntry]]:
 
 def _on_workers(task: BatchTask, client: Client, cluster: ClusterConfig) -> Iterator[list[FileEntry]]:
     """Assign units in rounds, one call a worker; those of a lost worker are reassigned."""
-    from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
+    from topline.pipeline.cluster import Call, WorkerCalls, WorkersLost
 
     calls = WorkerCalls(client, heartbeat_timeout=cluster.heartbeat_timeout)
     waiting = list(range(task.draft.plan.units))

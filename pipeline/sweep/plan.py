@@ -17,7 +17,7 @@ from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.readers import require_single_labels
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource
-from topline.pipeline.training.plan import settled
+from topline.pipeline.training import settled
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods import method_named
 from topline.storage.datasets import Dataset

@@ -9,7 +9,7 @@ from typing import Any
 from topline.pipeline.options.sweep import Variant
 from topline.pipeline.sweep.plan import SweepPlan
 from topline.pipeline.sweep.race import Standing, best_cell, simplest_cell
-from topline.pipeline.training.session import TrainResult
+from topline.pipeline.training import TrainResult
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any
 from dask.system import CPU_COUNT
 from distributed import Client
 
-from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster import open_cluster
 from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
 from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.options.sweep import Cell, SweepConfig
@@ -32,7 +32,7 @@ from topline.pipeline.sweep.plan import SweepPlan, plan_sweep, variant_of
 from topline.pipeline.sweep.race import Standing, best_cell, judged, next_gap
 from topline.pipeline.sweep.result import SweepResult, concluded
 from topline.pipeline.sweep.workers import DaskRunner, HereRunner, Runner
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 from topline.solvers.run import compile_jit_functions
 from topline.storage.runs import add_answer, finish_sweep, read_answers
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from distributed import Client
 
-from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
+from topline.pipeline.cluster import Call, WorkerCalls, WorkersLost
 from topline.pipeline.sweep.folds import forget_folds
 from topline.pipeline.sweep.paths import Measurement, PathTask, advance_paths, forget_paths
 

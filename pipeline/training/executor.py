@@ -8,14 +8,17 @@ from contextlib import contextmanager
 from dask.system import CPU_COUNT
 from distributed import Client
 
-from topline.pipeline.cluster.connection import announce, open_cluster, takes_processes, worker_count
-from topline.pipeline.cluster.executor import DaskExecutor
-from topline.pipeline.cluster.memory_plan import (
+from topline.pipeline.cluster import (
+    DaskExecutor,
     MemoryPlan,
     ProblemSize,
+    announce,
     memory_limit,
+    open_cluster,
     plan_memory,
     plan_on_workers,
+    takes_processes,
+    worker_count,
 )
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.options.train import ClusterConfig

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.pipeline.certification.average_top_k import CUT_POINTS, CUT_SHARES, DUAL_W
+from topline.pipeline.certification import CUT_POINTS, CUT_SHARES, DUAL_W
 from topline.pipeline.training.checkpointing import RunPlace, written_where_held
 from topline.pipeline.training.plan import TrainingPlan, fingerprint
 from topline.solvers.core.state import SolveResult

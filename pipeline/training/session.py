@@ -11,8 +11,8 @@ from typing import Any
 
 from distributed import Client
 
-from topline.pipeline.certification.recompute import Certificate, certify
-from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.certification import Certificate, certify
+from topline.pipeline.cluster import DaskExecutor
 from topline.pipeline.errors import ClusterError, InterruptedRunError
 from topline.pipeline.interrupts import stop_on_signals
 from topline.pipeline.options.train import ClusterConfig, TrainConfig

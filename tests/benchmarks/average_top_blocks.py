@@ -14,8 +14,7 @@ import time
 import numpy as np
 
 from topline import AverageTopK, TopKHinge, solve
-from topline.pipeline.cluster.connection import open_cluster
-from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options import ClusterConfig
 
 BLOCKS = (1, 2, 7)

@@ -26,8 +26,8 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from tests.benchmarks.datasets import relu_features
+from topline.pipeline.cluster import DaskExecutor
 from topline.pipeline.cluster.connection import THREAD_VARIABLES, open_cluster
-from topline.pipeline.cluster.executor import DaskExecutor
 from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.blocks import Block
 from topline.solvers.core.block_stats import BlockStats, leaf, tree_total

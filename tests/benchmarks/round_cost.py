@@ -27,8 +27,7 @@ import numpy as np
 import psutil
 from threadpoolctl import threadpool_limits
 
-from topline.pipeline.cluster.connection import open_cluster
-from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.solvers.core.state import IterationRecord, SolverState

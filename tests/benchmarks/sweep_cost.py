@@ -22,10 +22,10 @@ from tests.pipeline.small_data import write_dataset
 from topline import SerialExecutor, TopKHinge, solve
 from topline.pipeline.options.sweep import SweepConfig
 from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.sweep import sweep
 from topline.pipeline.sweep.bounds import count_hits
 from topline.pipeline.sweep.folds import fold_data
 from topline.pipeline.sweep.plan import plan_sweep
-from topline.pipeline.sweep.search import sweep
 from topline.storage.stores import open_store
 
 HERE = ClusterConfig(workers=0)

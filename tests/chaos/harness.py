@@ -20,7 +20,7 @@ import psutil
 
 from tests.chaos.hooks import command
 from tests.chaos.proxy import free_port
-from topline.pipeline.certification.recompute import certify
+from topline.pipeline.certification import certify
 from topline.storage.runs import read_history
 from topline.storage.stores import open_store
 from topline.storage.verification import verify_store

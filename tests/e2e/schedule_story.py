@@ -28,7 +28,7 @@ import psutil
 from tests.pipeline.fresh_photos import photographs, spoil
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.registry import rollback
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 from topline.storage.datasets import Dataset, list_datasets
 from topline.storage.models import list_models, read_standing
 from topline.storage.stores import held_lease, holder, open_store

@@ -14,11 +14,11 @@ import pytest
 from tests.e2e.browser import Tab, browsing, find_browser
 from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store
 from tests.pipeline.small_data import small_dataset
-from topline.pipeline.cluster.connection import announce, open_cluster
+from topline.pipeline.cluster import announce, open_cluster
 from topline.pipeline.dashboard import serve_dashboard, write_page
 from topline.pipeline.dashboard.dask_page import PATH
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 from topline.storage.runs import create_run, finish_run, read_history
 from topline.storage.stores import Store, open_store
 

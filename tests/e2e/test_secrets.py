@@ -12,7 +12,7 @@ from tests.pipeline.small_data import make_features, make_split, write_dataset
 from tests.storage.conftest import s3_bucket  # noqa: F401  a fixture
 from topline.pipeline.cli import main
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 from topline.storage.stores import open_store
 
 SECRET = "secret-that-must-not-appear"

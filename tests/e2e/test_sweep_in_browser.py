@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_report_in_browser import browser, open_page
+from topline.pipeline.sweep import SweepCell, SweepResult
 from topline.pipeline.sweep.page import render
-from topline.pipeline.sweep.result import SweepCell, SweepResult
 
 __all__ = ["browser"]
 

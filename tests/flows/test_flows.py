@@ -26,7 +26,7 @@ from topline.flows.runners import run_flow
 from topline.flows.tasks import repeatable
 from topline.pipeline.errors import ClusterError, InputError
 from topline.pipeline.options import EvaluateConfig, ExtractConfig, RunConfig, TrainConfig
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 from topline.storage.errors import NotFoundError
 from topline.storage.runs import read_history
 from topline.storage.stores import open_store

@@ -28,7 +28,7 @@ from topline.pipeline.images import Pixels
 from topline.pipeline.ingest import extract
 from topline.pipeline.options import ClusterConfig, ExtractConfig, PredictConfig, TrainConfig
 from topline.pipeline.prediction import predict
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 
 HERE = ClusterConfig(workers=0)
 

@@ -24,7 +24,7 @@ from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.pages import flat
 from topline.pipeline.prediction import predict
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 from topline.storage.datasets import Dataset
 from topline.storage.stores import open_store
 

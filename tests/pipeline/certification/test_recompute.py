@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
-from topline.pipeline.certification.recompute import certify
+from topline.pipeline.certification import certify
 from topline.pipeline.errors import CertificateMismatchError, InputError
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 from topline.solvers.core.problem import Problem
 from topline.solvers.errors import UnsupportedCombinationError
 from topline.solvers.losses import make_loss

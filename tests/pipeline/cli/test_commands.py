@@ -236,7 +236,7 @@ def test_faults_show_their_place_only_when_asked(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("nothing to divide")
 
-    monkeypatch.setattr("topline.pipeline.certification.recompute.certify", broken)
+    monkeypatch.setattr("topline.pipeline.certification.certify", broken)
     ran = topline("certify", f"{store}/models/m0001")
     assert ran.code == 1
     assert "a fault in topline: ZeroDivisionError" in ran.err
@@ -260,7 +260,7 @@ def test_the_machine_s_own_limits_are_sentences_too(
     def limited(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("topline.pipeline.certification.recompute.certify", limited)
+    monkeypatch.setattr("topline.pipeline.certification.certify", limited)
     ran = topline("certify", "anywhere/models/m0001")
     assert ran.code == code
     assert words in ran.err

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from distributed import Client, LocalCluster
 
-from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster import open_cluster
 from topline.pipeline.cluster.memory_plan import worker_share
 from topline.pipeline.errors import ClusterError, ConfigError
 from topline.pipeline.options.train import ClusterConfig

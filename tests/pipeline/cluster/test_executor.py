@@ -18,11 +18,8 @@ from distributed import Client
 
 from tests.contracts.executor_contract import BOUNDS, ExecutorContract
 from tests.pipeline.small_data import make_features, small_dataset
-from topline.pipeline.cluster import worker_blocks
+from topline.pipeline.cluster import Call, DaskExecutor, WorkerCalls, WorkersLost, open_cluster, worker_blocks
 from topline.pipeline.cluster.assignment import assign, better_assignment, reassign_after_loss
-from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
-from topline.pipeline.cluster.connection import open_cluster
-from topline.pipeline.cluster.executor import DaskExecutor
 from topline.pipeline.cluster.messages import Placement, ShippedRows, Span
 from topline.pipeline.cluster.placement import LeaseRenewal
 from topline.pipeline.cluster.worker_blocks import BlockRegistry

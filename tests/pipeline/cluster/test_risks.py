@@ -13,8 +13,7 @@ import pytest
 from distributed import Client
 
 from tests.pipeline.small_data import make_features, small_dataset
-from topline.pipeline.cluster.connection import open_cluster
-from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.solvers.core.block_stats import BlockStats

@@ -19,7 +19,7 @@ from cryptography import x509
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
-from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster import open_cluster
 from topline.pipeline.cluster.tls import make_tls_files
 from topline.pipeline.errors import ClusterError, ConfigError
 from topline.pipeline.options.train import ClusterConfig

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from tests.pipeline.small_data import small_dataset
 from topline import TopKHinge, solve
-from topline.pipeline.cluster.connection import open_cluster
-from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
 

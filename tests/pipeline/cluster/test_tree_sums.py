@@ -11,9 +11,8 @@ import pytest
 from distributed import Client, get_worker
 
 from tests.pipeline.small_data import make_features
+from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.cluster.calls import AnswerOf, Call
-from topline.pipeline.cluster.connection import open_cluster
-from topline.pipeline.cluster.executor import DaskExecutor
 from topline.pipeline.cluster.messages import Answer, Span
 from topline.pipeline.cluster.tree_sums import (
     MOST_SUMS,

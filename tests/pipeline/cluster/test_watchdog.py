@@ -15,9 +15,7 @@ import pytest
 from distributed import Client, get_worker
 
 from tests.pipeline.small_data import make_features
-from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
-from topline.pipeline.cluster.connection import open_cluster
-from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.cluster import Call, DaskExecutor, WorkerCalls, WorkersLost, open_cluster
 from topline.pipeline.cluster.liveness import Liveness, liveness_of
 from topline.pipeline.cluster.watchdog import Watchdog, WorkerWatch
 from topline.pipeline.errors import ClusterError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline.dashboards import begun_run
-from topline.pipeline.cluster.connection import TOPIC, announce, open_cluster
+from topline.pipeline.cluster import TOPIC, announce, open_cluster
 from topline.pipeline.dashboard.dask_page import PATH, current_page, current_parts
 from topline.pipeline.options.train import ClusterConfig
 from topline.storage.runs import read_history

@@ -20,7 +20,7 @@ from topline.pipeline.evaluation import METRICS, Evaluation, RowMetric, evaluate
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.report.document import write_report
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 from topline.storage.stores import open_store
 
 RECIPROCAL_RANK = RowMetric(

@@ -13,7 +13,7 @@ from topline.pipeline.errors import InputError
 from topline.pipeline.evaluation import Evaluation, evaluate, ranks_against_ties, topk_shares
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 from topline.storage.models import load_model
 from topline.storage.stores import open_store
 

@@ -21,7 +21,7 @@ from topline.pipeline.errors import ConfigError, PipelineError
 from topline.pipeline.export import FORMATS, ExportFormat, export_format, export_model, register_format
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 
 
 def write_table(stored: StoredModel, path: Path, top_k: int) -> None:

@@ -19,7 +19,7 @@ from topline.pipeline.export import FORMATS, export_model, load_estimator
 from topline.pipeline.export import onnx as onnx_graphs
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 
 
 @pytest.fixture(

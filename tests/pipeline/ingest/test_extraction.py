@@ -15,7 +15,7 @@ import pytest
 from tests.pipeline.pictures import BAD_FILES, png, write_classes
 from tests.pipeline.small_network import write_network
 from topline.pipeline.backbones import make_backbone
-from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster import open_cluster
 from topline.pipeline.errors import ConfigError, InterruptedRunError, RejectedShareError
 from topline.pipeline.images import decode
 from topline.pipeline.ingest import ExtractResult, extract

@@ -19,7 +19,7 @@ from topline.pipeline.options import PromotionRule, RetrainConfig
 from topline.pipeline.options.ingest import ExtractConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.registry.decisions import champion_url, rollback
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 from topline.storage.datasets import Dataset, list_datasets
 from topline.storage.models import list_models, load_model, read_standing
 from topline.storage.stores import LeaseHeldError, held_lease, open_store

@@ -12,15 +12,14 @@ import pytest
 
 from tests.pipeline.small_data import make_features, make_split, small_dataset, write_dataset
 from tests.storage.test_integrity import flip_first
-from topline.pipeline.cluster.calls import WorkerCalls, WorkersLost
-from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster import WorkerCalls, WorkersLost, open_cluster
 from topline.pipeline.errors import ClusterError, ConfigError, InputError
 from topline.pipeline.options.ingest import PredictConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.prediction import of_datasets as batch_prediction
 from topline.pipeline.prediction import predict_dataset
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 from topline.storage.cache import StoredPredictions
 from topline.storage.datasets import Dataset
 from topline.storage.stores import open_store

@@ -15,7 +15,7 @@ from topline.pipeline.options.ingest import ExtractConfig, ImportConfig, Predict
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.prediction import predict
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 
 HERE = ClusterConfig(workers=0)
 

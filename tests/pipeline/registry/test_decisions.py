@@ -28,7 +28,7 @@ from topline.pipeline.registry.decisions import (
 from topline.pipeline.registry.promotion import Evidence, PromotionRule
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 from topline.storage.datasets import Dataset
 from topline.storage.errors import ConflictError, NotFoundError
 from topline.storage.models import read_standing, update_record

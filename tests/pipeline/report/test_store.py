@@ -11,7 +11,7 @@ from topline.pipeline.evaluation.confusions import IMAGES_PER_CLASS, WORST_CLASS
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.report import write_report
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 
 
 @pytest.fixture(scope="module")

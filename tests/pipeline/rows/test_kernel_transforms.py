@@ -13,14 +13,14 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC
 
 from tests.pipeline.small_data import small_dataset
-from topline.pipeline.certification.recompute import certify
+from topline.pipeline.certification import certify
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation import evaluate
 from topline.pipeline.export import export_model
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.rows.transforms import Transforms
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 
 RNG = np.random.default_rng(5)
 X = (RNG.normal(size=(90, 7)) + np.eye(7)[0] * 3.0).astype(np.float32)

@@ -14,12 +14,13 @@ from tests.pipeline.small_data import make_features, small_dataset
 from tests.reference import losses as reference
 from topline import TopKHinge, solve
 from topline.pipeline.cli import main
-from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster import open_cluster
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
 from topline.pipeline.options import build
 from topline.pipeline.options.sweep import Cell, SweepConfig, Variant
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
+from topline.pipeline.sweep import SweepResult, sweep
 from topline.pipeline.sweep import search as sweeping
 from topline.pipeline.sweep.folds import (
     FoldSource,
@@ -30,8 +31,6 @@ from topline.pipeline.sweep.folds import (
 )
 from topline.pipeline.sweep.paths import PathTask, _Reached, forget_paths
 from topline.pipeline.sweep.plan import plan_sweep
-from topline.pipeline.sweep.result import SweepResult
-from topline.pipeline.sweep.search import sweep
 from topline.pipeline.sweep.workers import DaskRunner, HereRunner
 from topline.storage.errors import ConflictError, MismatchError
 from topline.storage.models import load_model

@@ -13,15 +13,15 @@ import pytest
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
 from tests.reference import risks as reference
 from topline import Softmax, TopKHinge, solve
+from topline.pipeline.certification import certify
 from topline.pipeline.certification.average_top_k import top_weights
-from topline.pipeline.certification.recompute import certify
 from topline.pipeline.cli import main
 from topline.pipeline.cli.exits import BAD_INPUT
 from topline.pipeline.errors import CertificateMismatchError, ConfigError
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.report import write_report
 from topline.pipeline.rows.partition import TrainingRows
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.errors import UnsupportedCombinationError
 from topline.storage.datasets import Dataset

@@ -11,8 +11,7 @@ from distributed import Client
 
 from tests.pipeline.small_data import make_features
 from topline import Problem, SerialExecutor, ThreadExecutor, TopKHinge
-from topline.pipeline.cluster.connection import open_cluster
-from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.training.checkpointing import (
     SAVING_SHARE,

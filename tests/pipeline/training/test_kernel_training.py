@@ -12,9 +12,8 @@ from sklearn.metrics.pairwise import chi2_kernel, linear_kernel, polynomial_kern
 
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
 from topline import RBFKernel, Status, TopKHinge, solve
-from topline.pipeline.certification.recompute import certify
-from topline.pipeline.cluster.connection import open_cluster
-from topline.pipeline.cluster.executor import DaskExecutor
+from topline.pipeline.certification import certify
+from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.errors import ConfigError, InterruptedRunError
 from topline.pipeline.evaluation import evaluate
 from topline.pipeline.export import export_model
@@ -22,9 +21,8 @@ from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.rows.transforms import Transforms
-from topline.pipeline.training import kernel_matrix
+from topline.pipeline.training import kernel_matrix, train
 from topline.pipeline.training.kernel_matrix import kernel_of_rows
-from topline.pipeline.training.session import train
 from topline.solvers.kernels import ChiSquaredKernel, LinearKernel, PolynomialKernel
 from topline.storage.cache import StoredKernel
 from topline.storage.datasets import Dataset

@@ -13,10 +13,10 @@ import pytest
 from sklearn import metrics
 
 from tests.pipeline.small_data import small_dataset
-from topline.pipeline.certification.recompute import certify
+from topline.pipeline.certification import certify
 from topline.pipeline.cli import main
 from topline.pipeline.cli.evaluate import ThresholdRule
-from topline.pipeline.cluster.connection import open_cluster
+from topline.pipeline.cluster import open_cluster
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation import MultilabelEvaluation, evaluate
 from topline.pipeline.ingest import import_features
@@ -25,7 +25,7 @@ from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.prediction import predict_dataset
 from topline.pipeline.report import write_report
 from topline.pipeline.rows.stored_model import StoredModel
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 from topline.solvers.estimators.multilabel_metrics import THRESHOLD_RULES, tuned_thresholds
 from topline.solvers.names import LOSS_RULES
 from topline.storage.datasets import Dataset

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from tests.pipeline.small_data import make_features, make_split, small_dataset, write_dataset
-from topline.pipeline.certification.recompute import certify
+from topline.pipeline.certification import certify
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.training import train
 from topline.pipeline.training.plan import plan_training
 from topline.pipeline.training.run import begin_run
-from topline.pipeline.training.session import train
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from topline.storage.datasets import Dataset
 from topline.storage.errors import IntegrityError, MismatchError, NotFoundError
@@ -314,7 +314,7 @@ def test_short_rounds_are_written_together(folder: Path, monkeypatch: pytest.Mon
 SCRIPT = """
 import sys
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
-from topline.pipeline.training.session import train
+from topline.pipeline.training import train
 from topline.pipeline.errors import InterruptedRunError
 if __name__ == "__main__":
     config = TrainConfig(store=sys.argv[1], tol=1e-9, k=2, max_passes=100_000, method="fw", smoothing=0.5)
@@ -360,7 +360,7 @@ def test_a_signal_leaves_a_run_that_goes_on(tmp_path: Path, number: int, workers
 @pytest.mark.cluster
 def test_duals_lost_with_a_worker_come_from_the_checkpoint(folder: Path) -> None:
     """Those of its blocks alone; the run goes on and ends at the same answer, certified."""
-    from topline.pipeline.cluster.connection import open_cluster
+    from topline.pipeline.cluster import open_cluster
 
     class KillInRound12:
         def __init__(self, client: Any) -> None:

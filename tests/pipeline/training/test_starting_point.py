@@ -10,8 +10,8 @@ import pytest
 
 from tests.pipeline.small_data import make_features, make_split, write_dataset
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.training import TrainResult, train
 from topline.pipeline.training.plan import plan_training
-from topline.pipeline.training.session import TrainResult, train
 from topline.pipeline.training.starting_point import MovedDuals
 from topline.solvers.core.problem import Problem
 from topline.storage.arrays import DualWriter, StoredDuals
