@@ -89,8 +89,11 @@ def add_command(
         json, as_flow = bool(values.pop("json")), bool(values.pop("flow", False))
         file = values.pop("config", None)
         configs, chosen = resolve(sections, file, given(values))
-        with _display() as progress, contextlib.redirect_stdout(sys.stderr):
-            call = Call(configs, chosen, progress, as_flow or (flow and _server_is_configured()), json)
+        from topline.pipeline.cli.display import show_progress
+
+        server = bool(os.environ.get("PREFECT_API_URL"))
+        with show_progress() as progress, contextlib.redirect_stdout(sys.stderr):
+            call = Call(configs, chosen, progress, as_flow or (flow and server), json)
             outcome = handler(call, **own_values)
         finish(outcome, json=json)
 
@@ -106,7 +109,7 @@ def resolve(
     file: Path | None,
     flag_values: Mapping[str, Any],
 ) -> tuple[dict[str, BaseModel], frozenset[tuple[str, str]]]:
-    """Merge defaults, file and flags into the options of each section, and tell which were chosen."""
+    """Return the options by section, from defaults, file and flags, and (section, name) of those chosen."""
     content = load_sections(file) if file is not None else {}
     configs: dict[str, BaseModel] = {}
     chosen: set[tuple[str, str]] = set()
@@ -122,27 +125,16 @@ def resolve(
 
 def finish(outcome: Outcome, *, json: bool) -> None:
     """Write the result to standard output, warnings to standard error, and leave with the exit code."""
+    from topline.storage.records import plain
+
     for warning in outcome.warnings:
         sys.stderr.write(f"warning: {warning}\n")
     if json:
-        sys.stdout.write(jsonlib.dumps(plain(outcome.payload), ensure_ascii=False) + "\n")
+        sys.stdout.write(jsonlib.dumps(plain(outcome.payload), ensure_ascii=False, default=os.fspath) + "\n")
     else:
         sys.stdout.write("".join(f"{line}\n" for line in outcome.lines))
     if outcome.code:
         raise typer.Exit(outcome.code)
-
-
-def plain(value: Any) -> Any:
-    """Return values that JSON has: no NaN, no infinity, paths as text."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(part) for part in value]
-    if isinstance(value, float) and value - value != 0.0:
-        return None
-    if isinstance(value, Path):
-        return str(value)
-    return value
 
 
 def flow_runner() -> Callable[[str, Mapping[str, Any], Progress | None], Any]:
@@ -151,13 +143,3 @@ def flow_runner() -> Callable[[str, Mapping[str, Any], Progress | None], Any]:
         runner: Callable[[str, Mapping[str, Any], Progress | None], Any] = entry.load()
         return runner
     raise MissingExtraError("--flow needs topline as it is installed: run python -m pip install . again")
-
-
-def _server_is_configured() -> bool:
-    return bool(os.environ.get("PREFECT_API_URL"))
-
-
-def _display() -> contextlib.AbstractContextManager[Progress]:
-    from topline.pipeline.cli.display import show_progress
-
-    return show_progress()

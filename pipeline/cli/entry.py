@@ -61,7 +61,7 @@ def _fail(words: Sequence[str], kind: str, message: str, code: int) -> int:
 
 
 def _log_to_stderr() -> None:
-    """Send warnings to standard error; libraries that are chatty on the way down are told to be quiet."""
+    """Send warnings to standard error; libraries that are noisy while they shut down are silenced."""
     level = logging.DEBUG if os.environ.get(DEBUG) else logging.WARNING
     for number in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
         logging.addLevelName(number, logging.getLevelName(number).lower())

@@ -67,7 +67,7 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_signature(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
-    """Return `function` the signature that typer reads its options from."""
+    """Give `function` the signature that typer reads its options from."""
     ordered = sorted(parameters, key=lambda parameter: parameter.kind)
     function.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in ordered}

@@ -19,7 +19,7 @@ Model: TypeAlias = Mapping[str, Any]
 
 # Timelines that fit a page; of more workers the busiest ones are drawn.
 MOST_WORKERS = 24
-# Stretches of equal time that are told apart in a timeline.
+# Stretches of equal time that a timeline shows.
 STRETCHES = 120
 # Versions that a chart, and reigns that a strip, has room for.
 MOST_VERSIONS, MOST_REIGNS = 60, 60
@@ -46,7 +46,7 @@ def timelines_chart(run: RunView) -> Markup:
     """Draw one timeline a worker: how busy it was in each stretch of time, and what happened meanwhile."""
     known = [worker for worker in run.workers if len(worker.at)]
     if not known or run.begun is None:
-        return Markup('<p class="empty">No worker has been heard of.</p>')
+        return Markup('<p class="empty">No worker has reported yet.</p>')
     shown = sorted(known, key=lambda worker: -worker.seconds_busy)[:MOST_WORKERS]
     shown = [worker for worker in known if any(worker is one for one in shown)]
     end = max(max(float(worker.at[-1]) for worker in shown), run.heard or 0.0, run.begun + 1e-3)

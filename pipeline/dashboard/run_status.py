@@ -45,7 +45,7 @@ def verdict(run: RunView, now: float) -> tuple[str, str]:
 
 
 def remark(run: RunView) -> str:
-    """Return what is to be said beside the verdict: why it stopped, or when it was last heard of."""
+    """Return what goes beside the verdict: why the run stopped, or when it last wrote a record."""
     if run.stage == "finished":
         ended = str((run.outcome or {}).get("finished", ""))
         return f"finished {ended}".replace("T", " ").replace("+00:00", " UTC")

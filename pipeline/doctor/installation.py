@@ -177,7 +177,7 @@ def cluster() -> str:
 
 
 def space() -> str:
-    """Look at the free disk space here and for temporary files, and at the free memory."""
+    """Check the free disk space here and for temporary files, and at the free memory."""
     import psutil
 
     memory = psutil.virtual_memory().available
@@ -198,6 +198,6 @@ def space() -> str:
 
 
 def extras() -> str:
-    """Tell which optional parts are installed; none of them is needed."""
+    """Return which optional parts are installed; none of them is needed."""
     found = {extra: importlib.util.find_spec(module) is not None for extra, module in EXTRAS.items()}
     return ", ".join(f"{extra} {'is' if there else 'not'} installed" for extra, there in found.items())

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Workers that are remembered; of more, those that were not heard of for the longest time are forgotten.
+# Workers that are kept; of more, the least recently active ones are dropped.
 MOST_WORKERS = 256
-# Stretches of time that are told apart for each.
+# Stretches of time that are kept for each.
 MOST_STRETCHES = 512
 
 
@@ -22,7 +22,7 @@ class WorkerTimeline:
     Attributes
     ----------
     name : such as its address, or that of a thread.
-    rows, memory_bytes : what it held when it was last heard of.
+    rows, memory_bytes : what it held at its last activity.
     here : whether the last record that names workers names it.
     seconds_busy : seconds in which it worked, over all of the run.
     at, busy : ends of stretches of time, seconds since 1970, and the seconds of each in which it worked.
