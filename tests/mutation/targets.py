@@ -22,8 +22,16 @@ class Target:
 
 TARGETS: Mapping[str, Target] = {
     "certification": Target(("pipeline.certification",), ("tests/pipeline/certification",)),
-    "commits": Target(("storage.stores.commits",), ("tests/storage/stores/test_commits.py",)),
-    "lease": Target(("storage.stores.lease",), ("tests/storage/stores/test_lease.py",)),
+    "commits": Target(
+        ("storage.stores.commit_log",),
+        ("tests/storage/stores/test_commit_log.py", "tests/storage/stores/test_commit_races.py"),
+        without="not s3 and not racing",
+    ),
+    "lease": Target(
+        ("storage.stores.lease",),
+        ("tests/storage/stores/test_lease.py", "tests/storage/stores/test_lease_clocks.py"),
+        without="not s3",
+    ),
     "promotion": Target(
         ("pipeline.options.promotion", "pipeline.registry.promotion", "pipeline.registry.paired_tests"),
         ("tests/pipeline/registry/test_promotion.py",),

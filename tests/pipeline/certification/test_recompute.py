@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
-from topline.pipeline.certification import certify
+from topline.pipeline.certification import Certificate, certify
+from topline.pipeline.certification.sums import CertificateSums
 from topline.pipeline.errors import CertificateMismatchError, InputError
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.training import train
@@ -214,6 +215,114 @@ def test_an_infeasible_row_invalidates(folder: Path) -> None:
     assert certificate.infeasibility is not None
     assert certificate.infeasibility > 1.0
     assert not certificate.certified
+
+
+def with_results(model: Model, A: Any = None, tol: float | None = None, **results: float) -> str:
+    """Publish a copy of a model that records other results, or another tolerance."""
+    record, kept = model.record, {name: model.array(name) for name in model.arrays}
+    config = {**record.config, **({} if tol is None else {"tol": tol})}
+    changed = dataclasses.replace(
+        record, result={**record.result, **results}, config=config, certificate=None
+    )
+    duals = model.duals(0, record.n) if A is None else A
+    return save_model(model.store, changed, kept, from_rows([(0, record.n, duals)]))
+
+
+def test_an_infeasible_row_invalidates_what_agrees_with_its_record(folder: Path) -> None:
+    model = load_model(trained(folder, k=2))
+    A = np.array(model.duals(0, model.record.n))
+    A[7] *= 3.0 / max(A[7].max(), 1e-9)
+    found = certify(altered(model, A=A))
+    certificate = certify(with_results(model, A, tol=1e9, primal=found.primal, dual=found.dual))
+    assert certificate.agrees
+    assert not certificate.valid
+    assert certificate.relative_gap < certificate.tol
+    assert not certificate.certified
+
+
+@pytest.mark.parametrize(
+    ("share", "agrees"), [(0.9e-6, True), (-0.9e-6, True), (1.1e-6, False), (-1.1e-6, False)]
+)
+@pytest.mark.parametrize("name", ["primal", "dual"])
+def test_a_record_agrees_to_the_sixth_digit(folder: Path, name: str, share: float, agrees: bool) -> None:
+    model = load_model(trained(folder, k=2))
+    found = certify(altered(model))
+    results = {"primal": found.primal, "dual": found.dual}
+    results[name] += share * found.primal
+    certificate = certify(with_results(model, **results))
+    assert certificate.agrees is agrees
+    assert certificate.valid is agrees
+    assert certificate.certified is agrees
+
+
+def test_a_gap_above_the_tolerance_is_valid_and_not_certified(folder: Path) -> None:
+    model = load_model(trained(folder, k=2))
+    gap = certify(altered(model)).relative_gap
+    assert gap > 0.0
+    for tol, certified in ((gap, True), (0.999 * gap, False)):
+        certificate = certify(with_results(model, tol=tol))
+        assert certificate.valid
+        assert certificate.certified is certified
+
+
+@pytest.mark.parametrize(("share", "refused"), [(0.5e-6, False), (2e-6, True)])
+def test_a_smoothed_bound_below_the_gap_is_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, share: float, refused: bool
+) -> None:
+    """No A and W give one, so a sum is spoilt here."""
+    url = trained(folder, k=2, smoothing=0.4)
+    sound = certify(url, store=False)
+    assert sound.smoothed_gap is not None
+    below = sound.smoothed_gap - sound.gap + share * sound.primal
+    genuine = CertificateSums.add
+
+    def spoilt(self: CertificateSums, X: Any, *rest: Any) -> None:
+        genuine(self, X, *rest)
+        self.shifted_sum -= below * len(X)
+
+    monkeypatch.setattr(CertificateSums, "add", spoilt)
+    if refused:
+        with pytest.raises(CertificateMismatchError, match="below the true gap"):
+            certify(url, store=False)
+    else:
+        assert certify(url, store=False).valid
+
+
+@pytest.mark.parametrize(("share", "refused"), [(0.5e-6, False), (2e-6, True)])
+def test_a_gap_below_zero_by_more_than_rounding_is_an_error(
+    folder: Path, share: float, refused: bool
+) -> None:
+    trained_url = trained(folder, k=2, keep_duals=False)
+    model, sound = load_model(trained_url), certify(trained_url)
+    kept = {name: model.array(name) for name in model.arrays}
+    sums = np.array(kept["dual_sums"])
+    sums[0] += sound.gap + share * sound.primal
+    url = save_model(model.store, model.record, {**kept, "dual_sums": sums})
+    if refused:
+        with pytest.raises(CertificateMismatchError, match="below zero"):
+            certify(url)
+    else:
+        certificate = certify(url)
+        assert certificate.gap < 0.0
+        assert certificate.relative_gap == 0.0
+
+
+def test_certificates_are_stored_unless_they_are_not_wanted(folder: Path) -> None:
+    model = load_model(trained(folder, k=2))
+    url = altered(model)
+    certificate = certify(url, store=False)
+    assert load_model(url).record.certificate is None
+    assert Certificate.from_dict(certificate.to_dict()) == certificate
+    assert "lifted_gap" in certificate.to_dict()
+    kept = certify(url)
+    assert load_model(url).record.certificate == kept.to_dict()
+
+
+def test_a_model_of_more_rows_than_its_dataset_has_is_refused(folder: Path) -> None:
+    model = load_model(trained(folder, k=2))
+    more = dataclasses.replace(model.record, n=model.record.n + 1)
+    with pytest.raises(CertificateMismatchError, match="training rows, its dataset has"):
+        certify(save_model(model.store, more, {name: model.array(name) for name in model.arrays}))
 
 
 def test_tiny_rows_are_held_to_their_own_size(tmp_path: Path) -> None:

@@ -1,0 +1,161 @@
+"""Whose beat looks too old, or comes from the future, is watched before anybody takes over."""
+
+from __future__ import annotations
+
+import json
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from topline.storage.stores import LeaseHeldError, LeaseTerms, Store, held_lease, holder
+
+TERMS = LeaseTerms(beat=10.0, expiry=60.0)
+#: The one that holds the lease does not beat within a test.
+SILENT = LeaseTerms(beat=3600.0, expiry=60.0)
+BEAT = "leases/retrain/00000001.beat"
+
+
+class Clock:
+    """A clock that goes on only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.seconds, self.slept = 5e8, 0
+        self.each_time: Any = lambda: None
+
+    def time(self) -> float:
+        return self.seconds + 1e9
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.slept += 1
+        self.each_time()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    faked = SimpleNamespace(time=clock.time, monotonic=clock.monotonic, sleep=clock.sleep)
+    monkeypatch.setattr("topline.storage.stores.lease.time", faked)
+    return clock
+
+
+def beat(store: Store, clock: Clock, age: float, count: int = 7) -> None:
+    data = json.dumps({"count": count, "at": clock.time() - age}).encode()
+    store.write_bytes(BEAT, data)
+
+
+@pytest.mark.parametrize("age", [0.0, 1.0, 59.0])
+def test_who_was_heard_of_lately_keeps_the_lease_and_nobody_waits(
+    memory_store: Store, clock: Clock, age: float
+) -> None:
+    with held_lease(memory_store, "retrain", "the first", terms=SILENT):
+        beat(memory_store, clock, age)
+        with (
+            pytest.raises(LeaseHeldError, match="the first"),
+            held_lease(memory_store, "retrain", "me", terms=TERMS),
+        ):
+            pass
+        assert clock.slept == 0
+
+
+@pytest.mark.parametrize("age", [60.0, 86400.0, -86400.0, None])
+def test_whose_beat_is_not_of_now_loses_it_after_as_long_as_a_lease_lasts(
+    memory_store: Store, clock: Clock, age: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with held_lease(memory_store, "retrain", "the first", terms=SILENT) as lease:
+        if age is None:
+            memory_store.write_bytes(BEAT, b"torn")
+        else:
+            beat(memory_store, clock, age)
+        with held_lease(memory_store, "retrain", "me", terms=TERMS) as mine:
+            assert (lease.number, mine.number) == (1, 2)
+        assert clock.slept == 60
+        told = [record.getMessage() for record in caplog.records]
+        assert len(told) == 1
+        assert "the first" in told[0]
+        assert "up to 60 s" in told[0]
+
+
+def test_a_clock_that_is_a_second_ahead_costs_a_second(memory_store: Store, clock: Clock) -> None:
+    with held_lease(memory_store, "retrain", "the first", terms=SILENT):
+        beat(memory_store, clock, -1.0)
+        with pytest.raises(LeaseHeldError), held_lease(memory_store, "retrain", "me", terms=TERMS):
+            pass
+        assert clock.slept == 1
+
+
+def test_whose_clock_is_wrong_keeps_it_when_another_beat_comes(memory_store: Store, clock: Clock) -> None:
+    with held_lease(memory_store, "retrain", "the first", terms=SILENT):
+        beat(memory_store, clock, 86400.0)
+
+        def goes_on() -> None:
+            if clock.slept == 10:
+                beat(memory_store, clock, 86400.0, count=8)
+
+        clock.each_time = goes_on
+        with pytest.raises(LeaseHeldError), held_lease(memory_store, "retrain", "me", terms=TERMS):
+            pass
+        assert clock.slept == 10
+
+
+def test_who_waits_gives_up_when_the_time_is_over(memory_store: Store, clock: Clock) -> None:
+    with held_lease(memory_store, "retrain", "the first", terms=SILENT):
+        clock.each_time = lambda: beat(memory_store, clock, 0.0, count=clock.slept)
+        beat(memory_store, clock, 0.0)
+        with (
+            pytest.raises(LeaseHeldError),
+            held_lease(memory_store, "retrain", "me", wait=5.0, terms=TERMS),
+        ):
+            pass
+        assert clock.slept == 5
+
+
+def test_between_two_looks_passes_a_quarter_of_a_beat_at_most(memory_store: Store, clock: Clock) -> None:
+    quick = LeaseTerms(beat=2.0, expiry=60.0)
+    with held_lease(memory_store, "retrain", "the first", terms=SILENT):
+        beat(memory_store, clock, 0.0)
+        began = clock.seconds
+        clock.each_time = lambda: beat(memory_store, clock, 0.0, count=clock.slept)
+        with (
+            pytest.raises(LeaseHeldError),
+            held_lease(memory_store, "retrain", "me", wait=5.0, terms=quick),
+        ):
+            pass
+        assert (clock.slept, clock.seconds - began) == (10, 5.0)
+
+
+def test_what_went_with_earlier_tenures_is_dropped_and_their_numbers_stay(memory_store: Store) -> None:
+    for number in (1, 2, 3):
+        with held_lease(memory_store, "retrain", "me", terms=SILENT) as lease:
+            assert lease.number == number
+            assert (holder(memory_store, "retrain") or "").startswith("me (process ")
+        assert holder(memory_store, "retrain") is None
+    assert memory_store.list("leases/retrain") == [
+        "00000001.json", "00000002.json", "00000003.beat", "00000003.done", "00000003.json",
+    ]  # fmt: skip
+
+
+def test_a_holder_beats_with_a_new_count_each_time(memory_store: Store) -> None:
+    seen: list[Any] = []
+    enough = threading.Event()
+    genuine = memory_store.write_bytes
+
+    class Watching:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(memory_store, name)
+
+        def write_bytes(self, path: str, data: bytes) -> None:
+            genuine(path, data)
+            seen.append(json.loads(data)["count"])
+            if len(seen) == 4:
+                enough.set()
+
+    watching: Any = Watching()
+    with held_lease(watching, "retrain", "me", terms=LeaseTerms(beat=0.01, expiry=60.0)):
+        assert enough.wait(120.0)
+    assert seen[:4] == [0, 1, 2, 3]
