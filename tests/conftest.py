@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.kernel_locks import share_compiling
+
 TESTS = Path(__file__).resolve().parent
 #: Folders whose tests have the mark of the same name; see `addopts` in pyproject.toml for what is left out.
 MARKED = ("benchmarks", "chaos", "e2e", "reproduce")
@@ -22,6 +24,11 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"the public data sets are not at {folder}")
     return folder
+
+
+def pytest_configure() -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        share_compiling()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

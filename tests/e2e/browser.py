@@ -25,7 +25,7 @@ FLAGS = (
     "--remote-debugging-port=0",
 )  # fmt: skip
 
-WAIT = 60.0
+WAIT = 240.0
 
 
 def find_browser() -> str | None:

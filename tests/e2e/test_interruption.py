@@ -19,7 +19,7 @@ from topline.storage.stores import open_store
 TOPLINE = Path(sys.executable).with_name("topline")
 
 
-def wait_for_rounds(store: Path, run: str, rounds: int, seconds: float = 120.0) -> None:
+def wait_for_rounds(store: Path, run: str, rounds: int, seconds: float = 600.0) -> None:
     opened = open_store(store)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -39,7 +39,7 @@ def test_an_interrupted_training_says_how_to_go_on_and_does(tmp_path: Path, numb
     try:
         wait_for_rounds(store, "r0001", 20)
         job.send_signal(number)
-        out, err = job.communicate(timeout=60)
+        out, err = job.communicate(timeout=300)
     finally:
         job.kill()
     assert job.returncode == 75, err
@@ -53,7 +53,7 @@ def test_an_interrupted_training_says_how_to_go_on_and_does(tmp_path: Path, numb
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

@@ -15,7 +15,7 @@ TOPLINE = Path(sys.executable).with_name("topline")
 
 def topline(folder: Path, *words: str) -> dict[str, Any]:
     done = subprocess.run(
-        [TOPLINE, *words, "--json"], cwd=folder, capture_output=True, text=True, check=False, timeout=280
+        [TOPLINE, *words, "--json"], cwd=folder, capture_output=True, text=True, check=False, timeout=800
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 1

@@ -39,7 +39,7 @@ def open_page(browser: str, page: str, folder: Path) -> tuple[str, list[str]]:
         [browser, *FLAGS, f"--user-data-dir={folder / 'profile'}", "--dump-dom", file.as_uri()],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     return done.stdout, re.findall(r".*CONSOLE.*", done.stderr)

@@ -98,7 +98,7 @@ def test_prefect_registers_all_of_them(prefect_server: str) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=800,
         )
         assert done.returncode == 0, done.stdout + done.stderr
     with get_client(sync_client=True) as client:

@@ -44,7 +44,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def recorded(environ: dict[str, str]) -> tuple[list[list[str]], list[str]]:
     """Runs (name, state, message) and keys of artifacts that the next process finds."""
     listed = subprocess.run(
-        [sys.executable, "-c", LIST], env=environ, capture_output=True, text=True, check=True, timeout=280
+        [sys.executable, "-c", LIST], env=environ, capture_output=True, text=True, check=True, timeout=800
     )
     runs, keys = json.loads(listed.stdout)
     return runs, keys
@@ -67,7 +67,7 @@ def test_a_finished_and_an_interrupted_run_are_there_for_the_next_process(
     store: str, environ: dict[str, str]
 ) -> None:
     with train_as_flow(environ, store, "--tol", "1e-2") as training:
-        answer, said = training.communicate(timeout=280)
+        answer, said = training.communicate(timeout=800)
     assert training.returncode == 0, said
     assert json.loads(answer)["status"] == "solved"  # one JSON object and nothing else
     assert "Traceback" not in said
@@ -77,7 +77,7 @@ def test_a_finished_and_an_interrupted_run_are_there_for_the_next_process(
         wait_for_history(Path(store, "runs", "r0002"), training)
         # As a terminal does: to the whole process group, and so to the embedded server.
         os.killpg(training.pid, signal.SIGINT)
-        _, said = training.communicate(timeout=120)
+        _, said = training.communicate(timeout=600)
     assert training.returncode == 75, said
     assert "--resume r0002" in said
 
@@ -91,7 +91,7 @@ def test_a_finished_and_an_interrupted_run_are_there_for_the_next_process(
 
 
 def wait_for_history(run: Path, training: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 240.0
+    deadline = time.monotonic() + 800.0
     while not (run / "history.jsonl").exists():
         assert training.poll() is None, training.communicate()
         assert time.monotonic() < deadline, "training did not begin"
@@ -105,7 +105,7 @@ def test_an_error_stays_one_sentence_under_flow(store: str, tmp_path: Path, pref
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
     )
     assert failed.returncode == 2
     lines = [line for line in failed.stderr.splitlines() if not line.startswith("connect to Prefect")]

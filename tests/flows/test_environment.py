@@ -39,7 +39,7 @@ print(json.dumps([
 """
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PREFECT_HOME": str(tmp_path / "prefect")}
     ran = subprocess.run(
-        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True, timeout=600
     )
     assert json.loads(ran.stdout) == [False, 180, 30, 10.0, 1, "logging.yml", str(tmp_path / "prefect")]
 
@@ -57,4 +57,4 @@ def test_the_package_prepares_the_environment_before_prefect_is_there() -> None:
         "import sys; from topline.flows import environment, latest_values, runners; "
         "assert 'prefect' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=600)

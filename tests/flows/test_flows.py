@@ -47,7 +47,7 @@ def artifacts_of(run_id: UUID) -> dict[str, Artifact]:
 
 def wait_for_task_state(run_id: UUID, state: str) -> None:
     """Task runs reach the server as events, a moment after the flow has ended."""
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 240.0
     while True:
         with get_client(sync_client=True) as client:
             states = [run.state_name for run in client.read_task_runs() if run.flow_run_id == run_id]
@@ -157,7 +157,7 @@ def test_the_progress_artifact_moves_while_the_flow_runs(monkeypatch: pytest.Mon
 
 
 def wait_for_progress(run_id: UUID, share: float) -> Any:
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 240.0
     while time.monotonic() < deadline:
         posted = artifacts_of(run_id).get("train-progress")
         if posted is not None and posted.data == pytest.approx(share):
@@ -181,31 +181,30 @@ def frozen_server() -> Iterator[None]:
 def test_a_frozen_server_does_not_slow_training_and_catching_up_has_a_deadline(
     training: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same number of rounds, before and while the server hangs; it thaws before the flow's last state."""
+    """Training ends while the server hangs, which thaws only before the flow's last state.
+
+    Requests wait for an hour here: were training or its end to wait for one, the test would not end.
+    """
     monkeypatch.setattr(artifacts, "POST_SECONDS", 0.05)
+    monkeypatch.setattr(artifacts, "REQUEST_SECONDS", 3600.0)
     monkeypatch.setattr(artifacts, "CATCH_UP_SECONDS", 1.0)
     long = training.model_copy(update={"tol": 1e-12, "max_passes": 300, "certify": False})
-    train(long, IN_PROCESS)
-    seconds: dict[str, float] = {}
+    passes: list[int] = []
+    seconds: list[float] = []
 
     @flow(name="frozen", persist_result=False)
     def frozen() -> None:
         with frozen_server():
             with reporting.watched(long.tol) as watch:
-                begun = time.perf_counter()
                 result = train(long, IN_PROCESS, watch.progress)
-                seconds["training"] = time.perf_counter() - begun
+                passes.append(result.passes)
                 watch.finish(result, "done")
-                begun = time.perf_counter()
-            seconds["catching up"] = time.perf_counter() - begun
+                begun = time.monotonic()
+            seconds.append(time.monotonic() - begun)
 
-    begun = time.perf_counter()
-    train(long, IN_PROCESS)
-    plain = time.perf_counter() - begun
     frozen()
-    # A single call that waited for the server would take at least its 5 s time limit.
-    assert seconds["training"] < plain + 2.0
-    assert 0.9 < seconds["catching up"] < 4.0
+    assert passes == [300]
+    assert seconds[0] > 0.9
     assert newest_run().state_name == "Completed"
 
 

@@ -39,7 +39,7 @@ def percent(value: float) -> Entry:
     return Entry("progress", "share done", value)
 
 
-def wait_for(condition: object, seconds: float = 5.0) -> None:
+def wait_for(condition: object, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "did not happen in time"
@@ -80,14 +80,13 @@ def test_publishing_does_not_wait_for_a_receiver_that_hangs_and_closing_gives_up
     forwarder.start()
     values.publish("share", percent(0))
     wait_for(lambda: receiver.attempts == 1)
-    begun = time.perf_counter()
+    # A single wait for the receiver would take for ever: its gate opens at the end of this test.
     for value in range(10_000):
         values.publish("share", percent(value))
-    # 10,000 updates take some 10 ms; a single wait for the receiver would take for ever.
-    assert time.perf_counter() - begun < 2.0
-    begun = time.perf_counter()
+    assert receiver.attempts == 1
+    begun = time.monotonic()
     assert not forwarder.close(0.3)
-    assert 0.25 < time.perf_counter() - begun < 3.0
+    assert time.monotonic() - begun > 0.25
     assert "did not reach" in caplog.text
     receiver.gate.set()
 

@@ -13,14 +13,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.reproduce.formats import Examples
-from tests.reproduce.jobs import run_all
-from tests.reproduce.newsgroups import reduced
 from tests.reproduce.selection import topk_percent
-from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
+from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
 from topline.pipeline.pages import Series, line_chart
 from topline.solvers.core.state import SolveResult
 from topline.solvers.losses import TopKHinge, WeightedUsunierHinge
 from topline.solvers.run import available_cores, solve
+
+#: Singular directions in the papers.
+DIRECTIONS = 1024
+
+
+def reduced(setting: Setting, data: Examples, *, unit: bool) -> tuple[Examples, int]:
+    """Give the examples in their first singular directions, in float32, and how many these are.
+
+    `unit` scales the rows of counts to unit length first; else all are divided by one number, for which their
+    mean squared length is 1.
+    """
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.preprocessing import normalize
+
+    kept = min(setting.of(DIRECTIONS, 256, 16), min(data.X.shape) - 1)
+    setting.begin("reduce", 1, "matrix")
+    model = TruncatedSVD(kept, n_iter=setting.of(4, 1, 1), random_state=setting.seed)
+    X = model.fit_transform(normalize(data.X) if unit else data.X)
+    setting.advance()
+    if not unit:
+        X /= np.sqrt(np.mean(np.einsum("ij,ij->i", X, X)))
+    return Examples(np.ascontiguousarray(X, np.float32), data.y), kept
+
 
 METHODS = {"PG": "projected_gradient", "StdFW": "fw_open_loop", "LSFW": "fw"}
 ATOMS = {"Std FW": "fw", "AFW": "fw_away", "PFW": "fw_pairwise"}

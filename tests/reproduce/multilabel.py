@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import label_ranking_loss
 
 from tests.reproduce.formats import Examples
-from tests.reproduce.jobs import run_all
-from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
+from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
 from topline.solvers.estimators.multilabel_metrics import tuned_thresholds
 from topline.solvers.kernels import RBFKernel
 from topline.solvers.losses import Loss, MultilabelHinge, MultilabelSoftmax

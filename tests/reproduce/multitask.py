@@ -6,8 +6,7 @@ import math
 from functools import partial
 
 from tests.reproduce.few_examples import TEST, VALIDATION, Digits, compare_strategies
-from tests.reproduce.jobs import run_all
-from tests.reproduce.table import Reproduction, Setting, Table, over_splits
+from tests.reproduce.table import Reproduction, Setting, Table, over_splits, run_all
 
 SIZES = (5, 10, 20, 50, 100)
 #: Mean accuracies over 5 splits, and standard deviations divided by the root of 5, as printed.

@@ -9,9 +9,9 @@ from tests.reproduce import (
     average_top,
     circle,
     frank_wolfe,
-    limited,
     multilabel,
     multitask,
+    privileged_experiments,
     scaling,
     thesis,
     weighted,
@@ -23,7 +23,7 @@ _TABLES = (
     circle.TABLE, thesis.LETTER_TABLE, thesis.NEWS20_TABLE, thesis.SILHOUETTES_TABLE,
     *weighted.TABLES, *frank_wolfe.TABLES,
     scaling.BIPARTITE_TABLE, scaling.SIMPLEX_TABLE, *average_top.TABLES,
-    *multilabel.TABLES, multitask.TABLE, limited.TABLE,
+    *multilabel.TABLES, multitask.TABLE, privileged_experiments.TABLE,
 )  # fmt: skip
 #: Every table by its name.
 TABLES: Mapping[str, Table] = MappingProxyType({table.name: table for table in _TABLES})

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.reproduce.formats import Examples
-from tests.reproduce.jobs import run_all
 from tests.reproduce.learners import Budget, Learner, Weights
-from tests.reproduce.table import Figure, Setting, over_splits
+from tests.reproduce.table import Figure, Setting, over_splits, run_all
 from topline.pipeline.evaluation import ranks_against_ties, topk_shares
 
 Rows = NDArray[np.intp]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.reproduce.average_top_experiments import (
+    TOYS,
     Descent,
     Split,
     compare,
@@ -19,9 +20,10 @@ from tests.reproduce.average_top_experiments import (
     optimum,
     prepared,
     root_mean_square,
+    sinc,
     to_unit_interval,
+    toy_error_by_k,
 )
-from tests.reproduce.average_top_synthetic import TOYS, sinc, toy_error_by_k
 from tests.solvers.average_top.problems import examples
 from topline.solvers.average_top import AverageTopProblem, minimise
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.reproduce.label_probabilities import best_bandwidth, nadaraya_watson, probability_weights
+from tests.reproduce.privileged_trials import best_bandwidth, nadaraya_watson, probability_weights
 from topline import InvalidProblemError
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tests.reproduce.formats import Examples
+from tests.reproduce.frank_wolfe import reduced
 from tests.reproduce.learners import Budget, Learner, Trained, Unfinished
-from tests.reproduce.newsgroups import reduced
 from tests.reproduce.selection import Split, Trial, compare
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
 from topline.solvers.losses import (

@@ -277,6 +277,7 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "certify" in done.stdout
 
 
 def test_a_reader_that_leaves_early_is_no_error(store: str) -> None:

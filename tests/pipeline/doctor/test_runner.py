@@ -22,7 +22,7 @@ def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-def run(name: str, timeout: float = 60.0) -> CheckResult:
+def run(name: str, timeout: float = 300.0) -> CheckResult:
     return run_checks(checks=[Check(name, f"{BROKEN}:{name}", timeout)])[0]
 
 
@@ -71,7 +71,7 @@ def test_a_hanging_check_ends_at_its_deadline_with_all_that_it_started(
     assert not check.ok
     assert "no answer within 4 s" in check.detail
     child = int(note.read_text())
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 120.0
     while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline, "the hanging check's child is still running"
         time.sleep(0.05)
@@ -79,13 +79,13 @@ def test_a_hanging_check_ends_at_its_deadline_with_all_that_it_started(
 
 def test_one_broken_check_leaves_the_others() -> None:
     names = ["dying", "fine", "failing"]
-    results = run_checks(checks=[Check(name, f"{BROKEN}:{name}", 60.0) for name in names])
+    results = run_checks(checks=[Check(name, f"{BROKEN}:{name}", 300.0) for name in names])
     assert [result.name for result in results] == names
     assert [result.ok for result in results] == [False, True, False]
 
 
 def test_slow_checks_run_only_when_they_are_asked_for() -> None:
-    checks = [Check("fine", f"{BROKEN}:fine", 60.0, on_schedule=True)]
+    checks = [Check("fine", f"{BROKEN}:fine", 300.0, on_schedule=True)]
     assert run_checks(checks=checks) == []
     assert [check.ok for check in run_checks(checks=checks, schedule=True)] == [True]
 
@@ -106,7 +106,7 @@ def test_checks_come_in_through_entry_points_and_a_broken_contribution_is_a_find
 
 
 def contributed() -> list[Check]:
-    return [Check("contributed", f"{BROKEN}:fine", 60.0)]
+    return [Check("contributed", f"{BROKEN}:fine", 300.0)]
 
 
 def test_an_offending_pin_is_named_with_the_command_that_fixes_it(monkeypatch: pytest.MonkeyPatch) -> None:
