@@ -1,7 +1,7 @@
 """The exact kernel matrix of the training rows: computed by tiles, factored, and kept in the store.
 
 A task computes a run of whole shards, row tile by column tile, and writes them where it runs: on the workers,
-or here where there are none.  The factor is computed here (`topline.solvers.kernels.factor`); its rows are
+or here where there are none.  The factor is computed here (`topline.solvers.kernels.low_rank`); its rows are
 what training reads in place of the features.
 """
 
@@ -25,7 +25,7 @@ from topline.pipeline.progress import Progress
 from topline.pipeline.rows import TrainingRows, Transforms
 from topline.solvers.core.rows import as_rows
 from topline.solvers.kernels import Kernel
-from topline.solvers.kernels.factor import ARRAYS, factor
+from topline.solvers.kernels.low_rank import ARRAYS, factor
 from topline.storage.arrays import Span
 from topline.storage.cache import KernelDraft, StoredKernel, cache_key
 from topline.storage.fingerprint import digest_array

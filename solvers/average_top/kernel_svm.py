@@ -1,7 +1,7 @@
 """AT_k with kernels: any of the losses in the space of a kernel, and the AT_k-SVM in the paper's own terms.
 
 By the representer theorem f = sum_j c_j k(x_j, .) with c = -C u.  The problem is solved in the features of
-`topline.solvers.kernels.factor`, and certified on the kernel matrix itself:
+`topline.solvers.kernels.low_rank`, and certified on the kernel matrix itself:
 
     P(c) = AT_k(l(K c)) + c^T K c / (2 C),    D(u, b) = b - (C/2) u^T K u.
 

@@ -26,7 +26,7 @@ from topline.solvers.kernels import (
     as_kernel,
     make_kernel,
 )
-from topline.solvers.kernels.factor import is_precomputed, plain
+from topline.solvers.kernels.low_rank import is_precomputed, plain
 from topline.solvers.typing import Float64Array, IntArray
 
 #: How scikit-learn is to check rows: features stay in the precision and the layout in which they come.

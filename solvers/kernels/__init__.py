@@ -6,12 +6,6 @@ compiled by Numba are not meant by the word.
 
 from __future__ import annotations
 
-from topline.solvers.kernels.factor import (
-    KernelFeatures,
-    factor,
-    gram_matrix,
-    is_precomputed,
-)
 from topline.solvers.kernels.functions import (
     ChiSquaredKernel,
     Gamma,
@@ -20,6 +14,12 @@ from topline.solvers.kernels.functions import (
     PolynomialKernel,
     PrecomputedKernel,
     RBFKernel,
+)
+from topline.solvers.kernels.low_rank import (
+    KernelFeatures,
+    factor,
+    gram_matrix,
+    is_precomputed,
 )
 from topline.solvers.kernels.problem import (
     KernelExpansion,

@@ -1,4 +1,4 @@
-"""The kernel problem: solved in the features of `topline.solvers.kernels.factor`, certified on K itself.
+"""The kernel problem: solved in the features of `topline.solvers.kernels.low_rank`, certified on K itself.
 
 With f(x) = (1/(lam n)) sum_i k(x, x_i) alpha_i, the scores of the training rows are K A / (lam n) and
 |W|^2 = tr(A^T K A) / (lam n)^2: P and D of `topline.solvers.core.problem` need K and A alone.  That is what
@@ -23,8 +23,8 @@ from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError, StateLostError
 from topline.solvers.executors import Executor, SerialExecutor, TopLossExecutor
-from topline.solvers.kernels.factor import KernelFeatures, is_precomputed
 from topline.solvers.kernels.functions import Kernel
+from topline.solvers.kernels.low_rank import KernelFeatures, is_precomputed
 from topline.solvers.losses import Family, LossForm
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 

@@ -9,7 +9,7 @@ import numpy as np
 from topline.solvers.core.inputs import checked_rows
 from topline.solvers.core.rows import nonfinite_rows
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
-from topline.solvers.kernels.factor import symmetric
+from topline.solvers.kernels.low_rank import symmetric
 from topline.solvers.typing import Float64Array
 
 #: Bytes that the matrix of a quadratic program, its copy and its factor may take together.

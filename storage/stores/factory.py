@@ -16,6 +16,7 @@ def open_store(url: str | Path, *, create: bool = False) -> Store:
     With `create`, a local folder that does not exist is made; without, it is a `NotFoundError`.  Raises
     `UnsupportedURLError` for what is not a store's address, `MissingExtraError` if s3fs or gcsfs is missing.
 
+    >>> from topline import open_store
     >>> store = open_store("memory://example")
     >>> store.put_if_absent("notes/one.txt", b"the first")
     True

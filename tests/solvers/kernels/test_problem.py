@@ -39,7 +39,7 @@ from topline import (
     solve,
 )
 from topline.solvers.kernels import KernelFeatures, factor
-from topline.solvers.kernels import factor as kernel_features
+from topline.solvers.kernels import low_rank as kernel_features
 
 X, Y = examples()
 NEW = examples(n=25, seed=5)[0]
