@@ -75,14 +75,19 @@ def blocks_of(text: str) -> list[Block]:
 
 
 class Reader:
-    """Runs the blocks of one guide in `folder`, which looks like the root of a fresh checkout."""
+    """Runs the blocks of one guide in `folder`, which looks like the root of a fresh checkout.
 
-    def __init__(self, guide: str, folder: Path, home: Path) -> None:
+    `programs` holds stand-ins for programs that a test cannot have, and comes first on the path.
+    """
+
+    def __init__(self, guide: str, folder: Path, home: Path, programs: Path | None = None) -> None:
         self._guide = guide
         self._folder = folder
         # Numba looks for what is compiled beside the sources, and Prefect and Dask at home: nothing is set
         # for them.
-        binaries = Path(sys.executable).parent
+        binaries = (
+            f"{programs}:{Path(sys.executable).parent}" if programs else str(Path(sys.executable).parent)
+        )
         self._environ = {
             "PATH": f"{binaries}:/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8", "TERM":
             "xterm",
@@ -95,6 +100,19 @@ class Reader:
         (folder / ".venv").symlink_to(sys.prefix)
         self._python: subprocess.Popen[str] | None = None
         self._programs: list[tuple[subprocess.Popen[bytes], _Screen]] = []
+
+    def enter(self, folder: str) -> None:
+        """Go on in a folder of the checkout, in which files can be made."""
+        parent = self._folder
+        for part in Path(folder).parts:
+            place = parent / part
+            held = list(place.resolve().iterdir())
+            place.unlink()
+            place.mkdir()
+            for entry in held:
+                (place / entry.name).symlink_to(entry)
+            parent = place
+        self._folder = parent
 
     def run(self, block: Block) -> None:
         """Run one block; AssertionError with its output where it fails."""
