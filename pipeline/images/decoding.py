@@ -26,7 +26,7 @@ from topline.pipeline.options.ingest import ImageLimits
 
 Pixels = NDArray[np.uint8]
 
-# Not among them: EPS, which would start Ghostscript, and formats that nobody photographs in.
+# Not among them: EPS, which would start Ghostscript, and formats that cameras do not write.
 FORMATS = (
     "JPEG",
     "MPO",

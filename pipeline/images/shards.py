@@ -129,7 +129,7 @@ class _Shard:
             )
         elif suffix in (".cls", ".json"):
             found = _label(archive, member, suffix)
-            # key.cls goes before key.json, whatever their order.
+            # key.cls takes precedence over key.json, whatever their order.
             if found and (suffix == ".cls" or sample.label is None):
                 sample.label = found
         else:

@@ -1,7 +1,7 @@
 """Datasets in the store: images described by a backbone, or features imported from files.
 
 `extract` and `import_features` write units (shards) that can be repeated, split rows into training and test
-by content or id, and go on where they were interrupted.  Prediction describes its images by the same
+by content or id, and continue where they were interrupted.  Prediction describes its images by the same
 `Describer`.
 """
 

@@ -99,13 +99,13 @@ def extract(
     """Extract features of all images that `config` names into a dataset of `config.store`.
 
     `cluster` says where (default: here if it is quickly done, or else one worker a core); an open `client`
-    goes before it.  The same images with the same options give the dataset that is there already, and images
-    whose content the newest dataset knows are not described again.  With `follow` it is another version of
-    what the store has: every content stays in the split it was ever assigned, new ones go by their
-    content, and where nothing has changed the newest version is the result.  An interrupted extraction goes
-    on where it stopped when it is called again.  Raises `InputError` where the
-    images cannot be listed, `RejectedShareError` where too many cannot be used, `InterruptedRunError` after
-    Ctrl-C and where the cluster is lost.
+    takes precedence.  The same images with the same options give the dataset that is there already, and
+    images whose content the newest dataset knows are not described again.  With `follow` it is another
+    version of what the store has: every content stays in the split that it had before, new ones are split by
+    their content, and where nothing has changed the newest version is the result.  An interrupted extraction
+    continues where it stopped when it is called again.  Raises `InputError` where the images cannot be
+    listed, `RejectedShareError` where too many cannot be used, `InterruptedRunError` after Ctrl-C and where
+    the cluster is lost.
     """
     begun = time.monotonic()
     if progress is not None:
@@ -221,7 +221,7 @@ def _run(units: Units, left: list[int], cluster: ClusterConfig, client: Client |
 
 def _how_to_resume(job: _Job) -> str:
     done, units = len(job.writer.done_units()), job.writer.plan.units
-    return f"{done} of {units} parts are stored: run the same command again to go on"
+    return f"{done} of {units} parts are stored: run the same command again to continue"
 
 
 class _Watch:

@@ -68,9 +68,9 @@ class ImportResult:
 def import_features(config: ImportConfig, progress: Progress | None = None) -> ImportResult:
     """Store the features that `config` names as a dataset of `config.store`, block by block.
 
-    The same files with the same options give the dataset that is there already; an interrupted import goes
-    on where it stopped.  Raises `InputError` naming file and rows for features that are not finite, labels
-    that are missing or out of range, and lengths that do not match.
+    The same files with the same options give the dataset that is there already; an interrupted import
+    continues where it stopped.  Raises `InputError` naming file and rows for features that are not finite,
+    labels that are missing or out of range, and lengths that do not match.
     """
     begun = time.monotonic()
     if config.features is None:
@@ -231,7 +231,7 @@ def _write(
             if flag:
                 raise InterruptedRunError(
                     f"stopped by {flag.reason}; {len(writer.done_units())} of {plan.units} parts are stored:"
-                    " run the same command again to go on"
+                    " run the same command again to continue"
                 )
 
 

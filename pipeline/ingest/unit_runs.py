@@ -25,7 +25,7 @@ Done = Callable[[UnitReport], None]
 
 
 class StoppedError(Exception):
-    """Somebody asked the job to stop; every unit that was done is stored."""
+    """The job was asked to stop; every unit that was done is stored."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Units:
     def run_here(self, units: Iterator[int], *, seconds: float = float("inf")) -> float:
         """Run units one after the other, until one ends later than `seconds`; return the seconds spent.
 
-        Raises `StoppedError` at the next batch of images once somebody asked for it.
+        Raises `StoppedError` at the next batch of images once a stop is requested.
         """
         begun = time.monotonic()
         for unit in units:

@@ -86,7 +86,7 @@ def predict_dataset(
 ) -> BatchResult:
     """Predict the best classes of every row of a dataset, and store them beside it.
 
-    `cluster` says where it runs (default: one worker a core); an open `client` goes before it.  What was
+    `cluster` says where it runs (default: one worker a core); an open `client` takes precedence.  What was
     predicted before is found again.  Raises `InputError` for features that the model does not take, and
     `ClusterError` where the workers stay away.
     """
