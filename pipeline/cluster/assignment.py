@@ -36,14 +36,14 @@ def assign(spans: Sequence[Span], shares: Mapping[str, float]) -> Assignment:
 
 
 def _cut(spans: Sequence[Span], wanted: float, slack: float) -> int:
-    """Give the number of blocks that end about `wanted` rows from the start."""
+    """Return the number of blocks that end about `wanted` rows from the start."""
     away = {index: abs(span.stop - wanted) for index, span in enumerate(spans, start=1)}
     near = [index for index, distance in away.items() if distance <= min(away.values()) + slack]
     return max(near, key=lambda index: (index & -index, -away[index]))
 
 
 def in_block_order(owned: Assignment, found: Sequence[str]) -> list[str]:
-    """Give the workers that were found in the order of their blocks.
+    """Return the workers that were found in the order of their blocks.
 
     Newcomers take the places of those that are gone; others stand in the middle, where the fewest blocks
     move.
@@ -85,5 +85,5 @@ def better_assignment(
 
 
 def _round(owned: Assignment, shares: Mapping[str, float]) -> float:
-    """Give how long the slowest worker takes for its rows."""
+    """Return how long the slowest worker takes for its rows."""
     return max((blocks[-1].stop - blocks[0].start) / shares[worker] for worker, blocks in owned.items())

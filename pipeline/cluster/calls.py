@@ -261,12 +261,12 @@ class WorkerCalls:
 
 
 def _workers(tasks: Iterable[_Begun]) -> list[str]:
-    """Give the workers of tasks, each once."""
+    """Return the workers of tasks, each once."""
     return [*dict.fromkeys(task.worker for task in tasks)]
 
 
 def _nbytes(value: Any) -> int:
-    """Give the bytes of the arrays in an argument or answer, which are nearly all that is sent."""
+    """Return the bytes of the arrays in an argument or answer, which are nearly all that is sent."""
     if isinstance(value, np.ndarray | ShippedRows):
         return value.nbytes
     if isinstance(value, list | tuple):

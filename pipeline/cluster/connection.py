@@ -209,7 +209,7 @@ def _running_cluster(address: str, wait: float) -> Iterator[Client]:
 
 
 def _refusal(address: str, wait: float, error: Exception) -> str:
-    """Say why Dask's client did not reach the scheduler, and what to do."""
+    """Return why Dask's client did not reach the scheduler, and what to do."""
     fix = "DASK_CONFIG has to name the dask.yaml that `topline certs` made for this cluster"
     if isinstance(error, TypeError):
         return f"the scheduler at {address} asks for a certificate and Dask has none here: {fix}"

@@ -202,7 +202,7 @@ class DaskExecutor:
             raise StateLostError(f"the stored duals end at row {reached} of {n}")
 
     def traffic(self) -> Traffic:
-        """Give what was moved and who worked since `bind`."""
+        """Return what was moved and who worked since `bind`."""
         log = self._here().log
         workers = log.activities(self.owners)
         return Traffic(

@@ -72,7 +72,7 @@ class MemoryPlan:
 
 
 def memory_limit(text: str | None) -> int | None:
-    """Bytes of a limit such as "6GiB", None for none; `ConfigError` for what is no size."""
+    """Bytes of a limit such as "6GiB", None for none; `ConfigError` for what is not a size."""
     if text is None:
         return None
     try:

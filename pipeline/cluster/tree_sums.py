@@ -73,7 +73,7 @@ def plan_merges(owned: Assignment, blocks: int) -> MergePlan | None:
 
 
 def part_starts(first: int, stop: int, blocks: int) -> list[int]:
-    """Give the first blocks of the sums to which those over the blocks first..stop-1 merge on their own."""
+    """Return the first blocks of the sums to which those over the blocks first..stop-1 merge on their own."""
     starts = []
     while first < stop:
         starts.append(first)

@@ -69,7 +69,7 @@ class Watchdog:
         self._watched: dict[str, _Watched] = {}
 
     def find(self, pending: Mapping[str, str], alive: Callable[[], Mapping[str, Any]]) -> dict[str, str]:
-        """Give the workers of `pending` that hang, by address, each with the reason.
+        """Return the workers of `pending` that hang, by address, each with the reason.
 
         `pending` are the keys of tasks with their workers, `alive` gives the workers as the scheduler knows
         them.  Raises `ClusterError` where the messages of a worker are held back.
@@ -139,7 +139,7 @@ class Watchdog:
 
 
 def why_paused(info: Mapping[str, Any]) -> str:
-    """Say why Dask has paused a worker, by what the scheduler knows of it, and what to do."""
+    """Return why Dask has paused a worker, by what the scheduler knows of it, and what to do."""
     used = format_bytes(int(info.get("metrics", {}).get("memory", 0)))
     limit = format_bytes(int(info.get("memory_limit") or 0))
     return (
@@ -215,7 +215,7 @@ class WorkerWatch:
         }
 
     def wait(self, hoped_for: int, seconds: float) -> dict[str, int]:
-        """Give the trusted workers: after a little wait for `hoped_for`, and `seconds` for the first one."""
+        """Return the trusted workers; wait a little for `hoped_for`, and `seconds` for the first one."""
         started = self._clock()
         while True:
             found = self.trusted()

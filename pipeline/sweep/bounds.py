@@ -60,7 +60,7 @@ class HitCount:
 
 
 def ball_radius(gap: float, primal: float, lam: float, *, of_duals: bool = True) -> float:
-    """Give the radius of (2) around W, `of_duals` where W = W(A); infinite where the gap is not known."""
+    """Return the radius of (2) around W, `of_duals` where W = W(A); infinite where the gap is not known."""
     if not math.isfinite(gap):
         return math.inf
     gap = max(gap, 0.0) + ROUNDING * abs(primal)
@@ -88,7 +88,7 @@ def count_hits(X: Any, y: NDArray[Any], W: NDArray[np.float64], k: int, radius: 
 def decisions(
     scores: NDArray[np.float64], y: NDArray[np.int64], k: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Say for each row of scores (r, m) whether y is among the first k, and how far it is from changing.
+    """Return whether y is among the first k of each row of scores (r, m), and how far that is from changing.
 
     That is (3).  The distance is infinite where no move can change it, as with k = m.
     """

@@ -84,7 +84,7 @@ class Measurement:
     earlier: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return dict(self.__dict__)
 
     @classmethod
@@ -113,7 +113,7 @@ class _Reached:
         return cls(C, state, csr_matrix(result.A), result.primal, result.dual)
 
     def dual_for(self, C: float, n: int, smoothing: float) -> float:
-        """Give the dual value of the best multiple of A for another C: W(A) is as many times larger."""
+        """Return the dual value of the best multiple of A for another C: W(A) is as many times larger."""
         W = (C / self.C) * self.state.W
         square = squared_norm(W) / (n * C) + smoothing * self.state.mean_sq_dual
         share = min(self.state.conjugate_mean / square, 1.0) if square > 0.0 else 1.0

@@ -8,7 +8,6 @@ from functools import cached_property
 
 import numpy as np
 import psutil
-from pydantic import ValidationError
 
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options.problem import chosen_loss
@@ -17,11 +16,10 @@ from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.readers import require_single_labels
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource
-from topline.pipeline.training import settled
+from topline.pipeline.training import as_it_was, settled
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods import method_named
 from topline.storage.datasets import Dataset
-from topline.storage.errors import MismatchError
 from topline.storage.runs import create_sweep, read_sweep
 from topline.storage.stores import Store, open_store
 
@@ -70,7 +68,7 @@ class SweepPlan:
 
 
 def variant_of(path: TrainConfig) -> Variant:
-    """Give the loss with its parameters, k settled."""
+    """Return the loss with its parameters, k settled."""
     return Variant(path.loss, path.k, path.smoothing)
 
 
@@ -78,7 +76,8 @@ def plan_sweep(config: SweepConfig) -> SweepPlan:
     """Open the data, refuse what cannot be tried, and record the sweep, or find the one to resume."""
     store = open_store(config.store)
     if config.resume is not None:
-        config = _as_it_was(config, store)
+        record = read_sweep(store, config.resume)
+        config = as_it_was(config, record.config, f"sweep {record.id}", MAY_CHANGE)
     dataset = Dataset.open(store, config.dataset)
     config = config.model_copy(update={"dataset": dataset.info.id})
     require_single_labels(dataset.info, "a sweep compares cells")
@@ -98,7 +97,7 @@ def plan_sweep(config: SweepConfig) -> SweepPlan:
 
 
 def _paths(config: SweepConfig, dataset: Dataset, n: int) -> list[TrainConfig]:
-    """Give the options of each path, k filled in; refuse what does not go together."""
+    """Return the options of each path, k filled in; refuse what does not go together."""
     found = []
     for variant in config.variants():
         path = settled(config.train_config(Cell(variant, config.C[0])), dataset)
@@ -134,24 +133,3 @@ def _check_rows(config: SweepConfig, rows: TrainingRows, n: int) -> None:
             f"{n:,} rows of dataset {info.id} need {needed / 2**30:.1f} GiB in each process and"
             f" {free / 2**30:.1f} are free: try the cells on a sample of at most --rows {enough}"
         )
-
-
-def _as_it_was(config: SweepConfig, store: Store) -> SweepConfig:
-    """Take from the sweep what is not given now; `MismatchError` names what is given and differs."""
-    record = read_sweep(store, str(config.resume))
-    given = config.model_dump(mode="json", include=config.model_fields_set)
-    if given.get("dataset") == "latest":
-        del given["dataset"]
-    changed = [
-        f"{key} was {record.config.get(key)!r}, now {value!r}"
-        for key, value in sorted(given.items())
-        if key not in MAY_CHANGE and record.config.get(key) != value
-    ]
-    if changed:
-        raise MismatchError(
-            f"sweep {record.id} cannot go on with other settings ({', '.join(changed)}): leave them out"
-        )
-    try:
-        return SweepConfig.model_validate({**record.config, **given})
-    except ValidationError as error:
-        raise ConfigError(f"the settings of sweep {record.id} cannot be read: {error}") from error

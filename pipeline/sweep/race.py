@@ -111,7 +111,7 @@ class Standing:
 
 
 def next_gap(standing: Standing, rule: Rule, tol: float) -> float:
-    """Give the relative gap that a running cell is to reach in its next round."""
+    """Return the relative gap that a running cell is to reach in its next round."""
     if rule == "none":
         return tol
     if not standing.rounds:
@@ -129,13 +129,13 @@ def judged(standings: Sequence[Standing], rule: Rule, tol: float, confidence: fl
 
 
 def best_cell(standings: Sequence[Standing]) -> Standing | None:
-    """Give the finished cell with the highest mean; of equals the smallest C, None where none is finished."""
+    """Return the finished cell with the highest mean, of equals the smallest C; None where none is finished."""
     finished = [one for one in standings if one.state == "finished"]
     return max(finished, key=lambda one: (one.mean, -one.cell.C), default=None)
 
 
 def simplest_cell(standings: Sequence[Standing], best: Standing) -> Standing:
-    """Give the smallest C of the best one's path that is within one standard error of it."""
+    """Return the smallest C of the best one's path that is within one standard error of it."""
     near = [
         one
         for one in standings
@@ -185,12 +185,12 @@ def _out_by_race(standings: Sequence[Standing], confidence: float) -> list[Stand
 
 
 def _contenders(standings: Sequence[Standing]) -> list[Standing]:
-    """Give the cells that are not out; the one of them that leads can never be put out by another."""
+    """Return the cells that are not out; the one of them that leads can never be put out by another."""
     return [one for one in standings if one.rounds and one.state != "pruned"]
 
 
 def _leads(one: Standing, behind: Standing, confidence: float) -> bool:
-    """Say whether one cell is ahead of another, beyond chance and what both may still move."""
+    """Return whether one cell is ahead of another, beyond chance and what both may still move."""
     if not behind.rounds:
         return False
     lead = one.mean - behind.mean - one.movement - behind.movement

@@ -73,7 +73,7 @@ class SweepResult:
     trained: TrainResult | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return {**asdict(self), "trained": None if self.trained is None else self.trained.to_dict()}
 
     @classmethod
@@ -87,7 +87,7 @@ class SweepResult:
 
 
 def concluded(plan: SweepPlan, standings: Sequence[Standing], elapsed: float) -> SweepResult:
-    """Give the result of a sweep none of whose cells is running."""
+    """Return the result of a sweep none of whose cells is running."""
     best = best_cell(standings)
     if best is None:
         raise ValueError("no cell is finished")

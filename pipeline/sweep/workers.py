@@ -89,7 +89,7 @@ class DaskRunner:
             asking.join(FORGET_SECONDS)
 
     def _dealt(self, waiting: Sequence[PathTask], workers: Sequence[str]) -> dict[str, PathTask]:
-        """Give every worker one of its own paths, else one that has no worker yet."""
+        """Return every worker one of its own paths, else one that has no worker yet."""
         wave: dict[str, PathTask] = {}
         homeless = []
         for task in waiting:

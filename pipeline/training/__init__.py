@@ -6,7 +6,7 @@ From then on a history and checkpoints are written, from which a run that stoppe
 
 from __future__ import annotations
 
-from topline.pipeline.training.plan import fingerprint, settled
+from topline.pipeline.training.plan import as_it_was, fingerprint, settled
 from topline.pipeline.training.session import TrainResult, train
 
-__all__ = ["TrainResult", "fingerprint", "settled", "train"]
+__all__ = ["TrainResult", "as_it_was", "fingerprint", "settled", "train"]

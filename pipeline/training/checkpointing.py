@@ -72,7 +72,7 @@ class Pace:
         return now - since >= self.seconds and share <= SAVING_SHARE
 
     def after(self, start: float, stop: float) -> Pace:
-        """Give the pace after a save from `start` to `stop`."""
+        """Return the pace after a save from `start` to `stop`."""
         last = stop - start
         return replace(self, saved=stop, spent=self.spent + last, last=last)
 
@@ -141,7 +141,7 @@ class RunRecorder:
         self._lock.check()
 
     def saved_duals(self) -> tuple[int, StoredDuals] | None:
-        """Give the round of the last checkpoint and its dual variables, None where there is none."""
+        """Return the round of the last checkpoint and its dual variables, None where there is none."""
         try:
             found = find_checkpoint(self._place)
         except StorageError as error:
@@ -174,7 +174,7 @@ class RunRecorder:
 
 
 def written_where_held(executor: Executor, pending_step: PendingStep | None) -> DualSource:
-    """Give what writes A of an executor, with `pending_step` applied, from wherever its rows are held."""
+    """Return what writes A of an executor, with `pending_step` applied, from wherever its rows are held."""
 
     def write(writer: DualWriter) -> Sequence[FileEntry]:
         return executor.map_duals(writer.write, pending_step)
@@ -193,7 +193,7 @@ def save_state(place: RunPlace, state: SolverState, duals: DualSource | None) ->
 
 
 def load_state(checkpoint: Checkpoint) -> SolverState:
-    """Give the state that `save_state` saved; its duals have every step applied already."""
+    """Return the state that `save_state` saved; its duals have every step applied already."""
     arrays = {name: np.asarray(array, dtype=np.float64) for name, array in checkpoint.arrays.items()}
     memory = {name.removeprefix(MEMORY): array for name, array in arrays.items() if name.startswith(MEMORY)}
     blank = SolverState(round=0, W=arrays["W"], memory=memory)
@@ -204,7 +204,7 @@ def load_state(checkpoint: Checkpoint) -> SolverState:
 
 
 def find_checkpoint(place: RunPlace) -> Checkpoint | None:
-    """Give the newest whole checkpoint of the run; `MismatchError` names what is not the same any more."""
+    """Return the newest whole checkpoint of the run; `MismatchError` names what is not the same any more."""
     found = latest_checkpoint(place.store, place.run_id, fingerprint=place.fingerprint)
     for damage in () if found is None else found.skipped:
         logger.warning("a checkpoint is passed over: %s", damage)

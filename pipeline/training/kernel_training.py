@@ -104,7 +104,7 @@ class FactorDataset(Dataset):
         return self._origin.label_sets()
 
     def split(self) -> NDArray[np.int8]:
-        """Say that every row is for training."""
+        """Return the split of every row: training."""
         return np.full(self.info.n_rows, SPLITS["train"], dtype=np.int8)
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options.problem import chosen_loss, chosen_risk, read_margins, settled_k
@@ -38,6 +39,8 @@ MAY_CHANGE = frozenset(
     {"store", "resume", "tol", "max_passes", "time_limit", "checkpoint_seconds", "certify", "kernel_bytes"}
     | {"start_from"}
 )
+
+Options = TypeVar("Options", bound=BaseModel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +148,8 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     """
     store = open_store(config.store)
     if config.resume is not None:
-        config = _as_it_was(config, store)
+        run = read_run(store, config.resume)
+        config = as_it_was(config, run.config, f"run {run.id}", MAY_CHANGE)
     dataset = Dataset.open(store, config.dataset)
     raw = TrainingRows(dataset, "train")
     check_labels(raw)
@@ -177,24 +181,27 @@ def fingerprint(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
     return {**chosen, "dataset": dataset.info.id, "dataset_digest": dataset.info.digest}
 
 
-def _as_it_was(config: TrainConfig, store: Store) -> TrainConfig:
-    """Take from the run what is not given now; `MismatchError` names what is given and differs."""
-    run = read_run(store, str(config.resume))
+def as_it_was(config: Options, recorded: Mapping[str, Any], what: str, may_change: frozenset[str]) -> Options:
+    """Return `config` with what is not given taken from the `recorded` options of `what`, which is resumed.
+
+    Raises `MismatchError` naming what is given, differs and is not in `may_change`.
+    """
     given = config.model_dump(mode="json", include=config.model_fields_set)
     if given.get("dataset") == "latest":
         del given["dataset"]
-    changed = sorted(
-        key for key, value in given.items() if key not in MAY_CHANGE and run.config.get(key) != value
-    )
+    changed = [
+        f"{key} was {recorded.get(key)!r}, now {value!r}"
+        for key, value in sorted(given.items())
+        if key not in may_change and recorded.get(key) != value
+    ]
     if changed:
-        detail = ", ".join(f"{key} was {run.config.get(key)!r}, now {given[key]!r}" for key in changed)
         raise MismatchError(
-            f"run {run.id} cannot go on with other settings ({detail}): leave these options out"
+            f"{what} cannot go on with other settings ({', '.join(changed)}): leave these options out"
         )
     try:
-        return TrainConfig.model_validate({**run.config, **given})
+        return type(config).model_validate({**recorded, **given})
     except ValidationError as error:
-        raise ConfigError(f"the configuration of run {run.id} cannot be read: {error}") from error
+        raise ConfigError(f"the settings of {what} cannot be read: {error}") from error
 
 
 def _transforms(config: TrainConfig, store: Store, raw: TrainingRows) -> Transforms:

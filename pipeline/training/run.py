@@ -117,13 +117,13 @@ def _model_record(run: Run, result: Mapping[str, Any]) -> ModelRecord:
 
 
 def _cuts(result: SolveResult) -> dict[str, NDArray[np.float64]]:
-    """Give the points and shares that the dual point of an average top-k risk is made of again."""
+    """Return the points and shares that the dual point of an average top-k risk is made of again."""
     found = None if result.problem.mean_risk else Atoms.of(result.problem, result.state).cuts()
     return {} if found is None else dict(zip((CUT_POINTS, CUT_SHARES), found, strict=True))
 
 
 def _dual_sums(result: SolveResult) -> dict[str, NDArray[np.float64]]:
-    """Give b and |A|^2/n of the A that W was made from; nothing where it was made from none.
+    """Return b and |A|^2/n of the A that W was made from; nothing where it was made from none.
 
     Of the average top-k risk that A may have made another W, which comes along.
     """
