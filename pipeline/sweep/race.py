@@ -129,7 +129,7 @@ def judged(standings: Sequence[Standing], rule: Rule, tol: float, confidence: fl
 
 
 def best_cell(standings: Sequence[Standing]) -> Standing | None:
-    """Return the finished cell with the highest mean, of equals the smallest C; None where none is finished."""
+    """Return the finished cell with the highest mean, of equals the smallest C; None without one."""
     finished = [one for one in standings if one.state == "finished"]
     return max(finished, key=lambda one: (one.mean, -one.cell.C), default=None)
 
