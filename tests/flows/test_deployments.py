@@ -82,6 +82,7 @@ def test_a_run_that_is_killed_beats_often_enough_to_be_found_out_in_two_minutes(
         assert "topline" in deployment["tags"], "the automations look for the tag"
 
 
+@pytest.mark.slow
 @pytest.mark.prefect
 def test_prefect_registers_all_of_them(prefect_server: str) -> None:
     environ = {**os.environ, "PREFECT_API_URL": prefect_server, "CI": "true"}

@@ -15,7 +15,7 @@ import pytest
 from topline.flows.doctor_checks import prefect_checks
 from topline.pipeline.doctor import run_checks
 
-pytestmark = pytest.mark.prefect
+pytestmark = [pytest.mark.prefect, pytest.mark.slow]
 
 TOPLINE = [sys.executable, "-m", "topline"]
 

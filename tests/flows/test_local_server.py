@@ -13,6 +13,7 @@ from topline.flows.errors import FlowServerError
 from topline.flows.local_server import local_server
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_api_asks_for_the_password(tmp_path: Path) -> None:
     """A real server; who finds it running is given the same password."""

@@ -128,13 +128,13 @@ def _read(log: Path) -> Iterator[Outcome]:
 
 
 def copy_checkout(folder: Path) -> Path:
-    """Copy what the tests need of the checkout; links stay links, compiled files stay behind."""
+    """Copy what the tests need of the checkout, compiled kernels included; links stay links."""
     wanted = [".package", "pyproject.toml", "README.md", "flows", "pipeline", "solvers", "storage", "tests"]
     folder.mkdir()
     for name in wanted:
         source = ROOT / name
         if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            ignored = shutil.ignore_patterns("*.pyc", "*.egg-info")
             shutil.copytree(source, folder / name, symlinks=True, ignore=ignored)
         else:
             shutil.copy2(source, folder / name)

@@ -21,7 +21,11 @@ class Target:
 
 
 TARGETS: Mapping[str, Target] = {
-    "certification": Target(("pipeline.certification",), ("tests/pipeline/certification",)),
+    "certification": Target(
+        ("pipeline.certification",),
+        ("tests/pipeline/certification",),
+        without="not test_every_method and not test_every_loss",
+    ),
     "commits": Target(
         ("storage.stores.commit_log",),
         ("tests/storage/stores/test_commit_log.py", "tests/storage/stores/test_commit_races.py"),

@@ -345,6 +345,7 @@ class Keep:
             self.saved = (state.round, InMemory(parts))
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_killed_worker_that_held_duals_costs_less_than_two_rounds() -> None:
     """Its blocks alone go back to the checkpoint, those of the other stay, and the answer is certified."""
@@ -395,6 +396,7 @@ def test_who_joins_gets_blocks_with_their_duals() -> None:
     assert len(result.history) == len(expected.history)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_frozen_worker_loses_its_blocks() -> None:
     """SIGSTOP: the scheduler notices nothing for a minute, the executor after `heartbeat_timeout` seconds."""

@@ -69,6 +69,7 @@ def test_workers_of_another_cluster_keep_their_limits() -> None:
     assert plan_on_workers([500 * MIB] * 2, IMAGENET, 1 << 30).cache_bytes == 0
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_training_stays_below_its_limit(tmp_path: Path) -> None:
     """Kept features alone would be 0.9 GB, and by default a gigabyte is kept."""

@@ -90,6 +90,7 @@ class KillsBetween(DaskExecutor):
         return super().run(request)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_worker_killed_between_the_choice_and_its_vertices_changes_nothing() -> None:
     expected = run(SerialExecutor(blocks=7))

@@ -86,6 +86,7 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
     assert calling.read(1) == b"!"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["scheduler", "worker"])
 @pytest.mark.parametrize("client", ["scheduler", "worker", "client"])
 def test_every_role_reaches_scheduler_and_workers(made: dict[str, Any], server: str, client: str) -> None:

@@ -241,6 +241,7 @@ def test_workers_give_the_same_to_the_bit(tmp_path: Path) -> None:
     assert there.info.digest == here.info.digest
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_worker_that_is_killed_costs_only_its_unit(tmp_path: Path) -> None:
     write_classes(tmp_path / "photos", 4, 80)

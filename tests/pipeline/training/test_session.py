@@ -326,6 +326,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGINT, 2)])
 def test_a_signal_leaves_a_run_that_goes_on(tmp_path: Path, number: int, workers: int) -> None:
@@ -357,6 +358,7 @@ def test_a_signal_leaves_a_run_that_goes_on(tmp_path: Path, number: int, workers
     assert np.array_equal(load_model(resumed.model).array("W"), load_model(whole.model).array("W"))
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_duals_lost_with_a_worker_come_from_the_checkpoint(folder: Path) -> None:
     """Those of its blocks alone; the run goes on and ends at the same answer, certified."""

@@ -73,6 +73,7 @@ def kill_while_writing(store: Store, folder: str, after_units: int, pause: float
     writer.wait()
 
 
+@pytest.mark.slow
 def test_a_writer_killed_in_mid_write(local_store: Store) -> None:
     X = dense(PLAN.n_rows, D)
     rng = np.random.default_rng(3)
