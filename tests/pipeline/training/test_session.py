@@ -87,10 +87,13 @@ def test_a_run_leaves_a_certified_model_and_its_whole_history(folder: Path) -> N
     "options",
     [
         {},
-        {"smoothing": 0.5},
-        {"class_weight": "balanced"},
         {"class_weight": "balanced", "smoothing": 0.5, "smoothing_kind": "others"},
-        {"class_weight": "balanced", "loss": "softmax", "k": None, "method": "dual_ascent"},
+        pytest.param({"smoothing": 0.5}, marks=pytest.mark.slow),
+        pytest.param({"class_weight": "balanced"}, marks=pytest.mark.slow),
+        pytest.param(
+            {"class_weight": "balanced", "loss": "softmax", "k": None, "method": "dual_ascent"},
+            marks=pytest.mark.slow,
+        ),
         {"method": "dual_ascent", "blocks": 3},
     ],
     ids=str,
