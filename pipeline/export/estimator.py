@@ -108,7 +108,7 @@ def load_estimator(folder: str | Path) -> ExportedClassifier:
     >>> from topline.pipeline.export import export_model
     >>> from topline.pipeline.ingest import import_features
     >>> from topline.pipeline.options import ClusterConfig, ImportConfig, TrainConfig
-    >>> from topline.pipeline.training.session import train
+    >>> from topline.pipeline.training import train
     >>> place = pathlib.Path(tempfile.mkdtemp())
     >>> y = np.arange(90) % 3
     >>> X = np.eye(3, dtype=np.float32)[y] + 0.1 * np.random.default_rng(0).normal(size=(90, 3))

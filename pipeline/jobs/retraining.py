@@ -17,7 +17,7 @@ from topline.pipeline.ingest import Changes, changes_between, extract
 from topline.pipeline.options import RetrainConfig, refuse_label_sets
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.progress import Progress
-from topline.pipeline.registry import Weighing, promote_by_rule
+from topline.pipeline.registry import promote_by_rule
 from topline.pipeline.training import fingerprint, settled, train
 from topline.storage.datasets import Dataset, list_datasets
 from topline.storage.errors import StorageError
@@ -116,7 +116,19 @@ class _Retraining:
         made = _made(self.store, options, dataset)
         resumed = made is not None and not _is_decided(self.store, made.id)
         if made is not None and not resumed:
-            return self._unchanged(made, dataset, changes, begun)
+            standing = read_standing(self.store)
+            return self._result(
+                made,
+                dataset,
+                changes,
+                begun,
+                outcome="unchanged",
+                reasons=(f"nothing is new since {info.id}, on which {standing.of(made.id)[-1]}",),
+                champion=standing.champion,
+                champion_before=standing.champion,
+                evidence={},
+                resumed=False,
+            )
         self.lease.check()
         run = None if made is not None else _unfinished(self.store, options, dataset)
         url = join(self.store.url, "models", made.id) if made is not None else self._trained(options, run)
@@ -128,7 +140,19 @@ class _Retraining:
         weighed = promote_by_rule(
             url, self.config.promote, by=self.by, split=self.config.split, progress=self.progress
         )
-        return self._result(weighed, dataset, changes, begun, resumed=resumed or run is not None)
+        record, champion = load_model(url).record, weighed.standing.champion
+        return self._result(
+            record,
+            dataset,
+            changes,
+            begun,
+            outcome="promoted" if champion == record.id else "kept",
+            reasons=weighed.decision.reasons,
+            champion=champion,
+            champion_before=weighed.champion and weighed.champion.rpartition("/")[2],
+            evidence=weighed.evidence.to_dict(),
+            resumed=resumed or run is not None,
+        )
 
     def _trained(self, options: TrainConfig, run: RunRecord | None) -> str:
         """Train a model, from where a killed run stopped or from an earlier model, and return its URL."""
@@ -139,51 +163,12 @@ class _Retraining:
         chosen = options.model_copy(update={"start_from": start})
         return train(chosen, self.cluster, self.progress, self.client).model
 
-    def _unchanged(
-        self, made: ModelRecord, dataset: Dataset, changes: Changes, begun: float
-    ) -> RetrainResult:
-        standing = read_standing(self.store)
-        said = standing.of(made.id)[-1]
-        reason = f"nothing is new since {dataset.info.id}, on which {said}"
-        return self._described(
-            "unchanged", (reason,), made, dataset, changes, begun, champion=standing.champion
-        )
-
     def _result(
-        self, weighed: Weighing, dataset: Dataset, changes: Changes, begun: float, *, resumed: bool
+        self, made: ModelRecord, dataset: Dataset, changes: Changes, begun: float, **decision: Any
     ) -> RetrainResult:
-        made = load_model(weighed.model).record
-        promoted = weighed.standing.champion == made.id
-        return self._described(
-            "promoted" if promoted else "kept",
-            weighed.decision.reasons,
-            made,
-            dataset,
-            changes,
-            begun,
-            champion=weighed.standing.champion,
-            champion_before=weighed.champion and weighed.champion.rpartition("/")[2],
-            evidence=weighed.evidence.to_dict(),
-            resumed=resumed,
-        )
-
-    def _described(
-        self,
-        outcome: str,
-        reasons: tuple[str, ...],
-        made: ModelRecord,
-        dataset: Dataset,
-        changes: Changes,
-        begun: float,
-        **more: Any,
-    ) -> RetrainResult:
+        """Return the outcome, of which `decision` has what the registry says of the model `made`."""
         certificate = made.certificate or {}
-        values: dict[str, Any] = {
-            "champion_before": more.get("champion"), "evidence": {}, "resumed": False, **more
-        }  # fmt: skip
         return RetrainResult(
-            outcome=outcome,
-            reasons=reasons,
             store=self.store.url,
             dataset=dataset.info.id,
             version=dataset.info.seq,
@@ -196,7 +181,7 @@ class _Retraining:
             accuracy=dict((made.evaluation or {}).get("topk") or {}),
             metrics={metric.name: value for metric, value in measured(made.evaluation)},
             seconds=time.monotonic() - begun,
-            **values,
+            **decision,
         )
 
 
