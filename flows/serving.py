@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -101,10 +102,13 @@ def _serve(
     if password_in is not None:
         # Nobody else runs the flow: what seems alive while nobody holds the store was killed.
         crash_killed_runs(deployment, config.store)
+    page = server.removesuffix("/api")
+    password = "" if password_in is None else f" (password in {password_in})"
+    # A line of its own: a progress bar cuts what is wider than the terminal, and a log file has no bar.
+    sys.stderr.write(f"serving {config.store}; {page}{password} shows its runs; Ctrl-C ends it\n")
+    sys.stderr.flush()
     if progress is not None:
-        page = server.removesuffix("/api")
-        password = "" if password_in is None else f" (password in {password_in})"
-        progress.begin(f"serve {config.store}; {page}{password} shows its runs; Ctrl-C ends it")
+        progress.begin("serve")
     asyncio.run(runner.start())
 
 
