@@ -150,7 +150,7 @@ def test_a_stopped_sweep_goes_on_and_asks_nothing_twice(
     assert again.cells == resumed.cells
     with pytest.raises(MismatchError, match=r"folds was 3, now 4"):
         sweep(SweepConfig(store=store, resume=sweep_id, folds=4), HERE)
-    with pytest.raises(ConflictError, match="another process goes on"):
+    with pytest.raises(ConflictError, match="another process works on sweep"):
         add_answer(open_store(store), sweep_id, 0, {})
     assert read_sweep(open_store(store), sweep_id).id == sweep_id
 
