@@ -31,10 +31,10 @@ TOL = 0.02
 FREE = ("--no-keep-duals",)
 KEPT = ("--keep-duals", "--checkpoint-seconds", "0.3")
 PROBLEM = ("--method", "fw", "--k", "2", "--C", "0.5", "--tol", str(TOL), "--max-passes", "5000")
-PATIENCE = 90.0
+PATIENCE = 600.0
 READY = "ready"
 
-_PATH = {"PYTHONPATH": str(ROOT)}
+_PATH = {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.chaos.preloaded"])
 
