@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import json
 import threading
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from topline.storage.stores import LeaseHeldError, LeaseTerms, Store, held_lease, holder
+from topline.storage.stores.lease import Clock
 
-TERMS = LeaseTerms(beat=10.0, expiry=60.0)
-#: The one that holds the lease does not beat within a test.
-SILENT = LeaseTerms(beat=3600.0, expiry=60.0)
 BEAT = "leases/retrain/00000001.beat"
 
 
-class Clock:
-    """A clock that goes on only while somebody sleeps."""
+class Sleeper:
+    """A clock that goes on only while somebody sleeps; the thread of a holder waits as ever."""
 
     def __init__(self) -> None:
         self.seconds, self.slept = 5e8, 0
         self.each_time: Any = lambda: None
+        clock = Clock(monotonic=lambda: self.seconds, wall=self.wall, sleep=self.sleep)
+        self.terms = LeaseTerms(beat=10.0, expiry=60.0, clock=clock)
+        #: The one that holds the lease does not beat within a test.
+        self.silent = replace(self.terms, beat=3600.0)
 
-    def time(self) -> float:
+    def wall(self) -> float:
         return self.seconds + 1e9
-
-    def monotonic(self) -> float:
-        return self.seconds
 
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds
@@ -37,27 +36,24 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    faked = SimpleNamespace(time=clock.time, monotonic=clock.monotonic, sleep=clock.sleep)
-    monkeypatch.setattr("topline.storage.stores.lease.time", faked)
-    return clock
+def clock() -> Sleeper:
+    return Sleeper()
 
 
-def beat(store: Store, clock: Clock, age: float, count: int = 7) -> None:
-    data = json.dumps({"count": count, "at": clock.time() - age}).encode()
+def beat(store: Store, clock: Sleeper, age: float, count: int = 7) -> None:
+    data = json.dumps({"count": count, "at": clock.wall() - age}).encode()
     store.write_bytes(BEAT, data)
 
 
 @pytest.mark.parametrize("age", [0.0, 1.0, 59.0])
 def test_who_was_heard_of_lately_keeps_the_lease_and_nobody_waits(
-    memory_store: Store, clock: Clock, age: float
+    memory_store: Store, clock: Sleeper, age: float
 ) -> None:
-    with held_lease(memory_store, "retrain", "the first", terms=SILENT):
+    with held_lease(memory_store, "retrain", "the first", terms=clock.silent):
         beat(memory_store, clock, age)
         with (
             pytest.raises(LeaseHeldError, match="the first"),
-            held_lease(memory_store, "retrain", "me", terms=TERMS),
+            held_lease(memory_store, "retrain", "me", terms=clock.terms),
         ):
             pass
         assert clock.slept == 0
@@ -65,14 +61,14 @@ def test_who_was_heard_of_lately_keeps_the_lease_and_nobody_waits(
 
 @pytest.mark.parametrize("age", [60.0, 86400.0, -86400.0, None])
 def test_whose_beat_is_not_of_now_loses_it_after_as_long_as_a_lease_lasts(
-    memory_store: Store, clock: Clock, age: float | None, caplog: pytest.LogCaptureFixture
+    memory_store: Store, clock: Sleeper, age: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with held_lease(memory_store, "retrain", "the first", terms=SILENT) as lease:
+    with held_lease(memory_store, "retrain", "the first", terms=clock.silent) as lease:
         if age is None:
             memory_store.write_bytes(BEAT, b"torn")
         else:
             beat(memory_store, clock, age)
-        with held_lease(memory_store, "retrain", "me", terms=TERMS) as mine:
+        with held_lease(memory_store, "retrain", "me", terms=clock.terms) as mine:
             assert (lease.number, mine.number) == (1, 2)
         assert clock.slept == 60
         told = [record.getMessage() for record in caplog.records]
@@ -81,16 +77,16 @@ def test_whose_beat_is_not_of_now_loses_it_after_as_long_as_a_lease_lasts(
         assert "up to 60 s" in told[0]
 
 
-def test_a_clock_that_is_a_second_ahead_costs_a_second(memory_store: Store, clock: Clock) -> None:
-    with held_lease(memory_store, "retrain", "the first", terms=SILENT):
+def test_a_clock_that_is_a_second_ahead_costs_a_second(memory_store: Store, clock: Sleeper) -> None:
+    with held_lease(memory_store, "retrain", "the first", terms=clock.silent):
         beat(memory_store, clock, -1.0)
-        with pytest.raises(LeaseHeldError), held_lease(memory_store, "retrain", "me", terms=TERMS):
+        with pytest.raises(LeaseHeldError), held_lease(memory_store, "retrain", "me", terms=clock.terms):
             pass
         assert clock.slept == 1
 
 
-def test_whose_clock_is_wrong_keeps_it_when_another_beat_comes(memory_store: Store, clock: Clock) -> None:
-    with held_lease(memory_store, "retrain", "the first", terms=SILENT):
+def test_whose_clock_is_wrong_keeps_it_when_another_beat_comes(memory_store: Store, clock: Sleeper) -> None:
+    with held_lease(memory_store, "retrain", "the first", terms=clock.silent):
         beat(memory_store, clock, 86400.0)
 
         def goes_on() -> None:
@@ -98,26 +94,26 @@ def test_whose_clock_is_wrong_keeps_it_when_another_beat_comes(memory_store: Sto
                 beat(memory_store, clock, 86400.0, count=8)
 
         clock.each_time = goes_on
-        with pytest.raises(LeaseHeldError), held_lease(memory_store, "retrain", "me", terms=TERMS):
+        with pytest.raises(LeaseHeldError), held_lease(memory_store, "retrain", "me", terms=clock.terms):
             pass
         assert clock.slept == 10
 
 
-def test_who_waits_gives_up_when_the_time_is_over(memory_store: Store, clock: Clock) -> None:
-    with held_lease(memory_store, "retrain", "the first", terms=SILENT):
+def test_who_waits_gives_up_when_the_time_is_over(memory_store: Store, clock: Sleeper) -> None:
+    with held_lease(memory_store, "retrain", "the first", terms=clock.silent):
         clock.each_time = lambda: beat(memory_store, clock, 0.0, count=clock.slept)
         beat(memory_store, clock, 0.0)
         with (
             pytest.raises(LeaseHeldError),
-            held_lease(memory_store, "retrain", "me", wait=5.0, terms=TERMS),
+            held_lease(memory_store, "retrain", "me", wait=5.0, terms=clock.terms),
         ):
             pass
         assert clock.slept == 5
 
 
-def test_between_two_looks_passes_a_quarter_of_a_beat_at_most(memory_store: Store, clock: Clock) -> None:
-    quick = LeaseTerms(beat=2.0, expiry=60.0)
-    with held_lease(memory_store, "retrain", "the first", terms=SILENT):
+def test_between_two_looks_passes_a_quarter_of_a_beat_at_most(memory_store: Store, clock: Sleeper) -> None:
+    quick = replace(clock.terms, beat=2.0)
+    with held_lease(memory_store, "retrain", "the first", terms=clock.silent):
         beat(memory_store, clock, 0.0)
         began = clock.seconds
         clock.each_time = lambda: beat(memory_store, clock, 0.0, count=clock.slept)
@@ -129,9 +125,11 @@ def test_between_two_looks_passes_a_quarter_of_a_beat_at_most(memory_store: Stor
         assert (clock.slept, clock.seconds - began) == (10, 5.0)
 
 
-def test_what_went_with_earlier_tenures_is_dropped_and_their_numbers_stay(memory_store: Store) -> None:
+def test_what_went_with_earlier_tenures_is_dropped_and_their_numbers_stay(
+    memory_store: Store, clock: Sleeper
+) -> None:
     for number in (1, 2, 3):
-        with held_lease(memory_store, "retrain", "me", terms=SILENT) as lease:
+        with held_lease(memory_store, "retrain", "me", terms=clock.silent) as lease:
             assert lease.number == number
             assert (holder(memory_store, "retrain") or "").startswith("me (process ")
         assert holder(memory_store, "retrain") is None
