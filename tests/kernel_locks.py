@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ def share_compiling() -> None:
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.dispatcher import Dispatcher
 
-    folder = Path(tempfile.gettempdir(), "topline-kernel-locks")
+    folder = Path(tempfile.gettempdir(), f"topline-kernel-locks-{os.getuid()}")
     folder.mkdir(exist_ok=True)
     genuine = Dispatcher.compile
 

@@ -12,6 +12,8 @@ from tests.guides.reader import GUIDES, ROOT, Block, Reader, blocks_of, on_free_
 
 #: Pages about servers, containers, Kubernetes and Slurm: tests/e2e and tests/deploy follow them.
 ELSEWHERE = {f"deploy/{page}README.md" for page in ("", "compose/", "kubernetes/", "slurm/")}
+#: How to run the tests: .ci/run runs them, and tests/reproduce the commands of its own page.
+ELSEWHERE |= {"tests/README.md", "tests/reproduce/README.md"}
 
 
 @pytest.mark.guides

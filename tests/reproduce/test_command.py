@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,16 @@ def test_the_list_names_every_table_and_file(capsys: pytest.CaptureFixture[str],
         assert source.origin in out
     assert main(["--list", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["tables"]) == len(TABLES)
+
+
+def test_the_commands_of_the_guide_run_as_printed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guide = (Path(__file__).parent / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^python -m tests\.reproduce (.*)$", guide, re.MULTILINE)
+    assert len(commands) == 2
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        assert main(command.split()) == 0
+    assert "within" in capsys.readouterr().out
+    assert "<svg" in (tmp_path / "page.html").read_text(encoding="utf-8")
