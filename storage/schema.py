@@ -34,7 +34,6 @@ NO_LABEL: Final = -1
 LABEL_DTYPE: Final = np.dtype("int32")
 SPLIT_DTYPE: Final = np.dtype("int8")
 FEATURE_DTYPES: Final = (np.dtype("float16"), np.dtype("float32"))
-LAYOUTS: Final = ("dense", "csr")
 
 GROUP: Final = "arrays"
 """Zarr group of a dataset's folder; it lies apart, as Zarr complains of other files in a group."""

@@ -12,7 +12,7 @@ from PIL import Image
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.images import Pixels
-from topline.pipeline.options.ingest import BackboneConfig
+from topline.pipeline.options import BackboneConfig
 
 Features = NDArray[np.float32]
 

@@ -17,7 +17,7 @@ from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_op
 from topline.pipeline.backbones.vocabulary import Vocabulary
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import Pixels
-from topline.pipeline.options.ingest import BackboneConfig
+from topline.pipeline.options import BackboneConfig
 
 Float64Array = NDArray[np.float64]
 

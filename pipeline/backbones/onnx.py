@@ -15,7 +15,7 @@ from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_op
 from topline.pipeline.backbones.preprocessing import Preprocessing, read_sidecar
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import Pixels
-from topline.pipeline.options.ingest import BackboneConfig
+from topline.pipeline.options import BackboneConfig
 
 OPTIONS = frozenset(
     {"resize", "crop", "mean", "std", "layout", "channels", "interpolation", "input_name", "output_name"}

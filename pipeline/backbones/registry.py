@@ -14,7 +14,7 @@ from topline.pipeline.backbones.onnx import OnnxNetwork
 from topline.pipeline.backbones.timm import TimmModel
 from topline.pipeline.errors import ConfigError, ImageRejectedError, InputError
 from topline.pipeline.images import ImageListing, Pixels, read_picture
-from topline.pipeline.options.ingest import BackboneConfig, ImageLimits
+from topline.pipeline.options import BackboneConfig, ImageLimits
 from topline.pipeline.progress import Progress
 from topline.storage.datasets import list_datasets
 from topline.storage.stores import Store

@@ -24,7 +24,7 @@ from distributed.comm.core import FatalCommClosedError
 
 from topline.pipeline.cluster.memory_plan import memory_limit, worker_share
 from topline.pipeline.errors import ClusterError
-from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.options import ClusterConfig
 
 logger = logging.getLogger(__name__)
 

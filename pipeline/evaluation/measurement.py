@@ -39,7 +39,7 @@ from topline.solvers.estimators.multilabel_metrics import (
     partition_metrics,
     tuned_thresholds,
 )
-from topline.storage.models.records import update_record
+from topline.storage.models import update_record
 from topline.storage.schema import SPLITS
 
 DEFAULT_RULE = "f1_micro"

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.rows.stored_model import StoredModel
-from topline.pipeline.rows.transforms import Transforms
+from topline.pipeline.rows import StoredModel, Transforms
 from topline.solvers.core.stopping import Status
 from topline.solvers.estimators.topk import TopKClassifier
 from topline.solvers.losses import loss_from_dict

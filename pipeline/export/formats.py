@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from topline.pipeline.rows.stored_model import StoredModel
+    from topline.pipeline.rows import StoredModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def description(stored: StoredModel) -> dict[str, Any]:
 def _scores(rows: NDArray[np.float32], record: str, arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
     import numpy as np
 
-    from topline.pipeline.rows.transforms import Transforms
+    from topline.pipeline.rows import Transforms
 
     transforms = Transforms.from_arrays(json.loads(record)["transforms"], arrays)
     return np.asarray(transforms.apply(rows) @ arrays["W"])

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import ConfigError, InputError, PipelineError
 from topline.pipeline.export.formats import FORMATS, ExportFormat, export_format, require_holds
-from topline.pipeline.rows.partition import TrainingRows
-from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.storage.errors import IntegrityError
 
 RANDOM_ROWS = 64

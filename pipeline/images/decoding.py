@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from topline.pipeline.errors import ImageRejectedError
-from topline.pipeline.options.ingest import ImageLimits
+from topline.pipeline.options import ImageLimits
 
 Pixels = NDArray[np.uint8]
 

@@ -24,7 +24,7 @@ from topline.pipeline.images.items import (
 )
 from topline.pipeline.images.shards import list_shards
 from topline.pipeline.images.tables import TABLE_SUFFIXES, list_table
-from topline.pipeline.options.ingest import ImageLimits
+from topline.pipeline.options import ImageLimits
 
 
 def list_images(images: str, *, labelled: bool = True) -> ImageListing:

@@ -18,8 +18,7 @@ from topline.pipeline.ingest.splits import CONTENT_RULE, RowSplits, recorded_spl
 from topline.pipeline.ingest.unit import Describer, UnitContext, UnitReport
 from topline.pipeline.ingest.unit_runs import StoppedError, Units
 from topline.pipeline.interrupts import StopFlag, stop_on_signals
-from topline.pipeline.options.ingest import ExtractConfig
-from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.options import ClusterConfig, ExtractConfig
 from topline.pipeline.progress import Progress
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, DatasetWriter, read_part, with_labels_and_splits

@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
 from topline.pipeline.ingest.splits import RowSplits, split_rows
 from topline.pipeline.interrupts import stop_on_signals
-from topline.pipeline.options.ingest import ImportConfig
+from topline.pipeline.options import ImportConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.readers import (
     ConcatenatedFeatures,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.images import ImageItem, sorted_names
-from topline.pipeline.options.ingest import ExtractConfig
+from topline.pipeline.options import ExtractConfig
 from topline.pipeline.readers import LabelLists, label_set_table, split_labels
 from topline.storage.datasets import Dataset, LabelSetTable, list_datasets
 from topline.storage.schema import NO_LABEL, SPLITS
@@ -25,7 +25,7 @@ CONTENT_RULE = "content"
 
 @dataclass(frozen=True, eq=False)
 class RowSplits:
-    """Labels (n,) int32, codes of `storage.schema.SPLITS` (n,) int8, and the names of labels 0, 1, ...
+    """Labels (n,) int32, codes of `topline.storage.schema.SPLITS` (n,) int8, and the names of labels 0, 1, ...
 
     Where rows have several labels, theirs are numbers of the `label_sets` of those names.
     """

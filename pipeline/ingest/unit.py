@@ -18,7 +18,7 @@ from topline.pipeline.backbones import Backbone, FeatureFunction
 from topline.pipeline.errors import ImageRejectedError
 from topline.pipeline.images import ImageItem, Pixels, read_picture
 from topline.pipeline.ingest.known_images import KnownImages
-from topline.pipeline.options.ingest import ImageLimits
+from topline.pipeline.options import ImageLimits
 from topline.storage.datasets import DatasetWriter
 from topline.storage.errors import IntegrityError
 from topline.storage.fingerprint import digest_json

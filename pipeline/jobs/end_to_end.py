@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation, evaluate
 from topline.pipeline.images import write_digits
 from topline.pipeline.ingest import extract
-from topline.pipeline.options import RunConfig
-from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.options import ClusterConfig, RunConfig, TrainConfig
 from topline.pipeline.report import write_report
 from topline.pipeline.training import TrainResult, fingerprint, settled, train
 from topline.storage.datasets import Dataset

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from topline.pipeline.certification import certify
 from topline.pipeline.evaluation import METRICS, Metric, evaluate, measured
 from topline.pipeline.ingest import Changes, changes_between, extract
-from topline.pipeline.options import RetrainConfig, refuse_label_sets
-from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.options import ClusterConfig, RetrainConfig, TrainConfig, refuse_label_sets
 from topline.pipeline.progress import Progress
 from topline.pipeline.registry import promote_by_rule
 from topline.pipeline.training import fingerprint, settled, train

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.options.ingest import PredictConfig
+from topline.pipeline.options import PredictConfig
 from topline.storage.models import ModelRecord
 
 

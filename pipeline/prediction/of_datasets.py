@@ -20,11 +20,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import ClusterError, InputError
-from topline.pipeline.options.ingest import PredictConfig
-from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.options import ClusterConfig, PredictConfig
 from topline.pipeline.prediction.decision_rule import DecisionRule
 from topline.pipeline.progress import Progress
-from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows import StoredModel
 from topline.storage.cache import PredictionsDraft, StoredPredictions, cache_key
 from topline.storage.datasets import Dataset
 from topline.storage.errors import DiskFullError

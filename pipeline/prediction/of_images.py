@@ -12,7 +12,7 @@ from topline.pipeline.backbones import Backbone, FeatureFunction, backbone_of_sp
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import list_images
 from topline.pipeline.ingest import Describer, ImageRow, open_backbone
-from topline.pipeline.options.ingest import PredictConfig
+from topline.pipeline.options import PredictConfig
 from topline.pipeline.prediction.decision_rule import DecisionRule
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from topline.pipeline.options.train import BLOCKS_AT_MOST
+from topline.pipeline.options import BLOCKS_AT_MOST
 from topline.pipeline.readers import label_sets_for_solver
 from topline.pipeline.rows.read_batches import Rows, batch_rows, batches_within, empty_rows, nbytes, row_bytes
 from topline.solvers.core.rows import as_rows, stacked

@@ -6,7 +6,7 @@ import math
 
 from markupsafe import Markup
 
-from topline.pipeline.options.sweep import Variant
+from topline.pipeline.options import Variant
 from topline.pipeline.pages import Series, line_chart, make_page
 from topline.pipeline.sweep.result import SweepCell, SweepResult
 from topline.storage.records import now

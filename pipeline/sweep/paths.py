@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InterruptedRunError
+from topline.pipeline.options import TrainConfig
 from topline.pipeline.options.problem import chosen_loss
-from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.sweep.bounds import ball_radius, count_hits
 from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data
 from topline.solvers.blas_threads import one_blas_thread

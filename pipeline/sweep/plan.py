@@ -10,9 +10,8 @@ import numpy as np
 import psutil
 
 from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.options import Cell, SweepConfig, TrainConfig, Variant
 from topline.pipeline.options.problem import chosen_loss
-from topline.pipeline.options.sweep import Cell, SweepConfig, Variant
-from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.readers import require_single_labels
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource

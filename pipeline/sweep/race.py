@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from topline.pipeline.options.sweep import Cell, Rule
+from topline.pipeline.options import Cell, Rule
 from topline.pipeline.sweep.bounds import HitCount
 from topline.pipeline.sweep.paths import Measurement
 from topline.solvers.core.stopping import Status

@@ -22,9 +22,8 @@ from distributed import Client
 
 from topline.pipeline.cluster import open_cluster
 from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
+from topline.pipeline.options import Cell, ClusterConfig, SweepConfig
 from topline.pipeline.options.problem import chosen_loss
-from topline.pipeline.options.sweep import Cell, SweepConfig
-from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.sweep.page import write_page
 from topline.pipeline.sweep.paths import Measurement, PathTask, Round

@@ -29,7 +29,7 @@ _BATCH = 4096
 
 @dataclass(frozen=True)
 class RunEvent:
-    """Something between two rounds: `kind` and `facts` as in `storage.runs.history`, after round `after`."""
+    """Something between two rounds: `kind` and `facts` as in `topline.storage.runs.history`, after round `after`."""
 
     kind: str
     at: float

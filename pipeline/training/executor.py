@@ -21,7 +21,7 @@ from topline.pipeline.cluster import (
     worker_count,
 )
 from topline.pipeline.interrupts import StopFlag
-from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.options import ClusterConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.pipeline.training.kernel_training import factored_kernel, trained_rows

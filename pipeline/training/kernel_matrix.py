@@ -24,8 +24,8 @@ from topline.pipeline.errors import ClusterError, ConfigError
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import TrainingRows, Transforms
 from topline.solvers.core.rows import as_rows
-from topline.solvers.kernels import Kernel
-from topline.solvers.kernels.low_rank import ARRAYS, factor
+from topline.solvers.kernels import Kernel, factor
+from topline.solvers.kernels.low_rank import ARRAYS
 from topline.storage.arrays import Span
 from topline.storage.cache import KernelDraft, StoredKernel, cache_key
 from topline.storage.fingerprint import digest_array

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from topline.pipeline.errors import ConfigError
+from topline.pipeline.options import TrainConfig
 from topline.pipeline.options.problem import chosen_loss, chosen_risk, read_margins, settled_k
-from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.rows import TrainingRows, Transforms
 from topline.pipeline.training.kernel_matrix import refuse_size
 from topline.pipeline.training.problem_checks import check_labels, check_problem

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.options import TrainConfig
 from topline.pipeline.options.problem import check_average_top, chosen_risk
-from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.rows import TrainingRows
 from topline.solvers.core.problem import Problem
 from topline.solvers.losses import Loss, MultilabelSoftmax

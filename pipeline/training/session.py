@@ -15,7 +15,7 @@ from topline.pipeline.certification import Certificate, certify
 from topline.pipeline.cluster import DaskExecutor
 from topline.pipeline.errors import ClusterError, InterruptedRunError
 from topline.pipeline.interrupts import stop_on_signals
-from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training.checkpointing import (

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.options.train import TrainConfig
+from topline.pipeline.options import TrainConfig
 from topline.pipeline.rows import StoredModel, TrainingRows, Transforms
 from topline.solvers.core.state import SolverState
 from topline.solvers.losses import Loss

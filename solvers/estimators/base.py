@@ -24,9 +24,10 @@ from topline.solvers.kernels import (
     LinearKernel,
     WithConstant,
     as_kernel,
+    is_precomputed,
     make_kernel,
 )
-from topline.solvers.kernels.low_rank import is_precomputed, plain
+from topline.solvers.kernels.low_rank import plain
 from topline.solvers.typing import Float64Array, IntArray
 
 #: How scikit-learn is to check rows: features stay in the precision and the layout in which they come.

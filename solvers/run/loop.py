@@ -18,8 +18,9 @@ from topline.solvers.core.stopping import ENDS_AT_ITERATE, Status, StoppingCrite
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import Executor
-from topline.solvers.methods.base import Advance, Measurement, Method, follows_duals, stay
-from topline.solvers.methods.certificate import FinalValues, rebuild
+from topline.solvers.methods import Advance, FinalValues, Measurement, Method
+from topline.solvers.methods.base import follows_duals, stay
+from topline.solvers.methods.certificate import rebuild
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,6 @@ from topline.storage.stores import CommitLog, Store
 from topline.storage.stores.urls import join
 
 ACTIONS = ("promote", "keep", "rollback", "archive", "delete")
-STAGES = ("candidate", "champion", "archived", "deleted")
 
 _RESTORE = "restore the file from a copy"
 
