@@ -138,7 +138,7 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes] | None, log: 
         time.sleep(0.5)
     raise FlowServerError(
         f"Prefect's server at {url} did not start within {START_SECONDS:g} s, or ended: its log is {log},"
-        " and topline doctor tells more"
+        " and topline doctor says more"
     )
 
 

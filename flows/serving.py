@@ -57,7 +57,7 @@ def serve_retraining(
     """Run the flow `retrain` whenever the schedule says, until Ctrl-C.
 
     Without a configured server one of our own is started.  The schedule stays active when this ends: the runs
-    missed meanwhile are coalesced into the first one afterwards.
+    missed in the meantime are coalesced into the first one afterwards.
     """
     schedule = schedule_of(every, timezone)
     config = _absolute(config)

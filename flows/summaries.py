@@ -96,6 +96,6 @@ def _metrics(measured: Iterable[tuple[Metric, float]]) -> dict[str, str]:
 
 
 def _table(title: str, facts: Mapping[str, str]) -> str:
-    # A bar ends a cell of a Markdown table, and may stand in a path.
+    # A bar ends a cell of a Markdown table, and may occur in a path.
     rows = [f"| {name} | {value.replace('|', chr(92) + '|')} |" for name, value in facts.items()]
     return "\n".join([f"## {title}", "", "| | |", "|---|---|", *rows])

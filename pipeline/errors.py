@@ -8,7 +8,7 @@ class PipelineError(Exception):
 
 
 class ConfigError(PipelineError, ValueError):
-    """An option has a value, or stands in a combination, that cannot work."""
+    """An option has a value, or is part of a combination, that cannot work."""
 
 
 class InputError(PipelineError, ValueError):
@@ -16,7 +16,7 @@ class InputError(PipelineError, ValueError):
 
 
 class ImageRejectedError(InputError):
-    """One image that cannot be used; the message is the reason, and the job goes on without it."""
+    """One image that cannot be used; the message is the reason, and the job continues without it."""
 
 
 class RejectedShareError(InputError):

@@ -1,4 +1,4 @@
-"""How a job tells whoever watches where it is: a terminal, a flow's artifacts, a test, or nobody."""
+"""How a job reports its progress: a terminal, a flow's artifacts, a test, or nobody."""
 
 from __future__ import annotations
 

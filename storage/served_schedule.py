@@ -1,4 +1,4 @@
-"""The schedule on which a store is retrained, written to schedule.json by whoever serves it."""
+"""The schedule on which a store is retrained, written to schedule.json by the process that serves it."""
 
 from __future__ import annotations
 

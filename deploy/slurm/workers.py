@@ -12,7 +12,7 @@ from distributed.security import Security
 
 
 def main() -> None:
-    """Start them and write the scheduler's address into a file, for whoever wants to connect."""
+    """Start them and write the scheduler's address into a file, for those who connect."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2, help="Slurm jobs of workers")
     parser.add_argument(

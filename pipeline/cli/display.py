@@ -139,7 +139,7 @@ def fact_text(facts: Mapping[str, Any], *, ended: bool = False) -> str:
 
 @contextmanager
 def show_progress() -> Iterator[Progress]:
-    """Return a display on standard error that fits whoever reads it."""
+    """Return a display on standard error that suits its reader."""
     if not sys.stderr.isatty():
         lines = LineDisplay(sys.stderr)
         yield lines

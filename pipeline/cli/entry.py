@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             code = _explain(words, KeyboardInterrupt())
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has gone (`topline ... | head`); there is nobody left to tell.
+        # The reader of our output is gone (`topline ... | head`): nobody is left to write to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = FAILURE
     except TyperException as error:

@@ -76,7 +76,7 @@ def config_of(call: Call) -> RetrainConfig:
 
 
 def retraining_lines(result: RetrainResult) -> list[str]:
-    """Return what a person wants to see at the end."""
+    """Return the lines that are printed at the end."""
     counts = result.changes.to_dict()
     shown = {
         "images": ", ".join(f"{count:,} {name}" for name, count in counts.items()),

@@ -43,7 +43,7 @@ def run(call: Call) -> Outcome:
 
 
 def summary(result: JobResult) -> list[str]:
-    """Return what a person wants to see at the end."""
+    """Return the lines that are printed at the end."""
     from topline.pipeline.evaluation import MultilabelEvaluation
 
     used = {split: count for split, count in result.counts.items() if split != "rejected"}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: What is said of a model whose optimum is no model.
 COLLAPSED = (
-    "W = 0 is optimal to the tolerance, so that this model tells nothing apart: no weights lower the K"
+    "W = 0 is optimal to the tolerance, so this model cannot tell the classes apart: no weights lower the K"
     " largest losses together; take a larger --average-top, or a larger --C"
 )
 
@@ -53,12 +53,12 @@ def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
     why = f"stopped after {result.passes} passes ({result.status})"
     if call.chose("train", "max_passes", "time_limit"):
         return SUCCESS, [f"{why}: {short}"]
-    fix = f"--resume {result.run} --max-passes {10 * result.passes} goes on, a larger --tol accepts it"
+    fix = f"--resume {result.run} --max-passes {10 * result.passes} continues, a larger --tol accepts it"
     return SHORT_OF_TOLERANCE, [f"{why}: {short}; {fix}"]
 
 
 def training_facts(result: TrainResult) -> dict[str, str]:
-    """Return what a person wants to know of a training run."""
+    """Return the lines that are printed about a training run."""
     shown = {
         "model": result.model,
         "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}",

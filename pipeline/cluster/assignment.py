@@ -45,7 +45,7 @@ def _cut(spans: Sequence[Span], wanted: float, slack: float) -> int:
 def in_block_order(owned: Assignment, found: Sequence[str]) -> list[str]:
     """Return the workers that were found in the order of their blocks.
 
-    Newcomers take the places of those that are gone; others stand in the middle, where the fewest blocks
+    Newcomers take the places of those that are gone; others are placed in the middle, where the fewest blocks
     move.
     """
     newcomers = [worker for worker in found if worker not in owned]

@@ -44,7 +44,7 @@ MEMORY_SETTINGS = {
 DASHBOARD_PORT = 8787
 # The module that adds the page of a run to Dask's dashboard.
 PAGE = "topline.pipeline.dashboard.dask_page"
-# Topic of the events that tell a scheduler which run goes on, for that page.
+# Topic of the events that tell a scheduler which run is in progress, for that page.
 TOPIC = "topline-runs"
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -232,7 +232,7 @@ def _warn_if_open(address: str) -> None:
     if parts.scheme in ("tls", "wss", "inproc") or _is_loopback(parts.hostname or ""):
         return
     logger.warning(
-        "the scheduler at %s is reached without TLS: whoever reaches that port can run code on the workers;"
+        "the scheduler at %s is reached without TLS: anyone there can run code on the workers;"
         " use tls:// (see deploy/tls)",
         address,
     )

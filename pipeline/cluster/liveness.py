@@ -1,7 +1,7 @@
 """Liveness of the calls on a worker, read beside them.
 
 A call that computes, compiles, reads or writes uses a processor or moves bytes, however slow the machine or
-the disk is; one that hangs in a lock or on a disk that is gone does neither, though heartbeats go on.
+the disk is; one that hangs in a lock or on a disk that is gone does neither, though heartbeats continue.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class BlockPlacement:
         self.owned: Assignment = {}
         #: Who has the dual variables of each block, by its number; nobody has any at first.
         self._holders: dict[int, str] = {}
-        #: Rows of the worker that had most at the begin: nobody gets budgets for more, whoever is lost.
+        #: Rows of the worker that had most at the start: nobody gets budgets for more, whoever is lost.
         self._most_rows = bound.problem.n
         #: What a move that was cut short has already replaced, and from which checkpoint.
         self._replaced: set[int] = set()
@@ -184,8 +184,8 @@ class BlockPlacement:
 class LeaseRenewal:
     """Renews the leases of a run on all workers that hold blocks, several times a lease.
 
-    It goes on until `stop`, or until nobody has the blocks' places any more.  Nothing waits for the workers:
-    whoever is lost is found out by the next request.
+    It continues until `stop`, or until the blocks' places are dropped.  Nothing waits for the workers:
+    the next request finds out which ones are lost.
     """
 
     def __init__(self, calls: WorkerCalls, places: BlockPlacement, lease: float) -> None:

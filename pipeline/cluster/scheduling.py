@@ -141,7 +141,7 @@ class BlockScheduler:
         while True:
             logger.warning("%s: its blocks are placed again (epoch %d)", lost, self.placement.epoch + 1)
             self._count(lost)
-            # One that is paused gets its memory back, and goes on with the tasks of others.
+            # One that is paused gets its memory back, and continues with the tasks of others.
             self._calls.tell(lost.workers, worker_blocks.forget, self.placement.run)
             found = self._calls.wait_for_workers(hoped_for, self._worker_wait)
             owned = reassign_after_loss(self._bound.spans, self.placement.owned, self.log.shares(found))
@@ -205,7 +205,7 @@ class BlockScheduler:
 def replaced(lost: WorkersLost) -> DualsReplacedError:
     """Return the error that says what happened to the dual variables of lost workers."""
     return DualsReplacedError(
-        f"{lost}, and its dual variables were replaced: go on from those that are there"
+        f"{lost}, and its dual variables were replaced: continue from those that are there"
     )
 
 

@@ -2,8 +2,8 @@
 
 A library for test certificates such as trustme would give every role a certificate that serves as both ends
 of a connection, so that a client could pose as the scheduler; hence our own.
-Dask admits whoever shows a certificate of the CA, and compares no host names.  So the CA's key is never
-written down: nobody can add a certificate later, and new ones shut out whoever holds an old one.
+Dask admits anyone who shows a certificate of the CA, and compares no host names.  So the CA's key is never
+written down: nobody can add a certificate later, and new ones shut out holders of old ones.
 """
 
 from __future__ import annotations

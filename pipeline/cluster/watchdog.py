@@ -1,9 +1,9 @@
 """Which workers are there and fit for work, and which tasks do not end although their workers are there.
 
-The workers of such tasks are asked now and then, directly.  A task hangs where its call neither computes nor
+The workers of such tasks are polled directly.  A task hangs where its call neither computes nor
 reads nor writes, where its worker takes up no tasks because Dask has paused it, or where a message that Dask
 should send is held back: scheduler, workers and client collect messages for a moment, until a time of the
-clock, and where that jumps back meanwhile, the moment lasts as long as the jump.
+clock, and where that jumps back in the meantime, the moment lasts as long as the jump.
 
 Time counts only between answers: a worker that was stopped, or a machine that slept, has lost none.
 """
@@ -28,7 +28,7 @@ ASK_SECONDS = 5.0
 # A worker that was killed is back from its nanny after about 3 s.
 REPLACEMENT_SECONDS = 5.0
 IDLE_SECONDS = 20.0
-# Dask pauses a worker at a peak of its memory and lets it go on a moment later.
+# Dask pauses a worker at a peak of its memory and lets it continue a moment later.
 PAUSED_SECONDS = 15.0
 # A call that ends no stretch of its work for so long, whatever else it does, is in an endless loop or queue.
 TASK_SECONDS = 3600.0
@@ -121,7 +121,7 @@ class Watchdog:
         if watched.still > self._stillness:
             return (
                 f"is there, but has not computed, read or written anything for {watched.still:.0f} s: restart"
-                " it if that goes on"
+                " it if that continues"
             )
         if watched.lapless > TASK_SECONDS:
             return "did not end its task in time"
@@ -203,7 +203,7 @@ class WorkerWatch:
         self._distrusted.update(workers)
 
     def give_up(self, reasons: Mapping[str, str]) -> None:
-        """Give workers no more work; a reason goes on from the worker's name."""
+        """Give workers no more work; a reason is a phrase that follows the worker's name."""
         self._unfit.update(reasons)
 
     def trusted(self) -> dict[str, int]:

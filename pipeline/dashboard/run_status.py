@@ -55,7 +55,7 @@ def remark(run: RunView) -> str:
 
 
 def is_silent(run: RunView, now: float) -> bool:
-    """Whether a run that should go on has written nothing for long: it hangs, or its process was killed."""
+    """Whether an unfinished run has written nothing for long: it hangs, or its process was killed."""
     if run.stage not in ("running", "publishing") or run.heard is None:
         return False
     times = run.columns["at"]

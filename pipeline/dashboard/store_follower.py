@@ -29,7 +29,7 @@ NEWEST = 8
 RUNS_SHOWN = 50
 # A reading is shown to other viewers as well for this long.
 FRESH_SECONDS = 0.5
-# The lease of whoever retrains the store: topline.pipeline.jobs.LEASE, which brings much with it.
+# The lease of the process that retrains the store: topline.pipeline.jobs.LEASE, which brings much with it.
 RETRAINING = "retrain"
 OVERVIEW_SECONDS = 3.0
 

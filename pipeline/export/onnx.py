@@ -34,7 +34,7 @@ IR_VERSION = 9
 
 @dataclass
 class _Graph:
-    """A graph that grows node by node; `last` names the value to go on from."""
+    """A graph that grows node by node; `last` names the value to continue from."""
 
     last: str
     nodes: list[Any] = field(default_factory=list)

@@ -25,7 +25,7 @@ CONTENT_RULE = "content"
 
 @dataclass(frozen=True, eq=False)
 class RowSplits:
-    """Labels (n,) int32, codes of `topline.storage.schema.SPLITS` (n,) int8, and the names of labels 0, 1, ...
+    """Labels (n,) int32, codes of `SPLITS` (n,) int8, and the names of labels 0, 1, ...
 
     Where rows have several labels, theirs are numbers of the `label_sets` of those names.
     """

@@ -145,7 +145,7 @@ class _Clock:
         return sum(int(worker["nthreads"]) for worker in workers.values())
 
     def unit_ended(self) -> None:
-        """Note that work goes on."""
+        """Note that work is in progress."""
         self._ended = time.monotonic()
 
     def check(self, pending: int) -> None:

@@ -12,7 +12,7 @@ from topline.pipeline.images import write_digits
 from topline.pipeline.ingest import extract
 from topline.pipeline.options import ClusterConfig, RunConfig, TrainConfig
 from topline.pipeline.report import write_report
-from topline.pipeline.training import TrainResult, fingerprint, settled, train
+from topline.pipeline.training import TrainResult, fingerprint, resolve_options, train
 from topline.storage.datasets import Dataset
 from topline.storage.models import list_models
 from topline.storage.runs import read_run
@@ -106,7 +106,7 @@ def run(
 
 def find_trained(config: TrainConfig, store: Store, dataset: Dataset) -> TrainResult | None:
     """Return the newest model that these options made of this dataset and that reached the tolerance."""
-    same = fingerprint(settled(config, dataset), dataset)
+    same = fingerprint(resolve_options(config, dataset), dataset)
     for record in reversed(list_models(store)):
         if record.dataset != dataset.info.id or record.run is None:
             continue

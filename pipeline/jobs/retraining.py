@@ -17,7 +17,7 @@ from topline.pipeline.ingest import Changes, changes_between, extract
 from topline.pipeline.options import ClusterConfig, RetrainConfig, TrainConfig, refuse_label_sets
 from topline.pipeline.progress import Progress
 from topline.pipeline.registry import promote_by_rule
-from topline.pipeline.training import fingerprint, settled, train
+from topline.pipeline.training import fingerprint, resolve_options, train
 from topline.storage.datasets import Dataset, list_datasets
 from topline.storage.errors import StorageError
 from topline.storage.models import ModelRecord, list_models, load_model, read_standing
@@ -208,7 +208,7 @@ def _unfinished(store: Store, options: TrainConfig, dataset: Dataset) -> RunReco
 
 
 def _runs_of(store: Store, options: TrainConfig, dataset: Dataset) -> list[RunRecord]:
-    same = fingerprint(settled(options, dataset), dataset)
+    same = fingerprint(resolve_options(options, dataset), dataset)
     return [
         run for run in list_runs(store) if run.dataset == dataset.info.id and dict(run.fingerprint) == same
     ]

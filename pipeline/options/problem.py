@@ -18,7 +18,7 @@ from topline.solvers.names import LOSS_RULES
 DEFAULT_K = 5
 
 
-def settled_k(config: TrainConfig, m: int) -> int | None:
+def resolved_k(config: TrainConfig, m: int) -> int | None:
     """Return the k that was asked for, or the default one, which bends to a small m."""
     rule = LOSS_RULES.get(config.loss)
     if config.k is not None or rule is None or not rule.takes_k or isinstance(config.weights, tuple):

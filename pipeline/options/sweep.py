@@ -72,7 +72,7 @@ class SweepConfig(BaseModel):
 
     Every list is tried with every other; `k` counts for the losses that have one, `smoothing` for those that
     are not smooth as they are.  `resume` names a sweep that was stopped, and nothing but the store, the
-    number of passes and what is done with the best cell may then be given anew.
+    number of passes and what is done with the best cell may then change.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

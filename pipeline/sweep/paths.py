@@ -2,7 +2,7 @@
 
 A round asks for some cells of the path with a relative gap each.  In the first one each cell starts from the
 dual variables of the next smaller C, which are feasible whatever C is (`topline.solvers.run.warm_start`).
-Later it goes on from where the last round left it, or again from the smaller C, which is more exact by now:
+Later it continues from where the last round left it, or again from the smaller C, which is more exact by now:
 that is the better start where the duals hardly depend on C, though their gap may be a little larger, because
 what a coarse solution lacks comes slowest.  What a path has reached stays in the process that took it there;
 a task names every round so far, so that any other process comes to the same numbers by taking them again, and

@@ -1,4 +1,4 @@
-"""Everything about a sweep that is settled before its first round."""
+"""Everything about a sweep that is fixed before its first round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.readers import require_single_labels
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource
-from topline.pipeline.training import as_it_was, settled
+from topline.pipeline.training import resolve_options, resume_options
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods import method_named
 from topline.storage.datasets import Dataset
@@ -67,7 +67,7 @@ class SweepPlan:
 
 
 def variant_of(path: TrainConfig) -> Variant:
-    """Return the loss with its parameters, k settled."""
+    """Return the loss with its parameters, k filled in."""
     return Variant(path.loss, path.k, path.smoothing)
 
 
@@ -76,7 +76,7 @@ def plan_sweep(config: SweepConfig) -> SweepPlan:
     store = open_store(config.store)
     if config.resume is not None:
         record = read_sweep(store, config.resume)
-        config = as_it_was(config, record.config, f"sweep {record.id}", MAY_CHANGE)
+        config = resume_options(config, record.config, f"sweep {record.id}", MAY_CHANGE)
     dataset = Dataset.open(store, config.dataset)
     config = config.model_copy(update={"dataset": dataset.info.id})
     require_single_labels(dataset.info, "a sweep compares cells")
@@ -99,7 +99,7 @@ def _paths(config: SweepConfig, dataset: Dataset, n: int) -> list[TrainConfig]:
     """Return the options of each path, k filled in; refuse what does not go together."""
     found = []
     for variant in config.variants():
-        path = settled(config.train_config(Cell(variant, config.C[0])), dataset)
+        path = resolve_options(config.train_config(Cell(variant, config.C[0])), dataset)
         lam = 1.0 / (n * path.C)
         problem = Problem(
             chosen_loss(path), n, dataset.info.d, dataset.info.m, lam, path.smoothing, path.smoothing_kind

@@ -3,7 +3,7 @@
 All cells advance in rounds.  A round takes every running cell to a smaller relative gap on every fold, each
 path of C a task of its own (`topline.pipeline.sweep.paths`); then `topline.pipeline.sweep.race` says which
 cells are finished and which can no longer win.  Every answer is in the store before it counts, so that a
-sweep that was stopped goes on from its last answer, and comes to the same decisions on the way.
+sweep that was stopped continues from its last answer, and comes to the same decisions on the way.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def sweep(
 
     `cluster` says where paths are solved (default: one worker a core); an open `client` goes before it.
     Raises `InterruptedRunError` after Ctrl-C, SIGTERM or the loss of the cluster; its message holds the
-    command that goes on.
+    command that continues.
     """
     plan = plan_sweep(config)
     cluster = cluster or ClusterConfig()

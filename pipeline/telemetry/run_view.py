@@ -29,7 +29,7 @@ _BATCH = 4096
 
 @dataclass(frozen=True)
 class RunEvent:
-    """Something between two rounds: `kind` and `facts` as in `topline.storage.runs.history`, after round `after`."""
+    """Something between two rounds: `kind` and `facts` as stored, after round `after`."""
 
     kind: str
     at: float
@@ -44,7 +44,7 @@ class RunView:
     Attributes
     ----------
     run : its id.
-    stage, reason : where it is, and why it stopped, None where nothing stands in the history.
+    stage, reason : where it is, and why it stopped, None where the history does not say.
     outcome : what it came to, once it is finished.
     tol : relative gap that it is to reach, None where nobody said.
     begun, heard : when its first and its last record were written, seconds since 1970; None before that.
@@ -55,7 +55,7 @@ class RunView:
         all peaks stay, and a row then has the seconds and bytes of those before it that are left out.
     workers : who worked, and when.
     events : the latest ones, oldest first.
-    left : estimated time to the tolerance; None where it is not known, or the run does not go on.
+    left : estimated time to the tolerance; None where it is not known, or the run does not continue.
     """
 
     run: str = ""

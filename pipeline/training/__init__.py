@@ -1,12 +1,12 @@
 """Training: one run from a stored dataset to a stored, certified model, on any number of workers.
 
-A plan is settled and checked first, and is a value; beginning or resuming the run on disk is the next step.
-From then on a history and checkpoints are written, from which a run that stopped goes on.
+A plan is resolved and checked first, and is a value; beginning or resuming the run on disk is the next step.
+From then on a history and checkpoints are written, from which a run that stopped continues.
 """
 
 from __future__ import annotations
 
-from topline.pipeline.training.plan import as_it_was, fingerprint, settled
+from topline.pipeline.training.plan import fingerprint, resolve_options, resume_options
 from topline.pipeline.training.session import TrainResult, train
 
-__all__ = ["TrainResult", "as_it_was", "fingerprint", "settled", "train"]
+__all__ = ["TrainResult", "fingerprint", "resolve_options", "resume_options", "train"]

@@ -1,4 +1,4 @@
-"""What a run leaves behind while it goes on: its history, and checkpoints from which it can be resumed."""
+"""What a run writes while it trains: its history, and checkpoints from which it can be resumed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Pace:
     last: float = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Whether to save now; one that takes as long as the last must leave the share as it ought to be."""
+        """Whether to save now; one that takes as long as the last must leave the share within its limit."""
         since = self.began if self.saved is None else self.saved
         share = (self.spent + self.last) / (now - self.began + self.last) if self.last > 0.0 else 0.0
         return now - since >= self.seconds and share <= SAVING_SHARE
@@ -78,7 +78,7 @@ class Pace:
 
 
 class RunRecorder:
-    """Callback of the solver's loop: appends each round to the history and saves a checkpoint now and then.
+    """Callback of the solver's loop: appends each round to the history and saves checkpoints.
 
     Returns False, which ends the loop, once `flag` is set.  `progress` is told of each round, with how long
     it will still take to get to `tol` under "left", a `TimeLeft` or None.
@@ -108,7 +108,7 @@ class RunRecorder:
         self.latest: SolverState | None = None
 
     def __call__(self, record: IterationRecord, state: SolverState) -> bool:
-        """Note one round; whether to go on."""
+        """Note one round; whether to continue."""
         self.latest = state
         now = time.monotonic()
         facts = self._history.round(record)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import TrainConfig
-from topline.pipeline.options.problem import chosen_loss, chosen_risk, read_margins, settled_k
+from topline.pipeline.options.problem import chosen_loss, chosen_risk, read_margins, resolved_k
 from topline.pipeline.rows import TrainingRows, Transforms
 from topline.pipeline.training.kernel_matrix import refuse_size
 from topline.pipeline.training.problem_checks import check_labels, check_problem
@@ -149,11 +149,11 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     store = open_store(config.store)
     if config.resume is not None:
         run = read_run(store, config.resume)
-        config = as_it_was(config, run.config, f"run {run.id}", MAY_CHANGE)
+        config = resume_options(config, run.config, f"run {run.id}", MAY_CHANGE)
     dataset = Dataset.open(store, config.dataset)
     raw = TrainingRows(dataset, "train")
     check_labels(raw)
-    config = settled(config, dataset)
+    config = resolve_options(config, dataset)
     loss = chosen_loss(config)
     check_problem(config, loss, raw)
     transforms = _transforms(config, store, raw)
@@ -165,14 +165,14 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     return replace(plan, start=starting_point(successor, config.start_from))
 
 
-def settled(config: TrainConfig, dataset: Dataset) -> TrainConfig:
+def resolve_options(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     """Return the options with what the data decides filled in: the dataset's id, and k."""
-    k = settled_k(config, dataset.info.m)
+    k = resolved_k(config, dataset.info.m)
     return config.model_copy(update={"dataset": dataset.info.id, "k": k})
 
 
 def fingerprint(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
-    """Return what must be the same for a run to go on to the same answer, by name."""
+    """Return what must be the same for a run to continue to the same answer, by name."""
     chosen = config.model_dump(mode="json", exclude=set(MAY_CHANGE))
     if config.margins is not None:
         # The file may have changed since: its content makes the problem, not its name.
@@ -181,7 +181,9 @@ def fingerprint(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
     return {**chosen, "dataset": dataset.info.id, "dataset_digest": dataset.info.digest}
 
 
-def as_it_was(config: Options, recorded: Mapping[str, Any], what: str, may_change: frozenset[str]) -> Options:
+def resume_options(
+    config: Options, recorded: Mapping[str, Any], what: str, may_change: frozenset[str]
+) -> Options:
     """Return `config` with what is not given taken from the `recorded` options of `what`, which is resumed.
 
     Raises `MismatchError` naming what is given, differs and is not in `may_change`.
@@ -196,7 +198,7 @@ def as_it_was(config: Options, recorded: Mapping[str, Any], what: str, may_chang
     ]
     if changed:
         raise MismatchError(
-            f"{what} cannot go on with other settings ({', '.join(changed)}): leave these options out"
+            f"{what} cannot continue with other settings ({', '.join(changed)}): leave these options out"
         )
     try:
         return type(config).model_validate({**recorded, **given})
@@ -219,7 +221,7 @@ def _transforms(config: TrainConfig, store: Store, raw: TrainingRows) -> Transfo
 
 
 def _kernel(config: TrainConfig, rows: TrainingRows) -> Kernel | None:
-    """Return the kernel with its parameters settled by the training rows, None where there is none.
+    """Return the kernel with its parameters fitted to the training rows, None where there is none.
 
     Raises `ConfigError` for what a stored model with a kernel cannot be made of, and for a matrix that would
     not fit the budget.

@@ -23,7 +23,7 @@ from topline.storage.runs import create_run
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run that is in the store; `resumes` says whether it may have checkpoints to go on from."""
+    """A run that is in the store; `resumes` says whether it may have checkpoints to continue from."""
 
     plan: TrainingPlan
     id: str

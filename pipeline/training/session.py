@@ -246,7 +246,7 @@ class _Session:
         return result
 
     def _save_weights(self) -> None:
-        """Save the last state; without dual variables the coordinator has all of it, whoever was lost."""
+        """Save the last state; without dual variables the coordinator has all of it."""
         state = self.recorder.latest
         if state is not None and not self.run.plan.keep_duals:
             try:

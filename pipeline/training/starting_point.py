@@ -1,4 +1,4 @@
-"""Where a training run starts that goes on from an earlier model: its dual variables, or its weights."""
+"""Where a training run starts that continues from an earlier model: its dual variables, or its weights."""
 
 from __future__ import annotations
 

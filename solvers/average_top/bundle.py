@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult, finished, settled
+from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult, finished, is_converged
 from topline.solvers.blas_threads import blas_threads_for
 from topline.solvers.core.stopping import Status
 from topline.solvers.methods.atoms import Atoms
@@ -57,7 +57,7 @@ def _corrected(problem: AverageTopProblem, tol: float, max_iterations: int) -> A
         atoms = atoms.weighted(weights, idle=_IDLE)
         w, dual = _minimum(problem, atoms, dual)
         stalled = 0 if (primal, dual) != before else stalled + 1
-        done = settled(problem, best_w, primal, dual, tol)
+        done = is_converged(problem, best_w, primal, dual, tol)
         if done or stalled > _PATIENCE or iteration == max_iterations:
             break
         iteration += 1

@@ -25,7 +25,7 @@ from topline.solvers.average_top.problem import (
     AverageTopResult,
     LowerBound,
     finished,
-    settled,
+    is_converged,
 )
 from topline.solvers.blas_threads import blas_threads_for
 from topline.solvers.core.rows import is_sparse
@@ -251,7 +251,7 @@ def _iterate(problem: AverageTopProblem, tol: float, max_iterations: int) -> tup
         best.see(point.w, primal, bound)
         stalled = 0 if best.primal - best.dual < _PROGRESS * gap else stalled + 1
         gap = min(gap, best.primal - best.dual)
-        if settled(problem, best.w, best.primal, best.dual, tol) or stalled > _PATIENCE:
+        if is_converged(problem, best.w, best.primal, best.dual, tol) or stalled > _PATIENCE:
             return best, iteration, Status.NO_PROGRESS
         try:
             point, z = _next(problem, point, pieces)

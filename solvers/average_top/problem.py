@@ -172,7 +172,7 @@ class AverageTopResult(Certificate):
     bound: LowerBound | None = field(default=None, repr=False)
 
 
-def settled(problem: AverageTopProblem, w: Float64Array, primal: float, dual: float, tol: float) -> bool:
+def is_converged(problem: AverageTopProblem, w: Float64Array, primal: float, dual: float, tol: float) -> bool:
     """Return whether w is good enough: within tol, and known to be, or known not to be, at w = 0."""
     certificate = Certificate(primal, dual)
     if certificate.relative_gap > tol:

@@ -125,7 +125,7 @@ class Block:
     def finish_step(self, pending_step: PendingStep | None) -> None:
         """Take A for what it is after a step: applied where its change waits, however far requests had come.
 
-        Every row is feasible before, after and between rounds, so that A is a state to go on from.
+        Every row is feasible before, after and between rounds, so that A is a state to continue from.
         """
         self._kept_duals().finish_step(pending_step)
         self._column_atoms = None

@@ -275,7 +275,7 @@ class BlockColumnAtoms:
         if self._pending != pending_step.round:
             raise StateLostError(
                 f"the active sets of a block do not hold the directions of round {pending_step.round}; load"
-                " the duals of a checkpoint and go on from its state"
+                " the duals of a checkpoint and continue from its state"
             )
         self._sets.take(pending_step.step)
         self._applied = pending_step.round

@@ -93,7 +93,7 @@ class BlockDuals:
         if self._pending[tile] != pending_step.round:
             raise StateLostError(
                 f"rows {start}:{stop} of a block do not hold the vertex of round {pending_step.round}; "
-                "load the duals of a checkpoint and go on from its state"
+                "load the duals of a checkpoint and continue from its state"
             )
         rows = slice(start, stop)
         if self._change is not None and self._dense[tile]:

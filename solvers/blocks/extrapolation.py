@@ -13,7 +13,7 @@ from topline.solvers.typing import Float64Array
 _REMEMBERED = 6
 #: Ridge on the system of a few equations, as a share of its trace.
 _RIDGE = 1e-10
-#: Bytes that all of this may take: beyond them sweeps go on without it.
+#: Bytes that all of this may take: beyond them sweeps continue without it.
 _BYTES = 1 << 28
 #: An extrapolation that brings less than this share of the sweeps before it is not worth its time;
 _WORTH = 0.25

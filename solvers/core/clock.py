@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 class Clock:
     """Seconds in products and in per-row work; each call of a method ends one stretch.
 
-    `laps` counts the stretches of all clocks of the process, so that others see that its work goes on.
+    `laps` counts the stretches of all clocks of the process, so that others see that its work continues.
     """
 
     laps: ClassVar[int] = 0

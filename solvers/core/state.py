@@ -24,7 +24,7 @@ GapKind: TypeAlias = Literal["true", "lifted", "none"]
 
 @dataclass(frozen=True, eq=False)
 class SolverState:
-    """Everything that a run needs to go on, except A and the examples.
+    """Everything that a run needs to continue, except A and the examples.
 
     With A (smoothing > 0 or keep_duals) a checkpoint also holds `executor.duals(state.pending_step)`.
 
@@ -144,7 +144,7 @@ class SolveResult:
     passes, seconds : passes over the examples and seconds, over all resumptions.
     history : one record per round of this call; of more than 10,000 rounds an even choice, and the last.
     problem : what was solved.
-    state : state from which a further call goes on exactly where this one stopped (with A as its duals).
+    state : state from which a further call continues exactly where this one stopped (with A as its duals).
     W_dual : (d, m) float64, the W(A) whose dual value D is, where the method's W is another; else None.
     stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex, which is all that such a run says
         about W; else None.

@@ -66,7 +66,7 @@ def iterate_tiles(X: RowSource, first_row: int, rows: int) -> Iterator[tuple[int
     begun: list[Rows] = []
     for low, high, slab in stored_slabs(X, slab_bounds(X, rows)):
         for start, stop in cut_rows(high - low, first_row + low, rows):
-            # The last rows of a slab are copied where their tile goes on, lest they hold the slab in memory.
+            # The last rows of a slab are copied where their tile continues, to release the slab.
             part = as_rows(slab[start:stop], dtype)
             reached = low + stop
             if reached < n and (first_row + reached) % rows:

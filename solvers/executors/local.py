@@ -219,7 +219,7 @@ class ThreadExecutor(SerialExecutor):
             for future in futures:
                 yield future.result()
         finally:
-            # After an error or Ctrl-C nothing may go on changing A behind the caller's back.
+            # After an error or Ctrl-C nothing may continue changing A behind the caller's back.
             for future in futures:
                 future.cancel()
             wait(futures)
@@ -246,7 +246,7 @@ def map_duals_on_threads(
     try:
         return [item for future in futures for item in future.result()]
     finally:
-        # After an error or Ctrl-C nothing may go on behind the caller's back.
+        # After an error or Ctrl-C nothing may continue behind the caller's back.
         for future in futures:
             future.cancel()
         wait(futures)

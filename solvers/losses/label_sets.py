@@ -2,7 +2,7 @@
 
 Every example of a multilabel problem has a set Y of labels, of which real data repeat a few.  So the labels
 y of a problem stay one whole number an example, the number of its set, and the sets are this table: blocks,
-checkpoints and fingerprints go on as they are with single labels.
+checkpoints and fingerprints are the same as with single labels.
 """
 
 from __future__ import annotations

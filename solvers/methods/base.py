@@ -1,4 +1,4 @@
-"""What a method is: it measures an iterate, and goes on from it.
+"""What a method is: it measures an iterate, and continues from it.
 
 The two are apart because a run ends at an iterate that is good enough, before the next step is worked out.
 """

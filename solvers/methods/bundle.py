@@ -63,7 +63,7 @@ class Bundle:
         return measured_at(problem, state, stats, primal, dual, value=value, memory=memory)
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
-        """Take the vertex among the atoms, give them their best weights, and go on between."""
+        """Take the vertex among the atoms, give them their best weights, and continue between."""
         before, stats = measured.before, measured.stats
         mixture, best = before.memory[_MIXTURE], before.memory[_BEST]
         atoms = Atoms.of(problem, replace(before, W=mixture))

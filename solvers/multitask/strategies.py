@@ -126,7 +126,7 @@ def solve_multi(
     c it is that of c sum_ti phi_gamma + |V|_*, V = U W.  Both are C where they are not given.  The problem is
     biconvex, so that what the turns promise is that F falls and that either subproblem is solved to `tol`;
     `dual` bounds F from below all the same.  With the hinge itself (smoothing 0, as in the thesis) turns can
-    end where a joint change of U and W would go on, since the loss has kinks: how low they get depends on the
+    stop where a joint change of U and W would not, since the loss has kinks: how low they get depends on the
     start by several percent on 200 digits of USPS, and the bound lies far below.  Smoothing cures both.
 
     Raises InvalidProblemError for parameters or labels that make no problem.

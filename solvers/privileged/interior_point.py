@@ -94,7 +94,7 @@ def solve_certified(
 
     `certify(x, rounds)` makes x feasible and measures P and D there.  Once the gap is within `tol` the
     optimum of the face that the iterates approach is tried too: it meets its bounds exactly and has the last
-    digits right.  Where the face is not clear yet, or tol out of reach, rounds go on while they help.
+    digits right.  Where the face is not clear yet, or tol out of reach, rounds continue while they help.
     """
     best: ResultT | None = None
     stalled = 0

@@ -24,7 +24,7 @@ from topline.solvers.methods.certificate import rebuild
 
 logger = logging.getLogger(__name__)
 
-#: Called after every round with its record and the state to go on from; False ends the run as INTERRUPTED.
+#: Called after every round with its record and the state to continue from; False ends the run as INTERRUPTED.
 Callback: TypeAlias = Callable[[IterationRecord, SolverState], bool | None]
 
 #: Rounds between two rebuilds of W from A.  A rebuild multiplies in float64 and costs about four rounds, so
@@ -56,7 +56,7 @@ def iterate(
     """Run rounds until `ending` or a callback ends them, then measure the last state in float64.
 
     The executor is bound to the problem.  `state` continues an earlier run (default: A = 0).  Where it says
-    that it had to put other dual variables in the place of lost ones, the run goes on from those.
+    that it had to put other dual variables in the place of lost ones, the run continues from those.
     """
     state = SolverState.start(problem) if state is None else state
     rounds = _Rounds(problem, executor, method, criteria, state, callbacks, duals_kept)
@@ -102,7 +102,7 @@ class _Rounds:
         """Take one round; returns the run where it was the last."""
         problem, timer = self._problem, _RoundTimer(self._executor)
         measured = self._method.measure(problem, timer.run, self._state)
-        # From an iterate that was found to be worse than it looked the run goes on, however it looks now.
+        # From an iterate that was found to be worse than it looked the run continues, however it looks now.
         solved = not self._refuted and is_solved(
             measured.primal, measured.dual, self._target, measured.stationarity
         )
@@ -133,7 +133,7 @@ class _Rounds:
             seconds = self._seconds_before + time.perf_counter() - self._began
             state = replace(self._state, seconds=seconds)
             return Run(state=state, status=confirmed, final=final, history=self._history.records())
-        # The rounds' own numbers were too good by rounding: ask more of them and go on.
+        # The rounds' own numbers were too good by rounding: ask more of them and continue.
         self._target, self._refuted = replace(self._target, tol=0.5 * self._target.tol), True
         if self._follows_duals:
             self._state = replace(self._state, exact=True)
@@ -250,7 +250,7 @@ def _record(
 def ending(
     record: IterationRecord, criteria: StoppingCriteria, *, seconds: float, moved: bool, solved: bool
 ) -> Status | None:
-    """Return why the run ends after this round, None to go on.
+    """Return why the run ends after this round, None to continue.
 
     `seconds` is the time since this call began, `moved` whether a step can still improve the dual, `solved`
     whether the iterate that was measured is good enough.

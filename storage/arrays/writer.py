@@ -155,7 +155,7 @@ def packed_strings(path: str, strings: Sequence[str], attributes: Mapping[str, A
 
     `data`, their UTF-8 bytes, and `offsets`, len(strings) + 1 of them.
 
-    Zarr 3 has no settled string type, and these two are read by anything.
+    Zarr 3 has no standard string type, and these two are read by anything.
     """
     encoded = [text.encode() for text in strings]
     offsets = np.cumsum([0, *(len(text) for text in encoded)], dtype=np.int64)

@@ -97,7 +97,7 @@ class Draft:
 class StoredEntry:
     """A visible entry, opened for reading.
 
-    Pickles with its record, so that whoever opens it reads the very same arrays, whatever its key stands for
+    Pickles with its record, so that every process reads the same arrays, whatever its key stands for
     by then.
     """
 

@@ -73,7 +73,7 @@ def dataset_id(seq: int, digest: str) -> str:
 def dataset_folder(key: str) -> str:
     """Return the folder of the dataset of that key.
 
-    The same for whoever writes it, so that writing can be resumed.
+    The same for every writer of it, so that writing can be resumed.
     """
     return join("datasets", digest_bytes(key.encode())[:16])
 

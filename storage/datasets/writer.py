@@ -93,7 +93,7 @@ class DatasetWriter:
         plan: ChunkPlan,
         attributes: Mapping[str, Any],
     ) -> Self:
-        """Begin the dataset `key`, or go on with its staging.
+        """Begin the dataset `key`, or continue with its staging.
 
         `attributes` is the features' specification and becomes `DatasetInfo.features`.  Raises
         `MismatchError` if the staging of that key has another shape, type or specification.
@@ -232,7 +232,7 @@ class DatasetWriter:
             more = f" and {len(missing) - _NAMED_UNITS} more" if len(missing) > _NAMED_UNITS else ""
             raise IncompleteError(
                 f"{len(missing)} of {self.plan.units} units ({named}{more}) of"
-                f" {join(self.store.url, self.folder)} are not written; run the same command again to go on"
+                f" {join(self.store.url, self.folder)} are not written; run the same command again"
             )
         return [part for part in found if part is not None]
 

@@ -122,7 +122,7 @@ class Model:
         return self._group.has_duals
 
     def dual_blocks(self) -> StoredDuals:
-        """Return all dual variables, by rows for whoever asks; `NotFoundError` if none was stored."""
+        """Return all dual variables; the reader chooses which rows; `NotFoundError` if none was stored."""
         return self._group.duals
 
     def duals(self, start: int, stop: int) -> NDArray[Any]:

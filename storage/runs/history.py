@@ -123,7 +123,7 @@ class HistoryWriter:
             file.truncate(end)
             if error.errno in _FULL:
                 raise DiskFullError(
-                    f"no room is left to write {self._place}; free some space and go on"
+                    f"no room is left to write {self._place}; free some space and retry"
                 ) from error
             raise AccessError(f"{self._place} cannot be written: {error.strerror}") from error
 

@@ -39,7 +39,7 @@ def run_lock(store: Store, run_id: str, *, terms: LeaseTerms = DEFAULT_TERMS) ->
 
     On a local disk the lock is the kernel's, on runs/<run>/lock: a killed process leaves the file, no lock.
     Elsewhere it is a lease that a thread renews, and that of a killed process ends some time after its last
-    renewal: whoever comes when that looks old waits for `terms.expiry` seconds to be sure.
+    renewal: a candidate that finds it old waits for `terms.expiry` seconds to be sure.
     """
     if store.local_path is None:
         with _lease(store, run_id, terms) as lease:

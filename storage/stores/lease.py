@@ -95,7 +95,7 @@ def held_lease(
     wait: float = 0.0,
     terms: LeaseTerms = DEFAULT_TERMS,
 ) -> Iterator[Lease]:
-    """Hold the lease `name` of a store for `by`, after waiting up to `wait` seconds for whoever has it.
+    """Hold the lease `name` of a store for `by`, after waiting up to `wait` seconds for its holder.
 
     Raises `LeaseHeldError` saying who that is and since when.
     """

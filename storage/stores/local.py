@@ -22,7 +22,7 @@ from topline.storage.stores.base import Names, Store
 from topline.storage.stores.urls import clean_path
 
 PARTIAL = ".partial"
-"""Ending of files in the making; whoever finds one later may delete it."""
+"""Ending of files in the making; a process that finds one later may delete it."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -159,7 +159,7 @@ class LocalStore(Store):
             raise NotFoundError(f"{place} does not exist") from error
         except OSError as error:
             if error.errno in _FULL:
-                raise DiskFullError(f"no room is left to write {place}; free some space and go on") from error
+                raise DiskFullError(f"no room is left to write {place}; free some space and retry") from error
             raise AccessError(f"{place} cannot be used: {os.strerror(error.errno or errno.EIO)}") from error
 
 
