@@ -157,3 +157,13 @@ def test_a_holder_beats_with_a_new_count_each_time(memory_store: Store) -> None:
     with held_lease(watching, "retrain", "me", terms=LeaseTerms(beat=0.01, expiry=60.0)):
         assert enough.wait(120.0)
     assert seen[:4] == [0, 1, 2, 3]
+
+
+def test_a_local_tenure_without_its_lock_file_is_judged_by_its_beat(
+    local_store: Store, clock: Sleeper
+) -> None:
+    with held_lease(local_store, "retrain", "the first", terms=clock.silent):
+        local_store.delete("leases/retrain/00000001.lock")
+        beat(local_store, clock, 0.0)
+        with pytest.raises(LeaseHeldError), held_lease(local_store, "retrain", "me", terms=clock.terms):
+            pass
