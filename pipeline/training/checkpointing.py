@@ -197,9 +197,8 @@ def load_state(checkpoint: Checkpoint) -> SolverState:
     arrays = {name: np.asarray(array, dtype=np.float64) for name, array in checkpoint.arrays.items()}
     memory = {name.removeprefix(MEMORY): array for name, array in arrays.items() if name.startswith(MEMORY)}
     blank = SolverState(round=0, W=arrays["W"], memory=memory)
-    known = {
-        SCALARS[stored]: value for stored, value in checkpoint.meta["state"].items() if value is not None
-    }
+    stored = checkpoint.meta["state"]
+    known = {name: stored[key] for key, name in SCALARS.items() if stored.get(key) is not None}
     return replace(blank, **known)
 
 

@@ -1,0 +1,96 @@
+"""A store that version 0.1.0 wrote (`make_store.py`) is read, checked, shown and worked on."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from topline.pipeline.certification import certify
+from topline.pipeline.dashboard import write_page
+from topline.pipeline.evaluation import evaluate
+from topline.pipeline.options import ClusterConfig, SweepConfig, TrainConfig
+from topline.pipeline.registry import compare
+from topline.pipeline.report import write_report
+from topline.pipeline.sweep import sweep
+from topline.pipeline.training import train
+from topline.storage.models import load_model, read_standing
+from topline.storage.records import plain
+from topline.storage.stores import open_store
+from topline.storage.verification import verify_store
+
+PACKED = Path(__file__).with_name("store-0.1.0.tar.gz")
+# What is taken anew each time.
+TIMES = {"seconds", "created"}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The old store at the place to which its records refer."""
+    with tarfile.open(PACKED) as packed:
+        packed.extractall(tmp_path, filter="data")
+    monkeypatch.chdir(tmp_path)
+    return "store"
+
+
+def same(found: dict[str, Any], stored: dict[str, Any]) -> None:
+    """Every stored field is there with its value, but for rounding and times."""
+    for name, value in stored.items():
+        if name not in TIMES:
+            is_number = isinstance(value, float)
+            assert found[name] == (pytest.approx(value, rel=1e-6, abs=1e-9) if is_number else value), name
+
+
+def test_nothing_is_wrong_with_it(store: str) -> None:
+    assert verify_store(open_store(store)) == []
+
+
+@pytest.mark.parametrize("model", ["m0001", "m0002", "m0003"])
+def test_certificates_are_recomputed_as_they_are_stored(store: str, model: str) -> None:
+    url = f"{store}/models/{model}"
+    stored = load_model(url).record.certificate
+    assert stored is not None
+    assert stored["certified"]
+    found = certify(url).to_dict()
+    assert set(found) == set(stored)
+    same(found, stored)
+
+
+@pytest.mark.parametrize("model", ["m0001", "m0002"])
+def test_evaluations_are_the_same(store: str, model: str) -> None:
+    url = f"{store}/models/{model}"
+    stored = load_model(url).record.evaluation
+    assert stored is not None
+    same(plain(evaluate(url).to_dict()), stored)
+
+
+def test_the_registry_knows_its_champion_and_compares(store: str) -> None:
+    standing = read_standing(open_store(store))
+    assert standing.champion == "m0002"
+    assert [entry.action for entry in standing.of("m0001")] == ["promote"]
+    found = compare(f"{store}/models/m0001", f"{store}/models/m0002")
+    assert {paired.rows for paired in found.evidence.compared} == {12}
+
+
+def test_its_pages_are_drawn(store: str, tmp_path: Path) -> None:
+    for run in (None, "r0001"):
+        write_page(store, run, tmp_path / "page.html")
+        assert "r0001" in (tmp_path / "page.html").read_text()
+    assert "Recomputed in float64" in Path(write_report(f"{store}/models/m0002")).read_text()
+
+
+def test_work_continues_in_it(store: str) -> None:
+    """A run is resumed, training starts from an old model, and a sweep's answers are read."""
+    cluster = ClusterConfig(workers=0)
+    config = TrainConfig(store=store, resume="r0004", max_passes=2000)
+    resumed = train(config, cluster)
+    assert (resumed.run, resumed.status) == ("r0004", "solved")
+    assert resumed.certificate is not None
+    assert resumed.certificate.certified
+    again = TrainConfig(
+        store=store, loss="topk_hinge", k=2, C=1, transforms=("standardize",), start_from="m0001"
+    )
+    assert train(again, cluster).passes <= 4
+    assert sweep(SweepConfig(store=store, resume="s0001"), cluster).best.C == 1.0
