@@ -105,7 +105,7 @@ def _without_interrupts(function: Callable[[], Result]) -> Result:
 
     A terminal sends Ctrl-C to the embedded server as well, which would end before the interrupted run could
     be recorded there.  A child process inherits the signals that are blocked in the thread that starts it;
-    this process hears Ctrl-C as ever.
+    this process still handles Ctrl-C.
     """
     outcome: Future[Result] = Future()
 

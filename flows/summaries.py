@@ -61,7 +61,7 @@ def job_summary(result: JobResult) -> str:
 
 
 def retraining_summary(result: RetrainResult) -> str:
-    """Return what was new, what came of it, and why."""
+    """Return what was new, the outcome, and why."""
     facts = {
         "outcome": result.outcome,
         "because": "; ".join(result.reasons),

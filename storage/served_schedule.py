@@ -16,7 +16,7 @@ _PATH = "schedule.json"
 
 @dataclass(frozen=True)
 class ServedSchedule:
-    """A schedule as it was given, such as "0 2 * * *" or "6h", served last at the time `since`."""
+    """A schedule as given, such as "0 2 * * *" or "6h", served last at the time `since`."""
 
     every: str
     timezone: str

@@ -98,7 +98,7 @@ def _largest_losses(loss: SmoothedLoss, k: float, n: int, tiles: Pass, points: A
     """Return the losses of all rows at each point, (T, n); -1 for a row that is not among the k largest.
 
     An envelope takes a root for each row, and lies below its loss by no more than gamma times the square of
-    the loss's radius: only rows that may be among the largest are looked at.
+    the loss's radius: only rows that may be among the largest are examined.
     """
     everyone = np.ones((len(points), n), dtype=bool)
     losses = _losses(loss.loss.values, tiles, points, everyone)

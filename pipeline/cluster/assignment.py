@@ -10,7 +10,7 @@ from topline.pipeline.cluster.messages import Span
 #: Consecutive blocks of each worker, in the order of the blocks.
 Assignment: TypeAlias = dict[str, tuple[Span, ...]]
 
-#: A cut may be so large a part of a share away from where it ought to be, if fewer sums come back for it.
+#: A cut may be so large a part of a share away from where it should be, if fewer sums come back for it.
 _SLACK = 1 / 16
 #: Another assignment must promise rounds so many times as fast: one that takes in a newcomer, and any other.
 _GAIN_OF_NEWCOMERS, _GAIN = 1.05, 1.25

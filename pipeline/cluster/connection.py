@@ -69,7 +69,7 @@ def open_cluster(
 
     `data_bytes` is the size of the job's data: a small job on a cluster of its own gets worker threads
     instead of processes, which start sooner and answer within milliseconds.  `worker_bytes` is the memory of
-    each worker of an own cluster, by default its part of `config.memory_limit`, or of the machine's memory.
+    each worker of a local cluster, by default its part of `config.memory_limit`, or of the machine's memory.
     Raises `ClusterError` where no worker can be reached within `config.worker_wait` seconds, or where the
     workers' packages do not match, `ConfigError` where the memory limit is too small for them.
     """
@@ -91,12 +91,12 @@ def open_cluster(
 
 
 def takes_processes(data_bytes: int | None) -> bool:
-    """Whether workers of an own cluster are processes, for data of that size."""
+    """Whether workers of a local cluster are processes, for data of that size."""
     return data_bytes is None or data_bytes >= SMALL_JOB_BYTES
 
 
 def worker_count(config: ClusterConfig) -> int:
-    """How many workers an own cluster has."""
+    """How many workers a local cluster has."""
     return config.workers or max(1, CPU_COUNT // config.threads_per_worker)
 
 

@@ -82,7 +82,7 @@ def memory_limit(text: str | None) -> int | None:
 
 
 def worker_share(limit: int, workers: int) -> int:
-    """Bytes of each of so many workers of a job that is no training; `ConfigError` where they are too few."""
+    """Bytes of each of the workers of a job that is not training; `ConfigError` where they are too few."""
     share = (limit - COORDINATOR_BYTES) // workers
     if share < WORKER_BYTES:
         _refuse(limit, COORDINATOR_BYTES + workers * WORKER_BYTES, workers)

@@ -1,7 +1,7 @@
 """Which worker holds which blocks of a run, and how blocks get to others without losing what they hold.
 
-A move begins an epoch.  Every worker is told its blocks and keeps the dual variables that it has of them;
-those of blocks that change hands are fetched from who has them, and those that nobody has any more are read
+A move begins an epoch.  Every worker gets its blocks and keeps the dual variables that it has of them;
+those of blocks that move are fetched from their last owners, and those that nobody has any more are read
 from the last checkpoint.  Each row is then feasible, if not of the same round: W, b and |A|^2 have to be
 rebuilt where any were lost, and are what they were where none were.  A move that is cut short by another
 loss is begun again, and does only what is still to be done.
@@ -30,7 +30,7 @@ from topline.solvers.typing import Float64Array, IntArray
 
 logger = logging.getLogger(__name__)
 
-#: Gives the round of the last checkpoint and its dual variables; None where there is none.
+#: Returns the round of the last checkpoint and its dual variables; None where there is none.
 Saved = Callable[[], tuple[int, StoredDuals] | None]
 
 

@@ -1,4 +1,4 @@
-"""Who gets which blocks of a run: at its begin, when workers are lost, and as they come, go and slow down."""
+"""Who gets which blocks of a run: at the start, when workers are lost, and as they come, go and slow down."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CheckpointSource(Protocol):
 
 
 class WorkerLog:
-    """Counts by worker; times count from the run's begin and, for `shares`, from the last assignment."""
+    """Counts by worker; times count from the run's start and, for `shares`, from the last assignment."""
 
     def __init__(self) -> None:
         self._busy: dict[str, float] = {}

@@ -66,12 +66,12 @@ class BlockRegistry:
             return {run: held for (address, run), held in self._held.items() if address == worker}
 
     def before(self, worker: str, placement: Placement) -> Held | None:
-        """Return what is held of a run; `StateLostError` where a later epoch has begun."""
+        """Return what is held of a run; `StateLostError` where a later epoch has started."""
         with self._lock:
             return self._before(worker, placement)
 
     def put(self, worker: str, placement: Placement, blocks: dict[int, Block], rows: RowSource) -> None:
-        """Hold the blocks of a placement from now on; `StateLostError` where a later epoch has begun."""
+        """Hold the blocks of a placement from now on; `StateLostError` where a later epoch has started."""
         with self._lock:
             before = self._before(worker, placement)
             lock = threading.Lock() if before is None else before.lock

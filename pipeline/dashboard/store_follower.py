@@ -29,14 +29,14 @@ NEWEST = 8
 RUNS_SHOWN = 50
 # A reading is shown to other viewers as well for this long.
 FRESH_SECONDS = 0.5
-# The lease of the process that retrains the store: topline.pipeline.jobs.LEASE, which brings much with it.
+# The lease of the process that retrains the store: topline.pipeline.jobs.LEASE, which imports much else.
 RETRAINING = "retrain"
 OVERVIEW_SECONDS = 3.0
 
 
 @dataclass
 class _Followed:
-    """A run somebody looks at: the lock is held while its history is read."""
+    """A run on view: the lock is held while its history is read."""
 
     record: RunRecord
     follower: RunFollower

@@ -61,7 +61,7 @@ def evaluate(
     ----------
     model_url : URL of a model, of one label a row or of several
     split : "train", "val" or "test"
-    progress : told of each batch of rows
+    progress : advanced after each batch of rows
     confused : most frequent confusions to record, of a model of one label a row
     threshold_for : what the threshold of several labels is chosen by, one of `THRESHOLD_RULES`
 

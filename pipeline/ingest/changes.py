@@ -28,7 +28,7 @@ class Changes:
 
     @property
     def any(self) -> bool:
-        """Whether anything is not as it was."""
+        """Whether anything has changed."""
         return bool(self.new or self.changed or self.gone)
 
 

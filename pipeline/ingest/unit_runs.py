@@ -30,7 +30,7 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Units that are still to be done, and who is told of them."""
+    """Units that are still to be done, and who is notified of them."""
 
     context: UnitContext
     items: tuple[ImageItem, ...]

@@ -228,7 +228,7 @@ def read_header(path: Path) -> ArffHeader:
 def read_label_names(path: Path) -> list[str]:
     """Return the names of the label attributes in Mulan's XML, nested ones after those that hold them."""
     try:
-        # Entities of an own document type are all that could make a small file large, and expat limits them.
+        # Only entities of its own document type could make a small file large, and expat limits them.
         root = ET.parse(path).getroot()  # noqa: S314
     except (OSError, ET.ParseError) as error:
         raise InputError(f"{path} cannot be read as Mulan's XML of label names: {error}") from error

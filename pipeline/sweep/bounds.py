@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 #: The objective values are sums in float64: their difference is known to this share of them.
 ROUNDING = 1e-13
-#: Rows whose scores are looked at together.
+#: Rows whose scores are examined together.
 ROWS_AT_ONCE = 4096
 
 

@@ -33,7 +33,7 @@ from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.run import Callback, solve
 
-#: How many times the gap that is asked for a cell is looked at on its way.
+#: How many times the gap that is asked for a cell is checked on its way.
 EARLIER = 3.0
 
 #: The smaller C is the start where it is at most so many times as far below the primal value.
@@ -140,7 +140,7 @@ _registry = threading.Lock()
 
 
 def advance_paths(tasks: Sequence[PathTask]) -> list[tuple[Measurement, ...]]:
-    """Take paths through their last round, one after the other, and give what came of each."""
+    """Take paths through their last round, one after the other, and return the outcome of each."""
     return [_advance(task) for task in tasks]
 
 

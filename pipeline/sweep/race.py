@@ -78,7 +78,7 @@ class Standing:
 
     @property
     def resolution(self) -> float:
-        """Half the standard error of a share of so many rows: what is smaller than this is not looked at."""
+        """Half the standard error of a share of so many rows: smaller differences are ignored."""
         count = self.count
         share = (count.hits + 1.0) / (count.rows + 2.0)
         return 0.5 * math.sqrt(share * (1.0 - share) / count.rows)

@@ -16,7 +16,7 @@ from topline.solvers.core.history_thinning import ThinnedHistory
 LEAST_ROUNDS = 6
 # A range wider than this factor is no answer, unless it ends within this share of the rounds done so far.
 WIDEST, NEAR = 10.0, 0.1
-# Nor is one that needs so many times the decline, in decades, that was looked at.
+# Nor is one that needs so many times the decline, in decades, that was observed.
 FARTHEST = 10.0
 # Points that a running forecast keeps.
 KEPT = 512
@@ -65,7 +65,7 @@ class Forecast:
         self._round, self._best = -1, math.inf
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """Take the next record; one that is no round, or says nothing, is passed over."""
+        """Take the next record; one that is not a round, or has no numbers, is skipped."""
         stationarity = record.get("stationarity")
         gap = record.get("relative_gap") if stationarity is None else stationarity
         if "round" not in record or gap is None or not math.isfinite(gap):

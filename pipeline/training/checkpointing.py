@@ -80,7 +80,7 @@ class Pace:
 class RunRecorder:
     """Callback of the solver's loop: appends each round to the history and saves checkpoints.
 
-    Returns False, which ends the loop, once `flag` is set.  `progress` is told of each round, with how long
+    Returns False, which ends the loop, once `flag` is set.  `progress` gets each round, with how long
     it will still take to get to `tol` under "left", a `TimeLeft` or None.
     """
 
@@ -183,7 +183,7 @@ def written_where_held(executor: Executor, pending_step: PendingStep | None) -> 
 
 
 def save_state(place: RunPlace, state: SolverState, duals: DualSource | None) -> int:
-    """Save `state` and, where they are kept, the dual variables with its step applied; give the bytes."""
+    """Save `state` and, where they are kept, the dual variables with its step applied; return the bytes."""
     memory = {MEMORY + name: array for name, array in state.memory.items()}
     arrays = {"W": state.W, **memory, **place.transforms}
     scalars = {stored: getattr(state, name) for stored, name in SCALARS.items()}
@@ -206,5 +206,5 @@ def find_checkpoint(place: RunPlace) -> Checkpoint | None:
     """Return the newest whole checkpoint of the run; `MismatchError` names what is not the same any more."""
     found = latest_checkpoint(place.store, place.run_id, fingerprint=place.fingerprint)
     for damage in () if found is None else found.skipped:
-        logger.warning("a checkpoint is passed over: %s", damage)
+        logger.warning("a checkpoint is skipped: %s", damage)
     return found

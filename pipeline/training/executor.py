@@ -39,7 +39,7 @@ def open_executor(
     progress: Progress | None,
     flag: StopFlag,
 ) -> Iterator[tuple[Executor, TrainingRows, StoredKernel | None]]:
-    """Choose where the blocks live: a client's workers, an own cluster's, or threads of this process.
+    """Choose where the blocks live: a client's workers, a local cluster's, or threads of this process.
 
     Yields the executor, the rows to train on and the kernel matrix, which is computed there first where the
     plan has a kernel.  What features and dual variables may take follows from the memory limit.

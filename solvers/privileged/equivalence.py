@@ -97,7 +97,7 @@ def svm_plus_from_weights(c: Any, slack: Any) -> PrivilegedConstruction:
 
 
 def most_favourable_weights(K: Any, y: Any, result: DualSVMResult) -> tuple[Float64Array, float]:
-    """Give, of all weights with this very solution (w, b, xi), those with the largest rho, and that rho.
+    """Return, of all weights with this solution (w, b, xi), those with the largest rho, and that rho.
 
     They are c = alpha + beta with sum_i alpha_i y_i x_i = w, y^T alpha = 0, alpha_i = 0 beyond the margin and
     beta_i = 0 where the slack is positive (A.5); beta > 0 stands where the slack is 0 and lowers rho.  What

@@ -77,7 +77,7 @@ class StoredDuals:
         return self.between(0, self.n_rows)
 
     def check(self) -> None:
-        """Read every part and forget it again; `IntegrityError` for one that is not as it was written."""
+        """Read every part and drop it; `IntegrityError` for one that differs from what was written."""
         with ThreadPoolExecutor(_CHECKED_AT_ONCE, thread_name_prefix="topline-check") as pool:
             for _ in pool.map(self._check, self._entries):
                 pass

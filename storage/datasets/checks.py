@@ -22,7 +22,7 @@ _REWRITE = "restore the file from a copy, or write the dataset again under anoth
 
 
 def check_dataset(dataset: Dataset, *, deep: bool) -> list[Finding]:
-    """Return everything that is wrong with a dataset; values are looked at only where all files are sound."""
+    """Return everything that is wrong with a dataset; values are checked only where all files are sound."""
     found = check_files(dataset.files, deep=deep, fix=_REWRITE)
     found += _foreign_files(dataset)
     if deep and not any(not finding.harmless for finding in found):
@@ -45,7 +45,7 @@ def _foreign_files(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _value_findings(dataset: Dataset) -> Iterator[Finding]:
-    """Yield what the stored values say against each other, though every file is as it was written."""
+    """Yield what the stored values say against each other, though every file has its recorded digest."""
     info, manifest_path = dataset.info, join(dataset.info.folder, "manifest.parquet")
     fix = "write the dataset again under another key"
     try:

@@ -30,7 +30,7 @@ _RECORD = re.compile(r"^(\d{8})\.json$")
 class Checkpoint:
     """A checkpoint of which every digest was checked; duals are read again when they are asked for.
 
-    `skipped` names newer checkpoints that were found damaged and passed over.
+    `skipped` names newer checkpoints that were found damaged and skipped.
     """
 
     run_id: str
