@@ -16,14 +16,14 @@
     }
   };
 
-  const look = async () => {
+  const poll = async () => {
     try {
       const answer = await fetch(source, {cache: "no-cache"});
       if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
-      const news = await answer.json();
-      if (news.reload) location.reload();
-      show(news.parts);
-      again = news.again;
+      const update = await answer.json();
+      if (update.reload) location.reload();
+      show(update.parts);
+      again = update.again;
       failures = 0;
       trouble.hidden = true;
     } catch (error) {
@@ -40,13 +40,13 @@
 
   const plan = () => {
     clearTimeout(timer);
-    if (!resting()) timer = setTimeout(look, 1000 * (failures ? Math.min(2 ** failures, 60) : again));
+    if (!resting()) timer = setTimeout(poll, 1000 * (failures ? Math.min(2 ** failures, 60) : again));
   };
 
   pause.addEventListener("click", () => {
     pause.setAttribute("aria-pressed", String(pause.getAttribute("aria-pressed") !== "true"));
-    if (!resting()) look();
+    if (!resting()) poll();
   });
-  document.addEventListener("visibilitychange", () => { if (!resting()) look(); });
+  document.addEventListener("visibilitychange", () => { if (!resting()) poll(); });
   plan();
 }
