@@ -120,7 +120,7 @@ class BlockPlacement:
     def _place(
         self, owned: Assignment, asked: Mapping[str, tuple[Span, ...]], pending_step: PendingStep | None
     ) -> dict[str, set[int]]:
-        """Begin an epoch on all that are asked; gives the blocks whose dual variables each of them has."""
+        """Begin an epoch on all that are asked; return the blocks whose dual variables each of them has."""
         self.epoch += 1
         calls = [
             Call(worker, worker_blocks.place, (self._placement(worker, spans, pending_step),))

@@ -5,7 +5,7 @@ bins, p and q are the shares of the rows before and now in them, and
 
     PSI = sum over the bins of (q - p) log(q / p)
 
-Read as usual: below 0.1 nothing happened, above 0.25 the feature is another one.  Two sets of n and n' rows
+Read as usual: below 0.1 nothing changed, above 0.25 the feature has moved.  Two sets of n and n' rows
 of one distribution have an index of (bins - 1) (1/n + 1/n') on average; few rows have fewer bins than 10, so
 that this stays below 0.05.  A share counts as half a row at least, and 1e-4 at least, so that an empty bin
 has a finite part.  Class balance moves by the total variation distance: the share of rows that would have to

@@ -35,7 +35,7 @@ class AverageTopKClassifier(AverageTopAttributes, ScoringClassifier, BaseEstimat
     loss : str or Loss, default="hinge"
         "hinge" or "logistic" (in bits, log2(1 + exp(-y z)), so that both are 1 at z = 0).  With more than two
         classes these are max_hinge and softmax (in nats); then, and with two classes as well, any convex loss
-        of `solvers` may be given by name or value, such as ``TopKHinge(5)``.
+        of topline may be given by name or value, such as ``TopKHinge(5)``.
     k : float, default=0.5
         How many losses are averaged: from 1 on their number, lowered to n where there are fewer examples;
         below 1 their share of the examples.  None averages all; 1.0, which could mean either, is refused.

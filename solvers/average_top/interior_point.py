@@ -263,7 +263,7 @@ def _iterate(problem: AverageTopProblem, tol: float, max_iterations: int) -> tup
 def _next(
     problem: AverageTopProblem, point: InteriorPoint, pieces: Pieces
 ) -> tuple[InteriorPoint, Float64Array]:
-    """Take one step; gives the point and its scores.
+    """Take one step; return the point and its scores.
 
     Curved pieces end above where the equations put them, by the square of the length of the step.
     """

@@ -118,7 +118,7 @@ class _Problem:
 
 
 def _ascend(problem: _Problem, tol: float, max_rounds: int) -> TopPushResult:
-    """Minimise -p D by FISTA with backtracking and restarts; give the best point measured."""
+    """Minimise -p D by FISTA with backtracking and restarts; return the best point measured."""
     A = ahead = np.zeros(problem.positive.shape)
     W = W_ahead = problem.weights(A)
     momentum, step = 1.0, problem.lam * problem.count

@@ -95,7 +95,7 @@ class DualWindow:
 
 
 class RowFeed:
-    """Gives the rows of a block in any order.
+    """The rows of a block in any order.
 
     Parameters
     ----------

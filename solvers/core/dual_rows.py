@@ -121,7 +121,7 @@ class ByteBudget:
         self._left = nbytes
 
     def take(self, nbytes: int) -> bool:
-        """Take so many bytes, unless fewer are left; says whether they were."""
+        """Take so many bytes, unless fewer are left; return whether they were."""
         if nbytes > self._left:
             return False
         self._left -= nbytes

@@ -72,7 +72,7 @@ def checked_problem(
     # A class has the methods of its values, so the protocol alone would let it through.
     if isinstance(loss, type) or not isinstance(loss, Loss):
         raise InvalidProblemError(
-            f"the loss is {loss!r}; give one of the losses of `solvers`, such as TopKHinge(5)"
+            f"the loss is {loss!r}; give one of the losses of topline, such as TopKHinge(5)"
         )
     if not isinstance(risk, MeanRisk | AverageTopK):
         raise InvalidProblemError(f"the risk is {risk!r}; give MeanRisk() or a value such as AverageTopK(50)")

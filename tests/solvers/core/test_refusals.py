@@ -49,7 +49,7 @@ def call(**changes):
         ({"y": np.zeros(20, dtype=int)}, "there are 1 classes"),
         ({"loss": TopKHinge(6)}, "there are only 5 classes; take k <= 5"),
         ({"loss": "topk_hinge"}, "the loss is 'topk_hinge'; give one of the losses"),
-        ({"loss": TopKHinge}, "give one of the losses of `solvers`, such as TopKHinge"),
+        ({"loss": TopKHinge}, "give one of the losses of topline, such as TopKHinge"),
         ({"lam": 0.0}, "lam is 0.0; give a positive number"),
         ({"lam": -1.0}, "lam is -1.0"),
         ({"lam": np.nan}, "lam is nan"),

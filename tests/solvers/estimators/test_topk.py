@@ -547,7 +547,7 @@ def test_a_budget_that_runs_out_warns_and_still_certifies() -> None:
         ({"k": 0}, "k of TopKClassifier is 0; give a whole number"),
         ({"k": 2.0}, "k of TopKClassifier is 2.0"),
         ({"loss": "hinge"}, "there is no loss named 'hinge'; take one of max_hinge"),
-        ({"loss": TopKHinge}, "give one of the losses of `solvers`, such as TopKHinge"),
+        ({"loss": TopKHinge}, "give one of the losses of topline, such as TopKHinge"),
         ({"loss": TopKHinge(6)}, "there are only 5 classes; take k <= 5"),
         ({"loss": "weighted_topk_hinge"}, "weighted_topk_hinge needs weights"),
         ({"loss": "topk_hinge", "weights": "flat"}, "topk_hinge takes no weights"),
