@@ -78,7 +78,7 @@ def retraining_summary(result: RetrainResult) -> str:
 def _training_facts(result: TrainResult) -> dict[str, str]:
     certificate = result.certificate
     certified = "not asked for" if certificate is None else "yes" if certificate.certified else "no"
-    bound = {"dual": f"{result.dual:.8g}", "relative gap": f"{result.relative_gap:.2e} ({result.gap_kind})"}
+    bound = {"dual": f"{result.dual:.8g}", "relative gap": result.relative_gap_text}
     if result.stationarity is not None:
         bound, certified = {}, "no certificate: the loss is not convex"
     return {

@@ -97,7 +97,8 @@ def add_command(
             outcome = handler(call, **own_values)
         finish(outcome, json=json)
 
-    command.__doc__ = handler.__doc__
+    # Typer wraps the first paragraph only, so that later ones would keep the line breaks of the source.
+    command.__doc__ = "\n\n".join(" ".join(part.split()) for part in (handler.__doc__ or "").split("\n\n"))
     name = handler.__name__.rstrip("_")
     app.command(name=name, epilog=f"Example: {example}", rich_help_panel=panel)(
         with_signature(command, [*own, *flags(models, hidden), *shared])

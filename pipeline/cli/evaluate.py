@@ -58,7 +58,7 @@ def evaluate(
         "",
         f"  {metrics_line(found.measured())}",
     ]
-    lines += [f"  always {found.majority_class}: {found.majority_baseline:.1%}", ""]
+    lines += [f"  {found.majority_class} for every row: {found.majority_baseline:.1%}", ""]
     lines += _worst(found, worst)
     return Outcome(found.to_dict(), lines)
 
@@ -88,4 +88,7 @@ def _worst(found: Evaluation, most: int) -> list[str]:
     ks = list(found.topk)
     head: list[str] = ["class", "rows", *(f"top-{k}" for k in ks)]
     rows: list[Any] = [[part.name, str(part.rows), *(f"{part.topk[k]:.1%}" for k in ks)] for part in parts]
-    return table(head, rows)
+    return [
+        f"the {len(parts)} of {len(found.per_class)} classes with the lowest accuracies:",
+        *table(head, rows),
+    ]

@@ -83,7 +83,7 @@ def bound_facts(result: TrainResult) -> dict[str, str]:
         return {"certificate": f"none: the loss is not convex; {fell}"}
     return {
         "dual": f"{result.dual:.8g}",
-        "relative gap": f"{result.relative_gap:.2e} ({result.gap_kind})",
+        "relative gap": result.relative_gap_text,
     }
 
 
@@ -106,7 +106,7 @@ def certify(call: Call, model: ModelArgument) -> Outcome:
             "model": found.model,
             "primal": f"{found.primal:.10g}",
             "dual": f"{found.dual:.10g}",
-            "gap": f"{found.gap:.3e} ({found.gap_kind})",
+            "gap": f"{found.gap:.3e}",
             "relative gap": f"{found.relative_gap:.3e}",
             "certificate": certificate_text(found),
             "agrees": "training recorded the same" if found.agrees else "training recorded other values",

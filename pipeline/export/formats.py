@@ -124,10 +124,11 @@ def _onnx_scores(path: Path, rows: NDArray[np.float32]) -> NDArray[Any]:
 
 def _write_safetensors(stored: StoredModel, path: Path) -> None:
     import numpy as np
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     arrays = {name: np.ascontiguousarray(array) for name, array in named_arrays(stored).items()}
-    save_file(arrays, path, metadata={"record": json.dumps(description(stored))})
+    # `save_file` makes files that only their owner may read, whatever the umask.
+    path.write_bytes(save(arrays, metadata={"record": json.dumps(description(stored))}))
 
 
 def _safetensors_scores(path: Path, rows: NDArray[np.float32]) -> NDArray[Any]:

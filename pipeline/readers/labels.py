@@ -26,6 +26,11 @@ def read_labels(path: Path) -> NDArray[Any]:
 
     An .npz holds one array, or a sparse matrix as SciPy saves it.
     """
+    if not path.exists():
+        raise InputError(
+            f"there is no file of labels at {path}: check --labels; labels inside the features' own file"
+            " are named by --labels-name"
+        )
     try:
         if path.suffix == ".npy":
             return _npy(path)

@@ -78,6 +78,12 @@ class TrainResult:
         """Whether the tolerance was reached."""
         return self.status == Status.SOLVED.value
 
+    @property
+    def relative_gap_text(self) -> str:
+        """The relative gap as it is printed, with its kind where it is only a bound of the gap."""
+        kind = "" if self.gap_kind == "true" else f" ({self.gap_kind}: an upper bound)"
+        return f"{self.relative_gap:.2e}{kind}"
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {**asdict(self), "certificate": self.certificate.to_dict() if self.certificate else None}

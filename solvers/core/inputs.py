@@ -41,7 +41,10 @@ def checked_labels(y: Any, n: int, m: Any) -> tuple[IntArray, int]:
     if n == 0:
         raise InvalidProblemError("there are no examples; give at least one row of features")
     if labels.dtype.kind not in "iu":
-        raise InvalidProblemError(f"the labels have dtype {labels.dtype}; give whole numbers from 0 to m - 1")
+        raise InvalidProblemError(
+            f"the labels have dtype {labels.dtype}; give whole numbers from 0 to m - 1, such as"
+            " np.unique(y, return_inverse=True)[1], or use TopKClassifier, which takes any labels"
+        )
     if m is not None and (isinstance(m, bool) or not isinstance(m, Integral)):
         raise InvalidProblemError(
             f"m is {m!r}; give the number of classes as a whole number, or leave it out"

@@ -102,6 +102,10 @@ def find_dataset(store: Store, which: str = "latest") -> DatasetInfo:
     """Return the commit record of the newest dataset, or of the one with the id `which`."""
     log = dataset_log(store)
     if which == "latest":
+        if not log.numbers():
+            raise NotFoundError(
+                f"{store.url} holds no datasets yet: add one with topline import or topline extract"
+            )
         return info_of_commit(log.latest())
     infos = list_datasets(store)
     for info in infos:

@@ -36,7 +36,9 @@ class LocalStore(Store):
             if create and not root.exists():
                 root.mkdir(parents=True, exist_ok=True)
             if not root.exists():
-                raise NotFoundError(f"there is no store at {root}")
+                raise NotFoundError(
+                    f"there is no store at {root}: check the path, or make one with topline import"
+                )
             if not root.is_dir():
                 raise UnsupportedURLError(f"{root} is a file, and a store is a folder")
             self._root = root.resolve()

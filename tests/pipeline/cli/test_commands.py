@@ -67,6 +67,23 @@ def test_every_command_has_help_with_an_example_and_json(topline: Any, command: 
     assert "--json" in ran.out
 
 
+def test_help_wraps_every_paragraph_anew(topline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In a wide terminal a paragraph is a line, however the docstring is broken.
+    monkeypatch.setenv("COLUMNS", "400")
+    shown = topline("evaluate", "--help").out
+    assert any(
+        "Ties count against the model." in line and "with the model." in line for line in shown.splitlines()
+    )
+
+
+def test_a_store_that_is_empty_or_absent_says_how_to_get_one(topline: Any, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "absent"):
+        ran = topline("train", "--store", str(tmp_path / name))
+        assert ran.code == BAD_INPUT
+        assert "topline import" in ran.err
+
+
 def test_no_command_at_all_shows_the_help(topline: Any) -> None:
     ran = topline()
     assert ran.code == 2
@@ -126,6 +143,10 @@ def test_models_can_be_certified_evaluated_listed_and_shown(topline: Any, store:
     evaluation = topline("evaluate", store, "--json").json
     assert evaluation["topk"]["5"] == 1.0
     assert 0 < evaluation["topk"]["1"] <= evaluation["topk"]["2"]
+    assert (
+        f"the 2 of {len(evaluation['per_class'])} classes with"
+        in topline("evaluate", store, "--worst", "2").out
+    )
     listed = topline("models", "list", "--store", store, "--json").json["models"]
     assert listed[-1]["id"] == Path(model).name
     assert listed[-1]["accuracy"] == evaluation["topk"]

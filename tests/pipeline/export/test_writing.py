@@ -130,6 +130,9 @@ def test_what_predicts_otherwise_is_not_kept(
 
 def test_safetensors_are_what_the_package_reads(model: str, tmp_path: Path) -> None:
     export_model(model, tmp_path / "model.safetensors", "safetensors")
+    (tmp_path / "other").touch()
+    # Readable by whom other files of the folder are.
+    assert (tmp_path / "model.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
     arrays, stored = load_file(tmp_path / "model.safetensors"), StoredModel.open(model)
     assert np.array_equal(arrays["W"], stored.W)
     assert set(arrays) == {"W", *stored.transforms.arrays()}

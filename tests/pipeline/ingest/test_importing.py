@@ -299,6 +299,8 @@ def test_lengths_must_match(tmp_path: Path) -> None:
         run(tmp_path, tmp_path / "X.npy", labels=tmp_path / "y.npy")
     with pytest.raises(InputError, match="has no labels: give them with --labels"):
         run(tmp_path, tmp_path / "X.npy")
+    with pytest.raises(InputError, match=r"no file of labels at label: .* --labels-name"):
+        run(tmp_path, tmp_path / "X.npy", labels=Path("label"))
     with pytest.raises(InputError, match=r"56 splits for the 57 rows"):
         run(tmp_path, good(tmp_path), split=tmp_path / "y.npy")
 

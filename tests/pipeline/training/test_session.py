@@ -17,7 +17,7 @@ from tests.pipeline.small_data import make_features, make_split, small_dataset, 
 from topline.pipeline.certification import certify
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
-from topline.pipeline.training import train
+from topline.pipeline.training import TrainResult, train
 from topline.pipeline.training.plan import plan_training
 from topline.pipeline.training.run import begin_run
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
@@ -448,3 +448,10 @@ def test_an_interrupted_run_says_so(folder: Path, monkeypatch: pytest.MonkeyPatc
         InterruptedRunError, match=r"after 1 passes; continue with: topline train .*--resume r0001"
     ):
         train(config(folder), HERE)
+
+
+def test_a_gap_that_is_only_bounded_is_printed_as_a_bound() -> None:
+    values = {"relative_gap": 8.06e-05, "certificate": None}
+    assert TrainResult.from_dict({**values, "gap_kind": "true"}).relative_gap_text == "8.06e-05"
+    bounded = TrainResult.from_dict({**values, "gap_kind": "lifted"})
+    assert bounded.relative_gap_text == "8.06e-05 (lifted: an upper bound)"
