@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -31,6 +32,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+@contextmanager
+def reading(place: str) -> Iterator[None]:
+    """Turn a field that is missing in the record `place` into a `FormatError` that names both."""
+    try:
+        yield
+    except KeyError as error:
+        raise FormatError(f"{place} lacks the field {error}") from error
 
 
 def from_fields(cls: type[T], record: Mapping[str, Any], place: str) -> T:

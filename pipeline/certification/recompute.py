@@ -45,6 +45,7 @@ from topline.pipeline.options.problem import top_count
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.storage.models import ModelRecord, update_record
+from topline.storage.records import reading
 
 # Rows that are multiplied in float64 at once.
 TILE_ROWS = 4096
@@ -98,8 +99,9 @@ class Certificate:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
-        """Return what `to_dict` wrote; fields that are not known here are left out."""
-        return cls(**{part.name: values[_STORED.get(part.name, part.name)] for part in fields(cls)})
+        """Return what `to_dict` wrote, leaving unknown fields out; `FormatError` if a field is missing."""
+        with reading("a certificate"):
+            return cls(**{part.name: values[_STORED.get(part.name, part.name)] for part in fields(cls)})
 
 
 def certify(model_url: str, progress: Progress | None = None, *, store: bool = True) -> Certificate:

@@ -8,7 +8,7 @@ from typing import Any
 
 from topline.pipeline.evaluation.metrics import METRICS, Metric, measured
 from topline.solvers.estimators.multilabel_metrics import CARDINALITY, PARTITION_METRICS
-from topline.storage.records import from_fields
+from topline.storage.records import from_fields, reading
 
 PLACE = "the evaluation of a model"
 
@@ -71,12 +71,13 @@ class Evaluation:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Evaluation:
         """Return what `to_dict` made, from a model's record; `FormatError` if a field is missing."""
-        per_class = tuple(
-            from_fields(ClassAccuracy, {**part, "topk": _by_k(part["topk"])}, PLACE)
-            for part in values["per_class"]
-        )
-        confused = tuple(from_fields(Confusion, pair, PLACE) for pair in values["confused"])
-        parts = {"topk": _by_k(values["topk"]), "per_class": per_class, "confused": confused}
+        with reading(PLACE):
+            per_class = tuple(
+                from_fields(ClassAccuracy, {**part, "topk": _by_k(part["topk"])}, PLACE)
+                for part in values["per_class"]
+            )
+            confused = tuple(from_fields(Confusion, pair, PLACE) for pair in values["confused"])
+            parts = {"topk": _by_k(values["topk"]), "per_class": per_class, "confused": confused}
         return from_fields(cls, {**values, **parts}, PLACE)
 
 
@@ -187,13 +188,15 @@ class MultilabelEvaluation:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MultilabelEvaluation:
         """Return what `to_dict` made, from a model's record; `FormatError` if a field is missing."""
-        parts = {
-            "precision": _by_k(values["precision"]),
-            "recall": _by_k(values["recall"]),
-            "threshold": from_fields(Threshold, values["threshold"], PLACE),
-            "tuned": {name: from_fields(Tuned, values["tuned"][name], PLACE) for name in PARTITION_METRICS},
-            "per_label": tuple(from_fields(LabelQuality, part, PLACE) for part in values["per_label"]),
-        }
+        with reading(PLACE):
+            tuned = values["tuned"]
+            parts = {
+                "precision": _by_k(values["precision"]),
+                "recall": _by_k(values["recall"]),
+                "threshold": from_fields(Threshold, values["threshold"], PLACE),
+                "tuned": {name: from_fields(Tuned, tuned[name], PLACE) for name in PARTITION_METRICS},
+                "per_label": tuple(from_fields(LabelQuality, part, PLACE) for part in values["per_label"]),
+            }
         return from_fields(cls, {**values, **parts}, PLACE)
 
 

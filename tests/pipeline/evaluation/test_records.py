@@ -62,10 +62,18 @@ def test_fields_of_a_later_version_are_ignored() -> None:
     assert MultilabelEvaluation.from_dict({**record, "later": 1}) == SEVERAL
 
 
-def test_a_record_that_lacks_a_field_is_refused() -> None:
-    short = {key: value for key, value in SINGLE.items() if key != "majority_class"}
-    with pytest.raises(FormatError, match=r"the evaluation of a model lacks a field: .*majority_class"):
-        Evaluation.from_dict(short)
+@pytest.mark.parametrize("field", ["split", "topk", "per_class", "confused"])
+def test_a_record_that_lacks_a_field_is_refused(field: str) -> None:
+    record = {name: value for name, value in SINGLE.items() if name != field}
+    with pytest.raises(FormatError, match=f"the evaluation of a model lacks .*{field}"):
+        Evaluation.from_dict(record)
+
+
+@pytest.mark.parametrize("field", ["rank_loss", "precision", "threshold", "tuned", "per_label"])
+def test_a_record_of_several_labels_that_lacks_a_field_is_refused(field: str) -> None:
+    record = {name: value for name, value in SEVERAL.to_dict().items() if name != field}
+    with pytest.raises(FormatError, match=f"the evaluation of a model lacks .*{field}"):
+        MultilabelEvaluation.from_dict(record)
 
 
 def test_metrics_are_written_for_people() -> None:
