@@ -1,4 +1,4 @@
-"""`python -m tests.mutation [--module M] [--most N] [--seed S]`: which changes do the tests not notice?"""
+"""`python -m tests.mutation [--module M] [--most N] [--only FILE:LINE]`: which changes do the tests not notice?"""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--module", action="append", choices=TARGETS, help="only this target; repeatable")
     parser.add_argument("--most", type=int, help="at most so many changes a target, drawn with the seed")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", action="append", metavar="FILE:LINE", help="only changes there; repeatable")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--least", type=float, default=0.85, help="share that must be noticed (0.85)")
     options = parser.parse_args(words)
@@ -22,6 +23,8 @@ def main(words: list[str] | None = None) -> int:
     for name in options.module or TARGETS:
         target = TARGETS[name]
         mutants = sample(mutants_of(target), options.most, options.seed)
+        if options.only:
+            mutants = [mutant for mutant in mutants if mutant.place in options.only]
         outcomes = try_all(target, mutants, options.processes, tell)
         rows.append((name, len(outcomes), sum(o.killed for o in outcomes), sum(o.seconds for o in outcomes)))
     print(f"\n{'target':<16}{'changes':>8}{'noticed':>8}{'share':>8}{'CPU s':>8}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -242,3 +243,101 @@ def test_certificates_and_first_champions() -> None:
     few = dataclasses.replace(record(), m=2, loss={"name": "topk_hinge", "k": 5})
     assert (PromotionRule().metric_for(few), PromotionRule(k=2).metric_for(few)) == ("top-1", "top-2")
     assert PromotionRule(k=2, metric="balanced").metric_for(few) == "balanced"
+
+
+def test_an_interval_stays_within_all_rows() -> None:
+    """A gain is a difference of two shares: one row allows no interval inside, and its ends are cut."""
+    assert gain_interval(1, 0, 1, 0.95)[1] == 1.0
+    assert gain_interval(0, 1, 1, 0.95)[0] == -1.0
+    assert gain_interval(1, 0, 1, 0.95)[0] == pytest.approx(-gain_interval(0, 1, 1, 0.95)[1])
+
+
+def test_two_rows_that_differ_are_enough_for_the_t_test() -> None:
+    gains = np.array([0.1, 0.4])
+    expected = ttest_rel(gains, np.zeros(2))
+    low, high, p_value = t_interval(gains, 0.9)
+    assert p_value == pytest.approx(expected.pvalue)
+    assert (low, high) == pytest.approx(tuple(expected.confidence_interval(0.9)))
+    assert t_interval(gains[:1], 0.9) == (0.1, 0.1, 0.0)
+
+
+def test_errors_that_fall_are_a_gain_row_by_row() -> None:
+    """Where true means wrong, a row that the champion alone has wrong counts for the challenger."""
+    wrong = replace(top_k_accuracy(1), name="errors", higher_is_better=False)
+    ours, theirs = np.array([True, False, False, False]), np.array([False, True, True, False])
+    found = paired_metric(wrong, ours, theirs, np.zeros(4, np.int64))
+    assert (found.only_challenger, found.only_champion) == (2, 1)
+    assert (found.challenger, found.champion, found.gain) == (0.25, 0.5, 0.25)
+
+
+def compared(gain: float = 0.0, p_value: float = 1.0, low: float = -1.0) -> Evidence:
+    pair = PairedMetric(top_k_accuracy(2), 10, 0.5, 0.5 - gain, gain, low, 1.0, 0.95, p_value)
+    return Evidence((pair,), Drift(0.0, 0.0, 0.0, (), 10, 10))
+
+
+@pytest.mark.parametrize(
+    ("options", "measured", "promote"),
+    [
+        # What is asked for is reached where it is met exactly ...
+        ({"least_gain": 0.125}, compared(0.125), True),
+        ({"least_gain": 0.125}, compared(0.1249), False),
+        ({"least_gain": 0.125, "prove_gain": True}, compared(0.5, low=0.125), True),
+        ({"most_feature_drift": 0.01, "most_balance_change": 0.02}, evidence(9, 9, classes=0.02), True),
+        ({"most_feature_drift": 0.0, "most_balance_change": 0.0}, compared(), True),
+        ({"most_feature_drift": 0.009}, evidence(9, 9), False),
+        # ... and a champion that is as good, or that differs at a p-value of the level itself, is not better.
+        ({"least_gain": -1.0}, compared(0.0, p_value=0.001), True),
+        ({"least_gain": -1.0, "confidence": 0.5}, compared(-0.1, p_value=0.5), True),
+        ({"least_gain": -1.0, "confidence": 0.5}, compared(-0.1, p_value=0.499), False),
+        ({"least_gain": -1.0, "confidence": 0.9}, compared(-0.1, p_value=0.11), True),
+    ],
+)
+def test_a_bound_that_is_met_exactly_is_kept(
+    options: dict[str, Any], measured: Evidence, promote: bool
+) -> None:
+    assert (
+        decide(record(certificate=CERTIFIED), record(), measured, PromotionRule(**options)).promote is promote
+    )
+
+
+@pytest.mark.parametrize(("m", "promote"), [(2, False), (3, True)])
+def test_a_metric_that_is_always_right_decides_nothing(m: int, promote: bool) -> None:
+    challenger = dataclasses.replace(record(certificate=CERTIFIED), m=m)
+    found = decide(challenger, record(), compared(), PromotionRule(k=2))
+    assert found.promote is promote
+    assert ("always right" in found.text) is not promote
+
+
+def test_an_unlimited_drift_needs_no_measurement() -> None:
+    measured = replace(compared(), drift=None)
+    rule = PromotionRule(most_feature_drift=None, most_balance_change=None)
+    assert decide(record(certificate=CERTIFIED), record(), measured, rule).promote
+    for limit in ({"most_feature_drift": 9.0}, {"most_balance_change": 1.0}):
+        refused = decide(record(certificate=CERTIFIED), record(), measured, rule.model_copy(update=limit))
+        assert not refused.promote
+        assert "is not known" in refused.text
+
+
+def test_a_refusal_names_what_speaks_against_it_alone() -> None:
+    found = decide(record(certificate=None), record(), evidence(8, 9, features=0.3), PromotionRule())
+    assert len(found.reasons) == 3
+    for reason, said in zip(
+        found.reasons, ("no certificate", "the gain is below", "above 0.25"), strict=True
+    ):
+        assert said in reason
+    assert found.text == "; ".join(found.reasons)
+
+
+def test_evidence_is_stored_with_top_k_accuracies_apart() -> None:
+    """Plain values that JSON keeps; nothing is excluded unless it is said."""
+    other = RowMetric(name="margin", label="margin", row_values=lambda rows: rows.scores)
+    pairs = (*evidence(3, 1).compared, replace(evidence(5, 1).compared[0], metric=other))
+    kept = Evidence(pairs, Drift(0.1, None, None, None, 10, 20), "d0001", "test", unmeasured="").to_dict()
+    assert json.loads(json.dumps(kept)) == kept
+    assert (kept["dataset"], kept["split"], kept["excluded"], kept["unmeasured"]) == ("d0001", "test", 0, "")
+    assert [(found["k"], found["only_challenger"]) for found in kept["accuracies"]] == [(2, 3)]
+    assert [(found["metric"], found["only_challenger"]) for found in kept["metrics"]] == [("margin", 5)]
+    assert kept["drift"]["rows_now"] == 20
+    assert Evidence().to_dict()["drift"] is None
+    assert Evidence(pairs).of("margin") is pairs[1]
+    assert Evidence(pairs).of("top-1") is None
