@@ -1,4 +1,4 @@
-"""`python -m tests.mutation [--module M] [--most N] [--only FILE:LINE]`: which changes do the tests not notice?"""
+"""`python -m tests.mutation [--module M] [--most N]`: which changes do the tests not notice?"""
 
 from __future__ import annotations
 

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 from scipy.sparse import issparse
 
-from tests.pipeline.small_data import small_dataset
+from tests.pipeline.small_data import make_features, small_dataset, write_dataset
 from topline.pipeline.rows import partition
 from topline.pipeline.rows.partition import CachedRows, TrainingRows
 from topline.pipeline.rows.read_batches import nbytes
 from topline.pipeline.rows.transforms import Transforms
 from topline.solvers.core.tiles import iterate_tiles
 from topline.storage.arrays import ChunkPlan
-from topline.storage.datasets import Dataset
+from topline.storage.datasets import Dataset, DatasetWriter, LabelSetTable, empty_manifest
+from topline.storage.stores import open_store
 
 # 700 rows in shards of 64 are 11 batches of one shard; in shards of 256 they are 3, so runs of chunks of 16.
 PLANS = {"many shards": ChunkPlan(700, 16, 64), "few shards": ChunkPlan(700, 16, 256)}
@@ -190,3 +191,141 @@ def test_blocks_are_whole_units_and_cover_every_row(dataset: Dataset) -> None:
 def test_cached_rows_do_not_travel(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="send the TrainingRows"):
         pickle.dumps(CachedRows(TrainingRows(small_dataset(tmp_path)), 0))
+
+
+def test_labels_counts_and_names_are_those_of_the_rows(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path)
+    wanted = np.flatnonzero(dataset.split() == 2)
+    rows = TrainingRows(dataset, "test")
+    assert np.array_equal(rows.indices, wanted)
+    assert np.array_equal(rows.labels(), dataset.labels()[wanted])
+    assert rows.solver_label_sets is None
+    counts = [int(np.sum(dataset.labels()[wanted] == c)) for c in range(dataset.info.m)]
+    assert rows.class_counts().tolist() == counts
+    assert list(rows.label_names()) == [dataset.class_names[c] for c in dataset.labels()[wanted]]
+
+
+def test_a_row_of_several_labels_counts_for_each_of_them(tmp_path: Path) -> None:
+    sets = [[0, 2], [1], [], [0, 1, 2]]
+    classes = [c for own in sets for c in own]
+    table = LabelSetTable.checked(np.cumsum([0, *map(len, sets)]), np.array(classes), 3)
+    X, labels = make_features(40, 4, 4)
+    store, plan = open_store(tmp_path, create=True), ChunkPlan(40, 16, 64)
+    writer = DatasetWriter.begin(store, "sets", 40, 4, "float32", plan, {"backbone": "none"})
+    for unit in range(plan.units):
+        span = plan.bounds(unit)
+        ids = [f"row{i}" for i in range(span.start, span.stop)]
+        writer.write_unit(unit, X[span.start : span.stop], empty_manifest(ids))
+    split = (np.arange(40) % 3 == 0).astype(np.int8)
+    info = writer.commit(labels, split, ["ant", "bee", "cow"], label_sets=table)
+    rows = TrainingRows(Dataset.open(store, info.id))
+    own = labels[split == 0]
+    assert rows.class_counts().tolist() == [sum(c in sets[code] for code in own) for c in range(3)]
+    names = ["ant, cow", "bee", "", "ant, bee, cow"]
+    assert list(rows.label_names()) == [names[code] for code in own]
+
+
+@pytest.fixture
+def late(tmp_path: Path) -> Dataset:
+    """A dataset whose training rows are 200..399, so that whole batches before and after have none."""
+    X, labels = make_features(700, 12, 5)
+    split = np.where((np.arange(700) >= 200) & (np.arange(700) < 400), 0, 1).astype(np.int8)
+    store = open_store(tmp_path, create=True)
+    return Dataset.open(store, write_dataset(store, X, labels, split, plan=ChunkPlan(700, 16, 64)).id)
+
+
+@pytest.mark.parametrize("steps", [(), ("l2", "bias")], ids=["as stored", "transformed"])
+def test_batches_without_rows_are_empty(late: Dataset, steps: tuple[str, ...]) -> None:
+    rows = TrainingRows(late, transforms=Transforms.fit(steps, list))
+    width = 12 + len(steps) // 2
+    empty = [batch for batch in range(rows.batches) if len(set(rows.batch_span(batch))) == 1]
+    assert 0 in empty
+    assert rows.batches - 1 in empty
+    for batch in empty:
+        assert rows.raw_batch(batch).shape == (0, 12)
+        assert rows.read_batch(batch).shape == (0, width)
+        assert rows.read_batch(batch).dtype == np.float32
+    assert rows[7:7].shape == (0, width)
+    assert all(stop > start for start, stop, _ in rows.tiles())
+    assert rows.cuts[0] == 0
+    assert rows.cuts[-1] == 200
+    assert rows.cuts == sorted(set(rows.cuts))
+
+
+def test_bytes_are_counted_as_they_are_read(late: Dataset) -> None:
+    """Rows that lie together are read without a row beside them."""
+    rows = TrainingRows(late)
+    assert rows.bytes_read == 0
+    rows[0 : len(rows)]
+    assert rows.bytes_read == rows.nbytes == 200 * 12 * 4
+    rows[len(rows) - 1 :]
+    assert rows.bytes_read == rows.nbytes
+
+
+def test_rows_that_lie_together_are_not_copied(late: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    original = Dataset.rows
+
+    def counted(self: Dataset, start: int, stop: int) -> Any:
+        given.append(original(self, start, stop))
+        return given[-1]
+
+    monkeypatch.setattr(Dataset, "rows", counted)
+    rows = TrainingRows(late)
+    for batch in range(rows.batches):
+        raw = rows.raw_batch(batch)
+        assert not len(raw) or raw is given[-1]
+    assert len(given) > 1
+
+
+@pytest.mark.parametrize("layout", ["float32", "float16", "csr"])
+def test_slices_are_transformed_as_batches_are(tmp_path: Path, layout: str) -> None:
+    dataset = (
+        small_dataset(tmp_path, sparse=True) if layout == "csr" else small_dataset(tmp_path, dtype=layout)
+    )
+    truth = expected(dataset).astype(np.float64)
+    truth /= np.maximum(np.linalg.norm(truth, axis=1, keepdims=True), 1e-30)
+    rows = TrainingRows(dataset, transforms=Transforms.fit(("l2",), list))
+    assert rows.dtype == np.float32
+    for found in (rows[0 : len(rows)], rows.transformed(dataset.rows(0, 700)[dataset.split() == 0])):
+        assert found.dtype == np.float32
+        assert np.allclose(dense(found), truth, atol=1e-6)
+    assert np.allclose(dense(rows[3:90]), truth[3:90], atol=1e-6)
+
+
+def test_blocks_are_as_many_as_asked_for_at_most(dataset: Dataset) -> None:
+    rows = TrainingRows(dataset)
+    assert rows.block_bounds(1) == [0, len(rows)]
+    for most in (2, 3, rows.batches, 10 * rows.batches):
+        blocks = len(rows.block_bounds(most)) - 1
+        assert blocks == min(most, rows.batches)
+
+
+def test_slices_take_every_row(tmp_path: Path) -> None:
+    rows = TrainingRows(small_dataset(tmp_path))
+    with pytest.raises(IndexError, match="step 1"):
+        rows[0:10:2]
+
+
+def test_a_cache_holds_all_rows_where_they_just_fit(tmp_path: Path) -> None:
+    rows = TrainingRows(small_dataset(tmp_path))
+    for budget, fits in ((rows.nbytes, True), (rows.nbytes - 1, False)):
+        cached = CachedRows(rows, budget)
+        assert not cached.keeps_stored
+        assert not cached.at_hand(0, 1)
+        cached[0 : len(cached)]
+        assert cached.at_hand(0, len(cached)) is fits
+        assert cached.at_hand(0, 1)
+
+
+def test_rows_that_just_fit_transformed_are_not_kept_as_stored(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path, dtype="float16")
+    scaled = TrainingRows(dataset, transforms=Transforms.fit(("l2",), list))
+    assert not CachedRows(scaled, scaled.nbytes).keeps_stored
+    assert CachedRows(scaled, scaled.nbytes - 1).keeps_stored
+    assert not CachedRows(TrainingRows(dataset), 100).keeps_stored
+    kept, wider = CachedRows(scaled, 9_000), CachedRows(scaled, scaled.nbytes)
+    kept[0 : len(kept)]
+    wider.adopt(kept)
+    assert cached_bytes(kept) > 0
+    assert cached_bytes(wider) == 0

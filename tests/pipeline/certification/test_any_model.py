@@ -1,0 +1,257 @@
+"""Certificates of models that nothing has trained: P and D of any W and A are those of the reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.pipeline.certification.test_formulas import SMOOTHED
+from tests.pipeline.small_data import write_dataset
+from tests.reference import losses as reference
+from tests.reference import risks
+from tests.solvers import problems
+from topline.pipeline.certification import Certificate, certify, recompute
+from topline.pipeline.certification.kernels import KernelRows
+from topline.pipeline.errors import InputError
+from topline.solvers.losses import Softmax, TopKHinge
+from topline.storage.arrays import from_rows
+from topline.storage.datasets import Dataset
+from topline.storage.models import ModelRecord, save_model
+from topline.storage.stores import open_store
+
+N, D, M, LAM = 40, 4, problems.M, 0.05
+WEIGHTS = (0.0, 2.0, 0.5, 1.0, 3.0)
+Array = NDArray[np.float64]
+
+
+class Rows:
+    """A stored dataset that is all training rows, with its features (n, d) and labels (n,)."""
+
+    def __init__(self, folder: Path) -> None:
+        X, y = problems.examples(N, D, M, seed=3)
+        self.X, self.y = X.astype(np.float32).astype(np.float64), y.astype(np.int64)
+        store = open_store(folder, create=True)
+        write_dataset(store, X.astype(np.float32), y.astype(np.int32), np.zeros(N, dtype=np.int8), m=M)
+        self.dataset = Dataset.open(store)
+
+    def certified(
+        self,
+        loss: Any,
+        arrays: dict[str, Array],
+        A: Array | None = None,
+        *,
+        recorded: tuple[float, float] = (1.0, 0.0),
+        config: dict[str, Any] | None = None,
+        progress: Any = None,
+        **fields: Any,
+    ) -> Certificate:
+        """Store such a model and certify it."""
+        info = self.dataset.info
+        record = ModelRecord(
+            dataset=info.id,
+            dataset_digest=info.digest,
+            config={"tol": 1e-3, **(config or {})},
+            loss=loss.to_dict(),
+            lam=LAM,
+            C=1.0 / (LAM * N),
+            **{"smoothing": 0.0, **fields},
+            method="fw",
+            n=N,
+            d=D,
+            m=M,
+            class_names=info.class_names,
+            features=info.features,
+            result=dict(zip(("primal", "dual"), recorded, strict=True)),
+        )
+        duals = None if A is None else from_rows([(0, N, A)])
+        return certify(save_model(self.dataset.store, record, arrays, duals), progress)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    return Rows(tmp_path_factory.mktemp("any") / "store")
+
+
+def weights_at(seed: int) -> Array:
+    return np.random.default_rng(seed).normal(size=(D, M))
+
+
+def duals_at(rows: Rows, loss: Any, V: Array, gamma: float, kind: str, weights: Array) -> Array:
+    """Feasible dual rows: gradients at V, as often as their rows count."""
+    found = [reference.gradient(loss, s, y, gamma, kind) for s, y in zip(rows.X @ V, rows.y, strict=True)]
+    return np.asarray(found) * weights[:, None]
+
+
+def smoothed_primal(
+    rows: Rows, loss: Any, gamma: float, kind: str, W: Array, A: Array, weights: Array
+) -> float:
+    """The upper bound that training watches: losses at scores moved by gamma times a dual row, and |.|^2."""
+    total = 0.0
+    for s, y, row, weight in zip(rows.X @ W, rows.y, A, weights, strict=True):
+        beta = row / weight if weight else 0.0 * row
+        moved = gamma * beta
+        if kind == "others":
+            moved[y] = 0.0
+        moved_loss = reference.sorted_loss(loss, s + moved, y)
+        total += weight * (moved_loss + 0.5 * gamma * reference.squares(beta, y, kind))
+    return float(0.5 * LAM * np.sum(W**2) + total / N)
+
+
+@pytest.mark.parametrize("class_weights", [None, WEIGHTS], ids=["alike", "weighted"])
+@pytest.mark.parametrize(("loss", "gamma", "kind"), SMOOTHED, ids=str)
+def test_any_weights_and_dual_variables(
+    rows: Rows, loss: Any, gamma: float, kind: str, class_weights: tuple[float, ...] | None
+) -> None:
+    """Every loss, smoothing and weighting; a class that counts for nothing has dual rows of zeros."""
+    weights = np.ones(N) if class_weights is None else np.asarray(class_weights)[rows.y]
+    W = weights_at(1)
+    A = duals_at(rows, loss, weights_at(2), gamma, kind, weights)
+    problem = (rows.X, rows.y, loss, LAM, gamma)
+    primal = reference.primal(*problem, W, kind, weights)
+    dual = reference.dual(*problem, A, kind, weights)
+    fields = {"smoothing": gamma, "smoothing_kind": kind, "class_weights": class_weights}
+    found = rows.certified(loss, {"W": W}, A, recorded=(primal, dual), **fields)
+    assert (found.primal, found.dual) == pytest.approx((primal, dual), rel=1e-9)
+    assert found.gap == pytest.approx(primal - dual)
+    assert found.relative_gap == pytest.approx((primal - dual) / primal)
+    assert (found.basis, found.n, found.gap_kind) == ("A", N, "true")
+    assert found.agrees
+    assert found.valid
+    assert not found.certified
+    assert found.infeasibility == pytest.approx(0.0, abs=1e-9)
+    V = reference.weights_of(rows.X, LAM, A)
+    assert found.w_difference == pytest.approx(np.linalg.norm(W - V) / np.linalg.norm(W))
+    if gamma:
+        expected = smoothed_primal(rows, loss, gamma, kind, W, A, weights) - dual
+        assert found.smoothed_gap == pytest.approx(expected)
+    else:
+        assert found.smoothed_gap is None
+    # Without A and its sums the dual point is minus the gradient at W.
+    own = duals_at(rows, loss, W, gamma, kind, weights)
+    alone = rows.certified(loss, {"W": W}, **fields)
+    assert (alone.basis, alone.infeasibility, alone.w_difference) == ("W", None, None)
+    assert alone.dual == pytest.approx(reference.dual(*problem, own, kind, weights), rel=1e-9)
+    assert alone.primal == found.primal
+    assert not alone.agrees
+    assert not alone.valid
+
+
+@pytest.mark.parametrize(("gamma", "basis"), [(0.0, "W and b"), (0.4, "W, b and aa")])
+def test_sums_stand_for_the_dual_variables_that_weights_are_made_of(
+    rows: Rows, gamma: float, basis: str
+) -> None:
+    loss = TopKHinge(2)
+    A = duals_at(rows, loss, weights_at(2), gamma, "moreau", np.ones(N))
+    W = reference.weights_of(rows.X, LAM, A)
+    b = np.mean([reference.minus_conjugate(loss, row, y) for row, y in zip(A, rows.y, strict=True)])
+    sums = np.array([b, np.sum(A**2) / N])
+    found = rows.certified(loss, {"W": W, "dual_sums": sums}, smoothing=gamma)
+    assert found.dual == pytest.approx(reference.dual(rows.X, rows.y, loss, LAM, gamma, A), rel=1e-9)
+    assert found.basis == basis
+    elsewhere = rows.certified(
+        loss, {"W": weights_at(1), "dual_sums": sums * [1.0, 0.0], "dual_W": W}, smoothing=0.0
+    )
+    assert elsewhere.basis == "W, W(A) and b"
+    assert elsewhere.dual == pytest.approx(b - 0.5 * LAM * np.sum(W**2))
+
+
+@pytest.mark.parametrize("held", [1 << 26, 1], ids=["together", "one by one"])
+@pytest.mark.parametrize(
+    ("loss", "gamma"), [(TopKHinge(2), 0.0), (TopKHinge(2), 0.4), (Softmax(), 0.0)], ids=str
+)
+@pytest.mark.parametrize("k", [1, 7.5, 0.25])
+def test_any_cuts_of_the_average_top_k_risk(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, loss: Any, gamma: float, k: float, held: int
+) -> None:
+    """A share of the rows counts as many of them; how many points are looked at at once changes nothing."""
+    monkeypatch.setattr("topline.pipeline.certification.average_top_k._LOSS_BYTES", held)
+    count = k if k >= 1 else k * N
+    points, shares = np.stack([weights_at(seed) for seed in (2, 3, 4)]), np.array([0.5, 0.3, 0.1])
+    risk = (rows.X, rows.y, loss, LAM, gamma, count)
+    progress = Counted()
+    found = rows.certified(
+        loss,
+        {"W": weights_at(1), "cut_points": points, "cut_shares": shares},
+        config={"average_top": k},
+        progress=progress,
+        smoothing=gamma,
+    )
+    assert found.primal == pytest.approx(risks.top_primal(*risk, weights_at(1)), rel=1e-9)
+    assert found.dual == pytest.approx(dual_of_vertices(*risk, points, shares), rel=1e-9)
+    assert (found.basis, found.infeasibility, found.smoothed_gap) == ("W and its cuts", 0.0, None)
+    assert progress.done == progress.announced
+
+
+def dual_of_vertices(
+    X: Array, y: Array, loss: Any, lam: float, gamma: float, k: float, points: Array, shares: Array
+) -> float:
+    """Return the bound of the mixture of the vertices at points V, which have the shares."""
+    linear, product = 0.0, np.zeros(points[0].shape)
+    for V, share in zip(points, shares, strict=True):
+        p = share * risks.top_weights(risks.losses_at(X, y, loss, gamma, V), k)
+        for x, s, label, weight in zip(X, X @ V, y, p, strict=True):
+            u = reference.gradient(loss, s, label, gamma)
+            linear += weight * (reference.minus_conjugate(loss, u, label) - 0.5 * gamma * u @ u)
+            product += weight * np.outer(x, u)
+    return float(linear - 0.5 * np.sum(product**2) / lam)
+
+
+class Counted:
+    """A progress bar that counts."""
+
+    announced = done = 0
+
+    def begin(self, what: str, total: int, unit: str) -> None:
+        assert (what, unit) == ("certify", "rows")
+        self.announced += total
+
+    def advance(self, count: int) -> None:
+        self.done += count
+
+
+@pytest.mark.parametrize("tile", [7, 512])
+def test_kernels_by_their_matrix(rows: Rows, monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
+    """With K in place of rows, and tr(C^T K C) of the coefficients C = A / (lam n) in place of |W|^2."""
+    monkeypatch.setattr(recompute, "KERNEL_TILE_ROWS", tile)
+    loss, squares = TopKHinge(2), np.sum(rows.X**2, axis=1)
+    K = np.exp(-0.3 * (squares[:, None] + squares - 2.0 * rows.X @ rows.X.T))
+    A = duals_at(rows, loss, weights_at(2), 0.0, "moreau", np.ones(N))
+    C = A / (LAM * N)
+    half = 0.5 * LAM * np.trace(C.T @ K @ C)
+    b = np.mean([reference.minus_conjugate(loss, row, y) for row, y in zip(A, rows.y, strict=True)])
+    losses = [reference.sorted_loss(loss, s, y) for s, y in zip(K @ C, rows.y, strict=True)]
+    progress = Counted()
+    found = rows.certified(loss, {}, A, kernel={"name": "rbf", "gamma": 0.3}, progress=progress)
+    assert (found.primal, found.dual) == pytest.approx((half + np.mean(losses), b - half), rel=1e-9)
+    assert (found.basis, found.w_difference) == ("A", None)
+    assert (progress.announced, progress.done) == (N, N)
+
+
+@pytest.mark.parametrize(("dtype", "inside"), [(np.float64, 1e-9), (np.float32, 2e-5)])
+def test_rows_may_leave_their_domain_by_the_rounding_of_their_array(
+    rows: Rows, dtype: Any, inside: float
+) -> None:
+    loss = TopKHinge(2)
+    A = np.zeros((N, M))
+    own, other = np.arange(N), (rows.y + 1) % M
+    for share, valid in ((0.5, True), (2.0, False)):
+        A[own, rows.y] = 0.5
+        A[own, other] = -0.5
+        A[0, rows.y[0]] += share * inside
+        stored = A.astype(dtype)
+        W = weights_at(1)
+        dual = reference.dual(rows.X, rows.y, loss, LAM, 0.0, stored)
+        primal = reference.primal(rows.X, rows.y, loss, LAM, 0.0, W)
+        found = rows.certified(loss, {"W": W}, stored, recorded=(primal, dual))
+        assert found.infeasibility == pytest.approx(share * inside, rel=1e-2)
+        assert found.agrees
+        assert found.valid is valid
+
+
+def test_an_unknown_kernel_is_refused() -> None:
+    with pytest.raises(InputError, match="'laplace' is not known here"):
+        KernelRows({"name": "laplace"}, np.eye(2), np.eye(2)).values(np.eye(2))
