@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -43,6 +44,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in MARKED:
             item.add_marker(folder)
+    leave_most_for_slow(items)
+
+
+def leave_most_for_slow(items: list[pytest.Item]) -> None:
+    """Mark as slow all cases of a test with `@pytest.mark.sampled(n)` but about one in `n`.
+
+    Which ones is drawn by their names, so that it does not change from run to run.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for some in cases.values():
+        marker = some[0].get_closest_marker("sampled")
+        assert marker is not None
+        some.sort(key=lambda item: crc32(item.nodeid.encode()))
+        for item in some[-(-len(some) // marker.args[0]) :]:
+            item.add_marker("slow")
 
 
 def cpu_seconds() -> float:

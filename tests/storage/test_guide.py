@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
 
-import topline.storage.stores.factory
 from topline.storage import schema
 from topline.storage.datasets import MANIFEST_SCHEMA, DatasetInfo
 from topline.storage.models import DecisionRecord
@@ -31,7 +29,3 @@ def test_every_stored_name_is_in_the_guide() -> None:
     missing = {name for name in {*named, *MANIFEST_SCHEMA.names} if f"`{name}`" not in GUIDE}
     assert not missing
     assert {kind for kind in kinds if kind not in GUIDE} == {"topline-estimator"}, "a folder of its own"
-
-
-def test_the_example_of_open_store_runs() -> None:
-    assert doctest.testmod(topline.storage.stores.factory) == (0, 4)

@@ -118,6 +118,7 @@ def test_every_loss_smoothing_and_weighting(folder: Path, options: dict[str, Any
     ],
     ids=lambda options: options["loss"],
 )
+@pytest.mark.sampled(3)
 def test_every_method(folder: Path, options: dict[str, Any], method: str, keep_duals: bool) -> None:
     """Whatever W was made of, P(W) - D(A) comes out as training recorded it."""
     spec = METHODS[method]

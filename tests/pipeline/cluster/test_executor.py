@@ -291,6 +291,7 @@ def test_a_late_placement_does_not_undo_a_later_one(monkeypatch: pytest.MonkeyPa
         worker_blocks.release("late")
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_killed_worker_changes_nothing() -> None:
     """SIGKILL in mid-run, with and without a survivor: the same W, bit for bit."""

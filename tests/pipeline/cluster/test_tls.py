@@ -216,6 +216,7 @@ def test_dasks_own_client_does_not_get_in_without(scheduler: str, others: dict[s
         ("none", "tcp", "no Dask scheduler answered at tcp://127"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_refusals_are_sentences_that_say_what_to_do(
     scheduler: str, made: dict[str, Any], others: dict[str, Any], config: str, scheme: str, sentence: str
 ) -> None:

@@ -138,6 +138,7 @@ def test_a_store_gives_what_solve_gives(sparse: bool, smoothing: float, tmp_path
         ({"loss": "softmax", "transforms": "l2,bias", "kernel_gamma": "auto"}, "rbf"),
     ],
 )
+@pytest.mark.sampled(3)
 def test_models_with_kernels_are_certified_evaluated_and_not_exported(
     options: dict[str, Any], name: str, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_run_leaves_a_certified_model_and_its_whole_history(folder: Path) -> N
     ],
     ids=str,
 )
+@pytest.mark.sampled(3)
 def test_threads_and_workers_train_the_same_model(folder: Path, options: dict[str, Any]) -> None:
     W = [
         load_model(train(config(folder, **options), cluster).model).array("W")

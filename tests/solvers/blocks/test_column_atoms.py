@@ -281,6 +281,7 @@ def sets_of(sets, i, y, rho):
 @pytest.mark.parametrize("pairwise", [False, True])
 @pytest.mark.parametrize("places", [2, 3, 16])
 @pytest.mark.parametrize("begin", ["zero", "loaded"])
+@pytest.mark.sampled(3)
 def test_sets_stay_the_rows_of_A_however_small_they_are(pairwise, places, begin, monkeypatch) -> None:
     """Scores at random and steps of all kinds: vertices come, leave, and join the dense point."""
     monkeypatch.setattr(column_atoms, "_PLACES", places)

@@ -54,6 +54,7 @@ def dual_rows(X, y, loss, smoothing, W):
 @pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
 @pytest.mark.parametrize("method", VARIANTS)
 class TestEveryConvexLoss:
+    @pytest.mark.sampled(2)
     def test_the_dual_never_falls_and_every_gap_is_true(self, loss, smoothing, method) -> None:
         """The primal of each round is that of its W; the dual is below the optimum, which is below it."""
         X, y = examples(n=20, d=3)
@@ -76,6 +77,7 @@ class TestEveryConvexLoss:
             assert -1e-13 * result.primal <= result.gap == result.smoothed_gap
             assert result.relative_gap < 0.3
 
+    @pytest.mark.sampled(2)
     def test_weights_of_examples_count_in_the_certificate(self, loss, smoothing, method) -> None:
         X, y = examples(n=20, d=3)
         weights = np.random.default_rng(4).uniform(0.0, 3.0, len(y))
@@ -338,6 +340,7 @@ def hard_data():
 
 @pytest.mark.parametrize("case", list(hard_data()), ids=lambda case: case[0])
 @pytest.mark.parametrize("method", [*VARIANTS, "fw_away_columns", "fw_pairwise_columns"])
+@pytest.mark.sampled(2)
 def test_hard_data_give_right_bounds(case, method) -> None:
     """Every certificate holds; the fully corrective steps close it, whatever the data."""
     _, X, y, m, k, lam_n = case

@@ -39,6 +39,7 @@ def test_it_reaches_the_optimum_of_a_general_solver(loss, smoothing, lam_n) -> N
 @pytest.mark.parametrize("loss", LOSSES, ids=loss_name)
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.sampled(2)
 def test_reported_values_are_those_of_the_returned_W_and_A(loss, smoothing, dtype) -> None:
     X, y = examples()
     X = X.astype(dtype)

@@ -67,6 +67,7 @@ def some_weights(n):
 @pytest.mark.parametrize(("loss", "smoothing", "kind"), SMOOTH + SMOOTHED, ids=name_of)
 @pytest.mark.parametrize("lam_n", [0.1, 1.0, 100.0])
 @pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.sampled(3)
 def test_it_reaches_the_optimum_of_a_general_solver(loss, smoothing, kind, lam_n, weighted) -> None:
     X, y = examples(n=20, d=3)
     weights = some_weights(20) if weighted else None

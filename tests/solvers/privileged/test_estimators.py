@@ -34,6 +34,7 @@ class Telling(SVMPlusClassifier):
         LearnedWeightsSVC(max_iter=2),
     ]
 )
+@pytest.mark.sampled(2)
 def test_scikit_learns_own_checks(estimator, check) -> None:
     check(estimator)
 

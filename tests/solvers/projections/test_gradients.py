@@ -99,6 +99,7 @@ def test_the_row_is_the_slope_of_the_loss(loss, smoothing) -> None:
 
 @pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
 @pytest.mark.parametrize("scale", [1e-9, 1e-3, 1.0, 1e3, 1e9])
+@pytest.mark.sampled(2)
 def test_every_scale_and_ties(loss, smoothing, scale) -> None:
     """Scores of 1e-9 to 1e9, many of them equal: a feasible row, the value that it attains, and no better."""
     gamma, kind = smoothing
