@@ -329,3 +329,10 @@ def test_rows_that_just_fit_transformed_are_not_kept_as_stored(tmp_path: Path) -
     wider.adopt(kept)
     assert cached_bytes(kept) > 0
     assert cached_bytes(wider) == 0
+
+
+def test_slices_across_the_end_of_a_batch(dataset: Dataset) -> None:
+    rows, truth = TrainingRows(dataset), expected(dataset)
+    for cut in rows.cuts[1:-1]:
+        assert np.array_equal(dense(rows[cut - 1 : cut + 1]), truth[cut - 1 : cut + 1])
+    assert len(rows.cuts) > 3

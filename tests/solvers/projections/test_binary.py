@@ -141,3 +141,15 @@ def test_newton_does_not_go_to_and_fro(u, c) -> None:
     """Here its steps stay inside the bracket and come no nearer."""
     root = bisect(lambda v: u - v - c * expit(v), u - c, u)
     assert logistic_weight(u, c) == pytest.approx(expit(root), rel=1e-9)
+
+
+def test_how_many_others_have_weight_and_whether_the_row_is_a_vertex() -> None:
+    """A hinge's row is a vertex where no weight is a fraction; the logistic loss has no such row."""
+    alpha = np.empty(4)
+    q = np.array([-3.0, -3.0, 0.5, 3.0])
+    assert binary_hinge_column(q, 0, 0.25, 0.25, SINGLE, alpha) == (-1.0, 2, True)
+    np.testing.assert_array_equal(alpha, [1.0, 0.0, -1.0, -1.0])
+    assert binary_hinge_column(q, 0, 2.0, 2.0, SINGLE, alpha) == (-1.0, 2, False)
+    np.testing.assert_array_equal(alpha, [1.0, 0.0, -0.75, -1.0])
+    assert binary_logistic_column(q, 0, 0.25, 0.25, SINGLE, alpha) == (-1.0, 3, False)
+    assert np.count_nonzero(alpha) == 4
