@@ -207,6 +207,18 @@ def test_a_row_that_does_not_sum_to_zero_is_a_violation() -> None:
     assert loss.violations(alpha[None], np.array([1]))[0] == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize("name", ["weighted_topk_hinge", "weighted_usunier_hinge"])
+def test_violations_are_shares_of_the_sum_of_the_rank_weights(name: str) -> None:
+    """Of a sum that is not zero, and of a largest entry that is too large."""
+    loss = RankedLoss.from_record({"name": name, "rho": RHO}, M)
+    assert loss.radius == pytest.approx(0.9)
+    unequal, large = (as_alpha(np.array(x), 1) for x in ([0.2, 0.1, 0.1], [0.8, 0.0, 0.0]))
+    unequal[1] += 0.25
+    found = loss.violations(np.stack([unequal, large]), np.full(2, 1))
+    # The largest entry is at most 0.5; on the top-k side it asks for 1.6 times the whole.
+    assert found == pytest.approx([0.25 / 0.9, 0.6 if name == "weighted_topk_hinge" else 0.3 / 0.9])
+
+
 def test_linear_term_is_minus_margins_times_alpha() -> None:
     loss = RankedLoss.from_record(LOSSES[1], M)
     alpha = as_alpha(np.array([0.25, 0.5, 0.0]), 0)[None]
