@@ -8,7 +8,7 @@ from scipy.optimize import isotonic_regression
 
 from topline.solvers.projections.isotonic import block_value, next_scale, pool_blocks
 from topline.solvers.projections.ordering import largest_values, select_largest, sort_decreasing
-from topline.solvers.projections.weighted_topk import _place_own_class
+from topline.solvers.projections.weighted_topk import _derivative, _place_own_class
 
 
 def inputs(random, n):
@@ -106,3 +106,33 @@ def test_the_own_class_moves_to_where_its_value_belongs(n) -> None:
             assert index[place] == 77
             np.testing.assert_array_equal(np.delete(values, place), others)
             np.testing.assert_array_equal(np.delete(index, place), np.arange(n - 1))
+
+
+def test_the_slope_of_a_scale_is_that_of_its_definition() -> None:
+    """H(t) = <rho, v> - R v_y of the isotonic regression v, the own class inside blocks, alone and behind."""
+    random = np.random.default_rng(4)
+    behind = 0
+    for _ in range(300):
+        n, c = 8, 10.0 ** random.uniform(-1, 1)
+        others = np.sort(random.standard_normal(n))[::-1]
+        rho = np.sort(random.random(int(random.integers(1, 6))))[::-1].copy()
+        total, t = float(rho.sum()), float(random.uniform(0.0, 1.0))
+
+        def at_scale(t, n=n, c=c, others=others, rho=rho, total=total):
+            place = int(np.count_nonzero(others > c * t * total))
+            values = np.insert(others, place, c * t * total)
+            weights = np.append(rho, np.zeros(n + 1 - len(rho)))
+            v = isotonic_regression(values - c * t * weights, increasing=False).x
+            return values, place, weights @ v - total * v[place]
+
+        values, place, expected = at_scale(t)
+        start, deviation, mass = np.empty(n + 2, dtype=np.int64), np.empty(n + 2), np.empty(n + 2)
+        blocks = pool_blocks(values, n + 1, rho, c * t, start, deviation, mass)
+        h, slope, scale = _derivative(values, blocks, place, c, t, total, start, deviation, mass)
+        assert h == pytest.approx(expected, abs=1e-12 * (1.0 + scale))
+        # The slope is that of one piece: a step that leaves it gives another.
+        before, after = (at_scale(t + step)[2] for step in (-1e-7, 1e-7))
+        if abs(after + before - 2.0 * expected) <= 1e-12 * (1.0 + scale):
+            assert slope == pytest.approx((after - before) / 2e-7, rel=1e-4, abs=1e-5 * (1.0 + scale))
+        behind += place == start[blocks]
+    assert behind > 10

@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from scipy.special import entr, logsumexp, softmax
 
 from tests.reference import losses as reference
 from tests.reference import multilabel
@@ -13,6 +14,7 @@ from tests.reference.envelopes import entropy_losses, entropy_updates, envelope_
 from tests.reference.qp import minimise_qp
 from topline import LabelSets, MaxHinge, MultilabelHinge, MultilabelSoftmax, OneVsAll
 from topline.solvers.projections import column_updates, nearest_rows
+from topline.solvers.projections.multilabel import multilabel_entropy, multilabel_softmax_row
 
 M = 6
 #: Every set of up to M labels, the empty one first.
@@ -209,3 +211,22 @@ def test_small_rows_of_the_hinge_keep_their_digits() -> None:
     row[0, :4] = 1e-30 * np.array([2.0, 1.0, -2.5, -0.5])
     code = np.array([next(s for s in range(len(EVERY_SET)) if list(EVERY_SET.labels(s)) == [0, 1])])
     np.testing.assert_allclose(nearest_rows(HINGE, row, code), row, rtol=1e-12)
+
+
+def test_the_softmax_row_its_loss_and_its_entropy() -> None:
+    """The shares of a set less the probabilities, at scores of several sizes; nothing for the empty set."""
+    random, work = np.random.default_rng(11), np.empty((8, M + 1))
+    for code in range(len(EVERY_SET)):
+        labels = EVERY_SET.labels(code)
+        for size in (0.1, 1.0, 20.0):
+            s, u = size * random.standard_normal(M), np.empty(M)
+            value, entropy = multilabel_softmax_row(s, code, EVERY_SET.table, u, work)
+            if not len(labels):
+                assert (value, entropy, u.tolist()) == (0.0, 0.0, [0.0] * M)
+                continue
+            p = softmax(s)
+            shares = np.isin(np.arange(M), labels) / len(labels)
+            np.testing.assert_allclose(u, shares - p, atol=1e-14)
+            assert value == pytest.approx(logsumexp(s) - s[labels].mean(), abs=1e-13 * (1.0 + size))
+            assert entropy == pytest.approx(entr(p).sum(), abs=1e-13)
+            assert entropy == pytest.approx(multilabel_entropy(u, code, EVERY_SET.table), abs=1e-12)
