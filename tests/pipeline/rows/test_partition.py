@@ -172,6 +172,8 @@ def test_a_cache_counts_and_keeps_only_its_own_rows(tmp_path: Path, monkeypatch:
     rows = CachedRows(whole, 1 << 30, cuts[2], cuts[4])
     rows[cuts[2] : cuts[4]]
     assert cached_bytes(rows) == (cuts[4] - cuts[2]) * dataset.info.d * 4
+    rows[0 : len(rows)]
+    assert cached_bytes(rows) == (cuts[4] - cuts[2]) * dataset.info.d * 4
     wider = CachedRows(whole, 1 << 30)
     wider.adopt(rows)
     assert cached_bytes(wider) == cached_bytes(rows)
