@@ -8,12 +8,9 @@ class SolverError(Exception):
 
     Examples
     --------
-    >>> from topline import SolverError, TopKHinge
-    >>> try:
-    ...     TopKHinge(k=0)
-    ... except SolverError as error:
-    ...     print(error)
-    k of topk_hinge is 0; give a whole number of at least 1
+    >>> from topline import SolverError, InvalidProblemError, NonFiniteError
+    >>> issubclass(InvalidProblemError, SolverError) and issubclass(NonFiniteError, SolverError)
+    True
     """
 
 

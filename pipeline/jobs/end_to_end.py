@@ -12,10 +12,9 @@ from topline.pipeline.images import write_digits
 from topline.pipeline.ingest import extract
 from topline.pipeline.options import ClusterConfig, RunConfig, TrainConfig
 from topline.pipeline.report import write_report
-from topline.pipeline.training import TrainResult, fingerprint, resolve_options, train
+from topline.pipeline.training import TrainResult, runs_of, train
 from topline.storage.datasets import Dataset
 from topline.storage.models import list_models
-from topline.storage.runs import read_run
 from topline.storage.schema import SPLITS
 from topline.storage.stores import Store, open_store
 from topline.storage.stores.urls import join
@@ -106,15 +105,13 @@ def run(
 
 def find_trained(config: TrainConfig, store: Store, dataset: Dataset) -> TrainResult | None:
     """Return the newest model that these options made of this dataset and that reached the tolerance."""
-    same = fingerprint(resolve_options(config, dataset), dataset)
+    outcomes = {run.id: run.outcome for run in runs_of(store, config, dataset) if run.outcome is not None}
     for record in reversed(list_models(store)):
-        if record.dataset != dataset.info.id or record.run is None:
+        if record.run not in outcomes:
             continue
         gap = record.result.get("relative_gap")
         # Where there is no dual there is no gap, and the method's own criterion counts.
         if record.result.get("status") != "solved" if gap is None else not gap <= config.tol:
             continue
-        made = read_run(store, record.run)
-        if made.outcome is not None and dict(made.fingerprint) == same:
-            return TrainResult.from_dict({**made.outcome, "model": join(store.url, "models", record.id)})
+        return TrainResult.from_dict({**outcomes[record.run], "model": join(store.url, "models", record.id)})
     return None

@@ -17,11 +17,11 @@ from topline.pipeline.ingest import Changes, changes_between, extract
 from topline.pipeline.options import ClusterConfig, RetrainConfig, TrainConfig, refuse_label_sets
 from topline.pipeline.progress import Progress
 from topline.pipeline.registry import promote_by_rule
-from topline.pipeline.training import fingerprint, resolve_options, train
+from topline.pipeline.training import runs_of, train
 from topline.storage.datasets import Dataset, list_datasets
 from topline.storage.errors import StorageError
 from topline.storage.models import ModelRecord, list_models, load_model, read_standing
-from topline.storage.runs import RunRecord, list_runs
+from topline.storage.runs import RunRecord
 from topline.storage.stores import Lease, Store, held_lease, open_store
 from topline.storage.stores.urls import join
 
@@ -195,7 +195,7 @@ def _newest_manifest(store: Store) -> Any:
 
 def _made(store: Store, options: TrainConfig, dataset: Dataset) -> ModelRecord | None:
     """Return the model that these options made of this dataset, one that was decided on before others."""
-    runs = {run.id for run in _runs_of(store, options, dataset)}
+    runs = {run.id for run in runs_of(store, options, dataset)}
     found = [record for record in reversed(list_models(store)) if record.run in runs]
     decided = (record for record in found if _is_decided(store, record.id))
     return next(decided, found[0] if found else None)
@@ -203,15 +203,8 @@ def _made(store: Store, options: TrainConfig, dataset: Dataset) -> ModelRecord |
 
 def _unfinished(store: Store, options: TrainConfig, dataset: Dataset) -> RunRecord | None:
     """Return the newest run of these options on this dataset if it was killed or interrupted."""
-    runs = _runs_of(store, options, dataset)
+    runs = runs_of(store, options, dataset)
     return runs[-1] if runs and runs[-1].outcome is None else None
-
-
-def _runs_of(store: Store, options: TrainConfig, dataset: Dataset) -> list[RunRecord]:
-    same = fingerprint(resolve_options(options, dataset), dataset)
-    return [
-        run for run in list_runs(store) if run.dataset == dataset.info.id and dict(run.fingerprint) == same
-    ]
 
 
 def _is_decided(store: Store, model: str) -> bool:

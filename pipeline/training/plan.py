@@ -81,6 +81,11 @@ class TrainingPlan:
         return chosen_risk(self.config, len(self.rows))
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a run to continue to the same answer, by name."""
+        return run_identity(self.config, self.rows.dataset)
+
+    @property
     def convex(self) -> bool:
         """Whether the loss has a dual problem, and its models a certificate."""
         return self.loss.form(self.m).convex
@@ -171,8 +176,8 @@ def resolve_options(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     return config.model_copy(update={"dataset": dataset.info.id, "k": k})
 
 
-def fingerprint(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
-    """Return what must be the same for a run to continue to the same answer, by name."""
+def run_identity(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
+    """Return what must be the same for a run to continue to the same answer; `config` is resolved."""
     chosen = config.model_dump(mode="json", exclude=set(MAY_CHANGE))
     if config.margins is not None:
         # The file may have changed since: its content makes the problem, not its name.

@@ -11,14 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.certification import CUT_POINTS, CUT_SHARES, DUAL_W
+from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.training.checkpointing import RunPlace, written_where_held
-from topline.pipeline.training.plan import TrainingPlan, fingerprint
+from topline.pipeline.training.plan import TrainingPlan, resolve_options, run_identity
 from topline.solvers.core.state import SolveResult
 from topline.solvers.executors import Executor
 from topline.solvers.methods.atoms import Atoms
 from topline.storage.cache import StoredKernel
+from topline.storage.datasets import Dataset
 from topline.storage.models import ModelRecord, save_model
-from topline.storage.runs import create_run
+from topline.storage.runs import RunRecord, create_run, list_runs
+from topline.storage.stores import Store
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +40,7 @@ class Run:
     def place(self, kernel: StoredKernel | None) -> RunPlace:
         """Return where the run keeps its checkpoints and history, given the factored kernel matrix if any."""
         plan = self.plan
-        identity = fingerprint(plan.config, plan.rows.dataset)
+        identity = plan.identity
         if kernel is not None:
             # Another factor of the same matrix is another basis of the weights.
             identity["factor"] = kernel.folder
@@ -48,14 +51,15 @@ def begin_run(plan: TrainingPlan) -> Run:
     """Record a new run of a plan in its store, or return the one that the plan resumes."""
     if plan.config.resume is not None:
         return Run(plan, plan.config.resume, resumes=True)
-    dataset = plan.rows.dataset
-    run_id = create_run(
-        plan.store,
-        plan.config.model_dump(mode="json"),
-        dataset=dataset.info.id,
-        fingerprint=fingerprint(plan.config, dataset),
-    )
+    options = plan.config.model_dump(mode="json")
+    run_id = create_run(plan.store, options, dataset=plan.config.dataset, fingerprint=plan.identity)
     return Run(plan, run_id, resumes=False)
+
+
+def runs_of(store: Store, config: TrainConfig, dataset: Dataset) -> list[RunRecord]:
+    """Return the runs of these options on this dataset, oldest first, however they ended."""
+    identity = run_identity(resolve_options(config, dataset), dataset)
+    return [run for run in list_runs(store) if dict(run.fingerprint) == identity]
 
 
 def store_model(run: Run, executor: Executor, result: SolveResult) -> str:

@@ -128,7 +128,9 @@ def solve(
     weights, seed = checked_weights(sample_weight, problem.n), checked_seed(seed)
     spec.refuse(problem)
     _refuse_counts(problem, weights, keep_duals=keep_duals)
-    if kernel is not None:
+    if kernel is None:
+        _refuse_duals(problem, spec, keep_duals=keep_duals)
+    else:
         keep_duals = keep_duals or spec.keeps_duals or (spec.smooths_through_duals and problem.mean_risk)
         linear = partial(
             solve, y=labels, loss=loss, lam=lam, smoothing=smoothing, method=spec.name, sample_weight=weights,
@@ -138,15 +140,6 @@ def solve(
         )  # fmt: skip
         remote = executor if keep_duals and executor is not None and not executor.in_process else None
         return solve_with_kernel(kernel, problem, rows, labels, weights, linear, tol, remote)
-    if keep_duals and spec.dual_free:
-        raise UnsupportedCombinationError(
-            f"the method {spec.name} never knows the dual variables; leave keep_duals out or take another "
-            "method"
-        )
-    if keep_duals and not problem.form.convex:
-        raise UnsupportedCombinationError(
-            f"the loss {loss.name} is not convex and has no dual variables; leave keep_duals out"
-        )
     duals_kept = keep_duals or spec.needs_duals(problem.smoothing)
     key = problem_key(problem, labels, weights)
     _check_state(problem, key, state, duals_kept=duals_kept, duals_given=duals is not None)
@@ -158,19 +151,38 @@ def solve(
             stack.callback(executor.close)
         spec.refuse_budget(problem, executor.dual_bytes)
         executor.bind(problem, rows, labels, keep_duals=duals_kept, weights=weights)
-        if duals is not None:
-            if state is None:
-                state = state_of_duals(problem, executor, duals)
-            else:
-                executor.load_duals(duals)
-                # They come with the step that the state was waiting to see applied.
-                state = replace(state, pending_step=None)
-        state = replace(SolverState.start(problem) if state is None else state, problem_key=key)
+        state = replace(_started(problem, executor, state, duals), problem_key=key)
         chosen = spec.method_for(problem, executor.blocks, seed)
         blocks = TopLossExecutor(executor, problem, risk) if isinstance(risk, AverageTopK) else executor
         run = iterate(problem, blocks, chosen, criteria, state, callbacks, duals_kept=duals_kept)
         A = _collected_duals(executor, run.state) if duals_kept and executor.in_process else None
     return _result(problem, run, A, criteria.tol)
+
+
+def _refuse_duals(problem: Problem, spec: MethodSpec, *, keep_duals: bool) -> None:
+    """Refuse to keep dual variables that there are none of."""
+    if keep_duals and spec.dual_free:
+        raise UnsupportedCombinationError(
+            f"the method {spec.name} never knows the dual variables; leave keep_duals out or take another "
+            "method"
+        )
+    if keep_duals and not problem.form.convex:
+        raise UnsupportedCombinationError(
+            f"the loss {problem.loss.name} is not convex and has no dual variables; leave keep_duals out"
+        )
+
+
+def _started(
+    problem: Problem, executor: Executor, state: SolverState | None, duals: Iterable[DualRows] | None
+) -> SolverState:
+    """Return the state to go on from, after the executor has loaded the duals that belong to it."""
+    if state is None:
+        return SolverState.start(problem) if duals is None else state_of_duals(problem, executor, duals)
+    if duals is None:
+        return state
+    executor.load_duals(duals)
+    # They come with the step that the state was waiting to see applied.
+    return replace(state, pending_step=None)
 
 
 def _refuse_counts(problem: Problem, weights: Float64Array | None, *, keep_duals: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -43,6 +43,15 @@ def discard_group(store: Store, folder: str) -> None:
     """Remove what was written of a group, as far as that goes: others may still be writing to it."""
     with contextlib.suppress(StorageError):
         store.delete_tree(folder)
+
+
+@contextlib.contextmanager
+def whole_or_nothing(store: Store, folder: str) -> Iterator[None]:
+    """Discard the group in `folder` unless the block ends without an error."""
+    with contextlib.ExitStack() as undo:
+        undo.callback(discard_group, store, folder)
+        yield
+        undo.pop_all()
 
 
 class ArrayGroup:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from topline.storage.arrays import DualSource, StoredDuals
 from topline.storage.arrays.duals import stored_rows
-from topline.storage.arrays.groups import ArrayGroup, discard_group, write_group
+from topline.storage.arrays.groups import ArrayGroup, whole_or_nothing, write_group
 from topline.storage.errors import FormatError, IncompleteError, NotFoundError
 from topline.storage.fingerprint import seal, unseal
 from topline.storage.records import from_fields, now, plain
@@ -139,15 +139,12 @@ def save_model(
     is here.  If writing fails, what was written is removed again.
     """
     name = _MODELS.reserve(store)
-    try:
+    with whole_or_nothing(store, _arrays_folder(name)):
         entries = write_group(store, _arrays_folder(name), MODEL_ENCODING, arrays, duals)
         _check_dual_rows(entries, record.n)
         published = replace(record, id=name, created=now(), revision=1)
         files = [entry.to_json() for entry in entries]
         _log(store, name).append({**published.to_json(), "files": files})
-    except Exception:
-        discard_group(store, _arrays_folder(name))
-        raise
     return join(store.url, _MODELS.path(name))
 
 

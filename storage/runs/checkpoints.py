@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from topline.storage.arrays import DualSource, StoredDuals
-from topline.storage.arrays.groups import ArrayGroup, discard_group, write_group
+from topline.storage.arrays.groups import ArrayGroup, discard_group, whole_or_nothing, write_group
 from topline.storage.errors import IntegrityError, MismatchError, NotFoundError, StorageError
 from topline.storage.records import now, plain
 from topline.storage.runs.records import run_folder
@@ -67,11 +67,8 @@ def save_checkpoint(
     """
     _prune(store, run_id)
     folder = join(checkpoint_folder(run_id), f"{round:08d}-{uuid.uuid4().hex[:8]}")
-    try:
+    with whole_or_nothing(store, folder):
         entries = write_group(store, folder, CHECKPOINT_ENCODING, arrays, duals)
-    except Exception:
-        discard_group(store, folder)
-        raise
     fields = {
         "round": round,
         "created": now(),
