@@ -11,7 +11,7 @@ from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.losses import Family, LossForm
 from topline.solvers.projections.columns import column_kind, column_update, margins_or_empty
 from topline.solvers.projections.ordering import column_workspace
-from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+from topline.solvers.typing import Float64Array, FloatArray, Int32Array, Int64Array, IntArray
 
 _FAR = 2.0**40
 _TINY = 1e-200
@@ -21,7 +21,7 @@ _TINY = 1e-200
 def _update_rows(
     kind: int,
     q: Float64Array,
-    y: Int64Array,
+    y: Int32Array,
     c: Float64Array,
     c_own: Float64Array,
     rho: Float64Array,
@@ -67,7 +67,9 @@ def column_updates(
         raise InvalidProblemError("the curvature of the own class exceeds that of the others; it must not")
     alpha = np.empty_like(scores)
     kind = column_kind(form)
-    _update_rows(kind, scores, labels, curvature, own, form.rho, margins_or_empty(form), alpha)
+    # As in the loops over stored rows, whose labels are int32: one kind of function serves both.
+    rows = labels.astype(np.int32)
+    _update_rows(kind, scores, rows, curvature, own, form.rho, margins_or_empty(form), alpha)
     return alpha
 
 

@@ -57,7 +57,16 @@ _RANKED_KINDS = {
     Family.OTHERS_SUM_THEN_HINGE: OTHERS_KIND,
 }
 
-_NO_MARGINS = np.empty((0, 0))
+
+def _fixed(array: Float64Array) -> Float64Array:
+    """Return a read-only view, so that functions are compiled once for margins from anywhere."""
+    view = np.ascontiguousarray(array, dtype=np.float64).view()
+    view.setflags(write=False)
+    return view
+
+
+#: Stands for single labels with the margins 1 - e_y.
+NO_MARGINS = _fixed(np.empty((0, 0)))
 
 
 def column_kind(form: LossForm) -> int:
@@ -74,17 +83,17 @@ def column_kind(form: LossForm) -> int:
 
 
 def margins_or_empty(form: LossForm) -> Float64Array:
-    """Return the margins of each y, or the table of label sets, as C-ordered float64.
+    """Return the margins of each y, or the table of label sets, as C-ordered, read-only float64.
 
     A (0, 0) array stands for single labels with the margins 1 - e_y.
     """
     if form.label_sets is not None:
-        return form.label_sets.table
+        return _fixed(form.label_sets.table)
     if form.needs_label_sets:
         raise InvalidProblemError(
             f"the loss {form.family.value} works on label sets, which are not given; give them"
         )
-    return _NO_MARGINS if form.margins is None else np.ascontiguousarray(form.margins, dtype=np.float64)
+    return NO_MARGINS if form.margins is None else _fixed(form.margins)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

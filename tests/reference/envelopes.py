@@ -26,7 +26,7 @@ def envelope_losses(
     rows = np.ascontiguousarray(scores, dtype=np.float64)
     return np.array(
         [
-            gradient_row(kind, row, code, gamma, own, form.rho, margins, alpha, *work)[0]
+            gradient_row(kind, row, np.int32(code), gamma, own, form.rho, margins, alpha, *work)[0]
             for row, code in zip(rows, y, strict=True)
         ]
     )

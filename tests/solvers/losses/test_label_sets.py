@@ -10,6 +10,7 @@ from scipy import sparse
 
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import LabelSets
+from topline.solvers.projections.columns import NO_MARGINS
 from topline.solvers.projections.kinds import own_class, own_count
 
 
@@ -56,7 +57,7 @@ def test_kernels_read_the_same_sets():
         )
         assert own_class(sets.table, code, count + 1) == -1
     # Without a table y is the one own class.
-    assert [own_class(np.empty((0, 0)), 2, place) for place in (1, 2)] == [2, -1]
+    assert [own_class(NO_MARGINS, 2, place) for place in (1, 2)] == [2, -1]
 
 
 def test_dict_returns_through_json():

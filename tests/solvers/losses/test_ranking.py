@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from topline.solvers.losses.ranking import LANES, N_SUMS, SORT_FROM, rank_rows
+from topline.solvers.projections.columns import NO_MARGINS
 
 
 def ranks(scores, y, k, margins=None):
@@ -13,7 +14,7 @@ def ranks(scores, y, k, margins=None):
     ranked = np.zeros((len(y), k), dtype=np.int32)
     counts = np.zeros(len(y), dtype=np.int32)
     sums = np.zeros(N_SUMS)
-    margins = np.empty((0, 0)) if margins is None else margins
+    margins = NO_MARGINS if margins is None else margins
     rank_rows(scores.copy(), y, np.ones(len(y)), rho, False, True, 1.0, margins, ranked, counts, sums)
     return ranked, counts, sums
 

@@ -17,9 +17,10 @@ from topline.solvers.projections.binary import (
     binary_logistic_column,
     logistic_weight,
 )
+from topline.solvers.projections.columns import NO_MARGINS
 
 #: One own class, and six sets of several, one of them empty.
-SINGLE = np.empty((0, 0))
+SINGLE = NO_MARGINS
 SETS, _ = LabelSets.from_lists([[], [5], [0, 1], [1, 3, 4], [0, 2, 5], range(6)], 6)
 SCALES = 10.0 ** np.array([-9, -5, -1, 0, 0, 1, 2, 5, 9])
 

@@ -165,7 +165,7 @@ def test_reports_vertex_support_and_a_guess_that_changes_nothing():
         form = random_form(rng, 12)
         kind, margins = column_kind(form), margins_or_empty(form)
         work, index_work = column_workspace(12)
-        q, y, c = rng.standard_normal(12), int(rng.integers(12)), 10.0 ** rng.uniform(-2, 1)
+        q, y, c = rng.standard_normal(12), np.int32(rng.integers(12)), 10.0 ** rng.uniform(-2, 1)
         cold, warm = np.empty(12), np.empty(12)
         guess, support, vertex = column_update(
             kind, q, y, c, c, form.rho, margins, cold, work, index_work, -1.0
@@ -247,7 +247,7 @@ def test_updates_come_back_from_values_that_are_not_finite(value):
             result = column_update(
                 column_kind(form),
                 q,
-                0,
+                np.int32(0),
                 1.0,
                 1.0,
                 form.rho,

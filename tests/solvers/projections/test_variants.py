@@ -154,7 +154,7 @@ def test_reports_vertex_support_and_a_guess_that_changes_nothing(own_in_sort):
     for _ in range(300):
         rho = np.sort(rng.random(int(rng.integers(2, 12))))[::-1].copy()
         form = LossForm(m=12, family=Family.SUM_THEN_HINGE, rho=rho)
-        q, y, c = rng.standard_normal(12), int(rng.integers(12)), 10.0 ** rng.uniform(-2, 1)
+        q, y, c = rng.standard_normal(12), np.int32(rng.integers(12)), 10.0 ** rng.uniform(-2, 1)
         kind = column_kind(sorted_by(form, own_in_sort))
         work, index_work = column_workspace(12)
         cold, warm = np.empty(12), np.empty(12)
@@ -181,7 +181,7 @@ def test_kernels_come_back_from_values_that_are_not_finite(name, value):
         q, out = np.linspace(-1, 1, 30), np.empty(30)
         q[spots] = value
         result = column_update(
-            kind, q, 0, 1.0, 0.5, form.rho, margins_or_empty(form), out, work, index_work, -1.0
+            kind, q, np.int32(0), 1.0, 0.5, form.rho, margins_or_empty(form), out, work, index_work, -1.0
         )
         assert 0 <= result[1] <= 30
 
