@@ -1,8 +1,8 @@
 """What a worker does with its rows: vertices, sweeps, active sets, and the dual rows that it keeps.
 
 A `Block` answers the requests of the coordinator with sums over its examples, the same ones whoever asks and
-however often.  Loops over rows are compiled: `jit`, `ascent_jit`, `ascent_sweeps`, `ascent_tiles`,
-`sdca_pass` and `active_sets`.
+however often.  Loops over rows are compiled: `jit`, `ascent_jit`, `ascent_sweeps`, `ascent_tiles` and
+`active_sets`.
 """
 
 from __future__ import annotations

@@ -123,20 +123,6 @@ def project_rows(
             Z[t, j] = alpha[j]
 
 
-@nb.njit(cache=True, nogil=True, fastmath={"contract"})
-def add_change(X: FloatArray, change: FloatArray, scale: float, product: Float64Array, W: FloatArray) -> None:
-    """Add X^T change to `product` and scale times it to W, both (m, d); change is (t, m), mostly zero."""
-    for i in range(X.shape[0]):
-        for j in range(change.shape[1]):
-            v = np.float64(change[i, j])
-            if v == 0.0:
-                continue
-            step = scale * v
-            for f in range(X.shape[1]):
-                product[j, f] += v * X[i, f]
-                W[j, f] += step * X[i, f]
-
-
 @nb.njit(cache=True, nogil=True)
 def change_sums(
     kind: int,

@@ -8,7 +8,6 @@ from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.blocks.column_atoms import BlockColumnAtoms
 from topline.solvers.blocks.duals import BlockDuals, is_uniform
 from topline.solvers.blocks.oracles import LargestLossesOracle, duals_from_primal
-from topline.solvers.blocks.sdca_pass import BlockSdca
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
@@ -23,7 +22,6 @@ from topline.solvers.core.requests import (
     PendingStep,
     RebuildRequest,
     Request,
-    SdcaRequest,
     SelectedRowsRequest,
 )
 from topline.solvers.core.rows import RowSource, compute_dtype, is_sparse
@@ -75,7 +73,6 @@ class Block:
         self._tiles = TileReader(X, self._y, self._weights, start, problem.m)
         self._largest_losses = LargestLossesOracle(problem, X, self._y, self._tiles, start, self._dtype)
         self._ascent: BlockAscent | None = None
-        self._sdca: BlockSdca | None = None
         self._column_atoms: BlockColumnAtoms | None = None
         self._duals: BlockDuals | None = None
         if keep_duals:
@@ -93,7 +90,7 @@ class Block:
             match request:
                 case OracleRequest():
                     return self._find_vertex(request)
-                case AscentRequest() | SdcaRequest() | ColumnRequest():
+                case AscentRequest() | ColumnRequest():
                     return self._find_change(request)
                 case EvaluateRequest():
                     return self._evaluate(request)
@@ -172,7 +169,7 @@ class Block:
             **clock.seconds(),
         )
 
-    def _find_change(self, request: AscentRequest | SdcaRequest | ColumnRequest) -> BlockStats:
+    def _find_change(self, request: AscentRequest | ColumnRequest) -> BlockStats:
         """Find a change of A row by row; it waits for its step."""
         duals = self._duals_after(request.pending_step)
         if request.exact or isinstance(request, ColumnRequest):
@@ -182,9 +179,6 @@ class Block:
             case AscentRequest():
                 self._ascent = self._ascent or BlockAscent(*rows)
                 stats = self._ascent.run(request, duals.A, duals.change())
-            case SdcaRequest():
-                self._sdca = self._sdca or BlockSdca(*rows)
-                stats = self._sdca.run(request, *duals.whole("sdca"))
             case ColumnRequest():
                 A, change = duals.whole("Frank-Wolfe over the columns")
                 self._column_atoms = self._column_atoms or BlockColumnAtoms(

@@ -74,18 +74,6 @@ class AscentRequest(_RoundRequest):
 
 
 @dataclass(frozen=True, eq=False)
-class SdcaRequest(_RoundRequest):
-    """Find a change dA of A that raises the dual, by one plain pass of exact column updates from W (d, m).
-
-    The attributes are those of the other requests.
-    """
-
-    safety_factor: float = 1.0
-    seed: int = 0
-    exact: bool = False
-
-
-@dataclass(frozen=True, eq=False)
 class ColumnRequest(_RoundRequest):
     """Find a direction dA of A inside the active sets of the examples, at W (d, m), after the pending step.
 
@@ -165,7 +153,6 @@ class SelectedRowsRequest:
 Request: TypeAlias = (
     OracleRequest
     | AscentRequest
-    | SdcaRequest
     | ColumnRequest
     | EvaluateRequest
     | RebuildRequest

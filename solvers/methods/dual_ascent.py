@@ -23,7 +23,7 @@ import numpy as np
 from topline.solvers.core import deflation
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest, EvaluateRequest, PendingStep, Request, SdcaRequest
+from topline.solvers.core.requests import AscentRequest, EvaluateRequest, PendingStep, Request
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors import Executor
 from topline.solvers.methods.base import Advance, Measurement, Runner, change_of, measured_at, rises, stepped
@@ -122,12 +122,16 @@ class DualAscent:
             round=state.round,
             W=start,
             pending_step=state.pending_step,
-            sweeps=_SWEEPS[min(state.round, len(_SWEEPS) - 1)] if self.blocks == 1 else _SWEEPS_TOGETHER,
+            sweeps=self._sweeps(state.round),
             safety_factor=self._safety_factor(state),
             seed=self.seed,
             exact=state.exact,
             shared=shared,
         )
+
+    def _sweeps(self, round: int) -> int:  # noqa: A002 - the word of the field
+        """Return how many sweeps a request of this round asks for."""
+        return _SWEEPS[min(round, len(_SWEEPS) - 1)] if self.blocks == 1 else _SWEEPS_TOGETHER
 
     def _safety_factor(self, state: SolverState) -> float:
         """Return the factor on the curvature that blocks take in this round, 1 for a single one."""
@@ -154,18 +158,11 @@ class DualAscent:
 class Sdca(DualAscent):
     """Plain stochastic dual coordinate ascent (Lapin's thesis, algorithm 1).
 
-    What a round measures, and how the changes of several blocks become one step, is that of DualAscent; a
-    block visits every row once, each with the scores of that row alone.
+    DualAscent whose rounds are one sweep each: a block visits every row once, and none again, nothing is
+    extrapolated and no direction kept apart.
     """
 
     deflates: ClassVar[bool] = False
 
-    def _request(self, state: SolverState, start: Float64Array, _shared: DeflatedDirection | None) -> Request:
-        return SdcaRequest(
-            round=state.round,
-            W=start,
-            pending_step=state.pending_step,
-            safety_factor=self._safety_factor(state),
-            seed=self.seed,
-            exact=state.exact,
-        )
+    def _sweeps(self, round: int) -> int:  # noqa: A002, ARG002 - the word of the field
+        return 1

@@ -106,7 +106,7 @@ def _always(method: Method) -> Callable[[int, int], Method]:
 
 _SPECS = (
     MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
-    MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True, whole_duals=True),
+    MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True),
     MethodSpec("lbfgs", _always(Lbfgs()), convex_only=False, unfit=unfit_for_lbfgs),
     MethodSpec("fw", _always(FrankWolfe(ExactStep())), smooths_through_duals=True, any_risk=True),
     MethodSpec("fw_away", _always(AtomFrankWolfe(AwaySteps())), dual_free=True, any_risk=True),

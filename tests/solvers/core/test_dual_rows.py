@@ -17,7 +17,7 @@ from tests.solvers.problems import examples
 from topline import MaxHinge, SerialExecutor, ThreadExecutor, TopKHinge, UnsupportedCombinationError, solve
 from topline.solvers.core import dual_rows as dual_rows_module
 from topline.solvers.core.dual_rows import ByteBudget, DenseStore, PackedStore, row_runs
-from topline.solvers.core.requests import SdcaRequest
+from topline.solvers.core.requests import ColumnRequest
 from topline.solvers.core.row_packing import pack, unpack
 from topline.solvers.losses import OneVsAll, Softmax
 
@@ -209,7 +209,7 @@ def test_dual_ascent_on_packed_rows_is_certified(loss) -> None:
     assert 0.0 <= primal - dual <= 1e-3 * primal
 
 
-@pytest.mark.parametrize("method", ["sdca", "fw_away_columns"])
+@pytest.mark.parametrize("method", ["fw_away_columns", "fw_pairwise_columns"])
 def test_methods_on_arrays_refuse_packed_rows_by_name(method) -> None:
     run(33_600, method, TopKHinge(2), 0.0, max_passes=1)
     with pytest.raises(
@@ -221,5 +221,8 @@ def test_methods_on_arrays_refuse_packed_rows_by_name(method) -> None:
 def test_a_packed_block_refuses_an_order_that_needs_arrays() -> None:
     with SerialExecutor(dual_bytes=0) as executor:
         ExecutorContract().bound(executor)
-        with pytest.raises(UnsupportedCombinationError, match="sdca works on dual variables as arrays"):
-            executor.run(SdcaRequest(0, ExecutorContract().weights()))
+        with pytest.raises(
+            UnsupportedCombinationError,
+            match="over the columns works on dual variables as",
+        ):
+            executor.run(ColumnRequest(0, ExecutorContract().weights()))

@@ -20,8 +20,9 @@ from topline import (
     UsunierHinge,
     solve,
 )
-from topline.solvers.blocks.sdca_pass import BlockSdca
-from topline.solvers.core.requests import SdcaRequest
+from topline.solvers.blocks.ascent import BlockAscent
+from topline.solvers.core.dual_rows import DenseStore
+from topline.solvers.core.requests import AscentRequest
 from topline.solvers.core.rows import RowRange
 from topline.solvers.projections import column_updates
 
@@ -60,15 +61,15 @@ def test_a_pass_is_the_algorithm_written_out(loss, smoothing, kind, make) -> Non
     problem = Problem(loss, *X.shape, M, 0.3 / len(y), smoothing, kind)
     A = column_updates(problem.form, random.standard_normal((len(y), M)), y, 2.0)
     W = X.T @ (weights[:, None] * A) * problem.scale
-    delta = np.zeros_like(A)
-    block = BlockSdca(problem, RowRange(make(X), 0, len(y)), y, weights, 7, np.dtype(np.float64))
-    stats = block.run(SdcaRequest(round=4, W=W, safety_factor=1.5, seed=2), A, delta)
+    start, change = (DenseStore(*A.shape, A.dtype) for _ in range(2))
+    start.write(0, len(A), A)
+    block = BlockAscent(problem, RowRange(make(X), 0, len(y)), y, weights, 7, np.dtype(np.float64))
+    stats = block.run(AscentRequest(round=4, W=W, safety_factor=1.5, seed=2), start, change)
     random = np.random.default_rng((2, 4, 7))
-    random.permutation(1)  # of the only slab
     end, B = one_pass(problem, X, y, weights, W, A, random.permutation(len(y)), 1.5)
     assert np.abs(B - A).max() > 0.1
     B[5] = A[5]  # what counts for nothing is left alone
-    np.testing.assert_allclose(A + delta, B, atol=1e-11)
+    np.testing.assert_allclose(A + change.read(0, len(A)), B, atol=1e-11)
     np.testing.assert_allclose(W + 1.5 * problem.scale * stats.product, end, atol=1e-11)
 
 
