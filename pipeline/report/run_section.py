@@ -99,7 +99,7 @@ def _split_chart(rounds: Floats, parts: Mapping[str, Floats]) -> Markup:
     ends, sums = _stretches(rounds, np.stack(list(parts.values())))
     shares = sums / np.maximum(sums.sum(axis=0), 1e-300)
     named = zip(parts, shares, (1, 2, 3, 4), strict=True)
-    lines = [Series.of(name, ends, share, style) for name, share, style in named]
+    lines = [Series.of(PARTS[part].lower(), ends, share, style) for part, share, style in named]
     return line_chart(lines, x_label="rounds", y_label="share")
 
 

@@ -196,7 +196,7 @@ def _runner(plan: SweepPlan, cluster: ClusterConfig, client: Client | None) -> I
 def _compile(plan: SweepPlan, progress: Progress | None) -> None:
     """Compile before the clock starts, and before the workers, who then find the kernels on disk."""
     if progress is not None:
-        progress.begin("compile kernels")
+        progress.begin("compile")
     info = plan.dataset.info
     for path in plan.paths:
         compile_jit_functions(

@@ -153,7 +153,7 @@ def _trained(
 def _compile_jit_functions(plan: TrainingPlan, progress: Progress | None) -> None:
     """Compile before the clock starts, and before the workers, who then find the kernels on disk."""
     if progress is not None:
-        progress.begin("compile kernels")
+        progress.begin("compile")
     config = plan.config
     compile_jit_functions(
         plan.loss,
