@@ -22,40 +22,12 @@ from tests.reproduce.average_top_experiments import (
     toy_error_by_k,
 )
 from tests.reproduce.formats import Examples
+from tests.reproduce.printed import printed
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
 from topline.pipeline.pages import Series, line_chart
 
-#: Table 1 in percent with standard deviations: logistic, then hinge.
-CLASSIFICATION = {
-    "monks": ((22.41, 2.95, 20.46, 2.02, 16.76, 2.29), (22.04, 3.08, 18.61, 3.16, 17.04, 2.77)),
-    "australian": ((19.88, 6.64, 14.27, 3.22, 11.70, 2.82), (19.82, 6.56, 14.74, 3.10, 12.51, 4.03)),
-    "madelon": ((47.85, 2.51, 40.68, 1.43, 39.65, 1.72), (48.55, 1.97, 40.58, 1.86, 40.18, 1.64)),
-    "splice": ((23.57, 1.93, 17.25, 0.93, 16.12, 0.97), (23.40, 2.10, 16.25, 1.12, 16.23, 0.97)),
-    "splice_libsvm": ((23.57, 1.93, 17.25, 0.93, 16.12, 0.97), (23.40, 2.10, 16.25, 1.12, 16.23, 0.97)),
-    "spambase": ((21.30, 3.05, 8.36, 0.97, 8.36, 0.97), (21.03, 3.26, 7.40, 0.72, 7.40, 0.72)),
-    "german": ((28.24, 1.69, 25.36, 1.27, 23.28, 1.16), (27.88, 1.61, 24.16, 0.89, 23.80, 1.05)),
-    "titanic": ((26.50, 3.35, 22.77, 0.82, 22.44, 0.84), (25.45, 2.52, 22.82, 0.74, 22.02, 0.77)),
-    "phoneme": ((28.67, 0.58, 25.50, 0.88, 24.17, 0.89), (28.81, 0.62, 22.88, 1.01, 22.88, 1.01)),
-}
-#: Table 2, root mean squared errors: square, then absolute.
-REGRESSION = {
-    "sinc": (
-        (0.2790, 0.0449, 0.1147, 0.0060, 0.1139, 0.0057),
-        (0.1916, 0.0771, 0.1188, 0.0067, 0.1161, 0.0060),
-    ),
-    "housing": (
-        (0.1531, 0.0226, 0.1065, 0.0132, 0.1050, 0.0132),
-        (0.1498, 0.0125, 0.1097, 0.0180, 0.1082, 0.0189),
-    ),
-    "abalone": (
-        (0.1544, 0.1012, 0.0800, 0.0026, 0.0797, 0.0026),
-        (0.1243, 0.0283, 0.0814, 0.0029, 0.0811, 0.0027),
-    ),
-    "cpusmall": (
-        (0.2895, 0.0722, 0.1001, 0.0035, 0.0998, 0.0037),
-        (0.2041, 0.0933, 0.1170, 0.0061, 0.1164, 0.0062),
-    ),
-}
+CLASSIFICATION = printed("average_top.classification")
+REGRESSION = printed("average_top.regression")
 
 
 AGGREGATES = ("maximum", "average", "average_top")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tests.reproduce.formats import Examples
 from tests.reproduce.learners import Budget, FromSoftmax, Learner, OneVsAllLiblinear, Trained
+from tests.reproduce.printed import printed
 from tests.reproduce.selection import Split, Trial, compare, figures_of
 from tests.reproduce.table import Figure, Reproduction, Setting, Table
 from topline.solvers.losses import MaxHinge, Softmax, TopKEntropy, TopKOthersHinge
@@ -37,17 +38,7 @@ LEARNERS: tuple[Learner, ...] = (
     Trained("top-2 Ent", TopKEntropy(2), method="lbfgs"),
     FromSoftmax("top-2 Ent_tr", 2),
 )
-PAPER = {
-    "OVA SVM": (54.3, 85.8),
-    "OVA LR": (54.7, 81.7),
-    "SVM Multi": (58.9, 89.3),
-    "LR Multi": (54.7, 81.7),
-    "top-1 SVM_1": (65.7, 83.9),
-    "top-2 SVM": (54.4, 87.1),
-    "top-2 SVM_1": (54.5, 87.0),
-    "top-2 Ent": (54.6, 87.6),
-    "top-2 Ent_tr": (58.4, 96.1),
-}
+PAPER = printed("thesis.circle")
 
 Trials = Mapping[str, Sequence[Trial]]
 

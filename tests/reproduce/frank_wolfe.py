@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.reproduce.formats import Examples
+from tests.reproduce.printed import printed
 from tests.reproduce.selection import topk_percent
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
 from topline.pipeline.pages import Series, line_chart
@@ -47,26 +48,10 @@ METHODS = {"PG": "projected_gradient", "StdFW": "fw_open_loop", "LSFW": "fw"}
 ATOMS = {"Std FW": "fw", "AFW": "fw_away", "PFW": "fw_pairwise"}
 #: max(0, 6 - j) / 15, the weights of Tajima et al.
 WEIGHTS = np.arange(5, 0, -1) / 15.0
-#: Table 2 of Tajima et al.: n, d, m and seconds of PG, StdFW, LSFW.
-SECONDS = {
-    "Caltech101": ((6_339, 256, 102), (0.453, 0.589, 0.814)),
-    "CUB200": ((6_033, 4_096, 200), (2.570, 2.458, 3.324)),
-    "Flower102": ((2_040, 4_096, 102), (0.661, 0.649, 0.903)),
-    "Indoor67": ((15_607, 4_096, 67), (3.040, 2.855, 3.919)),
-    "News20": ((15_935, 1_024, 20), (0.548, 0.436, 0.531)),
-}
+SECONDS = printed("frank_wolfe.seconds")
 ERRORS_KS = (1, 3, 5, 10)
-#: Table 1 (e) of Tajima et al.: errors and standard deviations.
-NEWS20_ERRORS = {
-    "PG": (0.348, 0.003, 0.142, 0.003, 0.083, 0.003, 0.031, 0.002),
-    "StdFW": (0.348, 0.003, 0.143, 0.004, 0.084, 0.005, 0.052, 0.027),
-    "LSFW": (0.339, 0.004, 0.136, 0.002, 0.080, 0.005, 0.028, 0.002),
-}
-CALTECH_ERRORS = {
-    "PG": (0.469, 0.008, 0.307, 0.005, 0.257, 0.005, 0.183, 0.006),
-    "StdFW": (0.481, 0.022, 0.317, 0.032, 0.266, 0.032, 0.192, 0.035),
-    "LSFW": (0.467, 0.048, 0.300, 0.010, 0.244, 0.005, 0.169, 0.005),
-}
+NEWS20_ERRORS = printed("frank_wolfe.news20")
+CALTECH_ERRORS = printed("frank_wolfe.caltech")
 GOAL = 1e-3
 TURNS = 3
 GAMMAS = (0.0, 1e-3, 1e-2, 1e-1)

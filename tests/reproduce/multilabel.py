@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import label_ranking_loss
 
 from tests.reproduce.formats import Examples
+from tests.reproduce.printed import printed
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
 from topline.solvers.estimators.multilabel_metrics import tuned_thresholds
 from topline.solvers.kernels import RBFKernel
@@ -31,41 +32,7 @@ METRICS = {
     "F1inst": "f1_instance",
 }
 LOSSES = ("rank_loss", "hamming_loss")
-#: RLoss, HLoss, and the others in percent.
-PAPER: Mapping[str, Mapping[str, Sequence[float]]] = {
-    "emotions": {
-        "LR_ML": (0.186, 0.239, 53.6, 22.8, 66.9, 66.6, 64.0),
-        "SVM_ML": (0.217, 0.238, 50.4, 23.3, 63.4, 65.2, 63.9),
-        "SVM_ML_1": (0.178, 0.230, 54.0, 23.3, 67.3, 66.7, 65.5),
-        "LR_ML (RBF)": (0.225, 0.266, 47.2, 19.3, 61.1, 62.0, 58.4),
-        "SVM_ML (RBF)": (0.186, 0.224, 53.0, 21.3, 65.5, 64.3, 64.1),
-        "SVM_ML_1 (RBF)": (0.187, 0.224, 49.3, 21.3, 65.5, 64.2, 61.1),
-    },
-    "yeast": {
-        "LR_ML": (0.352, 0.264, 36.0, 8.4, 48.3, 44.4, 48.0),
-        "SVM_ML": (0.424, 0.280, 31.3, 5.8, 46.7, 42.9, 45.6),
-        "SVM_ML_1": (0.366, 0.261, 35.6, 9.5, 46.6, 44.7, 47.3),
-        "LR_ML (RBF)": (0.160, 0.193, 55.1, 19.0, 67.5, 47.1, 66.9),
-        "SVM_ML (RBF)": (0.159, 0.188, 56.2, 21.6, 68.2, 48.1, 66.7),
-        "SVM_ML_1 (RBF)": (0.157, 0.187, 56.2, 19.8, 68.4, 48.2, 67.0),
-    },
-    "enron": {
-        "LR_ML": (0.074, 0.055, 38.5, 7.8, 53.0, 21.9, 50.4),
-        "SVM_ML": (0.136, 0.055, 38.9, 10.5, 50.3, 21.6, 50.9),
-        "SVM_ML_1": (0.095, 0.050, 42.8, 10.5, 56.2, 23.2, 54.9),
-        "LR_ML (RBF)": (0.070, 0.047, 46.3, 13.0, 58.4, 20.3, 57.9),
-        "SVM_ML (RBF)": (0.090, 0.047, 46.6, 15.0, 58.1, 26.8, 58.4),
-        "SVM_ML_1 (RBF)": (0.076, 0.047, 48.6, 16.1, 59.5, 26.9, 59.9),
-    },
-    "bibtex": {
-        "LR_ML": (0.053, 0.013, 30.9, 14.2, 42.5, 35.0, 38.8),
-        "SVM_ML": (0.094, 0.013, 28.6, 13.2, 40.6, 31.5, 36.1),
-        "SVM_ML_1": (0.073, 0.013, 31.4, 16.2, 43.5, 33.5, 39.3),
-        "LR_ML (RBF)": (0.054, 0.013, 33.8, 14.6, 45.4, 31.8, 42.0),
-        "SVM_ML (RBF)": (0.067, 0.013, 36.2, 19.0, 46.5, 37.1, 44.6),
-        "SVM_ML_1 (RBF)": (0.067, 0.012, 36.6, 18.4, 46.5, 37.2, 44.6),
-    },
-}  # fmt: skip
+PAPER = printed("thesis.multilabel")
 #: Rows of the training part: of the published division, or as many as that has.
 TRAINING = {"emotions": 391, "yeast": 1500, "enron": 1123, "bibtex": 4880}
 
@@ -165,11 +132,11 @@ def run(name: str, setting: Setting) -> Reproduction:
     figures: list[Figure] = []
     for at, row in enumerate(rows):
         found = trials[at * len(splits) : (at + 1) * len(splits)]
-        printed = PAPER[name].get(row.name)
+        of_paper = PAPER[name].get(row.name)
         for place, (column, metric) in enumerate(METRICS.items()):
             small = metric in LOSSES
             values = [100.0 * trial[metric] for trial in found]
-            paper = None if printed is None else printed[place] * (100.0 if small else 1.0)
+            paper = None if of_paper is None else of_paper[place] * (100.0 if small else 1.0)
             figures.append(over_splits(row.name, column, values, paper, note=_note(row, name)))
     return Reproduction(
         tuple(figures), _protocol(data, splits, tried, name), _notes(name, tried.passes, huge=huge)

@@ -6,25 +6,19 @@ import math
 from functools import partial
 
 from tests.reproduce.few_examples import TEST, VALIDATION, Digits, compare_strategies
+from tests.reproduce.printed import printed
 from tests.reproduce.table import Reproduction, Setting, Table, over_splits, run_all
 
 SIZES = (5, 10, 20, 50, 100)
-#: Mean accuracies over 5 splits, and standard deviations divided by the root of 5, as printed.
-USPS = {
-    "STL-SDCA": ((69.4, 76.3, 83.7, 88.5, 90.8), (0.6, 1.1, 0.2, 0.5, 0.3)),
-    "MTL-SDCA": ((71.4, 77.2, 84.6, 90.0, 90.6), (0.7, 0.5, 0.4, 0.5, 0.2)),
-}
-MNIST = {
-    "STL-SDCA": ((65.6, 73.6, 79.8, 83.1, 85.7), (0.7, 0.8, 1.0, 0.6, 0.4)),
-    "MTL-SDCA": ((66.2, 74.0, 79.7, 83.4, 86.0), (0.7, 1.0, 0.9, 0.6, 0.2)),
-}
+USPS = printed("thesis.multitask.usps")
+MNIST = printed("thesis.multitask.mnist")
 STRATEGIES = {"STL-SDCA": "single", "MTL-SDCA": "multi", "STL-SDCA-Stacked": "stacked"}
 SPLITS = 5
 
 
 def run(setting: Setting) -> Reproduction:
     """Draw 2,000 digits of each set that is there, and train from 5 to 100 examples a class."""
-    printed = {"usps": USPS, "optdigits": MNIST}
+    papers = {"usps": USPS, "optdigits": MNIST}
     names = setting.of(("usps", "optdigits"), ("usps", "optdigits"), ("usps",))
     sets = {name: setting.data.load(name) for name in names if setting.data.has(name)}
     sizes = setting.of(SIZES, SIZES[:3], SIZES[:1])
@@ -39,8 +33,8 @@ def run(setting: Setting) -> Reproduction:
         for row, strategy in STRATEGIES.items():
             values = [trial[strategy].test for trial in found]
             mean, spread = None, None
-            if row in printed[name]:
-                means, errors = printed[name][row]
+            if row in papers[name]:
+                means, errors = papers[name][row]
                 place = SIZES.index(size)
                 mean, spread = means[place], errors[place] * math.sqrt(SPLITS)
             note = "b" if name == "optdigits" else "a"

@@ -12,25 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.reference.euclidean import project_bipartite_simplex, project_knapsack, project_topk_simplex_alpha
+from tests.reproduce.printed import printed
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
 from topline.pipeline.pages import Series, line_chart
 from topline.solvers.blas_threads import one_blas_thread
 
 Floats = NDArray[np.float64]
 
-#: Table 6.2, seconds for 1,000 projections: by sorting, by variable fixing.
-SECONDS = {
-    10**3: (0.07, 0.02),
-    10**4: (0.56, 0.15),
-    10**5: (6.92, 1.48),
-    10**6: (85.56, 16.46),
-    10**7: (1364.94, 169.81),
-}
-IMPROVEMENT = {10**3: 3.07, 10**4: 3.79, 10**5: 4.69, 10**6: 5.20, 10**7: 8.04}
+PAPER = {int(d): figures for d, figures in printed("thesis.projections").items()}
 QUICKSORT, CAPPED = "sorting, vectorised", "two knapsacks"
 COUNT = 1000
 RADIUS = 10.0
-SORTING, FIXING = ({d: [pair[place]] for d, pair in SECONDS.items()} for place in (0, 1))
+SORTING, FIXING = ({d: [figures[place]] for d, figures in PAPER.items()} for place in (0, 1))
 #: Projections are timed for this long, in this many parts; each part stands for a repeat.
 PARTS = 4
 
@@ -91,7 +84,7 @@ def timed(
 
 def bipartite(setting: Setting) -> Reproduction:
     """Time both projections on the bipartite simplex, dimension by dimension."""
-    dimensions = [d for d in SECONDS if d <= setting.of(10**7, 10**6, 10**3)]
+    dimensions = [d for d in PAPER if d <= setting.of(10**7, 10**6, 10**3)]
     rows: dict[str, Callable[[Floats], Any]] = {
         "sorting": lambda v: bipartite_by_sorting(*_halves(v), RADIUS, "stable"),
         "variable fixing": lambda v: project_bipartite_simplex(*_halves(v), RADIUS),
@@ -101,7 +94,7 @@ def bipartite(setting: Setting) -> Reproduction:
     found = measured(setting, rows, dimensions)
     figures = [
         over_splits(
-            name, f"d = {d:.0e}", found[name][d], SECONDS[d][place] if place < 2 else None, note="a", digits=2
+            name, f"d = {d:.0e}", found[name][d], PAPER[d][place] if place < 2 else None, note="a", digits=2
         )
         for place, name in enumerate(rows)
         for d in dimensions
@@ -109,7 +102,7 @@ def bipartite(setting: Setting) -> Reproduction:
     figures += [
         over_splits(
             "improvement", f"d = {d:.0e}",
-            np.divide(found["sorting"][d], found["variable fixing"][d]).tolist(), IMPROVEMENT[d], note="b",
+            np.divide(found["sorting"][d], found["variable fixing"][d]).tolist(), PAPER[d][2], note="b",
             digits=2,
         )
         for d in dimensions

@@ -74,6 +74,7 @@ def mulan(paths: Sequence[Path], d: int) -> Examples:
 LETTER_ROWS, LETTER_TRAIN = 20_000, 15_000
 UCI = "the UCI repository (archive.ics.uci.edu)"
 PENN = "the Penn Machine Learning Benchmarks (github.com/EpistasisLab/pmlb)"
+KEEL = "KEEL (sci2s.ugr.es/keel)"
 LIBSVM = "LIBSVM's data page (www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets)"
 SWERSKY = "the page of K. Swersky et al. (people.cs.umass.edu/~marlin/data.shtml)"
 
@@ -89,57 +90,44 @@ _SOURCES = (
         " ElemStatLearn", 256, formats.usps_digits,
     ),
     Source(
-        "optdigits", ("optdigits/optdigits.tsv.gz",), "a table of 64 features and a target", PENN, 64,
-        formats.target_table,
-    ),
-    Source(
         "news20", ("news20_counts/news20_counts.npz",),
         "word counts of 20 newsgroups as a CSR matrix: data, indices, indptr, shape and y",
         "the 19,997 messages of UCI's 20 Newsgroups, counted", 1, formats.word_counts,
     ),
-    Source(
-        "silhouettes28", ("silhouettes/caltech101_silhouettes_28_split1.mat",),
-        "the .mat file of 28 x 28 silhouettes", SWERSKY, 784, formats.silhouettes,
+    *(
+        Source(
+            f"silhouettes{side}", (f"silhouettes/caltech101_silhouettes_{side}_split1.mat",),
+            f"the .mat file of {side} x {side} silhouettes", SWERSKY, side**2, formats.silhouettes,
+        )
+        for side in (28, 16)
     ),
-    Source(
-        "silhouettes16", ("silhouettes/caltech101_silhouettes_16_split1.mat",),
-        "the .mat file of 16 x 16 silhouettes", SWERSKY, 256, formats.silhouettes,
+    *(
+        Source(
+            name, (f"{folder}/{folder}.tsv.gz",), f"a table of {d} features and a target", PENN, d,
+            formats.target_table,
+        )
+        for name, folder, d in (
+            ("optdigits", "optdigits", 64), ("australian", "australian", 14), ("splice", "splice_3class", 60),
+            ("spambase", "spambase", 57), ("madelon", "madelon", 500),
+        )
     ),
     Source(
         "monks", ("monks/monks-3.train.arff", "monks/monks-3.test.arff"),
         "the ARFF file of a Monk's problem, class first", UCI, 6, formats.class_first_arff, stacked,
     ),
     Source(
-        "australian", ("australian/australian.tsv.gz",), "a table of 14 features and a target", PENN, 14,
-        formats.target_table,
-    ),
-    Source(
-        "splice", ("splice_3class/splice_3class.tsv.gz",), "a table of 60 bases and a target", PENN, 60,
-        formats.target_table,
-    ),
-    Source(
         "splice_libsvm", ("splice_libsvm/splice_1000.txt.gz",), "rows of a label and 60 bases", LIBSVM, 60,
         formats.label_first,
-    ),
-    Source(
-        "spambase", ("spambase/spambase.tsv.gz",), "a table of 57 features and a target", PENN, 57,
-        formats.target_table,
     ),
     Source(
         "german", ("german/german.data-numeric.gz",), "the numeric table of Statlog's German credit", UCI, 24,
         formats.statlog,
     ),
-    Source(
-        "titanic", ("titanic/titanic.dat",), "KEEL's table of Class, Age, Sex and Survived",
-        "KEEL (sci2s.ugr.es/keel)", 3, formats.keel,
-    ),
-    Source(
-        "phoneme", ("phoneme/phoneme.dat",), "KEEL's table of five harmonics and a class",
-        "KEEL (sci2s.ugr.es/keel)", 5, formats.keel,
-    ),
-    Source(
-        "madelon", ("madelon/madelon.tsv.gz",), "a table of 500 features and a target", PENN, 500,
-        formats.target_table,
+    *(
+        Source(name, (f"{name}/{name}.dat",), f"KEEL's table of {what}", KEEL, d, formats.keel)
+        for name, what, d in (
+            ("titanic", "Class, Age, Sex and Survived", 3), ("phoneme", "five harmonics and a class", 5),
+        )
     ),
     Source(
         "housing", ("housing/housing.csv.gz",), "a table of 13 features and medv",
@@ -161,8 +149,8 @@ _SOURCES = (
         )
     ),
     Source(
-        "cpusmall", ("cpusmall/cpusmall_scale.txt.gz",), "rows of a target and 12 features",
-        LIBSVM, 12, formats.libsvm_rows,
+        "cpusmall", ("cpusmall/cpusmall_scale.txt.gz",), "rows of a target and 12 features", LIBSVM, 12,
+        formats.libsvm_rows,
     ),
 )  # fmt: skip
 #: Every data set by its name.

@@ -9,6 +9,7 @@ from scipy import sparse
 
 from tests.reproduce.formats import Examples
 from tests.reproduce.learners import Budget, FromSoftmax, Learner, OneVsAllLiblinear, Trained
+from tests.reproduce.printed import printed
 from tests.reproduce.selection import Split, Trial, compare, figures_of
 from tests.reproduce.table import Reproduction, Setting, Table
 from topline.solvers.losses import MaxHinge, Softmax, TopKEntropy, TopKOthersHinge
@@ -38,63 +39,9 @@ NEWS20_ROWS = (
 NEWS20_QUICKLY = ("OVA SVM", "SVM Multi", "LR Multi", "top-5 SVM", "top-5 SVM_1")
 NEWS20_TRAIN, NEWS20_TEST = 15_935, 3_993
 
-LETTER = {
-    "OVA SVM": (63.0, 82.0, 88.1, 94.6),
-    "OVA LR": (68.1, 86.1, 90.6, 96.2),
-    "SVM Multi": (76.5, 89.2, 93.1, 97.7),
-    "LR Multi": (75.3, 90.3, 94.3, 98.0),
-    "top-3 SVM": (74.0, 91.0, 94.4, 97.8),
-    "top-5 SVM": (70.8, 91.5, 95.1, 98.4),
-    "top-10 SVM": (61.6, 88.9, 96.0, 99.6),
-    "top-1 SVM_1": (76.8, 89.9, 93.6, 97.6),
-    "top-3 SVM_1": (74.1, 90.9, 94.5, 97.9),
-    "top-5 SVM_1": (70.8, 91.5, 95.2, 98.6),
-    "top-10 SVM_1": (61.7, 89.1, 95.9, 99.7),
-    "top-3 Ent": (73.0, 90.8, 94.9, 98.5),
-    "top-5 Ent": (69.7, 90.9, 95.1, 98.8),
-    "top-10 Ent": (65.0, 89.7, 96.2, 99.6),
-    "top-3 Ent_tr": (63.6, 91.1, 95.6, 98.8),
-    "top-5 Ent_tr": (50.3, 87.7, 96.1, 99.4),
-    "top-10 Ent_tr": (46.5, 80.9, 93.7, 99.6),
-}
-NEWS20 = {
-    "OVA SVM": (84.3, 95.4, 97.9, 99.5),
-    "OVA LR": (84.9, 96.3, 97.8, 99.3),
-    "SVM Multi": (85.4, 94.9, 97.2, 99.1),
-    "LR Multi": (84.5, 96.4, 98.1, 99.5),
-    "top-3 SVM": (85.1, 96.6, 98.2, 99.3),
-    "top-5 SVM": (84.3, 96.7, 98.4, 99.3),
-    "top-10 SVM": (82.7, 96.5, 98.4, 99.3),
-    "top-1 SVM_1": (85.6, 96.3, 98.0, 99.3),
-    "top-3 SVM_1": (85.1, 96.6, 98.4, 99.4),
-    "top-5 SVM_1": (84.5, 96.7, 98.4, 99.4),
-    "top-10 SVM_1": (82.9, 96.5, 98.4, 99.5),
-    "top-3 Ent": (84.7, 96.6, 98.3, 99.4),
-    "top-5 Ent": (84.3, 96.8, 98.6, 99.4),
-    "top-10 Ent": (82.7, 96.4, 98.5, 99.4),
-    "top-3 Ent_tr": (83.4, 96.4, 98.3, 99.4),
-    "top-5 Ent_tr": (83.2, 96.0, 98.2, 99.4),
-    "top-10 Ent_tr": (82.9, 95.7, 97.9, 99.4),
-}
-SILHOUETTES = {
-    "OVA SVM": (61.8, 76.5, 80.8, 86.6),
-    "OVA LR": (63.2, 80.4, 84.4, 89.4),
-    "SVM Multi": (62.8, 77.8, 82.0, 86.9),
-    "LR Multi": (63.2, 81.2, 85.1, 89.7),
-    "top-3 SVM": (63.4, 79.7, 83.6, 88.3),
-    "top-5 SVM": (63.3, 80.0, 84.3, 88.7),
-    "top-10 SVM": (63.0, 80.5, 84.6, 89.1),
-    "top-1 SVM_1": (63.9, 80.3, 84.0, 89.0),
-    "top-3 SVM_1": (63.3, 80.1, 84.0, 89.2),
-    "top-5 SVM_1": (63.3, 80.5, 84.5, 89.1),
-    "top-10 SVM_1": (63.1, 80.5, 84.8, 89.1),
-    "top-3 Ent": (63.3, 81.1, 85.0, 89.9),
-    "top-5 Ent": (63.2, 80.9, 85.2, 89.9),
-    "top-10 Ent": (62.5, 80.8, 85.4, 90.1),
-    "top-3 Ent_tr": (60.7, 81.1, 85.2, 90.2),
-    "top-5 Ent_tr": (58.3, 79.8, 85.2, 90.2),
-    "top-10 Ent_tr": (51.9, 78.4, 84.6, 90.2),
-}
+LETTER = printed("thesis.letter")
+NEWS20 = printed("thesis.news20")
+SILHOUETTES = printed("thesis.silhouettes")
 
 
 def learners(setting: Setting, names: Sequence[str] = ()) -> list[Learner]:

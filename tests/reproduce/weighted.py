@@ -9,6 +9,7 @@ import numpy as np
 from tests.reproduce.formats import Examples
 from tests.reproduce.frank_wolfe import reduced
 from tests.reproduce.learners import Budget, Learner, Trained, Unfinished
+from tests.reproduce.printed import printed
 from tests.reproduce.selection import Split, Trial, compare
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
 from topline.solvers.losses import (
@@ -24,31 +25,11 @@ from topline.solvers.losses import (
 KS = (1, 3, 5, 10)
 #: Names of the paper's rows; Lapin's and Chu's algorithms minimise the same objective, without the own class.
 ROWS = ("Utk", "Wtk (linear)", "Wtk (exp)", "Utk, others only")
-LETTER = {
-    "Utk": (75.9, 91.0, 96.1, 99.4),
-    "Wtk (linear)": (76.6, 90.9, 95.5, 99.1),
-    "Wtk (exp)": (76.5, 90.8, 95.7, 99.1),
-    "Utk, others only": (76.1, 90.7, 95.1, 98.8),
-}
-SILHOUETTES = {
-    "Utk": (54.8, 71.9, 77.7, 84.4),
-    "Wtk (linear)": (55.0, 72.3, 77.4, 84.3),
-    "Wtk (exp)": (54.7, 72.2, 77.5, 84.4),
-    "Utk, others only": (54.4, 72.3, 76.7, 82.7),
-}
-NEWS20 = {
-    "Utk": (66.6, 87.6, 92.9, 97.5),
-    "Wtk (linear)": (66.6, 87.2, 92.9, 97.6),
-    "Wtk (exp)": (66.6, 87.5, 92.9, 97.6),
-    "Utk, others only": (65.7, 87.5, 92.6, 97.2),
-}
+LETTER = printed("weighted.letter")
+SILHOUETTES = printed("weighted.silhouettes")
+NEWS20 = printed("weighted.news20")
 UNFINISHED = "Std FW, k = 1,"
-#: What Chu et al.'s algorithm reached on the objective of "others only".
-CHU = {
-    "letter": (76.1, 91.0, 96.0, 99.5),
-    "silhouettes": (53.5, 71.8, 77.3, 82.9),
-    "news20": (66.2, 86.5, 92.2, 97.5),
-}
+CHU = printed("weighted.chu")
 
 
 def loss_of(row: str, k: int) -> Loss:
