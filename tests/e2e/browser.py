@@ -65,6 +65,14 @@ class Tab:
         self.call("Page.navigate", url=url)
         self.until("document.readyState === 'complete'")
 
+    def open_page(self, page: str, folder: Path) -> list[str]:
+        """Open a page that is written into `folder`; returns what the browser complains of."""
+        file = folder / "page.html"
+        file.write_text(page, encoding="utf-8")
+        self.complaints.clear()
+        self.open(file.as_uri())
+        return self.complaints
+
     def ask(self, script: str) -> Any:
         found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]

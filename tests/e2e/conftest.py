@@ -1,8 +1,21 @@
-"""What takes a database, a server and a cluster is left out where nobody asked for it."""
+"""A browser; and what takes a database, a server and a cluster is left out where nobody asked for it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from tests.e2e.browser import Tab, browsing, find_browser
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    binary = find_browser()
+    if binary is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    with browsing(binary, tmp_path_factory.mktemp("browser")) as found:
+        yield found
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -6,12 +6,11 @@ The screenshots stay in the tests' output folder (pytest's --basetemp).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.browser import Tab, browsing, find_browser
+from tests.e2e.browser import Tab
 from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.cluster import announce, open_cluster
@@ -53,15 +52,6 @@ CONTRAST = """
   return least;
 })()
 """
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    binary = find_browser()
-    if binary is None:
-        pytest.skip("no Chromium is installed: apt-get install chromium")
-    with browsing(binary, tmp_path_factory.mktemp("browser")) as found:
-        yield found
 
 
 def last_gap(store: Store, run: str) -> str:

@@ -163,7 +163,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     """All of the page's processes, started by its commands in its order."""
     binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     if not binaries:
-        pytest.skip("PostgreSQL is not installed")
+        pytest.skip("no PostgreSQL: apt-get install postgresql")
     folder = tmp_path_factory.mktemp("deployment")
     (folder / "account").mkdir()
     page = (ROOT / "deploy" / "README.md").read_text()

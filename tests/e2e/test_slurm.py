@@ -34,7 +34,6 @@ pytestmark = [pytest.mark.deployment, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed")
     (tmp_path / "bin").mkdir()
     for name, text in (("sbatch", SBATCH), ("scancel", SCANCEL)):
         (tmp_path / "bin" / name).write_text(text)

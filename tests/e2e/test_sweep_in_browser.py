@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_report_in_browser import browser, open_page
+from tests.e2e.browser import Tab
 from topline.pipeline.sweep import SweepCell, SweepResult
 from topline.pipeline.sweep.page import render
-
-__all__ = ["browser"]
 
 pytestmark = pytest.mark.browser
 
@@ -27,9 +25,9 @@ def made_by_hand() -> SweepResult:
     )  # fmt: skip
 
 
-def test_the_page_of_a_sweep_opens_without_a_complaint(browser: str, tmp_path: Path) -> None:
-    seen, console = open_page(browser, render(made_by_hand()), tmp_path)
-    assert seen.count("<svg") == 4
-    assert "edge of the grid" in seen
-    assert "/a &lt;store&gt;" in seen
-    assert console == []
+def test_the_page_of_a_sweep_opens_without_a_complaint(tab: Tab, tmp_path: Path) -> None:
+    complaints = tab.open_page(render(made_by_hand()), tmp_path)
+    assert tab.ask("document.querySelectorAll('svg').length") == 4
+    assert "edge of the grid" in tab.text("body")
+    assert "/a <store>" in tab.text("body")
+    assert complaints == []
