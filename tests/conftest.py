@@ -23,7 +23,7 @@ def shared_data() -> Path:
     """Folder of the public data sets, where they lie beside the checkout."""
     folder = TESTS.parents[1] / "shared" / "data"
     if not folder.is_dir():
-        pytest.skip(f"the public data sets are not at {folder}")
+        pytest.skip(f"no public data sets: put them at {folder}")
     return folder
 
 

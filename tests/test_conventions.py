@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
@@ -160,13 +159,6 @@ def test_modules_and_functions_stay_readable() -> None:
 def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     body = node.body[1:] if ast.get_docstring(node) else node.body
     return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
-
-
-def test_extras_of_the_cloud_stores_agree_with_the_tests() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-        "optional-dependencies"
-    ]
-    assert set(extras["s3"]) <= set(extras["test"])
 
 
 @pytest.mark.parametrize("block", [1, 2])

@@ -6,13 +6,13 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.harness import FREE, KEPT, TOL, Chaos, shorten
+from tests.small_disk import small_disk
 from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
 
@@ -39,21 +39,13 @@ def damaged(store: Path) -> set[str]:
 @pytest.fixture
 def disk(chaos: Chaos) -> Iterator[Path]:
     """A small file system of its own, with the store of the run in it."""
-    folder = chaos.folder / "disk"
-    folder.mkdir()
-    mount, umount = shutil.which("mount"), shutil.which("umount")
-    if mount is None or umount is None:
-        pytest.skip("there is no mount command")
-    mounted = subprocess.run([mount, "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"no file system may be mounted here: {mounted.stderr.decode().strip()}")
-    try:
-        shutil.move(chaos.store, folder / "store")
-        chaos.store = folder / "store"
-        yield folder
-    finally:
-        chaos.close()
-        subprocess.run([umount, folder], check=True)
+    with small_disk(chaos.folder / "disk", megabytes=8) as folder:
+        try:
+            shutil.move(chaos.store, folder / "store")
+            chaos.store = folder / "store"
+            yield folder
+        finally:
+            chaos.close()
 
 
 @pytest.mark.parametrize("duals", ["kept", "free"])

@@ -211,7 +211,7 @@ def test_services_find_pods_with_the_ports_they_name() -> None:
         assert {port["port"] for port in found["spec"]["ports"]} <= open_ports
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl: apt-get install kubernetes-client")
 def test_kustomize_renders_every_manifest_with_the_image_of_the_registry() -> None:
     done = subprocess.run(
         ["kubectl", "kustomize", str(DEPLOY / "kubernetes")], capture_output=True, text=True, check=True

@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 import dask.config
-import pytest
 import yaml
 from distributed.security import Security
 
@@ -21,7 +20,8 @@ def test_bash_accepts_the_training_job() -> None:
 
 
 def test_a_job_of_workers_speaks_tls_and_shows_its_pages_to_nobody(tmp_path: Path) -> None:
-    jobqueue = pytest.importorskip("dask_jobqueue.slurm", reason="dask-jobqueue is not installed")
+    from dask_jobqueue.slurm import SLURMJob
+
     made = make_tls_files(tmp_path / "certs").folder
     files = {f"tls_{role}_{kind[0]}": str(made / f"{role}.{kind[1]}") for role in ROLES for kind in KINDS}
     security = Security(require_encryption=True, tls_ca_file=str(made / "ca.pem"), **files)
@@ -30,7 +30,7 @@ def test_a_job_of_workers_speaks_tls_and_shows_its_pages_to_nobody(tmp_path: Pat
     assert set(given) <= known
     with dask.config.set({f"jobqueue.slurm.{name}": value for name, value in given.items()}):
         logs = {"log_directory": str(tmp_path / "logs")}
-        job = jobqueue.SLURMJob(scheduler="tls://node1:8786", name="w", security=security, **logs)
+        job = SLURMJob(scheduler="tls://node1:8786", name="w", security=security, **logs)
     script = job.job_script()
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     for words in (

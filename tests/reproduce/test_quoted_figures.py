@@ -78,7 +78,7 @@ def test_rows_stand_in_the_papers_as_they_are_quoted(shared_data: Path) -> None:
     folder = shared_data.parent / "seeds"
     texts = {path.name[:3]: re.sub(r"[^0-9]", "", path.read_text()) for path in folder.glob("00*.txt")}
     if not {"000", "002", "003", "004"} <= texts.keys():
-        pytest.skip(f"the papers are not at {folder}")
+        pytest.skip(f"no texts of the papers: put them at {folder}, as 000....txt to 004....txt")
     rows = rows_of_numbers()
     missing = [row for paper, row in rows if "".join(row).replace(".", "") not in texts[paper]]
     assert len(missing) <= 0.05 * len(rows), missing

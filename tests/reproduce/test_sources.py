@@ -144,5 +144,5 @@ def test_public_files_have_the_sizes_of_their_sources(name: str, shared_data: Pa
     }  # fmt: skip
     files = DataFiles((shared_data,))
     if not files.has(name):
-        pytest.skip(f"{name} is not among the public data sets here")
+        pytest.skip(f"no {name} at {shared_data / SOURCES[name].files[0]}: see --list for copies")
     assert len(files.load(name).y) == sizes[name]

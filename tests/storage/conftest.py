@@ -36,11 +36,11 @@ def memory_store() -> Iterator[Store]:
 @pytest.fixture(scope="session")
 def s3_bucket() -> Iterator[str]:
     """An empty bucket behind moto's server; the credentials are those moto takes, which is any."""
-    server_module = pytest.importorskip("moto.server", reason="moto[server] is not installed")
-    fsspec = pytest.importorskip("fsspec")
-    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    import fsspec
+    from moto.server import ThreadedMotoServer
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     with pytest.MonkeyPatch.context() as patch:

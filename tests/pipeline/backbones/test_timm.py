@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,14 +18,15 @@ from topline.pipeline.options.ingest import BackboneConfig
 MODEL = "test_resnet"
 
 INSTALLED = importlib.util.find_spec("timm") is not None and importlib.util.find_spec("torch") is not None
-needs_timm = pytest.mark.skipif(not INSTALLED, reason="the extra timm (timm and torch) is not installed")
+needs_timm = pytest.mark.skipif(not INSTALLED, reason="no timm and torch: pip install 'topline[timm]'")
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """Weights of a tiny ResNet with a classifier, as training leaves them."""
-    torch: Any = pytest.importorskip("torch")
-    timm: Any = pytest.importorskip("timm")
+    import timm
+    import torch
+
     torch.manual_seed(0)
     network = timm.create_model(MODEL, pretrained=False)
     path = tmp_path / "weights.pth"
@@ -90,7 +91,7 @@ def test_models_and_files_that_are_not_there_are_named(checkpoint: Path, tmp_pat
         make_backbone(config(torn))
 
 
-@pytest.mark.skipif(INSTALLED, reason="the extra timm is installed")
-def test_without_the_extra_the_sentence_says_what_to_install() -> None:
+def test_without_the_extra_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'topline\[timm\]'"):
         make_backbone(BackboneConfig(backbone="timm:resnet50"))

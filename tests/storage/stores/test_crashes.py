@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.small_disk import small_disk
 from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, check_dataset, list_datasets
@@ -94,24 +94,13 @@ def test_a_writer_killed_in_mid_write(local_store: Store) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MB, where the system lets us mount one."""
-    mount, umount = shutil.which("mount"), shutil.which("umount")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if mount is None or umount is None:
-        pytest.skip("there is no mount command")
-    mounted = subprocess.run(
-        [mount, "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no file system may be mounted here: {mounted.stderr.decode().strip()}")
-    yield folder
-    subprocess.run([umount, str(folder)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", megabytes=4) as folder:
+        yield folder
 
 
-def test_a_full_disk_is_one_sentence_and_nothing_is_torn(small_disk: Path) -> None:
-    store = open_store(small_disk / "store", create=True)
+def test_a_full_disk_is_one_sentence_and_nothing_is_torn(disk: Path) -> None:
+    store = open_store(disk / "store", create=True)
     X = dense(101, 6)
     before = write_dataset(store, X, ChunkPlan(101, 8, 32))
     outcome = run_python(_ONE_SENTENCE, store.url, "")
@@ -139,10 +128,10 @@ def test_a_limit_on_file_sizes_is_a_full_disk(local_store: Store) -> None:
     assert not any(path.endswith(PARTIAL) for path in local_store.walk())
 
 
-def test_a_full_disk_in_the_history_leaves_whole_lines(small_disk: Path) -> None:
+def test_a_full_disk_in_the_history_leaves_whole_lines(disk: Path) -> None:
     from topline.storage.runs import HistoryWriter, read_history
 
-    store = open_store(small_disk / "store", create=True)
+    store = open_store(disk / "store", create=True)
     writer = HistoryWriter(store, "r0001")
     record = {"text": "x" * 100_000}
     written: list[int] = []
@@ -159,12 +148,12 @@ def test_a_full_disk_in_the_history_leaves_whole_lines(small_disk: Path) -> None
     writer.close()
 
 
-def test_a_model_or_checkpoint_that_finds_no_room_leaves_none(small_disk: Path) -> None:
+def test_a_model_or_checkpoint_that_finds_no_room_leaves_none(disk: Path) -> None:
     from tests.storage.models.test_records import record
     from topline.storage.models import list_models, save_model
     from topline.storage.runs import latest_checkpoint, save_checkpoint
 
-    store = open_store(small_disk / "store", create=True)
+    store = open_store(disk / "store", create=True)
     small, large = np.ones(10), np.random.default_rng(0).standard_normal(10**6)
     save_checkpoint(store, "r0001", 1, {"W": small}, None, {})
     with pytest.raises(DiskFullError):
