@@ -20,7 +20,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.executors import Executor
-from topline.solvers.kernels import values_on_matrix
+from topline.solvers.kernels import judged_by_gap, values_on_matrix
 from topline.storage.arrays import ArrayReader
 from topline.storage.cache import StoredKernel
 from topline.storage.datasets import Dataset, LabelSetTable
@@ -63,11 +63,7 @@ def on_kernel(
     )
     K = MatrixRows(kernel.matrix)
     values: dict[str, Any] = dict(values_on_matrix(K, problem, plan.rows.labels(), plan.sample_weight, A))
-    status = result.status
-    if status is Status.SOLVED and values["relative_gap"] > config.tol:
-        # What the factor leaves out of the matrix is more than the tolerance allows for.
-        status = Status.NO_PROGRESS
-    return replace(result, status=status, **values)
+    return judged_by_gap(replace(result, **values), config.tol)
 
 
 class FactorDataset(Dataset):

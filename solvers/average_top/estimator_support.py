@@ -16,7 +16,6 @@ from topline.solvers.average_top.losses import INDIVIDUAL_LOSSES, IndividualLoss
 from topline.solvers.average_top.problem import AverageTopResult
 from topline.solvers.average_top.solving import minimise
 from topline.solvers.core.inputs import positive_number
-from topline.solvers.core.problem import relative_gap
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
@@ -111,15 +110,11 @@ def with_collapse(result: SolveResult) -> SolveResult:
     at_zero = result.state.loss_at_zero
     if not result.collapsed or at_zero is None:
         return result
-    gap = at_zero - result.dual
     nothing: dict[str, Any] = {}
     if isinstance(result, KernelResult):
         none = np.zeros_like(result.expansion.coefficients)
         nothing = {"expansion": replace(result.expansion, coefficients=none)}
-    return replace(
-        result, W=np.zeros_like(result.W), primal=at_zero, gap=gap, relative_gap=relative_gap(gap, at_zero),
-        status=Status.SOLVED, **nothing,
-    )  # fmt: skip
+    return replace(result, W=np.zeros_like(result.W), primal=at_zero, status=Status.SOLVED, **nothing)
 
 
 def number_of_losses(k: Any, n: int) -> float:

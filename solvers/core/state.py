@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from topline.solvers.core.problem import Problem
+from topline.solvers.core.problem import HasGap, Problem
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.stopping import Status
@@ -128,7 +128,7 @@ class IterationRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class SolveResult:
+class SolveResult(HasGap):
     """What a run reached, certified by a last pass in float64.
 
     Attributes
@@ -167,8 +167,6 @@ class SolveResult:
     conjugate_mean: float
     primal: float
     dual: float
-    gap: float
-    relative_gap: float
     gap_kind: GapKind
     smoothed_gap: float
     status: Status

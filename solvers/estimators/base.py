@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from topline.solvers.core.problem import HasGap
 from topline.solvers.core.rows import is_sparse
-from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.estimators.support import with_constant
@@ -111,7 +110,7 @@ class FittedModel:
         self.intercept_ = W[-1].copy() if self.fit_intercept else np.zeros(W.shape[1])
         self.coef_ = np.ascontiguousarray((W[:-1] if self.fit_intercept else W).T)
 
-    def _keep_certificate(self, result: HasGap | SolveResult, rounds: int) -> None:
+    def _keep_certificate(self, result: HasGap, rounds: int) -> None:
         """Set what is known about the distance from the optimum."""
         self.n_iter_ = rounds
         self.primal_, self.dual_ = result.primal, result.dual

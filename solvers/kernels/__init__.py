@@ -24,6 +24,7 @@ from topline.solvers.kernels.low_rank import (
 from topline.solvers.kernels.problem import (
     KernelExpansion,
     KernelResult,
+    judged_by_gap,
     solve_with_kernel,
     values_on_matrix,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "factor",
     "gram_matrix",
     "is_precomputed",
+    "judged_by_gap",
     "kernel_from_dict",
     "make_kernel",
     "solve_with_kernel",

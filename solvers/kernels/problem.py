@@ -11,11 +11,11 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from topline.solvers.core.problem import Problem, inner, refuse_reversed, relative_gap
+from topline.solvers.core.problem import Problem, inner, refuse_reversed
 from topline.solvers.core.requests import EvaluateRequest, RebuildRequest
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.rows import RowSource, is_sparse
@@ -27,6 +27,8 @@ from topline.solvers.kernels.functions import Kernel
 from topline.solvers.kernels.low_rank import KernelFeatures, is_precomputed
 from topline.solvers.losses import Family, LossForm
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
+
+ResultT = TypeVar("ResultT", bound=SolveResult)
 
 #: Bytes of kernel values that are in memory at once while new rows are scored.
 _SCORED_BYTES = 1 << 26
@@ -149,12 +151,15 @@ def solve_with_kernel(
         A = np.concatenate([rows for _, _, rows in remote.duals(result.state.pending_step)])
     values = _certified(features, problem, labels, weights, result, A)
     spent = factored - began + time.perf_counter() - solved
-    status = result.status
-    if status is Status.SOLVED and values.get("relative_gap", 0.0) > tol:
-        # What the factor leaves out of K is more than the tolerance allows for.
-        status = Status.NO_PROGRESS
     inherited = {part.name: getattr(result, part.name) for part in fields(SolveResult)}
-    return KernelResult(**{**inherited, **values, "A": A, "status": status}, kernel_seconds=spent)
+    return judged_by_gap(KernelResult(**{**inherited, **values, "A": A}, kernel_seconds=spent), tol)
+
+
+def judged_by_gap(result: ResultT, tol: float) -> ResultT:
+    """Return a result that was certified on K, solved no more where the factor leaves too much of K out."""
+    if result.status is Status.SOLVED and result.relative_gap > tol:
+        return replace(result, status=Status.NO_PROGRESS)
+    return result
 
 
 def _certified(
@@ -193,7 +198,7 @@ def _certified(
 def values_on_matrix(
     K: RowSource, problem: Problem, labels: IntArray, weights: Float64Array | None, A: FloatArray
 ) -> dict[str, float]:
-    """Return b, P, D and the gaps of A (n, m) on K (n, n), which is read twice by rows, in float64."""
+    """Return b, P, D and smoothed_gap of A (n, m) on K (n, n), which is read twice by rows, in float64."""
     kept: Float64Array = np.asarray(A, dtype=np.float64)
     lam, gamma, n = problem.lam, problem.smoothing, problem.n
     with SerialExecutor() as executor:
@@ -216,8 +221,6 @@ def _values(primal: float, dual: float, smoothed_gap: float, conjugate_mean: flo
         "conjugate_mean": conjugate_mean,
         "primal": primal,
         "dual": dual,
-        "gap": primal - dual,
-        "relative_gap": relative_gap(primal - dual, primal),
         "smoothed_gap": smoothed_gap,
     }
 

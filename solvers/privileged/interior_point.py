@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from scipy import linalg
 
+from topline.solvers.core.problem import HasGap
 from topline.solvers.errors import CertificateError
 from topline.solvers.typing import Float64Array
 
@@ -67,21 +68,7 @@ class Iterate:
         return float(products) / (len(self.x) + int(bounded.sum()))
 
 
-class Certified(Protocol):
-    """Any result whose duality gap was measured."""
-
-    @property
-    def gap(self) -> float:
-        """P - D."""
-        ...
-
-    @property
-    def relative_gap(self) -> float:
-        """P - D as a share of P."""
-        ...
-
-
-ResultT = TypeVar("ResultT", bound=Certified)
+ResultT = TypeVar("ResultT", bound=HasGap)
 
 
 def solve_certified(

@@ -258,8 +258,6 @@ def _result(problem: Problem, run: Run, A: FloatArray | None, tol: float) -> Sol
         conjugate_mean=final.conjugate_mean,
         primal=final.primal,
         dual=final.dual,
-        gap=final.gap,
-        relative_gap=final.relative_gap,
         gap_kind="true" if final.stationarity is None else "none",
         smoothed_gap=final.smoothed_gap,
         status=run.status,
