@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from topline.solvers.average_top.kernel_svm import KernelResult as SignsKernelResult
-from topline.solvers.average_top.kernel_svm import minimise_with_kernel
+from topline.solvers.average_top.kernel_svm import AverageTopKernelResult, minimise_with_kernel
 from topline.solvers.average_top.losses import INDIVIDUAL_LOSSES, IndividualLoss
 from topline.solvers.average_top.problem import AverageTopResult
 from topline.solvers.average_top.solving import minimise
@@ -155,7 +154,7 @@ def loss_of_classes(loss: Any) -> Any:
     return make_loss(loss)
 
 
-def two_columns(result: SignsKernelResult) -> KernelExpansion:
+def two_columns(result: AverageTopKernelResult) -> KernelExpansion:
     """Return the expansion of one score as that of two classes, whose difference it is."""
     half = 0.5 * result.expansion.coefficients
     return replace(result.expansion, coefficients=np.hstack([-half, half]))

@@ -45,7 +45,7 @@ _NEGLIGIBLE = (1e-3, 1e-5, 1e-7)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class KernelResult(AverageTopResult):
+class AverageTopKernelResult(AverageTopResult):
     """What a run with a kernel reached; values are those of the kernel matrix.
 
     Attributes
@@ -69,7 +69,7 @@ def minimise_with_kernel(
     *,
     tol: float = 1e-6,
     max_iterations: int = 200,
-) -> KernelResult:
+) -> AverageTopKernelResult:
     """Minimise AT_k(l(f)) + |f|^2 / (2 C) over the functions f of a kernel, and certify the result.
 
     `kernel` is what `solve` takes: a name, a value, "precomputed" with X = K(train, train), or a
@@ -97,7 +97,7 @@ def minimise_with_kernel(
     status = Status.SOLVED if solved else result.status
     if not solved and status is Status.SOLVED:
         status = Status.NO_PROGRESS
-    return KernelResult(
+    return AverageTopKernelResult(
         primal, dual, result.w, status, result.iterations, result.collapsed, result.bound,
         expansion=expansion, coefficients=coefficients,
     )  # fmt: skip

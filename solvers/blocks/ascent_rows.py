@@ -6,12 +6,19 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.read_ahead import read_slabs
-from topline.solvers.core.rows import Rows, RowSource, as_rows, held_in_memory, is_sparse, slab_bounds
+from topline.solvers.core.rows import (
+    Rows,
+    RowSource,
+    as_rows,
+    held_in_memory,
+    is_sparse,
+    slab_bounds,
+    stacked,
+)
 from topline.solvers.projections.columns import column_kind, margins_or_empty
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
@@ -166,7 +173,7 @@ class RowFeed:
             if len(inside):
                 values = self._X[start:stop] if everything is None else everything
                 parts.append(as_rows(values[inside - start], self._dtype))
-        return HeldRows(_stacked(parts), np.arange(len(rows)), rows, self._n)
+        return HeldRows(stacked(parts), np.arange(len(rows)), rows, self._n)
 
 
 class HeldRows:
@@ -180,9 +187,3 @@ class HeldRows:
         """Return chosen positions among these rows in a random order."""
         order = random.permutation(chosen)
         return Portion(self.X, self.places[order], self.rows[order], self.block)
-
-
-def _stacked(parts: list[Rows]) -> Rows:
-    if len(parts) == 1:
-        return parts[0]
-    return sparse.vstack(parts, format="csr") if is_sparse(parts[0]) else np.concatenate(parts)

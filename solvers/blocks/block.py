@@ -6,7 +6,7 @@ import numpy as np
 
 from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.blocks.column_atoms import BlockColumnAtoms
-from topline.solvers.blocks.duals import BlockDuals, is_uniform
+from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.blocks.oracles import LargestLossesOracle, duals_from_primal
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
 from topline.solvers.core.block_stats import BlockStats
@@ -68,7 +68,6 @@ class Block:
         self._weights = (
             np.ones(stop - start) if weights is None else np.ascontiguousarray(weights, np.float64)
         )
-        self._weighted = not is_uniform(self._weights)
         self._dtype = compute_dtype(X.dtype)
         self._tiles = TileReader(X, self._y, self._weights, start, problem.m)
         self._largest_losses = LargestLossesOracle(problem, X, self._y, self._tiles, start, self._dtype)

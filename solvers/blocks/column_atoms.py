@@ -23,7 +23,7 @@ from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import ColumnRequest, PendingStep
-from topline.solvers.core.rows import Rows, is_sparse
+from topline.solvers.core.rows import is_sparse, squared_norms
 from topline.solvers.core.tiles import Scratch, TileReader
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import Family, ranking
@@ -231,7 +231,7 @@ class BlockColumnAtoms:
                 smoothed.find(scratch.copy_of(scores), tile.y, tile.weights, smoothed_sums)
                 jit.lift_scores(scores, A[tile.rows], tile.y, *gammas)
             if np.isnan(self._norms[tile.start]):
-                self._norms[tile.rows] = _squared_norms(tile.X)
+                self._norms[tile.rows] = squared_norms(tile.X)
             self._sets.choose(
                 tile.rows, scores, scratch.copy_of(scores), self._bends(tile.rows, request),
                 (gammas[0] / request.length, gammas[1] / request.length),
@@ -279,10 +279,3 @@ class BlockColumnAtoms:
             )
         self._sets.take(pending_step.step)
         self._applied = pending_step.round
-
-
-def _squared_norms(X: Rows) -> Float64Array:
-    """Return |x_i|^2 of each row."""
-    if is_sparse(X):
-        return np.asarray(X.multiply(X).sum(axis=1), dtype=np.float64).ravel()
-    return np.asarray(np.einsum("ij,ij->i", X, X, dtype=np.float64))

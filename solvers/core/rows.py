@@ -14,7 +14,7 @@ from scipy import sparse
 
 from topline.solvers.core.half_floats import widened
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.typing import FloatArray
+from topline.solvers.typing import Float64Array, FloatArray
 
 #: Rows as they are computed with: a C-contiguous float array or a CSR matrix.
 Rows: TypeAlias = Any
@@ -170,6 +170,13 @@ def stacked(parts: Sequence[Rows]) -> Rows:
     if len(parts) == 1:
         return parts[0]
     return sparse.vstack(parts, format="csr") if is_sparse(parts[0]) else np.concatenate(parts)
+
+
+def squared_norms(values: Rows) -> Float64Array:
+    """Return |x_i|^2 of each row, (rows,) float64."""
+    if is_sparse(values):
+        return np.asarray(values.multiply(values).sum(axis=1), dtype=np.float64).ravel()
+    return np.asarray(np.einsum("ij,ij->i", values, values, dtype=np.float64))
 
 
 def count_tiles(n_rows: int, first_row: int, rows: int) -> int:

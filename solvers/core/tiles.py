@@ -21,6 +21,7 @@ from topline.solvers.core.rows import (
     is_sparse,
     nonfinite_rows,
     slab_bounds,
+    squared_norms,
     stacked,
     tile_rows,
 )
@@ -47,7 +48,7 @@ class Tile:
     def added_to(self, total: Float64Array | None, squares: float) -> tuple[Float64Array, float]:
         """Return sum w_i x_i (d, 1) and sum w_i |x_i|^2 of dense rows, added to those of others."""
         here: Float64Array = (self.weights @ self.X)[:, None]
-        square = float(self.weights @ np.einsum("ij,ij->i", self.X, self.X, dtype=np.float64))
+        square = float(self.weights @ squared_norms(self.X))
         return here if total is None else total + here, squares + square
 
 
@@ -90,9 +91,9 @@ class TileReader:
     def __init__(self, X: RowSource, y: IntArray, weights: Float64Array, first_row: int, m: int) -> None:
         self._X, self._y, self._weights = X, y, weights
         self._first_row = first_row
-        #: Rows of a whole tile.
         # A sparse row takes little room, whatever d is.
         width = 0 if gives_sparse(X) else int(X.shape[1])
+        #: Rows of a whole tile.
         self.rows = tile_rows(width, m, compute_dtype(X.dtype).itemsize)
         self._unchecked = set(range(len(self)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from typing import Any, Self
 
@@ -214,15 +214,7 @@ class ThreadExecutor(SerialExecutor):
         self._pool.shutdown()
 
     def _results(self, request: Request) -> Iterator[BlockStats]:
-        futures = [self._pool.submit(self._run_block, block, request) for block in self._blocks]
-        try:
-            for future in futures:
-                yield future.result()
-        finally:
-            # After an error or Ctrl-C nothing may continue changing A behind the caller's back.
-            for future in futures:
-                future.cancel()
-            wait(futures)
+        return _results_of([self._pool.submit(self._run_block, block, request) for block in self._blocks])
 
 
 def dual_rows(blocks: Iterable[Block], pending_step: PendingStep | None) -> Iterator[DualRows]:
@@ -243,10 +235,15 @@ def map_duals_on_threads(
     threads = max(1, min(threads, len(blocks)))
     cuts = [len(blocks) * i // threads for i in range(threads + 1)]
     futures = [pool.submit(visit, dual_rows(blocks[a:b], pending_step)) for a, b in pairwise(cuts)]
+    return [item for answer in _results_of(futures) for item in answer]
+
+
+def _results_of(futures: Sequence[Future[T]]) -> Iterator[T]:
+    """Yield the results in order; after an error or Ctrl-C nothing continues behind the caller's back."""
     try:
-        return [item for future in futures for item in future.result()]
+        for future in futures:
+            yield future.result()
     finally:
-        # After an error or Ctrl-C nothing may continue behind the caller's back.
         for future in futures:
             future.cancel()
         wait(futures)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from topline.solvers.core.rows import is_sparse
+from topline.solvers.core.rows import is_sparse, squared_norms
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.typing import Float64Array
 
@@ -122,8 +122,8 @@ class RBFKernel(_NamedKernel):
             Y = X if same else Y - centre
         squares = _products(X, Y)
         squares *= -2.0
-        squares += _squared_norms(X)[:, None]
-        squares += _squared_norms(Y)
+        squares += squared_norms(X)[:, None]
+        squares += squared_norms(Y)
         np.maximum(squares, 0.0, out=squares)
         if same:
             np.fill_diagonal(squares, 0.0)
@@ -310,9 +310,3 @@ def _products(X: Any, Y: Any) -> Float64Array:
 def _exp(values: Float64Array) -> Float64Array:
     np.exp(values, out=values)
     return values
-
-
-def _squared_norms(X: Any) -> Float64Array:
-    if is_sparse(X):
-        return np.asarray(X.multiply(X).sum(axis=1), dtype=np.float64).ravel()
-    return np.asarray(np.einsum("ij,ij->i", X, X), dtype=np.float64)

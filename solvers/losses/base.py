@@ -212,10 +212,14 @@ class LossOfWeights:
         return {"name": self.name, "rho": list(self.rho)}
 
 
-def rank_form(m: int, family: Family, rho: Float64Array, name: str) -> LossForm:
-    """Build a LossForm with margins 1 - e_y, refusing m < 2 and m < len(rho)."""
+def rank_form(m: int, family: Family, rho: Float64Array, name: str, *, of_others: bool = False) -> LossForm:
+    """Build a LossForm with margins 1 - e_y, refusing m < 2 and fewer classes, or others, than ranks."""
     if m < 2:
         raise InvalidProblemError(f"there are {m} classes; {name} needs at least 2")
+    if of_others and len(rho) >= m:
+        raise InvalidProblemError(
+            f"k of {name} is {len(rho)} but each of {m} classes has {m - 1} others; take k <= {m - 1}"
+        )
     if len(rho) > m:
         raise InvalidProblemError(
             f"{name} weighs {len(rho)} ranks but there are only {m} classes; take k <= {m}"

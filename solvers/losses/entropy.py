@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses.base import Family, LossForm, LossOfK, LossWithoutParameters, rank_form
 from topline.solvers.losses.rank_weights import flat
 
@@ -23,7 +22,7 @@ class Softmax(LossWithoutParameters):
 
     def form(self, m: int) -> LossForm:
         """Return the loss for m classes."""
-        return _entropy_form(m, Family.ENTROPY, 1, self.name)
+        return rank_form(m, Family.ENTROPY, flat(1), self.name)
 
 
 class TopKEntropy(LossOfK):
@@ -42,7 +41,7 @@ class TopKEntropy(LossOfK):
 
     def form(self, m: int) -> LossForm:
         """Return the loss for m > k classes."""
-        return _entropy_form(m, Family.ENTROPY, self.k, self.name)
+        return rank_form(m, Family.ENTROPY, flat(self.k), self.name, of_others=True)
 
 
 class TruncatedTopKEntropy(LossOfK):
@@ -63,12 +62,4 @@ class TruncatedTopKEntropy(LossOfK):
     def form(self, m: int) -> LossForm:
         """Return the loss for m > k classes."""
         family = Family.TRUNCATED_ENTROPY if self.k > 1 else Family.ENTROPY
-        return _entropy_form(m, family, self.k, self.name)
-
-
-def _entropy_form(m: int, family: Family, k: int, name: str) -> LossForm:
-    if m >= 2 and k >= m:
-        raise InvalidProblemError(
-            f"k of {name} is {k} but each of {m} classes has {m - 1} others; take k <= {m - 1}"
-        )
-    return rank_form(m, family, flat(k), name)
+        return rank_form(m, family, flat(self.k), self.name, of_others=True)

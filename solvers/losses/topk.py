@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses.base import Family, LossForm, LossOfK, rank_form
 from topline.solvers.losses.rank_weights import flat
 
@@ -66,8 +65,4 @@ class TopKOthersHinge(LossOfK):
 
     def form(self, m: int) -> LossForm:
         """Return the loss for m > k classes."""
-        if m >= 2 and self.k >= m:
-            raise InvalidProblemError(
-                f"k of {self.name} is {self.k} but each of {m} classes has {m - 1} others; take k <= {m - 1}"
-            )
-        return rank_form(m, Family.OTHERS_SUM_THEN_HINGE, flat(self.k), self.name)
+        return rank_form(m, Family.OTHERS_SUM_THEN_HINGE, flat(self.k), self.name, of_others=True)

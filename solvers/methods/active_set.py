@@ -22,10 +22,18 @@ from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors import Executor
 from topline.solvers.methods.atoms import Atoms
-from topline.solvers.methods.base import Advance, Measurement, Runner, measured_at, product_of, rises
+from topline.solvers.methods.base import (
+    Advance,
+    Measurement,
+    Method,
+    Runner,
+    measured_at,
+    product_of,
+    rises,
+    towards,
+)
 from topline.solvers.methods.certificate import FinalValues, final_values
 from topline.solvers.methods.simplex_qp import maximise_on_simplex, rise_between
-from topline.solvers.methods.step_rules import Direction
 from topline.solvers.typing import Float64Array
 
 #: Share of the gap by which float32 losses may disagree with the slope, which is the same number.
@@ -100,7 +108,7 @@ class FullyCorrective:
 
 
 @dataclass(frozen=True)
-class AtomFrankWolfe:
+class AtomFrankWolfe(Method):
     """Frank-Wolfe with a memory of its atoms.
 
     It keeps up to `atoms.most_atoms` of them, T d m numbers in all; beyond that the two lightest become one,
@@ -133,15 +141,12 @@ class AtomFrankWolfe:
             mean_sq_dual=0.0,
         )
         W, conjugate_mean = problem.scale * product_of(stats), stats.conjugate_u / problem.n
-        towards = Direction.of(
-            problem, before.W, W - before.W, conjugate_mean - before.conjugate_mean, cross=0.0, square=0.0
-        )
-        towards = replace(towards, terms=towards.terms + abs(before.conjugate_mean))
+        direction = towards(problem, before.W, before.conjugate_mean, W, conjugate_mean)
         after = replace(before, round=before.round + 1)
         step, raised = math.nan, False
-        if not (math.isfinite(towards.slope) and math.isfinite(towards.curvature)):
+        if not (math.isfinite(direction.slope) and math.isfinite(direction.curvature)):
             after = replace(after, W=math.nan * before.W)
-        elif not rises(towards):
+        elif not rises(direction):
             step = 0.0
         else:
             atoms, newest = atoms.with_atom(problem.lam, W, conjugate_mean, found_at=before.W)
@@ -151,7 +156,9 @@ class AtomFrankWolfe:
                 atoms = atoms.weighted(weights, self.rule.idle)
                 point, linear = atoms.point()
                 after = replace(after, W=point, conjugate_mean=linear, memory=atoms.memory())
-        coarse = abs(towards.slope - (measured.primal - measured.dual)) > _DISAGREEMENT * abs(towards.slope)
+        coarse = abs(direction.slope - (measured.primal - measured.dual)) > _DISAGREEMENT * abs(
+            direction.slope
+        )
         return Advance(
             step=step,
             # A round that brings nothing in float32 is the occasion to go over to float64, not the end.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from topline.solvers.core.requests import Request
 from topline.solvers.core.state import GapKind, SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import Executor
-from topline.solvers.methods.certificate import FinalValues
+from topline.solvers.methods.certificate import FinalValues, final_values
 from topline.solvers.methods.step_rules import Direction
 from topline.solvers.typing import Float64Array
 
@@ -72,7 +72,10 @@ class Advance:
 
 
 class Method(Protocol):
-    """A method as a value; what it must remember from round to round is in the state."""
+    """A method as a value, to inherit; what it must remember from round to round is in the state."""
+
+    #: Whether W is the W(A) of kept dual variables; else the method moves W itself.
+    follows_duals: ClassVar[bool] = True
 
     def measure(self, problem: Problem, run: Runner, state: SolverState, /) -> Measurement:
         """Return the objective values of a state."""
@@ -83,15 +86,10 @@ class Method(Protocol):
         ...
 
     def final(
-        self, problem: Problem, executor: Executor, state: SolverState, /, *, duals_kept: bool
+        self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
     ) -> FinalValues:
-        """Return the values of a last state in float64; `certificate.final_values` serves most."""
-        ...
-
-
-def follows_duals(method: Method) -> bool:
-    """Return whether W is the W(A) of kept dual variables; a method with `moves_weights` moves W itself."""
-    return not getattr(method, "moves_weights", False)
+        """Return the values of a last state in float64, W and b rebuilt from A where it is kept."""
+        return final_values(problem, executor, state, duals_kept=duals_kept)
 
 
 def measured_at(
@@ -136,6 +134,15 @@ def change_of(problem: Problem, W: Float64Array, stats: BlockStats) -> Direction
         cross=stats.alpha_u / problem.n,
         square=stats.u_sq / problem.n,
     )
+
+
+def towards(
+    problem: Problem, W: Float64Array, conjugate_mean: float, atom: Float64Array, atom_conjugate: float
+) -> Direction:
+    """Return the direction from W (d, m) with b to an atom, its W(U) (d, m) and b(U), without smoothing."""
+    direction = Direction.of(problem, W, atom - W, atom_conjugate - conjugate_mean, cross=0.0, square=0.0)
+    # Its linear term is itself a difference.
+    return replace(direction, terms=direction.terms + abs(conjugate_mean))
 
 
 def stepped(state: SolverState, direction: Direction, step: float) -> SolverState:

@@ -25,10 +25,18 @@ from topline.solvers.core.requests import EvaluateRequest, OracleRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors import Executor
 from topline.solvers.methods.atoms import Atoms
-from topline.solvers.methods.base import Advance, Measurement, Runner, measured_at, product_of, rises
+from topline.solvers.methods.base import (
+    Advance,
+    Measurement,
+    Method,
+    Runner,
+    measured_at,
+    product_of,
+    rises,
+    towards,
+)
 from topline.solvers.methods.certificate import FinalValues, checked_order
 from topline.solvers.methods.simplex_qp import maximise_on_simplex, rise_between
-from topline.solvers.methods.step_rules import Direction
 from topline.solvers.typing import Float64Array
 
 #: Atoms of weight 0 that are kept, for they may come back.
@@ -38,7 +46,7 @@ _BEST, _BEST_PRIMAL, _MIXTURE = "best.W", "best.primal", "mixture.W"
 
 
 @dataclass(frozen=True)
-class Bundle:
+class Bundle(Method):
     """In the state W is where the next vertex is sought, and b that of the mixture.
 
     Products are float64, and every atom keeps the W at which it was found, from which it can be made again.
@@ -68,16 +76,13 @@ class Bundle:
         mixture, best = before.memory[_MIXTURE], before.memory[_BEST]
         atoms = Atoms.of(problem, replace(before, W=mixture))
         W, conjugate_mean = problem.scale * product_of(stats), stats.conjugate_u / problem.n
-        towards = Direction.of(
-            problem, mixture, W - mixture, conjugate_mean - before.conjugate_mean, cross=0.0, square=0.0
-        )
-        towards = replace(towards, terms=towards.terms + abs(before.conjugate_mean))
+        direction = towards(problem, mixture, before.conjugate_mean, W, conjugate_mean)
         after = replace(before, round=before.round + 1)
-        if not (math.isfinite(towards.slope) and math.isfinite(towards.curvature)):
+        if not (math.isfinite(direction.slope) and math.isfinite(direction.curvature)):
             after = replace(after, W=math.nan * before.W)
             return Advance(math.nan, moved=True, after=after, active=stats.active, passes=0)
         step, raised = 0.0, False
-        if rises(towards):
+        if rises(direction):
             atoms, newest = atoms.with_atom(problem.lam, W, conjugate_mean, found_at=before.W)
             weights = maximise_on_simplex(atoms.gram, atoms.conjugate_means, atoms.weights)
             step = float(weights[newest])

@@ -25,9 +25,16 @@ from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest, EvaluateRequest, PendingStep, Request
 from topline.solvers.core.state import SolverState
-from topline.solvers.executors import Executor
-from topline.solvers.methods.base import Advance, Measurement, Runner, change_of, measured_at, rises, stepped
-from topline.solvers.methods.certificate import FinalValues, final_values
+from topline.solvers.methods.base import (
+    Advance,
+    Measurement,
+    Method,
+    Runner,
+    change_of,
+    measured_at,
+    rises,
+    stepped,
+)
 from topline.solvers.methods.step_rules import Direction, ExactStep
 from topline.solvers.typing import Float64Array
 
@@ -49,7 +56,7 @@ _SINGLE = 1e-5
 
 
 @dataclass(frozen=True)
-class DualAscent:
+class DualAscent(Method):
     """Dual block ascent with exact column updates.
 
     `blocks` is the number of blocks that move at the same time, `seed` fixes the random orders.
@@ -146,12 +153,6 @@ class DualAscent:
         if direction.slope > 0.0 and direction.curvature > 0.0:
             overshot = min(max(direction.curvature / direction.slope, _SAFETY_DOWN), _SAFETY_UP)
         return np.array([min(max(self._safety_factor(state) * overshot, 1.0), float(self.blocks))])
-
-    def final(
-        self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
-    ) -> FinalValues:
-        """Return the values of a last state in float64."""
-        return final_values(problem, executor, state, duals_kept=duals_kept)
 
 
 @dataclass(frozen=True)

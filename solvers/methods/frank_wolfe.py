@@ -10,15 +10,21 @@ from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.requests import OracleRequest, PendingStep
 from topline.solvers.core.state import GapKind, SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors import Executor
-from topline.solvers.methods.base import Advance, Measurement, Runner, measured_at, product_of, rises
-from topline.solvers.methods.certificate import FinalValues, final_values
+from topline.solvers.methods.base import (
+    Advance,
+    Measurement,
+    Method,
+    Runner,
+    measured_at,
+    product_of,
+    rises,
+    stepped,
+)
 from topline.solvers.methods.step_rules import Direction, StepRule
-from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True)
-class FrankWolfe:
+class FrankWolfe(Method):
     """Frank-Wolfe with a step rule (Tajima et al., algorithm 1).
 
     Without smoothing it needs no A: W, b and the two sums of U say everything.  With smoothing four sums do.
@@ -49,12 +55,6 @@ class FrankWolfe:
             passes=0,
         )
 
-    def final(
-        self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
-    ) -> FinalValues:
-        """Return the values of a last state in float64."""
-        return final_values(problem, executor, state, duals_kept=duals_kept)
-
     def _direction(self, problem: Problem, state: SolverState, stats: BlockStats) -> Direction:
         alpha_u = stats.alpha_u / problem.n
         weights = problem.scale * product_of(stats) - state.W
@@ -76,29 +76,24 @@ class FrankWolfe:
         self, problem: Problem, state: SolverState, direction: Direction, step: float
     ) -> SolverState:
         """Go `step` along the direction, then back into the ball where the rule asks for it."""
-        W = state.W + step * direction.weights
-        conjugate_mean = state.conjugate_mean + step * direction.linear
-        mean_sq_dual = state.mean_sq_dual + step * (2.0 * direction.cross + step * direction.square)
-        shrink = _shrink_to_ball(problem, W, mean_sq_dual, state.loss_at_zero) if self.rule.projects else 1.0
+        after = stepped(state, direction, step)
+        shrink = _shrink_to_ball(problem, after) if self.rule.projects else 1.0
         return replace(
-            state,
-            round=state.round + 1,
-            W=shrink * W,
-            conjugate_mean=shrink * conjugate_mean,
-            mean_sq_dual=shrink * shrink * mean_sq_dual,
+            after,
+            W=shrink * after.W,
+            conjugate_mean=shrink * after.conjugate_mean,
+            mean_sq_dual=shrink * shrink * after.mean_sq_dual,
             pending_step=PendingStep(round=state.round, step=step, shrink=shrink),
         )
 
 
-def _shrink_to_ball(
-    problem: Problem, W: Float64Array, mean_sq_dual: float, loss_at_zero: float | None
-) -> float:
+def _shrink_to_ball(problem: Problem, state: SolverState) -> float:
     """Return s <= 1 such that |s W~|^2 <= P(0)/lam, with |W~|^2 = |W|^2 + (gamma/lam) aa.
 
     The optimum lies inside: lam |W~*|^2 = b* - loss* <= P(0).  Scaling keeps A feasible, for 0 is.
     """
-    if loss_at_zero is None:
+    if state.loss_at_zero is None:
         raise StateLostError("the state does not hold the loss at zero, which its first round found")
-    norm_sq = squared_norm(W) + problem.smoothing / problem.lam * mean_sq_dual
-    radius_sq = loss_at_zero / problem.lam
+    norm_sq = squared_norm(state.W) + problem.smoothing / problem.lam * state.mean_sq_dual
+    radius_sq = state.loss_at_zero / problem.lam
     return math.sqrt(radius_sq / norm_sq) if norm_sq > radius_sq else 1.0

@@ -25,7 +25,7 @@ from topline.solvers.core.problem import Problem, inner, squared_norm
 from topline.solvers.core.requests import DualsFromPrimalRequest, OracleRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors import Executor
-from topline.solvers.methods.base import Advance, Measurement, Runner, product_of
+from topline.solvers.methods.base import Advance, Measurement, Method, Runner, product_of
 from topline.solvers.methods.certificate import FinalValues, checked_order
 from topline.solvers.methods.line_search import Bracket
 from topline.solvers.typing import Float64Array
@@ -94,7 +94,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Lbfgs:
+class Lbfgs(Method):
     """L-BFGS that remembers `pairs` steps.
 
     In the state, W is the point to try next; its memory holds the point that the step starts from, the
@@ -102,7 +102,7 @@ class Lbfgs:
     """
 
     #: W is no W(A): only at the end does A become what belongs to W.
-    moves_weights: ClassVar[bool] = True
+    follows_duals: ClassVar[bool] = False
 
     pairs: int = 10
 

@@ -17,9 +17,16 @@ import numpy as np
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import ColumnRequest, PendingStep
 from topline.solvers.core.state import SolverState
-from topline.solvers.executors import Executor
-from topline.solvers.methods.base import Advance, Measurement, Runner, change_of, measured_at, rises, stepped
-from topline.solvers.methods.certificate import FinalValues, final_values
+from topline.solvers.methods.base import (
+    Advance,
+    Measurement,
+    Method,
+    Runner,
+    change_of,
+    measured_at,
+    rises,
+    stepped,
+)
 from topline.solvers.methods.step_rules import Direction, ExactStep
 
 #: Where the relative gap, or the rise of the dual as a share of the gap, is below these, float32 scores are
@@ -33,7 +40,7 @@ _SHORTER = 0.6
 
 
 @dataclass(frozen=True)
-class ColumnFrankWolfe:
+class ColumnFrankWolfe(Method):
     """Frank-Wolfe whose examples move inside their own active sets of vertices.
 
     With `pairwise` an example moves up to the share w_v of its worst vertex v to the new vertex u,
@@ -86,12 +93,6 @@ class ColumnFrankWolfe:
             active=stats.active,
             passes=0,
         )
-
-    def final(
-        self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
-    ) -> FinalValues:
-        """Return the values of a last state in float64."""
-        return final_values(problem, executor, state, duals_kept=duals_kept)
 
 
 def _length(state: SolverState) -> float:

@@ -19,7 +19,7 @@ from topline.solvers.methods.frank_wolfe import FrankWolfe
 from topline.solvers.methods.lbfgs import Lbfgs, unfit_for_lbfgs
 from topline.solvers.methods.per_example import ColumnFrankWolfe, unfit_for_columns
 from topline.solvers.methods.step_rules import ExactStep, HarmonicStep, OpenLoopStep
-from topline.solvers.names import MEAN_METHOD, METHOD_NAMES, TOP_LOSSES_METHOD
+from topline.solvers.names import MEAN_METHOD, TOP_LOSSES_METHOD
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,6 @@ def _always(method: Method) -> Callable[[int, int], Method]:
 _SPECS = (
     MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
     MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True),
-    MethodSpec("lbfgs", _always(Lbfgs()), convex_only=False, unfit=unfit_for_lbfgs),
     MethodSpec("fw", _always(FrankWolfe(ExactStep())), smooths_through_duals=True, any_risk=True),
     MethodSpec("fw_away", _always(AtomFrankWolfe(AwaySteps())), dual_free=True, any_risk=True),
     MethodSpec("fw_pairwise", _always(AtomFrankWolfe(PairwiseSteps())), dual_free=True, any_risk=True),
@@ -144,11 +143,10 @@ _SPECS = (
         smooths_through_duals=True,
         any_risk=True,
     ),
+    MethodSpec("lbfgs", _always(Lbfgs()), convex_only=False, unfit=unfit_for_lbfgs),
 )
 #: Every method by its name.
-METHODS: Mapping[str, MethodSpec] = MappingProxyType(
-    {name: next(spec for spec in _SPECS if spec.name == name) for name in METHOD_NAMES}
-)
+METHODS: Mapping[str, MethodSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
 
 
 def default_method(risk: Risk) -> str:

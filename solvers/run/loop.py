@@ -19,7 +19,7 @@ from topline.solvers.core.traffic import Traffic
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import Executor
 from topline.solvers.methods import Advance, FinalValues, Measurement, Method
-from topline.solvers.methods.base import follows_duals, stay
+from topline.solvers.methods.base import stay
 from topline.solvers.methods.certificate import rebuild
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class _Rounds:
         self._state = state
         self._began, self._seconds_before = time.perf_counter(), state.seconds
         self._target, self._refuted = criteria, False
-        self._follows_duals = duals_kept and follows_duals(method)
+        self._follows_duals = duals_kept and method.follows_duals
         self._history: ThinnedHistory[IterationRecord] = ThinnedHistory()
         self._traffic_timer = _TrafficTimer(executor)
 

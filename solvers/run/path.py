@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
-from numbers import Real
 from typing import Any
 
-from topline.solvers.core.inputs import checked_rows
+from topline.solvers.core.inputs import checked_rows, positive_number
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.kernels import KernelFeatures
@@ -63,7 +61,7 @@ def regularisation_path(
         )
     if not isinstance(Cs, Iterable):
         raise InvalidProblemError(f"Cs is {Cs!r}; give a sequence of positive numbers")
-    values = [_checked(C) for C in Cs]
+    values = [positive_number("C", C) for C in Cs]
     if not values:
         raise InvalidProblemError("there is no C; give at least one")
     if from_weights:
@@ -91,9 +89,3 @@ def _duals_of(result: SolveResult) -> dict[str, Any]:
             "the dual variables live with the executor elsewhere; leave executor out"
         )
     return {"duals": [(0, len(result.A), result.A)]}
-
-
-def _checked(C: Any) -> float:
-    if isinstance(C, bool) or not isinstance(C, Real) or not 0.0 < float(C) < math.inf:
-        raise InvalidProblemError(f"C is {C!r}; give a positive number")
-    return float(C)
