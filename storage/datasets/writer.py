@@ -140,11 +140,14 @@ class DatasetWriter:
             raise FormatError(f"a rejected row of the unit of {span} has features other than 0")
         packed = list(self._packed_unit(unit, arrays))
         entries = tuple(file.entry for file in packed)
+        begun = self.store.exists(join(self.folder, part_path(unit)))
         earlier = finished_part(self.store, self.folder, unit)
         if self._is_committed() or (earlier and earlier.entries == entries and earlier.table.equals(table)):
             return
-        # A unit that changes must not look finished while its files are being replaced.
-        self.store.delete(join(self.folder, part_path(unit)))
+        # A unit that changes must not look finished while its files are being replaced.  A part that was not
+        # there is left alone: it is a writer's who was faster, and may be committing by now.
+        if begun:
+            self.store.delete(join(self.folder, part_path(unit)))
         put_files(self.store, self.folder, packed)
         write_part(self.store, self.folder, unit, table, entries, arrays[-1].size)
 

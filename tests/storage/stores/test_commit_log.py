@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.storage.samples import dense, write_dataset
+from tests.storage.samples import begin, dense, write_dataset, write_units
+from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, check_dataset, list_datasets
+from topline.storage.datasets import writer as writer_module
+from topline.storage.datasets.units import Part
 from topline.storage.errors import IntegrityError, NotFoundError
 from topline.storage.stores import CommitLog, Store, open_store
 
@@ -126,6 +129,26 @@ def test_racing_writers_of_one_key_get_one_dataset(local_store: Store) -> None:
     assert len(set(map(repr, infos))) == 1
     assert list_datasets(local_store) == [infos[0]]
     assert check_dataset(Dataset.open(local_store), deep=True) == []
+
+
+def test_a_slower_writer_leaves_the_part_of_a_faster_one(
+    memory_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, fast = (begin(memory_store, dense(60, 4), ChunkPlan(60, 8, 32)) for _ in range(2))
+    looked_at = writer_module.finished_part
+
+    def overtaken(store: Store, folder: str, unit: int) -> Part | None:
+        found = looked_at(store, folder, unit)
+        monkeypatch.setattr(writer_module, "finished_part", looked_at)
+        write_units(fast, dense(60, 4))
+        return found
+
+    deleted: list[str] = []
+    monkeypatch.setattr(type(memory_store), "delete", lambda _, path: deleted.append(path))
+    monkeypatch.setattr(writer_module, "finished_part", overtaken)
+    write_units(slow, dense(60, 4), [0])
+    assert deleted == []
+    assert fast.done_units() == {0, 1}
 
 
 def test_racing_revisions_build_on_each_other(local_store: Store) -> None:
