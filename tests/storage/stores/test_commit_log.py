@@ -12,7 +12,7 @@ from tests.storage.samples import begin, dense, write_dataset, write_units
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, check_dataset, list_datasets
 from topline.storage.datasets import writer as writer_module
-from topline.storage.datasets.units import Part
+from topline.storage.datasets.units import Part, finished_part
 from topline.storage.errors import IntegrityError, NotFoundError
 from topline.storage.stores import CommitLog, Store, open_store
 
@@ -135,7 +135,7 @@ def test_a_slower_writer_leaves_the_part_of_a_faster_one(
     memory_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, fast = (begin(memory_store, dense(60, 4), ChunkPlan(60, 8, 32)) for _ in range(2))
-    looked_at = writer_module.finished_part
+    looked_at = finished_part
 
     def overtaken(store: Store, folder: str, unit: int) -> Part | None:
         found = looked_at(store, folder, unit)
