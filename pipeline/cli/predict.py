@@ -24,10 +24,8 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     config = call.config(PredictConfig)
     if config.dataset is not None:
         return _predict_dataset(call, model, config)
-    if config.store or config.output or call.chose("cluster", *ClusterConfig.model_fields):
-        raise ConfigError(
-            "--store, --output and --workers belong to --dataset: name a dataset, or leave them out"
-        )
+    if config.store or call.chose("cluster", *ClusterConfig.model_fields):
+        raise ConfigError("--store and --workers belong to --dataset: name a dataset, or leave them out")
     found: PredictResult = classify(find_model(model), config, call.progress)
     rows = [
         (
@@ -39,7 +37,9 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     ]
     unreadable = found.rejected
     warnings = [f"{unreadable} of {len(rows)} images could not be read"] if unreadable else []
-    return Outcome(found.to_dict(), table(("image", "best classes"), rows), warnings)
+    lines = table(("image", "best classes"), rows)
+    written = _written(found.output, found.page)
+    return Outcome(found.to_dict(), [*lines, "", *facts(written)] if written else lines, warnings)
 
 
 def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
@@ -55,4 +55,8 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
         "dataset": f"{found.dataset}, {found.rows:,} rows{without}",
         "classes": DecisionRule(found.top_k, found.threshold).text(),
     }
-    return Outcome(found.to_dict(), facts({**shown, **({"table": found.output} if found.output else {})}))
+    return Outcome(found.to_dict(), facts({**shown, **_written(found.output, found.page)}))
+
+
+def _written(output: str | None, page: str | None) -> dict[str, str]:
+    return {name: place for name, place in (("table", output), ("page", page)) if place}

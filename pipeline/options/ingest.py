@@ -142,7 +142,10 @@ class PredictConfig(ImageLimits):
     )
     store: NonEmpty | None = Field(default=None, description="Store of the dataset (default: the model's)")
     output: Path | None = Field(
-        default=None, description="Parquet file for the predictions of a dataset's rows"
+        default=None, description="Table of the predictions to write, FILE.parquet or FILE.csv"
+    )
+    page: Path | None = Field(
+        default=None, description="HTML page to write, with pictures, the least certain predictions first"
     )
     top_k: int = Field(
         default=5, ge=1, description="Best classes to give for each image or row; of several labels, the most"
@@ -153,3 +156,10 @@ class PredictConfig(ImageLimits):
         description="Of several labels: predict those that score above this (default: the model's threshold)",
     )
     batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")
+
+    @field_validator("output")
+    @classmethod
+    def _is_a_table(cls, value: Path | None) -> Path | None:
+        if value is not None and value.suffix.lower() not in (".parquet", ".csv"):
+            raise ValueError("name a file that ends in .parquet or .csv")
+        return value

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from topline.pipeline.errors import ClusterError, InputError
+from topline.pipeline.images import Pixels, SourceImages
 from topline.pipeline.options import ClusterConfig, PredictConfig
+from topline.pipeline.prediction.dataset_table import dataset_tables
 from topline.pipeline.prediction.decision_rule import DecisionRule
+from topline.pipeline.prediction.page import write_page
+from topline.pipeline.prediction.table import table_schema, table_writer
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel
 from topline.storage.cache import PredictionsDraft, StoredPredictions, cache_key
 from topline.storage.datasets import Dataset
-from topline.storage.errors import DiskFullError
 from topline.storage.stores import FileEntry, open_store
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class BatchResult:
     seconds: float
     reused: bool
     output: str | None
+    page: str | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -117,7 +118,11 @@ def predict_dataset(
             draft.discard()
             raise
     if config.output is not None:
-        _write_table(found, dataset, config.output)
+        with table_writer(config.output, table_schema("sample_id")) as write:
+            for table in dataset_tables(found, dataset):
+                write(table)
+    if config.page is not None:
+        _write_page(config.page, stored.model.url, found, dataset)
     return BatchResult(
         predictions=found.url,
         model=stored.model.url,
@@ -129,6 +134,7 @@ def predict_dataset(
         seconds=time.perf_counter() - started,
         reused=reused,
         output=None if config.output is None else str(config.output),
+        page=None if config.page is None else str(config.page),
     )
 
 
@@ -151,6 +157,15 @@ def predict_units(task: BatchTask, units: Sequence[int]) -> list[FileEntry]:
         classes[rejected], scores[rejected] = -1, np.nan
         entries += task.draft.write_unit(unit, classes, scores)
     return entries
+
+
+def _write_page(path: Path, model: str, found: StoredPredictions, dataset: Dataset) -> None:
+    manifest, source = dataset.manifest(), SourceImages(dataset.info.features)
+
+    def picture(place: int, _: Mapping[str, Any]) -> Pixels:
+        return source(manifest.slice(place, 1).to_pylist()[0])
+
+    write_page(path, model, f"rows of dataset {dataset.info.id}", dataset_tables(found, dataset), picture)
 
 
 def _check(stored: StoredModel, dataset: Dataset) -> None:
@@ -262,54 +277,3 @@ def forget_model() -> None:
     global _held
     with _lock:
         _held = None
-
-
-def _write_table(found: StoredPredictions, dataset: Dataset, path: Path) -> None:
-    """Write predictions as a Parquet file: sample_id, and lists of class names and scores, the best first.
-
-    A rejected row has none, and one without a label above the threshold has empty lists.
-    """
-    names = np.array([*found.facts["class_names"], None], dtype=object)
-    ids, labels = dataset.sample_ids(), dataset.labels()
-    kinds = [
-        ("sample_id", pa.string()),
-        ("classes", pa.list_(pa.string())),
-        ("scores", pa.list_(pa.float32())),
-    ]
-    waiting = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with pq.ParquetWriter(waiting, pa.schema(kinds)) as writer:
-            for start, stop, classes, scores in _row_runs(found, dataset):
-                known = labels[start:stop] >= 0
-                columns = {
-                    "sample_id": ids[start:stop],
-                    "classes": _predicted(names[classes], classes, known),
-                    "scores": _predicted(scores, classes, known),
-                }
-                writer.write_table(pa.table(columns, schema=pa.schema(kinds)))
-        waiting.replace(path)
-    except OSError as error:
-        waiting.unlink(missing_ok=True)
-        raise DiskFullError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def _row_runs(
-    found: StoredPredictions, dataset: Dataset
-) -> Iterator[tuple[int, int, NDArray[Any], NDArray[Any]]]:
-    for unit in range(dataset.plan.units):
-        span = dataset.plan.bounds(unit)
-        yield (
-            span.start,
-            span.stop,
-            found.classes.rows(span.start, span.stop),
-            found.scores.rows(span.start, span.stop),
-        )
-
-
-def _predicted(values: NDArray[Any], classes: NDArray[Any], known: NDArray[np.bool_]) -> list[Any]:
-    """Values of the classes that are predicted; None for a row that was rejected."""
-    return [
-        row[kept].tolist() if there else None
-        for row, kept, there in zip(values, classes >= 0, known.tolist(), strict=True)
-    ]

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from topline.pipeline.backbones import Backbone, FeatureFunction, backbone_of_spec
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.images import list_images
+from topline.pipeline.images import ImageListing, Pixels, decode, list_images
 from topline.pipeline.ingest import Describer, ImageRow, open_backbone
 from topline.pipeline.options import PredictConfig
 from topline.pipeline.prediction.decision_rule import DecisionRule
+from topline.pipeline.prediction.known_truth import KnownTruth
+from topline.pipeline.prediction.page import write_page
+from topline.pipeline.prediction.table import table_schema, table_writer
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One image: its classes with their scores, the best first; or why it could not be read."""
+    """One image: its classes with their scores, the best first; or why it could not be read.
+
+    `label` is its own class where a table or its folder tells it, `split` where the model's dataset has an
+    image of the same content.
+    """
 
     sample: str
     status: str
     labels: tuple[str, ...] = ()
     scores: tuple[float, ...] = ()
     error: str = ""
+    label: str | None = None
+    split: str | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,8 @@ class PredictResult:
     model: str
     predictions: tuple[Prediction, ...]
     ignored: int
+    output: str | None = None
+    page: str | None = None
 
     @property
     def rejected(self) -> int:
@@ -49,6 +61,8 @@ class PredictResult:
             "images": len(self.predictions),
             "rejected": self.rejected,
             "ignored": self.ignored,
+            "output": self.output,
+            "page": self.page,
             "predictions": [asdict(prediction) for prediction in self.predictions],
         }
 
@@ -56,9 +70,10 @@ class PredictResult:
 def predict(model_url: str, config: PredictConfig, progress: Progress | None = None) -> PredictResult:
     """Return predictions for the images that `config` names by the model at `model_url`.
 
-    Labels that a table or folders give are not looked at.  An image that cannot be read keeps its place with
-    status "rejected".  Raises `InputError` where the model was trained on imported features, or where its
-    backbone is not what it was.
+    Labels that a table or folders give are noted and change nothing.  An image that cannot be read keeps its
+    place with status "rejected".  The table goes to `config.output` and the page to `config.page`, if given.
+    Raises `InputError` where the model was trained on imported features, or where its backbone is not what it
+    was.
     """
     if config.images is None:
         raise ConfigError("--images is missing: name a folder of images")
@@ -68,15 +83,55 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
     listing = list_images(config.images, labelled=False)
     network = open_backbone(backbone)
     describer = Describer(listing.root, backbone, config.limits)
+    truth = KnownTruth.of(stored, listing)
     if progress is not None:
         progress.begin("predict", len(listing.items), "images")
     found: list[Prediction] = []
     for start in range(0, len(listing.items), config.batch):
         rows = [ImageRow(item) for item in listing.items[start : start + config.batch]]
-        found += _predicted(stored, describer, network, rows, rule)
+        found += _predicted(stored, describer, network, rows, rule, truth)
         if progress is not None:
             progress.advance(len(rows))
-    return PredictResult(stored.model.url, tuple(found), len(listing.ignored))
+    result = PredictResult(
+        stored.model.url,
+        tuple(found),
+        len(listing.ignored),
+        output=None if config.output is None else str(config.output),
+        page=None if config.page is None else str(config.page),
+    )
+    _write(result, config, listing)
+    return result
+
+
+def _write(result: PredictResult, config: PredictConfig, listing: ImageListing) -> None:
+    """Write the table and the page that were asked for."""
+    if config.output is None and config.page is None:
+        return
+    schema = table_schema("path")
+    table = image_table(result.predictions, schema)
+    if config.output is not None:
+        with table_writer(config.output, schema) as write:
+            write(table)
+    if config.page is not None:
+        limits = config.limits
+
+        def picture(place: int, _: Mapping[str, Any]) -> Pixels:
+            return decode(listing.items[place].read(listing.root, limits.max_bytes), limits)
+
+        write_page(config.page, result.model, f"images of {config.images}", [table], picture)
+
+
+def image_table(predictions: Sequence[Prediction], schema: pa.Schema) -> pa.Table:
+    """Return predictions as rows of a table."""
+    read = [one.status == "ok" for one in predictions]
+    columns = {
+        "path": [one.sample for one in predictions],
+        "label": [one.label for one in predictions],
+        "split": [one.split for one in predictions],
+        "classes": [list(one.labels) if ok else None for one, ok in zip(predictions, read, strict=True)],
+        "scores": [list(one.scores) if ok else None for one, ok in zip(predictions, read, strict=True)],
+    }
+    return pa.table(columns, schema=schema)
 
 
 def _backbone(stored: StoredModel) -> Backbone:
@@ -104,19 +159,21 @@ def _predicted(
     network: FeatureFunction,
     rows: Sequence[ImageRow],
     rule: DecisionRule,
+    truth: KnownTruth,
 ) -> list[Prediction]:
     X = describer.describe(network, rows)
     scores = stored.scores(np.asarray(stored.transforms.apply(X), dtype=np.float64))
     best, _ = rule.best(scores)
     names = stored.model.record.class_names
-    return [
-        Prediction(row.item.path, "rejected", error=row.error)
-        if row.error is not None
-        else Prediction(
-            row.item.path,
-            "ok",
-            tuple(names[code] for code in codes.tolist()),
-            tuple(scores[i, codes].tolist()),
+    found = []
+    for i, (row, codes) in enumerate(zip(rows, (codes[codes >= 0] for codes in best), strict=True)):
+        one = Prediction(
+            row.item.path, "ok", label=truth.label(row.item), split=truth.split(row), error=row.error or ""
         )
-        for i, (row, codes) in enumerate(zip(rows, (codes[codes >= 0] for codes in best), strict=True))
-    ]
+        if row.error is not None:
+            one = replace(one, status="rejected")
+        else:
+            labels = tuple(names[code] for code in codes.tolist())
+            one = replace(one, labels=labels, scores=tuple(scores[i, codes].tolist()))
+        found.append(one)
+    return found

@@ -22,11 +22,13 @@ from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training import train
 from topline.storage.cache import StoredPredictions
 from topline.storage.datasets import Dataset
+from topline.storage.schema import SPLITS
 from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
 
 HERE = ClusterConfig(workers=0)
 REJECTED = [0, 65, 699]
+WORDS = list(SPLITS)
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,10 @@ def test_every_row_gets_its_best_classes_once(model: str, tmp_path: Path) -> Non
     assert [row["sample_id"] for row in rows] == [f"row{i:06d}" for i in range(700)]
     assert [place for place, row in enumerate(rows) if row["classes"] is None] == REJECTED
     assert rows[1]["classes"] == [f"class {code}" for code in best_classes(model, 3)[0][1]]
+    labels, splits = make_features(700, 12, 5, seed=1)[1], make_split(700)
+    assert [row["label"] for row in rows[1:10]] == [f"class {code}" for code in labels[1:10]]
+    assert [row["split"] for row in rows[1:10]] == [WORDS[code] for code in splits[1:10]]
+    assert (rows[0]["label"], rows[0]["split"], rows[0]["scores"]) == (None, "rejected", None)
     again = predict_dataset(model, config, HERE)
     assert (again.reused, again.predictions) == (True, first.predictions)
     store = open_store(model.rpartition("/models/")[0])

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import csv
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics.pairwise import rbf_kernel
 
@@ -65,6 +68,45 @@ def test_a_kernel_scores_images_through_the_training_rows(tmp_path: Path) -> Non
             np.testing.assert_allclose(prediction.scores, np.sort(own)[::-1], rtol=1e-5, atol=1e-6)
     right = [prediction.labels[0] == Path(prediction.sample).parent.name for prediction in found.predictions]
     assert np.mean(right) > 0.9
+
+
+def test_the_table_says_what_is_known_of_an_image(tmp_path: Path) -> None:
+    root = write_classes(tmp_path / "photos", 3, 10)
+    model = trained(tmp_path, "hog:size=24,cells=8")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "=cmd.png").write_bytes(png())
+    (tmp_path / "new" / "bad.png").write_bytes(b"")
+    outputs = [tmp_path / "out" / name for name in ("a.parquet", "a.csv")]
+    for output in outputs:
+        found = predict(model, PredictConfig(images=str(root), top_k=2, output=output))
+    first, second = pq.read_table(outputs[0]).to_pylist(), read_csv(outputs[1])
+    assert list(first[0]) == list(second[0]) == ["path", "label", "split", "classes", "scores"]
+    splits = {row["path"]: row["split"] for row in StoredModel.open(model).dataset().manifest().to_pylist()}
+    for row, cells, one in zip(first, second, found.predictions, strict=True):
+        assert (row["path"], row["label"]) == (one.sample, Path(one.sample).parent.name)
+        assert row["split"] == splits[one.sample]
+        assert tuple(row["classes"]) == one.labels == tuple(json.loads(cells["classes"]))
+        np.testing.assert_allclose(row["scores"], one.scores, rtol=1e-6)
+        # Seven digits are written.
+        np.testing.assert_allclose(json.loads(cells["scores"]), one.scores, rtol=1e-6)
+    # A single class by the name of its folder, with the splits of the same contents.
+    alone = predict(model, PredictConfig(images=str(root / "class1"), top_k=1)).predictions
+    assert {one.label for one in alone} == {"class1"}
+    assert [one.split for one in alone] == [splits[f"class1/{one.sample}"] for one in alone]
+    page = tmp_path / "out" / "page.html"
+    predict(model, PredictConfig(images=str(tmp_path / "new"), top_k=2, output=outputs[1], page=page))
+    new = {row["path"]: row for row in read_csv(outputs[1])}
+    assert set(new) == {"'=cmd.png", "bad.png"}
+    assert all(new["bad.png"][name] == "" for name in ("label", "split", "classes", "scores"))
+    text = page.read_text(encoding="utf-8")
+    assert text.count('<img src="data:image/') == 1
+    assert "=cmd.png" in text
+    assert "1 of them could not be read" in text
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def test_bad_images_keep_their_place(tmp_path: Path) -> None:

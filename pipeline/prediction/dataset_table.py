@@ -1,0 +1,58 @@
+"""Stored predictions of a dataset as rows of a table, unit by unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from topline.pipeline.prediction.table import table_schema
+from topline.storage.cache import StoredPredictions
+from topline.storage.datasets import Dataset
+from topline.storage.schema import SPLITS
+
+
+def dataset_tables(found: StoredPredictions, dataset: Dataset) -> Iterator[pa.Table]:
+    """Yield the predictions of all rows in their order, with sample id, label and split.
+
+    A rejected row has no label and no lists, and one of several labels without any above the threshold has
+    empty lists.
+    """
+    names = np.array([*found.facts["class_names"], None], dtype=object)
+    ids, labels = dataset.sample_ids(), dataset.labels()
+    words = np.array([*_label_names(dataset), None], dtype=object)
+    splits = np.array(sorted(SPLITS, key=lambda name: SPLITS[name]), dtype=object)[dataset.split()]
+    for unit in range(dataset.plan.units):
+        span = dataset.plan.bounds(unit)
+        rows = slice(span.start, span.stop)
+        classes = found.classes.rows(span.start, span.stop)
+        scores = found.scores.rows(span.start, span.stop)
+        known = labels[rows] >= 0
+        columns = {
+            "sample_id": ids[rows],
+            "label": words[labels[rows]].tolist(),
+            "split": splits[rows].tolist(),
+            "classes": _predicted(names[classes], classes, known),
+            "scores": _predicted(scores, classes, known),
+        }
+        yield pa.table(columns, schema=table_schema("sample_id"))
+
+
+def _label_names(dataset: Dataset) -> Sequence[str]:
+    """Return the text of every label: a class, or the classes of a label set with semicolons between."""
+    sets = dataset.label_sets()
+    names = dataset.info.class_names
+    if sets is None:
+        return names
+    return [";".join(names[code] for code in classes.tolist()) for classes in sets]
+
+
+def _predicted(values: NDArray[Any], classes: NDArray[Any], known: NDArray[np.bool_]) -> list[Any]:
+    """Values of the classes that are predicted; None for a row that was rejected."""
+    return [
+        row[kept].tolist() if there else None
+        for row, kept, there in zip(values, classes >= 0, known.tolist(), strict=True)
+    ]

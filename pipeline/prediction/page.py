@@ -1,0 +1,104 @@
+"""The page of predictions: pictures with their best classes, the least certain first."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from topline.pipeline.errors import PipelineError
+from topline.pipeline.images import thumbnail
+from topline.pipeline.pages import make_page
+from topline.storage.records import now
+from topline.storage.stores import open_store
+
+SHOWN = 200
+STYLE = """
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(230px, 1fr)); gap: 14px; }
+.card { border: 1px solid var(--rule); border-radius: 8px; padding: 10px 12px; min-width: 0; }
+.card img, .card .gone { display: flex; width: 96px; height: 96px; object-fit: contain;
+  background: var(--track); border-radius: 6px; margin-bottom: 6px; }
+.card h3 { font-size: 13px; font-weight: 500; margin: 0 0 4px; }
+.card td, .card th { padding: 2px 8px 2px 0; font-size: 13px; }
+.card p { margin: 6px 0 0; font-size: 13px; }
+"""
+
+#: Return RGB pixels (h, w, 3) of the picture of a row of the table, given its place and its values.
+ReadPicture = Callable[[int, Mapping[str, Any]], NDArray[np.uint8]]
+
+
+@dataclass(frozen=True)
+class Card:
+    """One prediction on the page; `right` is None where the label is not known, `note` says what is amiss."""
+
+    name: str
+    label: str | None
+    split: str | None
+    guesses: tuple[tuple[str, str], ...]
+    right: bool | None
+    picture: str | None
+    note: str = ""
+
+
+def write_page(
+    path: Path, model: str, subject: str, tables: Iterable[pa.Table], read_picture: ReadPicture
+) -> None:
+    """Write the page of the predictions in `tables` of the model `model`; what is there is replaced.
+
+    `subject` says in words what was predicted.
+    """
+    rows, total, unread = _least_certain(tables)
+    cards = [_card(place, row, read_picture) for place, row in rows]
+    html = make_page(
+        "predictions.html.j2",
+        style=STYLE,
+        model=model,
+        subject=subject,
+        cards=cards,
+        total=total,
+        unread=unread,
+        created=now(),
+    ).html
+    path = path.absolute()
+    open_store(str(path.parent), create=True).write_bytes(path.name, html.encode())
+
+
+def _least_certain(tables: Iterable[pa.Table]) -> tuple[list[tuple[int, dict[str, Any]]], int, int]:
+    """Return the rows to show with their places, the number of all rows, and of those without classes."""
+    kept: list[tuple[float, int, dict[str, Any]]] = []
+    place = unread = 0
+    for table in tables:
+        for row in table.to_pylist():
+            place += 1
+            if row["classes"] is None:
+                unread += 1
+                continue
+            entry = (-certainty(row), -place, row)
+            (heapq.heappush if len(kept) < SHOWN else heapq.heappushpop)(kept, entry)
+    shown = sorted(kept, key=lambda entry: (-entry[0], -entry[1]))
+    return [(-negative - 1, row) for _, negative, row in shown], place, unread
+
+
+def certainty(row: Mapping[str, Any]) -> float:
+    """Return by how much the first class of a row leads, as it is with a single score or none."""
+    scores = row["scores"]
+    return float(scores[0] - scores[1]) if len(scores) > 1 else float(sum(scores))
+
+
+def _card(place: int, row: Mapping[str, Any], read_picture: ReadPicture) -> Card:
+    name = str(row.get("path") or row.get("sample_id"))
+    label, classes = row["label"], row["classes"]
+    picture, note = None, ""
+    try:
+        picture = thumbnail(read_picture(place, row))
+    except (OSError, PipelineError) as error:
+        note = str(error)
+    guesses = tuple((one, f"{value:.3f}") for one, value in zip(classes, row["scores"], strict=True))
+    right = classes[:1] == [label] if label is not None else None
+    return Card(name, label, row["split"], guesses, right, picture, note)

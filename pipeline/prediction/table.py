@@ -1,0 +1,101 @@
+"""Predictions as a table in a file: Parquet, or CSV that a spreadsheet opens without running anything."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from topline.storage.errors import DiskFullError
+
+Key = Literal["sample_id", "path"]
+WriteTable = Callable[[pa.Table], None]
+
+# What spreadsheets take for the beginning of a formula, or drop before they look for one.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
+
+
+def table_schema(key: Key) -> pa.Schema:
+    """Return the columns of a table of predictions, a row each image or row of a dataset.
+
+    `label` and `split` are null where they are not known, the lists null where nothing was predicted: of a
+    rejected row.  The lists have the best class first.
+    """
+    return pa.schema(
+        [
+            (key, pa.string()),
+            ("label", pa.string()),
+            ("split", pa.string()),
+            ("classes", pa.list_(pa.string())),
+            ("scores", pa.list_(pa.float32())),
+        ]
+    )
+
+
+@contextmanager
+def table_writer(path: Path, schema: pa.Schema) -> Iterator[WriteTable]:
+    """Write tables of `schema` one after the other to `path`, which appears whole at the end or not at all.
+
+    CSV where the name ends so, Parquet otherwise.  `DiskFullError` where the file cannot be written.
+    """
+    waiting = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (_csv if path.suffix.lower() == ".csv" else _parquet)(waiting, schema) as write:
+            yield write
+        waiting.replace(path)
+    except OSError as error:
+        raise DiskFullError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        waiting.unlink(missing_ok=True)
+
+
+@contextmanager
+def _parquet(path: Path, schema: pa.Schema) -> Iterator[WriteTable]:
+    with pq.ParquetWriter(path, schema) as writer:
+        yield writer.write_table
+
+
+@contextmanager
+def _csv(path: Path, schema: pa.Schema) -> Iterator[WriteTable]:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(schema.names)
+
+        def write(table: pa.Table) -> None:
+            columns = [_cells(column) for column in table.select(schema.names).columns]
+            writer.writerows(zip(*columns, strict=True))
+
+        yield write
+
+
+def _cells(column: pa.ChunkedArray) -> list[str]:
+    """Return a column as text: lists as JSON, what is not known as nothing."""
+    if not pa.types.is_list(column.type):
+        return ["" if value is None else harmless(str(value)) for value in column.to_pylist()]
+    decimal = pa.types.is_floating(column.type.value_type)
+    return ["" if value is None else _json(value, decimal=decimal) for value in column.to_pylist()]
+
+
+def _json(values: list[Any], *, decimal: bool) -> str:
+    # A float32 has seven digits; Python would write what its conversion adds to them.
+    shown = [float(f"{value:.7g}") for value in values] if decimal else values
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def harmless(text: str) -> str:
+    """Return the text of a cell so that no spreadsheet runs it: a formula gets an apostrophe before it.
+
+    Plain numbers, which begin with a sign too, stay as they are.
+    """
+    if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
+        return f"'{text}"
+    return text

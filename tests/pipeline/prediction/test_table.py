@@ -1,0 +1,47 @@
+"""The cells of a CSV: nothing that a spreadsheet runs, and numbers as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.options import PredictConfig, build
+from topline.pipeline.prediction.table import harmless, table_schema, table_writer
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1"])
+def test_a_formula_gets_an_apostrophe(text: str) -> None:
+    assert harmless(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("text", ["-1", "+1", "-1.5e-3", "cat", "a=b", "", "007"])
+def test_other_text_stays(text: str) -> None:
+    assert harmless(text) == text
+
+
+def test_a_table_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path, schema = tmp_path / "new" / "a.csv", table_schema("path")
+    row = {"path": "@x", "label": "-b", "split": None, "classes": ["=1", 'say "no"'], "scores": [0.1, -2.0]}
+
+    def broken() -> None:
+        with table_writer(path, schema) as write:
+            write(pa.Table.from_pylist([row], schema=schema))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        broken()
+    assert list(path.parent.iterdir()) == []
+    with table_writer(path, schema) as write:
+        write(pa.Table.from_pylist([row], schema=schema))
+    # Lists begin with a bracket, so that nothing in them is run.
+    assert path.read_bytes().decode() == (
+        'path,label,split,classes,scores\r\n\'@x,\'-b,,"[""=1"", ""say \\""no\\""""]","[0.1, -2.0]"\r\n'
+    )
+
+
+def test_other_files_are_refused_before_any_work() -> None:
+    with pytest.raises(ConfigError, match=r"--output .*rows\.xlsx.* is not usable: .*\.parquet or \.csv"):
+        build(PredictConfig, {"output": "rows.xlsx"})
