@@ -17,6 +17,7 @@ from distributed.system import MEMORY_LIMIT
 
 from topline.pipeline.cluster.tree_sums import MOST_SUMS
 from topline.pipeline.errors import ConfigError
+from topline.solvers.blocks import extrapolation_bytes
 
 MIB = 1 << 20
 
@@ -125,6 +126,8 @@ def _budgets(
     duals = None
     if size.keeps_duals:
         whole = WHOLE_DUALS * size.n * size.m
+        if size.blocks == 1:
+            whole += extrapolation_bytes((size.n + size.d) * size.m)
         # Rows that fit whole are the faster ones; packed they need little, and features get half.
         if whole > 3 * room // 4:
             duals = room // 2

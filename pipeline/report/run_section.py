@@ -33,6 +33,7 @@ EVENT_NAMES = {
     "worker-lost": "worker left",
     "loss": "blocks lost",
     "rebalance": "blocks moved",
+    "note": "note",
     "rollback": "back to the last checkpoint",
     "end": "ended",
 }

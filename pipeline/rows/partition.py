@@ -156,7 +156,10 @@ class TrainingRows:
 
     def _prepared(self, batch: int) -> Rows:
         """Return rows of `batch` as slices give them."""
-        raw = self.raw_batch(batch)
+        return self._ready(self.raw_batch(batch))
+
+    def _ready(self, raw: Rows) -> Rows:
+        """Return stored rows as slices give them."""
         if raw.dtype == self.dtype and not self._transforms:
             return raw
         return self._applied(raw, lambda rows: as_rows(rows, np.dtype(np.float32)))
@@ -244,6 +247,30 @@ class CachedRows(TrainingRows):
     def at_hand(self, start: int, stop: int) -> bool:
         """Return whether rows start..stop-1 are in memory as slices give them."""
         return not self.keeps_stored and all(batch in self._cache for batch in self._batches_of(start, stop))
+
+    def keeps(self, start: int, stop: int) -> bool:
+        """Return whether rows start..stop-1 stay in memory once they are read, in whatever form."""
+        return all(batch in self._kept for batch in self._batches_of(start, stop))
+
+    def take(self, rows: NDArray[np.int64]) -> Rows:
+        """Return kept rows by their numbers, in any order, as slices give them."""
+        batches = np.searchsorted(self._offsets, rows, side="right") - 1
+        order = np.argsort(batches, kind="stable")
+        parts = [
+            self._picked(int(batches[here[0]]), rows[here])
+            for here in np.split(order, np.flatnonzero(np.diff(batches[order])) + 1)
+            if len(here)
+        ]
+        if not parts:
+            return self[0:0]
+        taken, place = stacked(parts), np.empty_like(order)
+        place[order] = np.arange(len(order))
+        return taken[place]
+
+    def _picked(self, batch: int, rows: NDArray[np.int64]) -> Rows:
+        """Return rows of one kept batch."""
+        picked = self._keep(batch)[rows - self.batch_span(batch)[0]]
+        return self._ready(picked) if self.keeps_stored else picked
 
     def raw_batch(self, batch: int) -> Rows:
         """Return rows of `batch` as stored, from memory where they are kept so."""

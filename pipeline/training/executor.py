@@ -45,8 +45,6 @@ def open_executor(
     plan has a kernel.  What features and dual variables may take follows from the memory limit.
     """
     plan = run.plan
-    if client is None and cluster.scheduler is None and cluster.workers != 0 and plan.kernel is None:
-        cluster = cluster.model_copy(update={"workers": min(worker_count(cluster), len(plan.bounds) - 1)})
     data_bytes = plan.rows.nbytes if plan.kernel is None else 8 * len(plan.rows) ** 2
     ours = None if client is not None or cluster.scheduler else _own_memory(plan, cluster, data_bytes)
     with _client(cluster, client, data_bytes, ours.worker_bytes if ours else None) as found:

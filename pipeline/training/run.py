@@ -26,11 +26,15 @@ from topline.storage.stores import Store
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run that is in the store; `resumes` says whether it may have checkpoints to continue from."""
+    """A run that is in the store; `resumes` says whether it may have checkpoints to continue from.
+
+    `notes` are sentences about how it runs, which its records and its report repeat.
+    """
 
     plan: TrainingPlan
     id: str
     resumes: bool
+    notes: tuple[str, ...] = ()
 
     @property
     def how_to_resume(self) -> str:
@@ -86,6 +90,7 @@ def store_model(run: Run, executor: Executor, result: SolveResult) -> str:
             "passes": result.passes,
             "seconds": result.seconds,
             "collapsed": result.collapsed,
+            "notes": list(run.notes),
         },
     )
     duals = written_where_held(executor, result.state.pending_step) if plan.stores_duals else None

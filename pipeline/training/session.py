@@ -6,7 +6,7 @@ import errno
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from distributed import Client
@@ -27,6 +27,7 @@ from topline.pipeline.training.checkpointing import (
 )
 from topline.pipeline.training.executor import open_executor
 from topline.pipeline.training.kernel_training import on_kernel
+from topline.pipeline.training.layout import lay_out
 from topline.pipeline.training.plan import TrainingPlan, plan_training
 from topline.pipeline.training.run import Run, begin_run, store_model
 from topline.solvers.core.risks import AverageTopK
@@ -52,6 +53,7 @@ class TrainResult:
     Where the loss is not convex dual and gaps are NaN (null in JSON), `gap_kind` is "none" and
     `stationarity` says how far the gradient fell.  `average_top` is how many of the largest losses
     count, None for the mean of all, and `collapsed` says that W = 0 is then within the tolerance of the best.
+    `notes` are sentences about how the run went, such as why fewer workers worked than were asked for.
     """
 
     model: str
@@ -72,6 +74,7 @@ class TrainResult:
     stationarity: float | None = None
     average_top: float | None = None
     collapsed: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def solved(self) -> bool:
@@ -94,6 +97,7 @@ class TrainResult:
         known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
         known |= {name: math.nan for name in ("dual", "gap", "relative_gap") if known[name] is None}
         known["collapsed"] = bool(known["collapsed"])
+        known["notes"] = tuple(known["notes"] or ())
         certificate = values["certificate"]
         return cls(**{**known, "certificate": Certificate.from_dict(certificate) if certificate else None})
 
@@ -112,10 +116,13 @@ def train(
     `InvalidProblemError` or `MismatchError` for what cannot be trained.
     """
     plan = plan_training(config)
-    run = begin_run(plan)
+    layout = lay_out(plan, cluster or ClusterConfig(), client)
+    for sentence in layout.notes:
+        logger.warning("%s", sentence)
+    run = replace(begin_run(plan), notes=layout.notes)
     with run_lock(plan.store, run.id) as lock:
         _compile_jit_functions(plan, progress)
-        result, url = _trained(run, cluster or ClusterConfig(), progress, client, lock)
+        result, url = _trained(run, layout.cluster, progress, client, lock)
     certificate = certify(url, progress) if plan.config.certify and plan.convex else None
     return _conclude(run, result, url, certificate)
 
@@ -135,6 +142,8 @@ def _trained(
             executor.recover_from(recorder)
         if progress is not None:
             progress.begin("train", config.max_passes, "passes")
+        for sentence in run.notes:
+            recorder.note({"event": "note", "reason": sentence})
         with recorder:
             result, url = _Session(run, place, executor, rows, kernel, recorder).to_the_end()
         if result.status is Status.INTERRUPTED:
@@ -289,6 +298,7 @@ def _conclude(run: Run, result: SolveResult, url: str, certificate: Certificate 
         stationarity=result.stationarity,
         average_top=plan.risk.k if isinstance(plan.risk, AverageTopK) else None,
         collapsed=result.collapsed,
+        notes=run.notes,
     )
     finish_run(plan.store, run.id, trained.to_dict())
     return trained

@@ -8,5 +8,6 @@ however often.  Loops over rows are compiled: `jit`, `ascent_jit`, `ascent_sweep
 from __future__ import annotations
 
 from topline.solvers.blocks.block import Block
+from topline.solvers.blocks.extrapolation import extrapolation_bytes
 
-__all__ = ["Block"]
+__all__ = ["Block", "extrapolation_bytes"]

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_rows import DualWindow, HeldRows, RowFeed
+from topline.solvers.blocks.ascent_rows import DualWindow
 from topline.solvers.blocks.ascent_work import SweptRows, Work
 from topline.solvers.blocks.extrapolation import Extrapolation
+from topline.solvers.blocks.row_feed import HeldRows, RowFeed
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.core.requests import AscentRequest
+from topline.solvers.typing import Int64Array
 
 #: A request for up to so many sweeps is taken literally, one for more asks for stages of so many sweeps each.
 _PLAIN_SWEEPS = 2
@@ -52,10 +54,8 @@ class BlockAscent(SweptRows):
         feed = self.feed_for(A)
         first = work.sweep(feed.shuffled(np.arange(len(self.y)), work.random))
         busy = np.flatnonzero(work.rises >= 0.0)
-        in_one = A.dense is not None and request.sweeps > _PLAIN_SWEEPS and len(busy) > 0
-        held = feed.held(busy) if in_one else None
-        if held is not None:
-            _stages(work, held, first, request.sweeps)
+        if request.sweeps > _PLAIN_SWEEPS and len(busy):
+            _stages(work, feed.held(busy), busy, first, request.sweeps)
             return work.stats(feed)
         for _ in range(request.sweeps - 1):
             busy = busy[work.moved(busy)]
@@ -70,20 +70,18 @@ class BlockAscent(SweptRows):
         return self._feed
 
 
-def _stages(work: Work, held: HeldRows, first: float, sweeps: int) -> None:
-    """Sweep over rows in memory, in stages of so many sweeps, and extrapolate after each."""
-    everything = np.arange(len(held.rows))
+def _stages(work: Work, held: RowFeed | HeldRows, rows: Int64Array, first: float, sweeps: int) -> None:
+    """Sweep over some rows in stages of so many sweeps, and extrapolate after each where that is possible."""
     budget = _MOST_VISITS * len(work.rises)
-    work.duals.open(held.block)
-    extrapolation = Extrapolation(work, held) if work.linear and Extrapolation.fits(work, held) else None
+    extrapolation = Extrapolation(work, held, rows) if Extrapolation.fits(work, rows) else None
     for _ in range(_MOST_STAGES):
-        chosen = everything
+        chosen = rows
         rise = 0.0
         for _ in range(sweeps):
-            last = work.sweep([held.shuffled(chosen, work.random)])
+            last = work.sweep(held.shuffled(chosen, work.random))
             rise += last
-            budget -= len(chosen)
-            chosen = everything[work.moved(held.rows)]
+            budget -= held.cost(len(chosen))
+            chosen = rows[work.moved(rows)]
             if budget <= 0 or not len(chosen):
                 break
         # The primal objective is far from its least value where rows were moved together: sweeps come last.

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.blocks.ascent_jit import add_rows_csr, add_rows_dense, change_sums
-from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion, RowFeed
+from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion
 from topline.solvers.blocks.ascent_sweeps import sweep_csr, sweep_dense
 from topline.solvers.blocks.ascent_tiles import TiledWeights, update_tile
+from topline.solvers.blocks.row_feed import RowFeed
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.requests import AscentRequest

@@ -5,20 +5,27 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.blocks.ascent_jit import change_sums, project_rows
-from topline.solvers.blocks.ascent_rows import HeldRows, Portion
 from topline.solvers.blocks.ascent_work import Work
-from topline.solvers.typing import Float64Array
+from topline.solvers.blocks.row_feed import HeldRows, RowFeed
+from topline.solvers.typing import Float64Array, Int64Array
 
 #: Changes that are remembered.
 _REMEMBERED = 6
 #: Ridge on the system of a few equations, as a share of its trace.
 _RIDGE = 1e-10
-#: Bytes that all of this may take: beyond them sweeps continue without it.
-_BYTES = 1 << 28
+#: Bytes that all of this takes for each number of the dual rows and of W, and may take: beyond them sweeps
+#: continue without it.
+_NUMBER_BYTES = 8 * (_REMEMBERED + 3)
+_MOST_BYTES = 1 << 28
 #: An extrapolation that brings less than this share of the sweeps before it is not worth its time;
 _WORTH = 0.25
 #: after so many of them in a row no more are made in this round.
 _FAILURES = 1
+
+
+def extrapolation_bytes(numbers: int) -> int:
+    """Return the bytes that extrapolation takes at most, for so many numbers of dual rows and W together."""
+    return min(_MOST_BYTES, _NUMBER_BYTES * numbers)
 
 
 class Extrapolation:
@@ -29,9 +36,9 @@ class Extrapolation:
     V_t = s X^T D_t is what D_t changes W by.
     """
 
-    def __init__(self, work: Work, held: HeldRows) -> None:
+    def __init__(self, work: Work, held: RowFeed | HeldRows, rows: Int64Array) -> None:
         self._work, self._held = work, held
-        self._rows = held.rows
+        self._rows = rows
         self._y = work.block.y[self._rows]
         self._weights = work.block.weights[self._rows]
         self._changes: list[Float64Array] = []
@@ -40,13 +47,19 @@ class Extrapolation:
         self._note()
 
     @staticmethod
-    def fits(work: Work, held: HeldRows) -> bool:
-        """Return whether the changes and images of these rows can be remembered."""
-        numbers = len(held.rows) * work.block.problem.m + work.W.size
-        return 8 * (_REMEMBERED + 3) * numbers <= _BYTES
+    def fits(work: Work, rows: Int64Array) -> bool:
+        """Return whether these rows, in the order of the block, can be extrapolated.
+
+        Their changes and images have to fit in memory, their dual rows have to lie there in one array, and
+        the dual has to be a parabola.
+        """
+        problem = work.block.problem
+        numbers = len(rows) * problem.m + work.W.size
+        return work.linear and work.duals.open_whole() and _NUMBER_BYTES * numbers <= _MOST_BYTES
 
     def _note(self) -> None:
         work, rows = self._work, self._rows
+        work.duals.open_whole()
         self._B = work.duals.A[rows].astype(np.float64) + work.duals.delta[rows].astype(np.float64)
         self._W = work.W.astype(np.float64)
 
@@ -137,7 +150,7 @@ class Extrapolation:
 
     def _image(self, change: Float64Array) -> Float64Array:
         image = np.zeros(self._work.W.shape)
-        held = self._held
-        self._work.image(Portion(held.X, held.places, held.rows, held.block), change, image)
+        for portion in self._held.in_order(self._rows):
+            self._work.image(portion, change[np.searchsorted(self._rows, portion.rows)], image)
         image *= self._work.scale
         return image

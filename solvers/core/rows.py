@@ -14,7 +14,7 @@ from scipy import sparse
 
 from topline.solvers.core.half_floats import widened
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.typing import Float64Array, FloatArray
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
 #: Rows as they are computed with: a C-contiguous float array or a CSR matrix.
 Rows: TypeAlias = Any
@@ -89,8 +89,18 @@ class RowRange:
         """Whether rows start..stop-1 cost no reading."""
         return at_hand(self._source, self._start + start, self._start + stop)
 
+    def keeps(self, start: int, stop: int) -> bool:
+        """Whether rows start..stop-1 stay in memory, once read."""
+        return kept_in_memory(self._source, self._start + start, self._start + stop)
+
+    def take(self, rows: Int64Array) -> Any:
+        """Return rows by their numbers, which the source keeps."""
+        return taken_rows(self._source, self._start + rows)
+
     def __getitem__(self, rows: slice) -> Any:
         start, stop, _ = rows.indices(self.shape[0])
+        if stop - start == self._source.shape[0] and is_sparse(self._source):
+            return self._source  # a slice of a matrix is a copy
         return self._source[self._start + start : self._start + stop]
 
 
@@ -126,6 +136,18 @@ def at_hand(X: RowSource, start: int, stop: int) -> bool:
         return True
     says: Callable[[int, int], bool] | None = getattr(X, "at_hand", None)
     return says is not None and says(start, stop)
+
+
+def kept_in_memory(X: RowSource, start: int, stop: int) -> bool:
+    """Return whether rows start..stop-1 lie in memory or stay there once read: they are visited at will."""
+    keeps: Callable[[int, int], bool] | None = getattr(X, "keeps", None)
+    return held_in_memory(X) or (keeps is not None and keeps(start, stop))
+
+
+def taken_rows(X: RowSource, rows: Int64Array) -> Any:
+    """Return rows of a source that keeps them, by their numbers in any order."""
+    take: Callable[[Int64Array], Any] | None = getattr(X, "take", None)
+    return X[0 : int(X.shape[0])][rows] if take is None or isinstance(X, np.ndarray) else take(rows)
 
 
 def slab_bounds(X: RowSource, rows: int, most_rows: int | None = None) -> Iterator[tuple[int, int]]:

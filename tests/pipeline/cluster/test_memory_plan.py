@@ -44,6 +44,16 @@ def test_where_there_is_room_everything_is_kept_as_asked() -> None:
     assert plan_memory(4 * GIB, SMALL, 2, 0, processes=False).worker_bytes is None
 
 
+def test_duals_of_one_block_are_arrays_where_extrapolation_fits_beside_them() -> None:
+    """Its 256 MiB at most come off the features; several blocks do without it."""
+    limit = 2 * GIB
+    several = plan_memory(limit, ProblemSize(50_000, 512, 100, 2, 4 * GIB, keeps_duals=True), 1, 8 * GIB)
+    one = plan_memory(limit, ProblemSize(50_000, 512, 100, 1, 4 * GIB, keeps_duals=True), 1, 8 * GIB)
+    assert several.dual_bytes is None
+    assert one.dual_bytes is None
+    assert several.cache_bytes - one.cache_bytes == pytest.approx(256 * MIB, abs=8 * MIB)
+
+
 def test_what_cannot_fit_is_refused_with_the_least_limit_that_does() -> None:
     for size, workers in ((IMAGENET, 2), (SMALL, 1), (SMALL, 8)):
         with pytest.raises(ConfigError, match="too small for this job") as refused:

@@ -17,6 +17,7 @@ from topline.pipeline.rows import partition
 from topline.pipeline.rows.partition import CachedRows, TrainingRows
 from topline.pipeline.rows.read_batches import nbytes
 from topline.pipeline.rows.transforms import Transforms
+from topline.solvers.core.rows import RowRange
 from topline.solvers.core.tiles import iterate_tiles
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetWriter, LabelSetTable, empty_manifest
@@ -338,3 +339,29 @@ def test_slices_across_the_end_of_a_batch(dataset: Dataset) -> None:
     for cut in rows.cuts[1:-1]:
         assert np.array_equal(dense(rows[cut - 1 : cut + 1]), truth[cut - 1 : cut + 1])
     assert len(rows.cuts) > 3
+
+
+@pytest.mark.parametrize(("dtype", "sparse"), [("float32", False), ("float16", False), ("float32", True)])
+@pytest.mark.parametrize("budget", ["all", "as stored"])
+def test_kept_rows_are_taken_in_any_order(tmp_path: Path, dtype: str, sparse: bool, budget: str) -> None:
+    dataset = small_dataset(tmp_path, dtype=dtype, sparse=sparse)
+    steps = () if sparse else ("l2",)
+    rows = TrainingRows(dataset, transforms=Transforms.fit(steps, list))
+    cached = CachedRows(rows, rows.nbytes if budget == "all" or sparse else rows.nbytes // 2)
+    kept = sparse or dtype == "float16" or budget == "all"
+    assert cached.keeps(0, len(rows)) == kept
+    wanted = np.random.default_rng(0).permutation(len(rows))[:100]
+    if kept:
+        assert np.array_equal(dense(cached.take(wanted)), dense(rows[0 : len(rows)])[wanted])
+        assert cached.take(wanted[:0]).shape == (0, rows.shape[1])
+    else:
+        assert cached.keeps(0, 10)
+
+
+def test_a_range_takes_rows_by_its_own_numbers(tmp_path: Path) -> None:
+    rows = TrainingRows(small_dataset(tmp_path))
+    part = RowRange(CachedRows(rows, rows.nbytes, 100, 300), 100, 300)
+    wanted = np.array([150, 3, 199])
+    assert part.keeps(0, 200)
+    assert np.array_equal(part.take(wanted), rows[100:300][wanted])
+    assert not RowRange(rows, 100, 300).keeps(0, 200)

@@ -108,11 +108,11 @@ def test_projected_rows_are_the_nearest_of_the_domain(loss) -> None:
 def test_extrapolation_raises_the_dual_by_what_it_says(loss, smoothing, as_sparse) -> None:
     X, y, problem, work, feed = setting(loss, smoothing=smoothing, as_sparse=as_sparse)
     work.sweep(feed.shuffled(np.arange(40), work.random))
-    held = feed.held(np.arange(40))
-    extrapolation = Extrapolation(work, held)
+    everything = np.arange(40)
+    extrapolation = Extrapolation(work, feed, everything)
     rises = []
     for _ in range(6):
-        swept = work.sweep([held.shuffled(np.arange(40), work.random)])
+        swept = work.sweep(feed.shuffled(everything, work.random))
         before = reference.dual(X, y, loss, problem.lam, smoothing, work.duals.A + work.duals.delta)
         rises.append(extrapolation.step(swept))
         after = reference.dual(X, y, loss, problem.lam, smoothing, work.duals.A + work.duals.delta)

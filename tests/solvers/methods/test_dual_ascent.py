@@ -12,7 +12,7 @@ from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name
 from topline import MaxHinge, Problem, SerialExecutor, Status, ThreadExecutor, TopKHinge, UsunierHinge, solve
-from topline.solvers.blocks import Block, ascent_rows
+from topline.solvers.blocks import Block, row_feed
 from topline.solvers.core import rows
 from topline.solvers.core.requests import AscentRequest
 from topline.solvers.methods import dual_ascent
@@ -122,9 +122,8 @@ def test_sparse_features_and_features_read_from_disk_reach_the_same_optimum(
 ) -> None:
     """In one read or several, with the rows that still move held in memory or read again."""
     monkeypatch.setattr(rows, "_SLAB_BYTES", slab_rows * 30 * 4)
-    monkeypatch.setattr(ascent_rows, "_GATHERED_ROWS", 20)
-    monkeypatch.setattr(ascent_rows, "_HELD_BYTES", held_bytes)
-    monkeypatch.setattr(ascent_rows, "_HELD_SHARE", 0.0)
+    monkeypatch.setattr(row_feed, "_GATHERED_ROWS", 20)
+    monkeypatch.setattr(row_feed, "_HELD_BYTES", held_bytes)
     X, y = examples(n=400, d=30)
     X = np.where(np.abs(X) > 0.8, X, 0.0).astype(np.float32)
     np.save(tmp_path / "X.npy", X)

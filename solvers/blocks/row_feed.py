@@ -1,0 +1,172 @@
+"""The rows of a block in any order: where they lie in memory as they are, gathered, or read slab by slab.
+
+Whatever lies in memory is one run to draw from, also where it lies in pieces or in another type: a visit in
+random order gathers and converts a few rows at a time.  Only what has to be read, or whose dual rows have to
+be opened, comes slab by slab.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from topline.solvers.blocks.ascent_rows import Portion
+from topline.solvers.core.read_ahead import read_slabs
+from topline.solvers.core.rows import (
+    Rows,
+    RowSource,
+    as_rows,
+    gives_sparse,
+    held_in_memory,
+    is_sparse,
+    kept_in_memory,
+    slab_bounds,
+    stacked,
+    taken_rows,
+)
+from topline.solvers.typing import Int64Array
+
+#: Rows that are gathered and converted at once: at least so many dense ones, or some bytes of them.
+_GATHERED_ROWS = 512
+_GATHERED_SPARSE_ROWS = 4096
+_GATHERED_BYTES = 1 << 21
+#: Rows that are read to be visited many times take at most so many bytes; others are read again.
+_HELD_BYTES = 1 << 26
+#: Dual rows that are opened together.
+_OPENED_BYTES = 1 << 24
+#: A sweep over few rows of slabs that have to be opened costs like one over this share of them.
+_LEAST_SHARE = 0.25
+
+
+class RowFeed:
+    """The rows of a block in any order.
+
+    Parameters
+    ----------
+    X : (rows, d) features of the block.
+    dtype : their type as they come out, float32 or float64.
+    opened : entries of a dual row, where the dual rows are opened slab by slab: features that lie in memory
+        are then cut into slabs as well, and the dual rows of one are no burden.
+    """
+
+    def __init__(self, X: RowSource, dtype: np.dtype[Any], *, opened: int | None = None) -> None:
+        self._X = X
+        self._dtype = dtype
+        self._n = int(X.shape[0])
+        self.opened = opened
+        #: Rows of which the dual rows are opened together; a stored piece of X may have more.
+        self._window = None if opened is None else max(_OPENED_BYTES // (dtype.itemsize * opened), 1)
+        #: Whether rows are drawn from all of the block at once.
+        self.whole = opened is None and kept_in_memory(X, 0, self._n)
+        self._slabs = [] if self.whole else list(slab_bounds(X, _GATHERED_ROWS, self._window))
+
+    def shuffled(self, rows: Int64Array, random: np.random.Generator) -> Iterator[Portion]:
+        """Yield the given rows, slab by slab, in a random order of slabs and of rows in a slab."""
+        if self.whole:
+            yield from self._drawn(random.permutation(rows))
+            return
+        if len(self._slabs) == 1:
+            chosen = {self._slabs[0]: random.permutation(rows)}
+        else:
+            chosen = {
+                slab: random.permutation(inside)
+                for slab, inside in self._by_slab(rows, random.permutation(len(self._slabs)))
+            }
+        for start, stop, values in read_slabs(self._X, chosen, self._dtype):
+            yield from self._portions((start, stop), values, chosen[start, stop])
+
+    def in_order(self, rows: Int64Array) -> Iterator[Portion]:
+        """Yield the given rows in the order of the block."""
+        rows = np.sort(rows)
+        if self.whole:
+            yield from self._drawn(rows)
+            return
+        chosen = dict(self._by_slab(rows, np.arange(len(self._slabs))))
+        for start, stop, values in read_slabs(self._X, chosen, self._dtype):
+            yield from self._portions((start, stop), values, chosen[start, stop])
+
+    def cost(self, rows: int) -> float:
+        """Return what a visit of so many rows costs, in visits of rows that lie in memory."""
+        return rows if self.whole else max(rows, _LEAST_SHARE * self._n)
+
+    def held(self, rows: Int64Array) -> RowFeed | HeldRows:
+        """Return rows, in the order of the block, for many visits: in memory if they lie or fit there."""
+        bytes_ = len(rows) * int(self._X.shape[1]) * self._dtype.itemsize
+        if self.whole or self.opened is not None or bytes_ > _HELD_BYTES:
+            return self
+        chosen = dict(self._by_slab(rows, np.arange(len(self._slabs))))
+        slabs = read_slabs(self._X, chosen, self._dtype)
+        if gives_sparse(self._X):
+            values = stacked([part[chosen[start, stop] - start] for start, stop, part in slabs])
+        else:
+            values = np.empty((len(rows), int(self._X.shape[1])), dtype=self._dtype)
+            for start, stop, part in slabs:
+                low = int(np.searchsorted(rows, start))
+                inside = chosen[start, stop] - start
+                np.take(part, inside, axis=0, out=values[low : low + len(inside)])
+        return HeldRows(values, rows, self._n)
+
+    def _by_slab(self, rows: Int64Array, order: Int64Array) -> Iterator[tuple[tuple[int, int], Int64Array]]:
+        """Yield the slabs that have some of the rows, in the given order, and these rows sorted."""
+        rows = np.sort(rows)
+        for slab in order:
+            start, stop = self._slabs[slab]
+            inside = rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
+            if len(inside):
+                yield (start, stop), inside
+
+    def _drawn(self, rows: Int64Array) -> Iterator[Portion]:
+        """Yield rows that lie in memory: as they are where they can be worked on so, else gathered."""
+        block = 0, self._n
+        values = self._X[0 : self._n] if held_in_memory(self._X) else None
+        if values is not None and self._ready(values):
+            yield Portion(values, rows, rows, block)
+            return
+        step = _gathered_rows(self._X, self._dtype)
+        for first in range(0, len(rows), step):
+            part = rows[first : first + step]
+            taken = taken_rows(self._X, part) if values is None else values[part]
+            yield Portion(as_rows(taken, self._dtype), np.arange(len(part)), part, block)
+
+    def _portions(self, slab: tuple[int, int], values: Rows, rows: Int64Array) -> Iterator[Portion]:
+        """Yield rows of a slab that was read, window by window of their dual rows."""
+        start, stop = slab
+        step = stop - start if self._window is None else self._window
+        for low in range(start, stop, step):
+            window = low, min(low + step, stop)
+            inside = rows if window == slab else rows[(rows >= low) & (rows < window[1])]
+            yield Portion(values, inside - start, inside, window)
+
+    def _ready(self, values: Any) -> bool:
+        """Whether compiled functions can work on values as they are."""
+        if is_sparse(values):
+            return bool(values.format == "csr" and values.dtype == self._dtype)
+        return isinstance(values, np.ndarray) and values.dtype == self._dtype and values.flags.c_contiguous
+
+
+class HeldRows:
+    """Rows of a block of n rows that were read for many visits: row `rows[t]` is row t of X; rows rise."""
+
+    def __init__(self, X: Rows, rows: Int64Array, n: int) -> None:
+        self._X, self._rows, self._block = X, rows, (0, n)
+
+    def shuffled(self, rows: Int64Array, random: np.random.Generator) -> Iterator[Portion]:
+        """Yield some of these rows in a random order."""
+        yield from self.in_order(random.permutation(rows))
+
+    def in_order(self, rows: Int64Array) -> Iterator[Portion]:
+        """Yield some of these rows in the given order."""
+        yield Portion(self._X, np.searchsorted(self._rows, rows), rows, self._block)
+
+    def cost(self, rows: int) -> float:
+        """Return what a visit of so many rows costs."""
+        return rows
+
+
+def _gathered_rows(X: RowSource, dtype: np.dtype[Any]) -> int:
+    """Return the number of rows that are gathered and converted at once."""
+    if gives_sparse(X):
+        return _GATHERED_SPARSE_ROWS
+    return max(_GATHERED_ROWS, _GATHERED_BYTES // (dtype.itemsize * max(int(X.shape[1]), 1)))

@@ -1,0 +1,76 @@
+"""Workers that were asked for and have nothing to do: one sentence says so, in log, records and report."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipeline.small_data import small_dataset
+from topline.pipeline.options import ClusterConfig, TrainConfig
+from topline.pipeline.report.document import ReportData, render_report
+from topline.pipeline.training import TrainResult, train
+from topline.pipeline.training.layout import lay_out
+from topline.pipeline.training.plan import plan_training
+from topline.storage.models import load_model
+from topline.storage.runs import read_history, read_run
+from topline.storage.stores import open_store
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    small_dataset(tmp_path / "store", n=400)
+    return tmp_path / "store"
+
+
+def config(folder: Path, **options: Any) -> TrainConfig:
+    return TrainConfig(store=str(folder), **{"tol": 2e-2, "k": 2, "method": "dual_ascent", **options})
+
+
+def test_a_sentence_says_why_fewer_workers_work(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        trained = train(config(folder), ClusterConfig(workers=3, threads_per_worker=2, dashboard=False))
+    (sentence,) = trained.notes
+    assert sentence.startswith("of 3 workers 1 can work, with 6 threads each: dual_ascent keeps 512 MiB")
+    assert "--blocks 3 cuts the data all the same" in sentence
+    assert [record.getMessage() for record in caplog.records].count(sentence) == 1
+    store = open_store(folder)
+    outcome = read_run(store, trained.run).outcome
+    assert outcome is not None
+    assert TrainResult.from_dict(outcome).notes == (sentence,)
+    noted = [record["reason"] for record in read_history(store, trained.run) if record.get("event") == "note"]
+    assert noted == [sentence]
+    record = load_model(trained.model).record
+    assert record.result["notes"] == [sentence]
+    assert sentence[1:] in render_report(ReportData(record=record))
+
+
+@pytest.mark.parametrize(
+    ("options", "workers", "threads", "expected", "reason"),
+    [
+        ({}, 2, 1, (1, 2), "--blocks 2 cuts the data all the same"),
+        ({}, 1, 3, (1, 3), None),
+        ({"blocks": 2}, 5, 2, (2, 5), "--blocks is 2"),
+        ({"blocks": 2}, 2, 1, (2, 1), None),
+        ({"method": "fw"}, 1000, 1, None, "the data is stored in 25 pieces"),
+        ({}, 0, 1, (0, 1), None),
+    ],
+)
+def test_workers_beyond_the_blocks_become_threads(
+    folder: Path, options: dict[str, Any], workers: int, threads: int, expected: Any, reason: str | None
+) -> None:
+    plan = plan_training(config(folder, **options))
+    layout = lay_out(plan, ClusterConfig(workers=workers, threads_per_worker=threads), None)
+    if expected is not None:
+        assert (layout.cluster.workers, layout.cluster.threads_per_worker) == expected
+    assert len(layout.notes) == (reason is not None)
+    assert reason is None or layout.notes[0].endswith(reason)
+
+
+def test_nothing_is_said_where_nobody_chose(folder: Path) -> None:
+    plan = plan_training(config(folder))
+    assert lay_out(plan, ClusterConfig(), None).notes == ()
+    elsewhere = ClusterConfig(scheduler="tcp://127.0.0.1:1", workers=7)
+    assert lay_out(plan, elsewhere, None).cluster == elsewhere
