@@ -28,6 +28,11 @@ from topline.flows.errors import FlowServerError
 PORT = 4200
 START_SECONDS = 180.0
 END_SECONDS = 15.0
+_ADDRESS, _LOG = "topline-server.url", "topline-server.log"
+
+
+class _NotStartedError(FlowServerError):
+    """A server of our own ended, or did not answer in time."""
 
 
 @dataclass(frozen=True)
@@ -53,28 +58,46 @@ def local_server(environ: Mapping[str, str]) -> Iterator[LocalServer]:
     home.mkdir(parents=True, exist_ok=True)
     kept_in = home / "topline-server.password"
     password = environ.get("PREFECT_SERVER_API_AUTH_STRING") or _kept_password(kept_in)
-    address, log = home / "topline-server.url", home / "topline-server.log"
     lock = os.open(home / "topline-server.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        url = _url_of_the_other(address)
-        _wait_until_healthy(url, None, log)
-        yield LocalServer(url, password, kept_in)
+        yield LocalServer(_url_of_the_other(home, password), password, kept_in)
         return
-    process = None
     try:
-        port = free_port(PORT)
-        url = f"http://127.0.0.1:{port}/api"
-        process = _started(port, {**environ, "PREFECT_SERVER_API_AUTH_STRING": password}, log, lock)
-        address.write_text(url, encoding="utf-8")
-        _wait_until_healthy(url, process, log)
-        yield LocalServer(url, password, kept_in)
+        with _started_on_a_port({**environ, "PREFECT_SERVER_API_AUTH_STRING": password}, home, lock) as url:
+            yield LocalServer(url, password, kept_in)
     finally:
         os.close(lock)
-        if process is not None:
-            _end(process)
+
+
+@contextmanager
+def _started_on_a_port(environ: Mapping[str, str], home: Path, lock: int) -> Iterator[str]:
+    """Start a server at the usual port, or at a free one where another program takes that in the meantime."""
+    port = free_port(PORT)
+    try:
+        with _running(port, environ, home, lock) as url:
+            yield url
+    except _NotStartedError:
+        if free_port(port) == port:
+            raise
+    else:
+        return
+    with _running(free_port(), environ, home, lock) as url:
+        yield url
+
+
+@contextmanager
+def _running(port: int, environ: Mapping[str, str], home: Path, lock: int) -> Iterator[str]:
+    url, log = f"http://127.0.0.1:{port}/api", home / _LOG
+    process = _started(port, {**environ, "PREFECT_API_URL": url}, log, lock)
+    try:
+        (home / _ADDRESS).write_text(url, encoding="utf-8")
+        _wait_until_it_answers(url, environ["PREFECT_SERVER_API_AUTH_STRING"], process, log)
+        yield url
+    finally:
+        _end(process)
 
 
 def free_port(preferred: int = 0) -> int:
@@ -104,12 +127,11 @@ def _kept_password(place: Path) -> str:
 
 def _started(port: int, environ: Mapping[str, str], log: Path, lock: int) -> subprocess.Popen[bytes]:
     words = ["-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    own = {name: value for name, value in environ.items() if name != "PREFECT_API_URL"}
     # In a session of its own, so that Ctrl-C does not end it before the last runs are recorded there.
     with log.open("wb") as output:
         return subprocess.Popen(
             [sys.executable, *words],
-            env={**own, "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"},
+            env=dict(environ),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -118,28 +140,40 @@ def _started(port: int, environ: Mapping[str, str], log: Path, lock: int) -> sub
         )
 
 
-def _url_of_the_other(address: Path) -> str:
-    deadline = time.monotonic() + END_SECONDS
+def _url_of_the_other(home: Path, password: str) -> str:
+    """Return the address of the server that holds the lock, which may still be starting."""
+    address = home / _ADDRESS
+    deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         with suppress(OSError):
             url = address.read_text(encoding="utf-8").strip()
-            if url:
+            if url and _answers(url, password):
                 return url
         time.sleep(0.2)
-    raise FlowServerError(f"a Prefect server runs in {address.parent} and does not say where: end it first")
-
-
-def _wait_until_healthy(url: str, process: subprocess.Popen[bytes] | None, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and (process is None or process.poll() is None):
-        with suppress(httpx.TransportError):
-            if httpx.get(f"{url}/health", timeout=5.0).status_code == httpx.codes.OK:
-                return
-        time.sleep(0.5)
     raise FlowServerError(
+        f"a Prefect server runs in {home} and does not answer at the address in {address}: end it first"
+    )
+
+
+def _wait_until_it_answers(url: str, password: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        if _answers(url, password):
+            return
+        time.sleep(0.5)
+    raise _NotStartedError(
         f"Prefect's server at {url} did not start within {START_SECONDS:g} s, or ended: its log is {log},"
         " and topline doctor says more"
     )
+
+
+def _answers(url: str, password: str) -> bool:
+    """Whether a server that takes the password answers there: one of somebody else does not."""
+    user, _, word = password.partition(":")
+    with suppress(httpx.TransportError):
+        answer = httpx.get(f"{url}/admin/version", auth=(user, word), timeout=5.0)
+        return answer.status_code == httpx.codes.OK
+    return False
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -24,7 +24,14 @@ def dashboard(
     call: Call,  # noqa: ARG001 - one shape for all
     run: RunArgument = None,
     store: StoreOption = RUN_STORE,
-    port: Annotated[int, typer.Option(help="Port to serve at; 0 takes a free one", min=0, max=65535)] = 8788,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port to serve at; 0 takes a free one (default: 8788, or a free one where that is taken)",
+            min=0,
+            max=65535,
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to serve at")] = "127.0.0.1",
     allow_remote: Annotated[
         bool,
@@ -49,7 +56,7 @@ def _write(store: str, run: str | None, out: Path) -> Outcome:
     return Outcome({"store": store, "run": run, "page": place}, facts({"page": place}))
 
 
-def _serve(store: str, run: str | None, host: str, port: int, *, allow_remote: bool) -> Outcome:
+def _serve(store: str, run: str | None, host: str, port: int | None, *, allow_remote: bool) -> Outcome:
     from topline.pipeline.dashboard import serve_dashboard
     from topline.pipeline.interrupts import stop_on_signals
     from topline.storage.runs import read_run

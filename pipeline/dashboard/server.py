@@ -11,6 +11,7 @@ Everything else is not there, whatever lies in the store.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import ipaddress
 import json
@@ -46,6 +47,9 @@ SOON, LATER = 2, 10
 # Seconds that an answer under way has when the server ends.
 LAST_SECONDS = 1
 
+# Where the dashboard is looked for where nobody says another port.
+PORT = 8788
+
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -58,26 +62,20 @@ SECURITY_HEADERS = {
 
 @contextmanager
 def serve_dashboard(
-    store: Store, *, host: str = "127.0.0.1", port: int = 0, allow_remote: bool = False
+    store: Store, *, host: str = "127.0.0.1", port: int | None = None, allow_remote: bool = False
 ) -> Iterator[str]:
     """Serve the pages of a store from a thread of this process, and yield their URL.
 
-    Port 0 takes a free one.  `ConfigError` for an address that other machines reach, unless `allow_remote`,
-    and for a port that is taken.
+    Without a port it is 8788, or a free one where another program has that; port 0 takes a free one.
+    `ConfigError` for an address that other machines reach, unless `allow_remote`, and for a port that was
+    asked for and is taken.
     """
     if not allow_remote and not _is_loopback(host):
         raise ConfigError(
             f"--host {host} lets everybody who reaches this machine read runs and models, without a password"
             " and unencrypted: leave it out and use ssh -L, or add --allow-remote"
         )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ConfigError(
-            f"the dashboard cannot listen at {host} port {port} ({error.strerror or error}):"
-            " give another --port, or 0 for a free one"
-        ) from error
+    listening = _listen(host, port)
     options = uvicorn.Config(
         application(store, allow_remote=allow_remote),
         log_config=None,
@@ -97,6 +95,19 @@ def serve_dashboard(
         finally:
             server.should_exit = True
             thread.join()
+
+
+def _listen(host: str, port: int | None) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, PORT if port is None else port), family=family)
+    except OSError as error:
+        if port is None and error.errno == errno.EADDRINUSE:
+            return _listen(host, 0)
+        raise ConfigError(
+            f"the dashboard cannot listen at {host} port {port or PORT} ({error.strerror or error}):"
+            " give another --port, or 0 for a free one"
+        ) from error
 
 
 def application(

@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
 import pytest
 
+from topline.flows import local_server as module
 from topline.flows.errors import FlowServerError
-from topline.flows.local_server import local_server
+from topline.flows.local_server import free_port, local_server
+
+#: A server that asks for a password, at a port of its arguments; it ends where the port is taken.
+STAND_IN = """
+import base64, http.server, sys
+port, password = sys.argv[1:]
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        expected = "Basic " + base64.b64encode(password.encode()).decode()
+        self.send_response(200 if self.headers.get("Authorization") == expected else 401)
+        self.end_headers()
+class Server(http.server.HTTPServer):
+    allow_reuse_address = False
+with Server(("127.0.0.1", int(port)), Handler) as server:
+    server.serve_forever()
+"""
 
 
 @pytest.mark.slow
@@ -42,3 +62,31 @@ def test_a_spoiled_password_is_refused(tmp_path: Path) -> None:
         local_server({"PREFECT_HOME": str(tmp_path)}),
     ):
         pass
+
+
+def test_a_port_taken_by_another_server_in_the_meantime_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two users start theirs at the same moment: both find 4200 free, and one of them gets it."""
+    port = free_port()
+
+    def started(port: int, environ: Mapping[str, str], log: Path, lock: int) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-S", "-c", STAND_IN, str(port), environ["PREFECT_SERVER_API_AUTH_STRING"]]
+        with log.open("wb") as output:
+            return subprocess.Popen(words, stderr=output, pass_fds=(lock,), start_new_session=True)
+
+    first = iter([port])
+    monkeypatch.setattr(module, "_started", started)
+    monkeypatch.setattr(module, "free_port", lambda preferred=0: next(first, None) or free_port(preferred))
+    other = started(port, {"PREFECT_SERVER_API_AUTH_STRING": "other:word"}, tmp_path / "other.log", 2)
+    with other:
+        while free_port(port) == port:
+            time.sleep(0.05)
+        with (
+            local_server({"PREFECT_HOME": str(tmp_path)}) as server,
+            local_server({"PREFECT_HOME": str(tmp_path)}) as found,
+        ):
+            assert server.url != f"http://127.0.0.1:{port}/api"
+            assert found == server
+            assert httpx.get(f"http://127.0.0.1:{port}/").status_code == httpx.codes.UNAUTHORIZED
+        other.kill()

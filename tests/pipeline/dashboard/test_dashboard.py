@@ -21,7 +21,7 @@ from httpx import ASGITransport, AsyncClient, Response
 
 from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store, record_of, view_of
 from topline.pipeline.cli import main
-from topline.pipeline.dashboard import serve_dashboard, write_page
+from topline.pipeline.dashboard import serve_dashboard, server, write_page
 from topline.pipeline.dashboard.charts import busy_shares
 from topline.pipeline.dashboard.pages import run_parts
 from topline.pipeline.dashboard.run_status import is_silent, numbers, tiles, verdict
@@ -256,6 +256,16 @@ def test_other_machines_are_let_in_only_on_request(store: Store) -> None:
     with serve_dashboard(store, host="0.0.0.0", port=0, allow_remote=True) as url:
         port = urlsplit(url).port
         assert Client(f"http://127.0.0.1:{port}/").ask("/", Host="elsewhere.example")[0] == 200
+
+
+def test_without_a_port_two_dashboards_get_one_each(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve_dashboard(store, port=0) as one:
+        monkeypatch.setattr(server, "PORT", urlsplit(one).port)
+        with serve_dashboard(store) as other:
+            assert other != one
+            assert Client(other).ask("/")[0] == 200
+    with serve_dashboard(store) as url:
+        assert url == one
 
 
 def test_many_viewers_read_a_history_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
