@@ -21,19 +21,18 @@ import httpx
 import psutil
 
 from topline.flows import environment
-from topline.pipeline.doctor import Check, CheckFailedError
+from topline.pipeline.doctor import DEADLINE, Check, CheckFailedError
 
 FIX = 'python -m pip install "prefect>=3.8.8,<3.9" "fastapi<0.151" "sqlalchemy[asyncio]<2.1"'
 
-START_SECONDS = 180.0
-FIRE_SECONDS = 120.0
+START_SECONDS = FIRE_SECONDS = DEADLINE / 2
 INTERVAL_SECONDS = 5
 
 
 def prefect_checks() -> list[Check]:
     """Return the checks that `topline doctor` finds through the entry points "topline.checks"."""
     return [
-        Check("prefect", "topline.flows.doctor_checks:server_application", 120.0),
+        Check("prefect", "topline.flows.doctor_checks:server_application", DEADLINE),
         Check(
             "prefect schedule",
             "topline.flows.doctor_checks:schedule_fires",

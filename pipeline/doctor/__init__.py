@@ -6,9 +6,10 @@ fixes a failure.  A package adds checks through the entry point group "topline.c
 
 from __future__ import annotations
 
-from topline.pipeline.doctor.runner import Check, CheckFailedError, CheckResult, run_checks
+from topline.pipeline.doctor.runner import DEADLINE, Check, CheckFailedError, CheckResult, run_checks
 
 __all__ = [
+    "DEADLINE",
     "Check",
     "CheckFailedError",
     "CheckResult",

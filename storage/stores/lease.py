@@ -187,7 +187,7 @@ def _is_free(store: Store, name: str, number: int, watched: _Watched) -> bool:
     """
     if store.exists(_path(name, number, "done")):
         return True
-    if store.local_path is not None and _lock_is_free(store, _path(name, number, "lock")):
+    if _lock_is_free(store, _path(name, number, "lock")):
         return True
     beat = _read(store, _path(name, number, "beat"))
     silent = watched.silent(number, beat)

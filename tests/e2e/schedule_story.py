@@ -158,7 +158,7 @@ def killed_in_the_middle(story: Story) -> None:
         killed = time.monotonic()
         story.say(f"killed in run {running['name']}, which holds the store")
         serving.wait()
-        with held_lease(open_store(story.store), "retrain", "whoever comes next", wait=5.0):
+        with held_lease(open_store(story.store), "retrain", "whoever comes next", wait=WAIT_SECONDS):
             story.say("the store is free again")
         assert story.champion() == "m0001"
 
@@ -168,7 +168,6 @@ def killed_in_the_middle(story: Story) -> None:
 
         marked = story.until("the run is marked", crashed)
     story.say(f"crashed {time.monotonic() - killed:.0f} s after the kill: {marked['state']['message']}")
-    assert time.monotonic() - killed < 120.0
     before = len(story.runs("COMPLETED", "FAILED", "CRASHED"))
     due = story.until("three runs are late", lambda: len(late := late_runs(story)) >= 3 and late)
     with story.served():

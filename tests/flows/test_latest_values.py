@@ -66,7 +66,7 @@ def test_a_moving_entry_is_delivered_more_than_once_and_in_order() -> None:
     for value in (10, 20, 30):
         values.publish("share", percent(value))
         wait_for(lambda value=value: receiver.got and receiver.got[-1] == ("share", value))
-    assert forwarder.close(5.0)
+    assert forwarder.close(120.0)
     assert [value for _, value in receiver.got] == [10, 20, 30]
     assert receiver.closed
 
@@ -100,7 +100,7 @@ def test_a_server_that_was_down_gets_the_last_state_when_it_is_back() -> None:
     wait_for(lambda: receiver.attempts >= 3)
     values.publish("share", percent(100))
     receiver.down = False
-    assert forwarder.close(5.0)
+    assert forwarder.close(120.0)
     assert receiver.got == [("share", 100)]
 
 

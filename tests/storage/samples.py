@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_sparse
@@ -15,6 +16,10 @@ from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import CsrDatasetWriter, DatasetInfo, DatasetWriter
 from topline.storage.stores import Store
 
+#: For a test on any kind of store that takes hundreds of requests.
+bucket_when_slow = pytest.mark.parametrize(
+    "any_store", ["local", "memory", pytest.param("s3", marks=pytest.mark.slow)], indirect=True
+)
 CLASSES = ("ant", "bee", "Käfer")
 
 

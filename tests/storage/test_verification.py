@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.storage.models.test_records import ARRAYS, record
-from tests.storage.samples import begin, dense, sparse, write_dataset, write_units
+from tests.storage.samples import begin, bucket_when_slow, dense, sparse, write_dataset, write_units
 from tests.storage.test_integrity import empty, flip_first, halve, lose
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, check_dataset
@@ -43,6 +43,7 @@ def only(findings: list[Finding]) -> Finding:
     return finding
 
 
+@bucket_when_slow
 def test_a_sound_store_has_no_findings(any_store: Store) -> None:
     fill(any_store)
     assert verify_store(any_store, deep=True) == []

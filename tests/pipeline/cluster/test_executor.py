@@ -206,11 +206,11 @@ def test_leases_are_renewed_until_the_placement_is_gone() -> None:
     calls, placed = Renewing(), Placed()
     threads_before = set(threading.enumerate())
     LeaseRenewal(calls, placed, lease=0.04)  # type: ignore[arg-type]
-    renewed = [calls.begun.get(timeout=60) for _ in range(4)]
+    renewed = [calls.begun.get(timeout=240) for _ in range(4)]
     assert [(call.worker, call.arguments) for call in renewed] == [("a", ("r",)), ("b", ("r",))] * 2
     (renewing,) = set(threading.enumerate()) - threads_before
     del placed
-    renewing.join(timeout=60)
+    renewing.join(timeout=240)
     assert not renewing.is_alive()
 
 
@@ -220,7 +220,7 @@ def test_a_stopped_renewal_ends() -> None:
     renewal = LeaseRenewal(Renewing(), placed, lease=3600.0)  # type: ignore[arg-type]
     (renewing,) = set(threading.enumerate()) - threads_before
     renewal.stop()
-    renewing.join(timeout=60)
+    renewing.join(timeout=240)
     assert not renewing.is_alive()
 
 
@@ -230,7 +230,7 @@ def test_a_call_of_an_old_epoch_is_refused(threads: Client) -> None:
         owner = next(iter(executor.owners))
         stale = Call(owner, worker_blocks.read_duals, ("whatever", executor.epoch - 1, 0, 0, 1, None))
         with pytest.raises(WorkersLost, match="not epoch 0"):
-            WorkerCalls(threads, heartbeat_timeout=60).run([stale])
+            WorkerCalls(threads, heartbeat_timeout=240).run([stale])
 
 
 def test_a_call_to_a_worker_that_is_not_there_ends(threads: Client) -> None:
@@ -240,7 +240,7 @@ def test_a_call_to_a_worker_that_is_not_there_ends(threads: Client) -> None:
 
 def test_who_is_there_is_taken_however_short_the_wait(threads: Client) -> None:
     """Fewer than hoped for, after less than a replacement takes."""
-    assert len(WorkerCalls(threads, heartbeat_timeout=60).wait_for_workers(3, 0.5)) == 2
+    assert len(WorkerCalls(threads, heartbeat_timeout=240).wait_for_workers(3, 0.5)) == 2
 
 
 def test_a_scheduler_that_does_not_answer_is_not_waited_for(
@@ -356,7 +356,7 @@ def test_a_killed_worker_that_held_duals_costs_less_than_two_rounds() -> None:
             options: Any = {"smoothing": 0.5, "method": method, "tol": tol, "m": M}
             expected = solve(X, Y, TopKHinge(2), lam=20.0 / N, executor=SerialExecutor(blocks=8), **options)
             assert len(expected.history) > at_round + 3, "it must be long enough to be disturbed"
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=240)
             with DaskExecutor(client, blocks=8) as executor:
                 checkpoint_source = Keep(executor, at_round)
                 executor.recover_from(checkpoint_source)
@@ -381,7 +381,7 @@ def test_who_joins_gets_blocks_with_their_duals() -> None:
         def scale(record: IterationRecord, _state: SolverState) -> None:
             if record.round == 3:
                 client.cluster.scale(2)
-                client.wait_for_workers(2, timeout=60)
+                client.wait_for_workers(2, timeout=240)
 
         with DaskExecutor(client, blocks=7, poll_interval=0.0) as executor:
             checkpoint_source = Keep(executor)

@@ -193,10 +193,10 @@ def test_the_certificate_opens_the_cluster(scheduler: str, made: dict[str, Any])
     assert scheduler.startswith("tls://127.0.0.1:")
     with (
         dask.config.set(made),
-        open_cluster(ClusterConfig(scheduler=scheduler, worker_wait=20)) as client,
+        open_cluster(ClusterConfig(scheduler=scheduler, worker_wait=120)) as client,
     ):
         assert client is not None
-        assert client.submit(sum, [1, 2]).result(timeout=20) == 3
+        assert client.submit(sum, [1, 2]).result(timeout=120) == 3
 
 
 def test_dasks_own_client_does_not_get_in_without(scheduler: str, others: dict[str, Any]) -> None:

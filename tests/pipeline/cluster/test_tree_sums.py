@@ -38,7 +38,7 @@ WORKERS, BLOCKS = 20, 45
 def many() -> Iterator[Client]:
     with open_cluster(ClusterConfig(workers=WORKERS, dashboard=False), data_bytes=0) as client:
         assert client is not None
-        client.wait_for_workers(WORKERS, timeout=60)
+        client.wait_for_workers(WORKERS, timeout=240)
         yield client
 
 

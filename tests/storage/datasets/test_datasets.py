@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -42,13 +43,22 @@ from topline.storage.stores import Store
 PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
 RANGES = [(0, 101), (0, 0), (5, 6), (7, 9), (31, 33), (32, 64), (20, 90), (96, 101), (100, 101), (101, 101)]
 
+#: A bucket is read with every layout and every type, and not with both of both.
+SEEN_ELSEWHERE = [("s3", "dense", "float32"), ("s3", "csr", "float16")]
+
 
 def as_dense(rows: Any) -> Any:
     return rows.toarray() if isinstance(rows, csr_matrix) else rows
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("layout", ["dense", "csr"])
+@pytest.mark.parametrize(
+    ("any_store", "layout", "dtype"),
+    [
+        pytest.param(*case, marks=pytest.mark.slow if case in SEEN_ELSEWHERE else ())
+        for case in product(["local", "memory", "s3"], ["dense", "csr"], ["float16", "float32"])
+    ],
+    indirect=["any_store"],
+)
 def test_what_is_written_is_read(any_store: Store, layout: str, dtype: str) -> None:
     X = dense(101, 6) if layout == "dense" else sparse(101, 6)
     info = write_dataset(any_store, X, PLAN, dtype=dtype)

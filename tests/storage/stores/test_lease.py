@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.storage.clocks import FakeClock
+from tests.storage.samples import bucket_when_slow
 from topline.storage.stores import LeaseHeldError, LeaseLostError, LeaseTerms, Store, held_lease, holder
 
 ROOT = Path(__file__).resolve().parents[3]
-PATIENT = LeaseTerms(beat=0.1, expiry=60.0)
+PATIENT = LeaseTerms(beat=0.1, expiry=600.0)
 HOLDER = """
 import sys, time
 from topline.storage.stores.lease import held_lease
@@ -31,7 +32,7 @@ def test_one_of_many_candidates_holds_it_at_a_time(any_store: Store) -> None:
     together: list[int] = []
 
     def work(number: int) -> None:
-        with held_lease(any_store, "retrain", f"thread {number}", wait=60.0, terms=PATIENT) as lease:
+        with held_lease(any_store, "retrain", f"thread {number}", wait=600.0, terms=PATIENT) as lease:
             inside.append(number)
             together.append(len(inside))
             lease.check()
@@ -78,12 +79,13 @@ def test_who_is_not_heard_of_loses_it_and_is_told(any_store: Store) -> None:
         usual = LeaseTerms(clock=clock.clock)
         with pytest.raises(LeaseHeldError), held_lease(any_store, "retrain", "me", wait=59.0, terms=usual):
             pass
-        with held_lease(any_store, "retrain", "me", wait=61.0, terms=usual) as mine:
+        with held_lease(any_store, "retrain", "me", wait=60.0, terms=usual) as mine:
             mine.check()
             with pytest.raises(LeaseLostError, match="was taken over by me"):
                 lease.check()
 
 
+@bucket_when_slow
 def test_who_lives_keeps_it_for_many_times_its_expiry(any_store: Store) -> None:
     clock = FakeClock()
     terms = LeaseTerms(clock=clock.clock)

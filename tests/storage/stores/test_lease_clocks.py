@@ -7,9 +7,10 @@ import threading
 from dataclasses import replace
 from typing import Any
 
+import psutil
 import pytest
 
-from topline.storage.stores import LeaseHeldError, LeaseTerms, Store, held_lease, holder
+from topline.storage.stores import LeaseHeldError, LeaseLostError, LeaseTerms, Store, held_lease, holder
 from topline.storage.stores.lease import Clock
 
 BEAT = "leases/retrain/00000001.beat"
@@ -167,3 +168,25 @@ def test_a_local_tenure_without_its_lock_file_is_judged_by_its_beat(
         beat(local_store, clock, 0.0)
         with pytest.raises(LeaseHeldError), held_lease(local_store, "retrain", "me", terms=clock.terms):
             pass
+
+
+def test_a_lease_that_was_lost_stays_lost(memory_store: Store, clock: Sleeper) -> None:
+    with held_lease(memory_store, "retrain", "the first", terms=clock.silent) as lease:
+        beat(memory_store, clock, 60.0)
+        with held_lease(memory_store, "retrain", "me", terms=clock.terms):
+            with pytest.raises(LeaseLostError, match="was taken over by me"):
+                lease.check()
+            memory_store.delete("leases/retrain/00000002.json")
+            with pytest.raises(LeaseLostError, match="was taken over by"):
+                lease.check()
+
+
+def test_who_looks_whether_a_holder_lives_leaves_no_file_open(local_store: Store, clock: Sleeper) -> None:
+    with held_lease(local_store, "retrain", "one that dies", terms=clock.silent):
+        pass
+    local_store.delete("leases/retrain/00000001.done")
+    open_files = psutil.Process().num_fds()
+    with held_lease(local_store, "retrain", "me", terms=clock.terms) as lease:
+        assert lease.number == 2
+    assert clock.slept == 0, "its lock is free, so nobody waits for its beat"
+    assert psutil.Process().num_fds() == open_files
