@@ -26,8 +26,11 @@ STRINGS_ENCODING: Final = "topline-strings"
 CSR_ENCODING: Final = "topline-csr-unit"
 ENCODING_VERSION: Final = "1"
 
-SPLITS: Final = {"train": 0, "val": 1, "test": 2, "rejected": 3}
-"""Codes of the split array; a rejected row keeps its place with zero features and label -1."""
+SPLITS: Final = {"train": 0, "val": 1, "test": 2, "rejected": 3, "calibration": 4}
+"""Codes of the split array; a rejected row keeps its place with zero features and label -1.
+
+Calibration rows serve nothing but the guarantee of prediction sets.
+"""
 
 NO_LABEL: Final = -1
 

@@ -107,6 +107,8 @@ def evaluate(
 
 def check_split(split: str) -> None:
     """Raise `InputError` for a split that has no rows to evaluate on."""
+    if split == "calibration":
+        raise InputError("calibration rows serve the prediction sets alone: evaluate on train, val or test")
     if split not in SPLITS or split == "rejected":
         raise InputError(f"there is no split {split!r}: use train, val or test")
 

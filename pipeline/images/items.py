@@ -42,6 +42,7 @@ SPLIT_NAMES = {
     "validation": "val",
     "test": "test",
     "testing": "test",
+    "calibration": "calibration",
 }
 
 
@@ -181,5 +182,5 @@ def split_name(word: str, place: str) -> str:
     """Return the split that a word of a table means; `InputError` naming `place` if there is none."""
     found = SPLIT_NAMES.get(word.strip().lower())
     if found is None:
-        raise InputError(f"{place} has the split {word!r}: write train, val or test")
+        raise InputError(f"{place} has the split {word!r}: write train, val, test or calibration")
     return found

@@ -14,7 +14,7 @@ from topline.pipeline.backbones import Backbone, fitted_backbone, make_backbone
 from topline.pipeline.errors import ClusterError, ConfigError, InterruptedRunError, RejectedShareError
 from topline.pipeline.images import ImageListing, list_images
 from topline.pipeline.ingest.known_images import KnownImages, known_images
-from topline.pipeline.ingest.splits import CONTENT_RULE, RowSplits, recorded_splits, with_splits
+from topline.pipeline.ingest.splits import CONTENT_RULE, HeldOut, RowSplits, recorded_splits, with_splits
 from topline.pipeline.ingest.unit import Describer, UnitContext, UnitReport
 from topline.pipeline.ingest.unit_runs import StoppedError, Units
 from topline.pipeline.interrupts import StopFlag, stop_on_signals
@@ -157,8 +157,7 @@ def _attributes(config: ExtractConfig, listing: ImageListing, backbone: Backbone
         "ignored": len(listing.ignored),
         "backbone": backbone.spec(),
         "limits": config.limits.model_dump(),
-        "test_share": config.test_share,
-        "split_seed": config.split_seed,
+        **HeldOut.of(config).facts(),
         "duplicates": config.duplicates,
         **({} if config.label_separator is None else {"label_separator": config.label_separator}),
     }

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
-from topline.pipeline.ingest.splits import RowSplits, split_rows
+from topline.pipeline.ingest.splits import HeldOut, RowSplits, split_rows
 from topline.pipeline.interrupts import stop_on_signals
 from topline.pipeline.options import ImportConfig
 from topline.pipeline.progress import Progress
@@ -145,9 +145,9 @@ def _row_splits(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -
         place = str(config.split or source.place)
         _check_length(place, "splits", len(splits), source)
         given = split_words(np.asarray(splits), place)
-    usable, share, seed = np.ones(source.n, dtype=bool), config.test_share, config.split_seed
+    usable = np.ones(source.n, dtype=bool)
     words = lists or label_words(np.asarray(found), place, names)
-    return split_rows(ids, words, given, usable, test_share=share, seed=seed, class_names=names)
+    return split_rows(ids, words, given, usable, held_out=HeldOut.of(config), class_names=names)
 
 
 def _label_attributes(config: ImportConfig) -> list[str] | None:
@@ -183,8 +183,7 @@ def _begin(config: ImportConfig, source: FeatureFile) -> DatasetWriter:
         "labels_name": config.labels_name,
         "split": None if config.split is None else str(config.split.absolute()),
         "class_names": None if config.class_names is None else str(config.class_names.absolute()),
-        "test_share": config.test_share,
-        "split_seed": config.split_seed,
+        **HeldOut.of(config).facts(),
     }
     if config.label_separator is not None:
         attributes["label_separator"] = config.label_separator

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.images import ImageItem, sorted_names
-from topline.pipeline.options import ExtractConfig
+from topline.pipeline.options import ExtractConfig, SplitConfig
 from topline.pipeline.readers import LabelLists, label_set_table, split_labels
 from topline.storage.datasets import Dataset, LabelSetTable, list_datasets
 from topline.storage.schema import NO_LABEL, SPLITS
@@ -21,6 +21,43 @@ from topline.storage.stores import Store
 
 CONTENT_RULE = "content"
 """Where an image's content decides whether it is held out: `split_rule` of a dataset's features."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Shares of each class that are held out, and the seed by which rows are drawn."""
+
+    test: float = 0.0
+    val: float = 0.0
+    calibration: float = 0.0
+    seed: int = 0
+
+    @classmethod
+    def of(cls, config: SplitConfig) -> HeldOut:
+        """Return what the options say."""
+        return cls(config.test_share, config.val_share, config.calibration_share, config.split_seed)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of each split, in the order in which they are drawn."""
+        return {"test": self.test, "val": self.val, "calibration": self.calibration}
+
+    def beside(self, given: Sequence[str | None]) -> HeldOut:
+        """Return what is left to draw where rows have these splits: who gives splits gives the test rows."""
+        found = {name for name in given if name is not None}
+        if not found:
+            return self
+        left = {name: share for name, share in self.shares.items() if name not in {"test", *found}}
+        return HeldOut(**left, seed=self.seed)
+
+    def facts(self) -> dict[str, float]:
+        """Return what a dataset's features say of it; shares of later versions only where they are used."""
+        later = {"val_share": self.val, "calibration_share": self.calibration}
+        return {
+            "test_share": self.test,
+            "split_seed": self.seed,
+            **{name: share for name, share in later.items() if share},
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +79,13 @@ def split_rows(
     splits: Sequence[str | None],
     usable: NDArray[np.bool_],
     *,
-    test_share: float,
-    seed: int,
+    held_out: HeldOut,
     class_names: Sequence[str] | None = None,
 ) -> RowSplits:
     """Return labels and splits of rows; those not `usable` go to the split "rejected" without a label.
 
-    A row keeps its split in `splits`; where no row has one, `hold_out` makes them.  Classes without a usable
+    A row keeps its split in `splits`; where no row has one, `hold_out` makes them, and where splits are given
+    it takes those that are not among them of the training rows.  Classes without a usable
     row are left out, unless `class_names` (or the names of `LabelLists`) are all of them in their order.  Of
     rows with several labels a share of all is held out: most label sets have a row or two, so that a share of
     each would hold out next to nothing.  Raises `InputError` where no row, or no row for training, remains.
@@ -72,31 +109,34 @@ def split_rows(
         classes = np.array([code[str(label)] for label in found], dtype=np.int64)
         y[rows] = classes
     split = np.full(len(ids), SPLITS["rejected"], dtype=np.int8)
-    if any(splits[row] is not None for row in rows):
-        split[rows] = [SPLITS[splits[row] or "train"] for row in rows]
-    else:
-        held = hold_out([ids[row] for row in rows], classes, share=test_share, seed=seed)
-        split[rows] = np.where(held, SPLITS["test"], SPLITS["train"])
+    given = [splits[row] for row in rows]
+    codes = np.array([SPLITS[word or "train"] for word in given], dtype=np.int8)
+    free = codes == SPLITS["train"]
+    codes[free] = hold_out(
+        [ids[row] for row in np.asarray(rows)[free].tolist()], classes[free], held_out.beside(given)
+    )
+    split[rows] = codes
     if not (split == SPLITS["train"]).any():
         raise InputError("no example is left for training: give some the split train")
     return RowSplits(y, split, names, table)
 
 
-def hold_out(
-    ids: Sequence[str], labels: NDArray[np.integer[Any]], *, share: float, seed: int
-) -> NDArray[np.bool_]:
-    """Return the rows to hold out: of each class `share` of its rows, rounded, but never all of them.
+def hold_out(ids: Sequence[str], labels: NDArray[np.integer[Any]], held_out: HeldOut) -> NDArray[np.int8]:
+    """Return the codes of the splits of rows: of each class the shares of its rows, rounded, but never all.
 
     Which ones is decided by a hash of seed and id, so that it depends neither on the order of the rows nor
-    on the other classes.
+    on the other classes; a share of validation or calibration rows moves no test row.
     """
-    held = np.zeros(len(ids), dtype=bool)
-    hashes = np.array([hashlib.sha256(f"{seed}:{name}".encode()).hexdigest() for name in ids])
+    codes = np.full(len(ids), SPLITS["train"], dtype=np.int8)
+    hashes = np.array([hashlib.sha256(f"{held_out.seed}:{name}".encode()).hexdigest() for name in ids])
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
-        count = min(int(share * len(rows) + 0.5), len(rows) - 1)
-        held[rows[np.argsort(hashes[rows], kind="stable")[:count]]] = True
-    return held
+        ordered, first = rows[np.argsort(hashes[rows], kind="stable")], 0
+        for name, share in held_out.shares.items():
+            last = min(first + int(share * len(rows) + 0.5), len(rows) - 1)
+            codes[ordered[first:last]] = SPLITS[name]
+            first = last
+    return codes
 
 
 def repeated_content(
@@ -134,10 +174,15 @@ def recorded_splits(store: Store, newest: str | None) -> dict[str, str]:
     return found
 
 
-def split_of_content(digest: str, *, share: float, seed: int) -> str:
-    """Return train or test, by a hash of seed and content alone: whatever else there is, today or later."""
-    drawn = int.from_bytes(hashlib.sha256(f"{seed}:{digest}".encode()).digest()[:8], "big")
-    return "test" if drawn < share * 2.0**64 else "train"
+def split_of_content(digest: str, held_out: HeldOut) -> str:
+    """Return the split by a hash of seed and content alone: whatever else there is, today or later."""
+    drawn = int.from_bytes(hashlib.sha256(f"{held_out.seed}:{digest}".encode()).digest()[:8], "big")
+    bound = 0.0
+    for name, share in held_out.shares.items():
+        bound += share
+        if drawn < bound * 2.0**64:
+            return name
+    return "train"
 
 
 def with_splits(
@@ -154,14 +199,16 @@ def with_splits(
     digests = table["sha256"].to_pylist()
     usable = np.array([status != "rejected" for status in table["status"].to_pylist()])
     splits = [item.split for item in items]
-    share, seed = config.test_share, config.split_seed
+    held_out = HeldOut.of(config)
     if recorded is not None:
+        drawn = held_out.beside(splits)
         splits = [
-            recorded.get(digest) or split or split_of_content(digest, share=share, seed=seed)
+            recorded.get(digest) or (split_of_content(digest, drawn) if split in (None, "train") else split)
             if good and digest
             else split
             for digest, split, good in zip(digests, splits, usable, strict=True)
         ]
+        held_out = HeldOut()
     # Of copies in several splits the held-out one stays: what others measured on it can still be compared.
     names = [("1" if split == "train" else "0", item.path) for item, split in zip(items, splits, strict=True)]
     same = repeated_content(digests, usable, names)
@@ -174,8 +221,7 @@ def with_splits(
         else LabelLists([split_labels(label, separator) for label in labels], None),
         splits,
         usable & (same < 0),
-        test_share=share,
-        seed=seed,
+        held_out=held_out,
     )
     status, errors = table["status"].to_pylist(), table["error"].to_pylist()
     labelled: list[int] = np.flatnonzero(rows.labels >= 0).tolist()

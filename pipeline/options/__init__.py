@@ -13,6 +13,7 @@ from topline.pipeline.options.ingest import (
     ImageLimits,
     ImportConfig,
     PredictConfig,
+    SplitConfig,
 )
 from topline.pipeline.options.jobs import (
     JobOptions,
@@ -49,6 +50,7 @@ __all__ = [
     "RetrainOptions",
     "Rule",
     "RunConfig",
+    "SplitConfig",
     "SweepConfig",
     "TrainConfig",
     "Variant",

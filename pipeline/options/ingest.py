@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from topline.pipeline.options.train import DATA_STORE, NonEmpty
 
@@ -16,14 +16,36 @@ Interpolation = Literal["bilinear", "bicubic"]
 
 
 class SplitConfig(BaseModel):
-    """How rows without a given split are divided into training and test rows."""
+    """How rows without a given split are divided into training rows and those that are held out.
+
+    Where splits are given, but none for validation or calibration, these shares are taken of the training
+    rows.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     test_share: float = Field(
         default=0.2, ge=0.0, lt=1.0, description="Share of each class held out, where no split is given"
     )
+    val_share: float = Field(
+        default=0.0, ge=0.0, lt=1.0, description="Share of each class on which probabilities are fitted"
+    )
+    calibration_share: float = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="Share of each class for the guarantee of prediction sets, used for nothing else",
+    )
     split_seed: int = Field(default=0, ge=0, description="Seed of the hold-out split")
+
+    @model_validator(mode="after")
+    def _something_is_left(self) -> Self:
+        if self.test_share + self.val_share + self.calibration_share >= 1.0:
+            raise ValueError(
+                "--test-share, --val-share and --calibration-share leave nothing to train on: their sum must"
+                " be below 1"
+            )
+        return self
 
 
 class LabelConfig(BaseModel):
@@ -120,7 +142,9 @@ class ImportConfig(LabelConfig, SplitConfig):
         description="Labels (npy, npz, txt, csv), where the features' file has none; an indicator matrix"
         " gives a row several; for ARFF, Mulan's XML of label names",
     )
-    split: Path | None = Field(default=None, description="train, val or test of each row (npy, txt, csv)")
+    split: Path | None = Field(
+        default=None, description="train, val, test or calibration of each row (npy, txt, csv)"
+    )
     class_names: Path | None = Field(default=None, description="Names of labels 0, 1, ..., one a line")
     store: NonEmpty = Field(default=DATA_STORE, description="Store that receives the dataset")
     features_name: NonEmpty | None = Field(

@@ -116,10 +116,10 @@ def label_words(values: NDArray[Any], place: str, names: Sequence[str] | None) -
 
 
 def split_words(values: NDArray[Any], place: str) -> list[str]:
-    """Return splits as "train", "val" or "test"; codes 0, 1, 2 are read as well."""
+    """Return splits as "train", "val", "test" or "calibration"; codes 0, 1, 2, 4 are read as well."""
     codes = {str(code): name for name, code in SPLITS.items() if name != "rejected"}
     words = [word(value) for value in values.tolist()]
-    _refuse(place, "no split", [word is None for word in words], "write train, val or test")
+    _refuse(place, "no split", [word is None for word in words], "write train, val, test or calibration")
     return [
         codes.get(str(word)) or split_name(str(word), f"{place}, row {row},")
         for row, word in enumerate(words)

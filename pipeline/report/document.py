@@ -31,6 +31,7 @@ from topline.storage.stores import open_store
 from topline.storage.stores.urls import join
 
 REJECTED_SHOWN = 200
+USED_SPLITS = ("train", "val", "test", "calibration")
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportDa
     return ReportData(
         record=record,
         run=_run(stored),
-        counts={split: dataset.info.counts.get(split, 0) for split in ("train", "val", "test")},
+        counts={split: dataset.info.counts.get(split, 0) for split in USED_SPLITS},
         worst=worst_classes(stored, dataset, read_image),
         rejected=[
             Rejected(row["path"] or row["sample_id"], row["error"] or "no reason given") for row in shown

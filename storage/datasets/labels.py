@@ -120,8 +120,9 @@ def check_rejected(table: pa.Table, split: NDArray[np.int8]) -> None:
 
 
 def split_counts(split: NDArray[np.int8]) -> dict[str, int]:
-    """Return the number of rows of each split."""
-    return {name: int(np.count_nonzero(split == code)) for name, code in SPLITS.items()}
+    """Return the number of rows of each split; calibration, which few datasets have, only if there."""
+    counts = {name: int(np.count_nonzero(split == code)) for name, code in SPLITS.items()}
+    return {name: count for name, count in counts.items() if count or name != "calibration"}
 
 
 def _row_integers(values: ArrayLike, n_rows: int, name: str) -> NDArray[np.int64]:

@@ -332,7 +332,7 @@ def test_rejected_rows_that_are_not(local_store: Store) -> None:
         (7, 3, 0, r"3 in row 7 is a label out of range: 3 classes have labels 0\.\.2"),
         (7, -1, 0, r"-1 in row 7 is a label out of range"),
         (9, 1, 3, r"1 in row 9 is the label of a rejected row"),
-        (9, 1, 4, r"4 in row 9 is not a split"),
+        (9, 1, 5, r"5 in row 9 is not a split"),
     ],
 )
 def test_labels_out_of_range(local_store: Store, row: int, label: int, split: int, message: str) -> None:

@@ -1,0 +1,172 @@
+"""Split-conformal sets: classes of a row that together hold the right one with a stated probability.
+
+Of n calibration rows, which served nothing else, each has the conformity score E of its own class; a new
+row's set has the classes whose E is at most the ceil((n + 1) coverage)-th smallest of them.  If calibration
+rows and new row are exchangeable, the set holds the right class with a probability of at least `coverage`,
+and of at most coverage + 1 / (n + 1) as no two E are equal (Vovk et al. 2005; Angelopoulos and Bates 2023,
+section 1).  With the rows of one class alone it holds for that class.
+
+    E(x, c) = sum_{j before c} p_j + u p_c + penalty (rank_c - 1 + u)
+
+where classes are ordered by score, p are probabilities, and u is drawn uniformly for each row: Adaptive
+Prediction Sets (Romano et al. 2020), regularised as by Angelopoulos et al. (2021), with the penalty from the
+first class on so that E is strictly rising along the order.  Without probabilities, E = rank_c - 1 + u.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.typing import Float64Array, IntArray
+
+#: Penalties of adaptive sets that are tried; the largest leave little but the rank.
+PENALTIES = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0, 100.0)
+
+
+def conformity(
+    scores: NDArray[Any], probabilities: NDArray[Any] | None, draws: NDArray[Any], penalty: float | None
+) -> Float64Array:
+    """Return E of every class, shape (r, m).
+
+    Parameters
+    ----------
+    scores : (r, m); they order the classes, the first of equals coming first
+    probabilities : (r, m), not needed without a penalty
+    draws : (r,) u of each row, uniform in [0, 1)
+    penalty : of each class before and of this one; None for the rank alone
+
+    """
+    order = np.argsort(-np.asarray(scores), axis=1, kind="stable")
+    u = np.asarray(draws, dtype=np.float64)[:, None]
+    along = np.arange(order.shape[1])[None, :] + u
+    if penalty is not None:
+        p = np.take_along_axis(np.asarray(probabilities, dtype=np.float64), order, axis=1)
+        along = np.cumsum(p, axis=1) - p + u * p + penalty * along
+    found = np.empty(order.shape)
+    np.put_along_axis(found, order, along, axis=1)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationRows:
+    """What is kept of calibration rows, for every coverage and penalty; all (n,).
+
+    `labels` are their classes, `ranks` the ranks of these (from 1), `before` the probabilities of the classes
+    ahead, `own` their own probabilities, `draws` the u of the rows; without probabilities both are NaN.
+    """
+
+    labels: NDArray[np.int32]
+    ranks: NDArray[np.int32]
+    before: Float64Array
+    own: Float64Array
+    draws: Float64Array
+
+    @classmethod
+    def of(
+        cls, scores: NDArray[Any], probabilities: NDArray[Any] | None, labels: IntArray, draws: NDArray[Any]
+    ) -> CalibrationRows:
+        """Return what is kept of rows with scores and probabilities (n, m) and classes (n,)."""
+        y = np.asarray(labels, dtype=np.int64)
+        place, u = np.arange(len(y)), np.asarray(draws, dtype=np.float64)
+        nothing = np.zeros_like(u)
+        ranks = conformity(scores, None, nothing, None)[place, y].astype(np.int32) + np.int32(1)
+        own = before = np.full(len(y), np.nan)
+        if probabilities is not None:
+            before = conformity(scores, probabilities, nothing, 0.0)[place, y]
+            own = np.asarray(probabilities, dtype=np.float64)[place, y]
+        return cls(y.astype(np.int32), ranks, before, own, u)
+
+    def __len__(self) -> int:
+        """Return n."""
+        return len(self.labels)
+
+    def conformity(self, penalty: float | None) -> Float64Array:
+        """Return E of the rows' own classes, shape (n,)."""
+        along = self.ranks - 1 + self.draws
+        return along if penalty is None else self.before + self.draws * self.own + penalty * along
+
+    def thresholds(
+        self, coverage: float, penalty: float | None, classes: Sequence[str], *, per_class: bool
+    ) -> Float64Array:
+        """Return the largest E that each class (m,) may have in a set.
+
+        With `per_class` that of a class comes from its own rows.  Raises `InvalidProblemError` for a coverage
+        that is not between 0 and 1, and for one that so few rows cannot give; the message names the least
+        number of rows and the greatest coverage.
+        """
+        if not 0.0 < coverage < 1.0:
+            raise InvalidProblemError(f"the coverage is {coverage:g}; give a share between 0 and 1")
+        E = self.conformity(penalty)
+        if not per_class:
+            return np.full(len(classes), _quantile(E, coverage, "there are"))
+        found = [
+            _quantile(E[self.labels == code], coverage, f"the class {name!r} has")
+            for code, name in enumerate(classes)
+        ]
+        return np.array(found)
+
+
+def exact_rank(n: int, coverage: float) -> int:
+    """Return ceil((n + 1) coverage), for the coverage as it is written in decimal digits."""
+    return math.ceil((n + 1) * Fraction(repr(float(coverage))))
+
+
+def least_rows(coverage: float) -> int:
+    """Return the least number of calibration rows that can give a coverage: coverage <= n / (n + 1)."""
+    share = Fraction(repr(float(coverage)))
+    return math.ceil(share / (1 - share))
+
+
+def _quantile(E: Float64Array, coverage: float, who: str) -> float:
+    """Return the ceil((n + 1) coverage)-th smallest of E (n,)."""
+    n, place = len(E), exact_rank(len(E), coverage)
+    if place > n:
+        best = f"{math.floor(1e4 * n / (n + 1)) / 1e4:g} at most" if n else "none"
+        raise InvalidProblemError(
+            f"{who} {n} calibration rows, which give a coverage of {best}, and {coverage:g} needs"
+            f" {least_rows(coverage)}: lower the coverage, or hold out more calibration rows"
+        )
+    return float(np.partition(E, place - 1)[place - 1])
+
+
+def prediction_sets(
+    scores: NDArray[Any],
+    probabilities: NDArray[Any] | None,
+    draws: NDArray[Any],
+    penalty: float | None,
+    thresholds: Float64Array,
+) -> NDArray[np.bool_]:
+    """Return which classes are in the set of each row, shape (r, m); a set may be empty."""
+    return conformity(scores, probabilities, draws, penalty) <= thresholds
+
+
+def smallest_penalties(
+    scores: NDArray[Any],
+    probabilities: NDArray[Any],
+    labels: IntArray,
+    draws: NDArray[Any],
+    coverages: Sequence[float],
+) -> list[float | None]:
+    """Return for each coverage the penalty with the smallest sets on tuning rows (n, m), None for ranks.
+
+    Tuning rows are none of the calibration rows, so that the guarantee holds whatever is chosen.
+    """
+    y = np.asarray(labels, dtype=np.int64)
+    place = np.arange(len(y))
+    penalties = (None, *PENALTIES)
+    sizes = np.empty((len(penalties), len(coverages)))
+    for i, penalty in enumerate(penalties):
+        E = conformity(scores, probabilities, draws, penalty)
+        own = np.sort(E[place, y])
+        for j, coverage in enumerate(coverages):
+            rank = min(exact_rank(len(y), coverage), len(y))
+            sizes[i, j] = np.count_nonzero(own[rank - 1] >= E)
+    return [penalties[i] for i in sizes.argmin(axis=0).tolist()]
