@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options, short
+from topline.pipeline.backbones.base import FeatureFunction, refuse_options
+from topline.pipeline.backbones.onnx_session import (
+    INPUT_TYPES,
+    NetworkFunction,
+    network_digest,
+    open_session,
+)
 from topline.pipeline.backbones.preprocessing import Preprocessing, read_sidecar
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.images import Pixels
 from topline.pipeline.options import BackboneConfig
 
 OPTIONS = frozenset(
     {"resize", "crop", "mean", "std", "layout", "channels", "interpolation", "input_name", "output_name"}
 )
-
-# Protobuf itself holds no more; larger networks keep their weights in files beside.
-LARGEST_FILE = 2 << 30
-
-INPUT_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
 
 
 @dataclass(frozen=True)
@@ -120,89 +118,16 @@ class OnnxNetwork:
         return self._network(open_session(Path(self.file)))
 
     def _network(self, session: Any) -> FeatureFunction:
-        kind = INPUT_TYPES[self.input_type]
-
-        def features(images: Sequence[Pixels]) -> Features:
-            batch = self.preprocessing.batch(images, normalise=kind is not np.uint8).astype(kind, copy=False)
-            return np.concatenate([self._run(session, part) for part in self._parts(batch)])
-
-        return features
-
-    def _parts(self, batch: NDArray[Any]) -> Iterator[NDArray[Any]]:
-        size = self.fixed_batch or len(batch)
-        return (batch[start : start + size] for start in range(0, len(batch), size))
-
-    def _run(self, session: Any, part: NDArray[Any]) -> Features:
-        missing = (self.fixed_batch or len(part)) - len(part)
-        filled = np.concatenate([part, np.repeat(part[:1], missing, axis=0)]) if missing else part
-        try:
-            found = np.asarray(session.run([self.output_name], {self.input_name: filled})[0])
-        except Exception as error:
-            # ONNX Runtime's own exceptions have no common base.
-            raise InputError(
-                f"{self.file} does not run on an input of shape {filled.shape}: {short(error)}"
-            ) from error
-        if found.ndim < 2 or found.shape[0] != len(filled) or np.prod(found.shape[2:], dtype=int) != 1:
-            raise InputError(
-                f"the output {self.output_name} of {self.file} has shape {found.shape}, not (b, dim):"
-                " choose another with --output-name, or export the network with its pooling"
-            )
-        return found.reshape(len(filled), -1)[: len(part)].astype(np.float32)
-
-
-def open_session(path: Path) -> Any:
-    """Return a session of ONNX Runtime on one thread; `InputError` where it cannot run the file."""
-    import onnxruntime
-
-    onnxruntime.disable_telemetry_events()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        # ONNX Runtime's own exceptions have no common base.
-        raise InputError(f"{path} cannot be loaded as an ONNX network: {short(error)}") from error
-
-
-def network_digest(path: Path) -> str:
-    """Return the SHA-256 of a network's file and of its files of weights, which lie in its folder."""
-    import onnx
-
-    if not path.is_file():
-        raise InputError(f"there is no network {path}: check the name after onnx:")
-    if path.stat().st_size > LARGEST_FILE:
-        raise InputError(f"{path} is larger than {LARGEST_FILE >> 30} GiB, more than an ONNX file can be")
-    try:
-        model = onnx.load(str(path), load_external_data=False)
-        total = hashlib.sha256(path.read_bytes())
-    except Exception as error:
-        # Protobuf's exceptions have no common base with those of the disk.
-        raise InputError(f"{path} cannot be read as an ONNX network: {short(error)}") from error
-    for location in sorted(set(_external_files(model.graph))):
-        beside = (path.parent / location).resolve()
-        if not beside.is_relative_to(path.parent.resolve()):
-            raise InputError(f"{path} wants weights from {location!r}, outside its folder: refused")
-        if not beside.is_file():
-            raise InputError(f"{path} wants weights from {location!r}, which is not beside it")
-        with beside.open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
-    return total.hexdigest()
-
-
-def _external_files(graph: Any) -> Iterator[str]:
-    """Return places of weights outside the file, in this graph and in those inside its nodes."""
-    tensors = [*graph.initializer]
-    for sparse in graph.sparse_initializer:
-        tensors += [sparse.values, sparse.indices]
-    for node in graph.node:
-        for attribute in node.attribute:
-            tensors += [attribute.t, *attribute.tensors]
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _external_files(inner)
-    for tensor in tensors:
-        if tensor.data_location == 1:
-            yield from (entry.value for entry in tensor.external_data if entry.key == "location")
+        return NetworkFunction(
+            session,
+            self.file,
+            self.preprocessing,
+            self.input_name,
+            self.output_name,
+            self.input_type,
+            at_once=self.fixed_batch,
+            fixed=self.fixed_batch is not None,
+        )
 
 
 def _chosen(there: Sequence[Any], name: str | None, what: str, path: Path) -> Any:

@@ -77,13 +77,24 @@ class Preprocessing(BaseModel):
 
     def batch(self, images: Sequence[Pixels], *, normalise: bool = True) -> NDArray[Any]:
         """Return (b, 3, crop, crop) or (b, crop, crop, 3): float32, or the bytes without `normalise`."""
-        pixels = np.stack([self._square(image) for image in images])
-        if not normalise:
-            return self._laid_out(pixels)
-        mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
-        return self._laid_out((pixels.astype(np.float32) / np.float32(255) - mean) / std)
+        return self.laid_out([self.square(image) for image in images], normalise=normalise)
 
-    def _square(self, image: Pixels) -> Pixels:
+    def laid_out(self, squares: Sequence[Pixels], *, normalise: bool = True) -> NDArray[Any]:
+        """Return squares (crop, crop, 3) as `batch` does."""
+        planes = np.ascontiguousarray(np.stack(squares).transpose(0, 3, 1, 2))
+        values: NDArray[Any] = planes
+        if normalise:
+            # In place and plane by plane: with the colours innermost it takes a third of a network's time.
+            values = planes.astype(np.float32)
+            values /= np.float32(255)
+            values -= np.asarray(self.mean, np.float32)[:, None, None]
+            values /= np.asarray(self.std, np.float32)[:, None, None]
+        if self.channels == "BGR":
+            values = values[:, ::-1]
+        return np.ascontiguousarray(values if self.layout == "NCHW" else values.transpose(0, 2, 3, 1))
+
+    def square(self, image: Pixels) -> Pixels:
+        """Return the central `crop` x `crop` pixels of the resized image."""
         height, width = image.shape[:2]
         scale = self.shorter_side / min(height, width)
         w, h = max(self.crop, round(width * scale)), max(self.crop, round(height * scale))
@@ -97,13 +108,6 @@ class Preprocessing(BaseModel):
         )
         picture = Image.fromarray(image)
         return np.asarray(picture.resize((self.crop, self.crop), FILTERS[self.interpolation], box=box))
-
-    def _laid_out(self, pixels: NDArray[Any]) -> NDArray[Any]:
-        if self.channels == "BGR":
-            pixels = pixels[..., ::-1]
-        if self.layout == "NCHW":
-            pixels = pixels.transpose(0, 3, 1, 2)
-        return np.ascontiguousarray(pixels)
 
 
 def read_sidecar(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from topline.pipeline.backbones.base import Backbone, FittableBackbone
 from topline.pipeline.backbones.fisher import Fisher
 from topline.pipeline.backbones.hog import Hog
+from topline.pipeline.backbones.lite0 import EfficientNetLite0
 from topline.pipeline.backbones.onnx import OnnxNetwork
 from topline.pipeline.backbones.timm import TimmModel
 from topline.pipeline.errors import ConfigError, ImageRejectedError, InputError
@@ -19,7 +20,9 @@ from topline.pipeline.progress import Progress
 from topline.storage.datasets import list_datasets
 from topline.storage.stores import Store
 
-BACKBONES: dict[str, type[Backbone]] = {kind.name: kind for kind in (Hog, Fisher, OnnxNetwork, TimmModel)}
+BACKBONES: dict[str, type[Backbone]] = {
+    kind.name: kind for kind in (EfficientNetLite0, Hog, Fisher, OnnxNetwork, TimmModel)
+}
 
 
 def register_backbone(kind: type[Backbone]) -> None:

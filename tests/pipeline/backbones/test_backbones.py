@@ -48,7 +48,7 @@ class TestOnnxOfFixedBatch(BackboneContract):
 
 
 def test_names() -> None:
-    assert set(BACKBONES) == {"hog", "fisher", "onnx", "timm"}
+    assert set(BACKBONES) == {"efficientnet_lite0", "hog", "fisher", "onnx", "timm"}
     with pytest.raises(ConfigError, match="no backbone 'sift'"):
         make_backbone(config("sift"))
     with pytest.raises(InputError, match="'sift', unknown here"):

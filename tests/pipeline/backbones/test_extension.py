@@ -105,7 +105,9 @@ def test_a_name_is_of_one_backbone() -> None:
         register_backbone(Other)
     with pytest.raises(ConfigError, match="mean_colour has no option 'size=3'"):
         make_backbone(ExtractConfig(backbone="mean_colour:size=3"))
-    with pytest.raises(ConfigError, match=r"no backbone 'mean': take one of hog, .*, mean_colour"):
+    with pytest.raises(
+        ConfigError, match=r"no backbone 'mean': take one of efficientnet_lite0, hog, .*, mean_colour"
+    ):
         make_backbone(ExtractConfig(backbone="mean"))
 
 

@@ -1,0 +1,132 @@
+"""A session of ONNX Runtime on one thread of the CPU, what it says of a file, and images through it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topline.pipeline.backbones.base import Features, short
+from topline.pipeline.backbones.preprocessing import Preprocessing
+from topline.pipeline.errors import InputError
+from topline.pipeline.images import Pixels
+
+# Protobuf itself holds no more; larger networks keep their weights in files beside.
+LARGEST_FILE = 2 << 30
+
+INPUT_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkFunction:
+    """An opened network as a function of images; `file` is what its errors name.
+
+    It takes `at_once` images in a call (None: all that it is given), filled up with the first one where the
+    network's batch is fixed.
+    """
+
+    session: Any
+    file: str
+    preprocessing: Preprocessing
+    input_name: str
+    output_name: str
+    input_type: str = "tensor(float)"
+    at_once: int | None = None
+    fixed: bool = False
+
+    def __call__(self, images: Sequence[Pixels]) -> Features:
+        """Return features (b, dim) of images of any size."""
+        return self.describe([self.prepare(image) for image in images])
+
+    def prepare(self, image: Pixels) -> Pixels:
+        """Return the square of pixels that the network sees."""
+        return self.preprocessing.square(image)
+
+    def describe(self, prepared: Sequence[Pixels]) -> Features:
+        """Return features (b, dim) of prepared images."""
+        size = self.at_once or len(prepared)
+        parts = (prepared[start : start + size] for start in range(0, len(prepared), size))
+        return np.concatenate([self._run(self._batch(part), size) for part in parts])
+
+    def _batch(self, squares: Sequence[Pixels]) -> NDArray[Any]:
+        kind = INPUT_TYPES[self.input_type]
+        return self.preprocessing.laid_out(squares, normalise=kind is not np.uint8).astype(kind, copy=False)
+
+    def _run(self, part: NDArray[Any], size: int) -> Features:
+        missing = size - len(part) if self.fixed else 0
+        filled = np.concatenate([part, np.repeat(part[:1], missing, axis=0)]) if missing else part
+        try:
+            found = np.asarray(self.session.run([self.output_name], {self.input_name: filled})[0])
+        except Exception as error:
+            # ONNX Runtime's own exceptions have no common base.
+            raise InputError(
+                f"{self.file} does not run on an input of shape {filled.shape}: {short(error)}"
+            ) from error
+        if found.ndim < 2 or found.shape[0] != len(filled) or np.prod(found.shape[2:], dtype=int) != 1:
+            raise InputError(
+                f"the output {self.output_name} of {self.file} has shape {found.shape}, not (b, dim):"
+                " choose another with --output-name, or export the network with its pooling"
+            )
+        return found.reshape(len(filled), -1)[: len(part)].astype(np.float32)
+
+
+def open_session(network: Path | bytes) -> Any:
+    """Return a session of ONNX Runtime on one thread; `InputError` where it cannot run the file or bytes."""
+    import onnxruntime
+
+    onnxruntime.disable_telemetry_events()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        held = network if isinstance(network, bytes) else str(network)
+        return onnxruntime.InferenceSession(held, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        # ONNX Runtime's own exceptions have no common base.
+        name = "the network" if isinstance(network, bytes) else network
+        raise InputError(f"{name} cannot be loaded as an ONNX network: {short(error)}") from error
+
+
+def network_digest(path: Path) -> str:
+    """Return the SHA-256 of a network's file and of its files of weights, which lie in its folder."""
+    import onnx
+
+    if not path.is_file():
+        raise InputError(f"there is no network {path}: check the name after onnx:")
+    if path.stat().st_size > LARGEST_FILE:
+        raise InputError(f"{path} is larger than {LARGEST_FILE >> 30} GiB, more than an ONNX file can be")
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+        total = hashlib.sha256(path.read_bytes())
+    except Exception as error:
+        # Protobuf's exceptions have no common base with those of the disk.
+        raise InputError(f"{path} cannot be read as an ONNX network: {short(error)}") from error
+    for location in sorted(set(_external_files(model.graph))):
+        beside = (path.parent / location).resolve()
+        if not beside.is_relative_to(path.parent.resolve()):
+            raise InputError(f"{path} wants weights from {location!r}, outside its folder: refused")
+        if not beside.is_file():
+            raise InputError(f"{path} wants weights from {location!r}, which is not beside it")
+        with beside.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
+
+
+def _external_files(graph: Any) -> Iterator[str]:
+    """Return places of weights outside the file, in this graph and in those inside its nodes."""
+    tensors = [*graph.initializer]
+    for sparse in graph.sparse_initializer:
+        tensors += [sparse.values, sparse.indices]
+    for node in graph.node:
+        for attribute in node.attribute:
+            tensors += [attribute.t, *attribute.tensors]
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _external_files(inner)
+    for tensor in tensors:
+        if tensor.data_location == 1:
+            yield from (entry.value for entry in tensor.external_data if entry.key == "location")
