@@ -4,11 +4,3 @@ Everything here works on arrays in memory or on anything with a shape, a dtype a
 cluster and no flow is known.  The public names are those of `topline`; the rooms below export what others
 use.
 """
-
-from __future__ import annotations
-
-from pathlib import Path
-
-from topline.solvers.jit_cache import forget_stale_cache
-
-forget_stale_cache(Path(__file__).parent)

@@ -1,47 +1,143 @@
-"""Compiled functions are as old as the sources they came from, all of them.
+"""Functions compiled by Numba when they are first called, and kept on disk for as long as their sources stay.
 
-Numba keeps compiled functions beside the package and compiles one anew where its own file has changed.  It
-does not look at the files of the functions that were compiled into it, so after an update an old function may
-go by the new layout of another one's arguments, which ends in wrong numbers or none.
+Numba keeps compiled functions beside the package, in NUMBA_CACHE_DIR, or in the user's folder of caches where
+the package cannot be written.  It takes one for current while the file that it was written in is unchanged,
+and does not look at the functions that were compiled into it: after an update an old one may go by another
+layout of its callee's arguments, which ends in wrong numbers.  Here the key is all that was compiled, callees
+and constants included, and neither the time nor the place of a file.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-from pathlib import Path
+import logging
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, TypeVar, overload
 
-_STAMP = "kernels.sha256"
+import numba as nb
+from numba.core.caching import FunctionCache
+
+logger = logging.getLogger("topline")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+_said: list[str] = []
 
 
-def forget_stale_cache(package: Path) -> bool:
-    """Delete the compiled functions below `package` if the source of any changed since they were compiled.
+@overload
+def jit(function: Function, /) -> Function: ...
+@overload
+def jit(**options: Any) -> Callable[[Function], Function]: ...
+def jit(function: Any = None, /, **options: Any) -> Any:
+    """Compile a function when it is first called, without the interpreter's lock, and keep it on disk.
 
-    Returns whether there was something to delete.  A folder that cannot be written holds none: Numba keeps
-    those of such a package elsewhere.
+    `options` are further ones of `numba.njit`.
     """
-    present = _digest_of_sources(package)
-    stamp = package / "__pycache__" / _STAMP
-    if stamp.is_file() and stamp.read_text(encoding="ascii") == present:
-        return False
-    if not os.access(package, os.W_OK):
-        return False
-    stale = [*package.rglob("__pycache__/*.nbi"), *package.rglob("__pycache__/*.nbc")]
-    for compiled in stale:
-        compiled.unlink(missing_ok=True)
-    stamp.parent.mkdir(exist_ok=True)
-    # In one step: processes that start together all come here, and none may read half a stamp.
-    written = stamp.with_name(f"{_STAMP}.{os.getpid()}")
-    written.write_text(present, encoding="ascii")
-    written.replace(stamp)
-    return bool(stale)
+    if function is None:
+        return lambda function: _kept(nb.njit(**{**_FLAGS, **options})(function))
+    return _kept(nb.njit(**_FLAGS)(function))
 
 
-def _digest_of_sources(package: Path) -> str:
+def _kept(dispatcher: Any) -> Any:
+    # With NUMBA_DISABLE_JIT there is nothing but the function itself.
+    if hasattr(dispatcher, "py_func"):
+        try:
+            dispatcher._cache = SourceKeyedCache(dispatcher)
+        except RuntimeError:
+            logger.debug("no folder for compiled functions can be written: each process compiles its own")
+    return dispatcher
+
+
+class SourceKeyedCache(FunctionCache):
+    """Compiled functions on disk, each good for what it was compiled from."""
+
+    def __init__(self, dispatcher: Any) -> None:
+        super().__init__(dispatcher.py_func)  # type: ignore[no-untyped-call]
+        self._dispatcher = dispatcher
+        self._keyed = False
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the function for a signature, None where it is not there or older than its sources."""
+        self._look_at_sources()
+        found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        if found is None:
+            _say_once()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a function."""
+        self._look_at_sources()
+        super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+
+    def _look_at_sources(self) -> None:
+        # Not before it is called: a module may define the callees after the caller.
+        if not self._keyed:
+            self._cache_file._source_stamp = digest_of(self._dispatcher)
+            self._keyed = True
+
+
+def _say_once() -> None:
+    if not _said:
+        _said.append(
+            "compiling inner loops for this machine: some seconds, once for each loss and kind of features"
+        )
+        logger.warning(_said[0])
+
+
+def digest_of(dispatcher: Any) -> str:
+    """Return a digest of all that is compiled into a function: its code, its callees' and their constants."""
     digest = hashlib.sha256()
-    for source in sorted(package.rglob("*.py")):
-        text = source.read_bytes()
-        if b"njit" in text:
-            digest.update(f"{source.relative_to(package).as_posix()}\0".encode())
-            digest.update(hashlib.sha256(text).digest())
+    seen: set[int] = set()
+    waiting = [dispatcher]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        function = _function_of(one)
+        digest.update(repr((function.__qualname__, getattr(one, "targetoptions", None))).encode())
+        _add_code(digest, function.__code__)
+        for name, value in _names_used(function):
+            if _function_of(value) is not None:
+                waiting.append(value)
+            elif isinstance(value, bool | int | float | str | tuple):
+                digest.update(f"{name}={value!r};".encode())
     return digest.hexdigest()
+
+
+def _function_of(value: Any) -> Any:
+    """Return the Python function behind a compiled one, an intrinsic or itself; None for anything else."""
+    if isinstance(value, ModuleType | type):
+        return None
+    for name in ("py_func", "_defn"):
+        if hasattr(value, name):
+            return getattr(value, name)
+    return value if isinstance(value, FunctionType) else None
+
+
+def _names_used(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what the global names and the closure of a function stand for; attributes of modules as well."""
+    names = function.__code__.co_names
+    for name in names:
+        value = function.__globals__.get(name)
+        yield name, value
+        if isinstance(value, ModuleType) and not value.__name__.startswith(("numba", "numpy", "math")):
+            for attribute in names:
+                yield f"{name}.{attribute}", getattr(value, attribute, None)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        yield name, cell.cell_contents
+
+
+def _add_code(digest: Any, code: CodeType) -> None:
+    digest.update(code.co_code)
+    digest.update(repr((code.co_names, code.co_varnames, code.co_freevars)).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _add_code(digest, constant)
+        else:
+            # A set has no order of its own.
+            digest.update(
+                repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant).encode()
+            )

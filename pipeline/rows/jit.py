@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from topline.solvers.jit_cache import jit
 
-@nb.njit(cache=True, nogil=True, fastmath={"reassoc"})
+
+@jit(fastmath={"reassoc"})
 def squared_norms(X: NDArray[np.float32]) -> NDArray[np.float64]:
     """Sums of squares of the rows of X (r, d) in float64; each depends on its row alone."""
     sums = np.zeros(len(X))

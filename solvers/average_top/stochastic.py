@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-import numba as nb
 import numpy as np
 
 from topline.solvers.average_top.aggregates import C_to_equation_3
@@ -25,6 +24,7 @@ from topline.solvers.average_top.problem import AverageTopProblem, Certificate
 from topline.solvers.average_top.solving import certify
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError
+from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, Int64Array
 
 #: Losses by number, as the compiled steps know them.
@@ -97,7 +97,7 @@ def descend(
     return mean if averaged else w, threshold
 
 
-@nb.njit(cache=True, nogil=True)
+@jit
 def _steps(
     X: Float64Array,
     y: Float64Array,
@@ -127,7 +127,7 @@ def _steps(
     return threshold
 
 
-@nb.njit(cache=True, nogil=True)
+@jit
 def _loss(code: int, z: float, y: float) -> tuple[float, float]:
     """Return a loss and its derivative at a score."""
     if code == 0:

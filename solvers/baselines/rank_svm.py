@@ -15,13 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba as nb
 import numpy as np
 
 from topline.solvers.core.inputs import positive_integer, positive_number
 from topline.solvers.core.problem import HasGap
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError
+from topline.solvers.jit_cache import jit
 from topline.solvers.privileged.checks import finite_rows
 from topline.solvers.typing import Float64Array, Int64Array
 
@@ -78,7 +78,7 @@ def solve_rank_svm(
     return result
 
 
-@nb.njit(cache=True, nogil=True)
+@jit
 def visit_pairs(
     X: Float64Array,
     has: np.ndarray[Any, np.dtype[np.bool_]],
@@ -122,7 +122,7 @@ def visit_pairs(
                 W[f, j] += X[i, f] * change[j]
 
 
-@nb.njit(cache=True, nogil=True)
+@jit
 def signed_sums(
     has: np.ndarray[Any, np.dtype[np.bool_]], starts: Int64Array, a: Float64Array
 ) -> Float64Array:
@@ -143,7 +143,7 @@ def signed_sums(
     return sums
 
 
-@nb.njit(cache=True, nogil=True)
+@jit
 def pair_losses(scores: Float64Array, has: np.ndarray[Any, np.dtype[np.bool_]]) -> Float64Array:
     """Return sum_{y, z} max(0, 1 - (s_y - s_z)) of each row of scores (n, m)."""
     n, m = has.shape

@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-_FLAGS: dict[str, Any] = {"nogil": True, "cache": True, "fastmath": {"contract"}, "error_model": "numpy"}
+from topline.solvers.jit_cache import jit
 
 #: What a row does: nothing, go towards its vertex, away from a point of its set, or from that to the vertex.
 REST, TOWARDS, AWAY, SWAP = range(4)
@@ -23,7 +22,7 @@ _ROUNDING = 1e-15
 BASE = -1
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def value_of(a: Any, rho: Any, labels: Any, count: int) -> float:
     """Return <grad, v> of a vertex."""
     total = 0.0
@@ -32,7 +31,7 @@ def value_of(a: Any, rho: Any, labels: Any, count: int) -> float:
     return total
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def value_of_point(a: Any, point: Any, own: int) -> float:
     """Return <grad, alpha> of a dense point, whose classes sum to 0."""
     total = 0.0
@@ -42,7 +41,7 @@ def value_of_point(a: Any, point: Any, own: int) -> float:
     return total
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def add_vertex(target: Any, factor: float, rho: Any, labels: Any, count: int, own: int) -> None:
     """Add a multiple of a vertex."""
     others = 0.0
@@ -53,7 +52,7 @@ def add_vertex(target: Any, factor: float, rho: Any, labels: Any, count: int, ow
     target[own] += factor * others
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def worst_of(
     a: Any, own: int, rho: Any, lists: Any, lengths: Any, shares: Any, used: int, base: Any, base_share: float
 ) -> tuple[int, float, float]:
@@ -68,7 +67,7 @@ def worst_of(
     return place, least, share
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def rest_of(base_share: float, shares: Any, used: int, place: int) -> float:
     """Return the share of all points of a set but one: 1 minus its own, with all digits."""
     total = 0.0 if place == BASE else base_share
@@ -78,7 +77,7 @@ def rest_of(base_share: float, shares: Any, used: int, place: int) -> float:
     return total
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def put_in_order(rho: Any, labels: Any, count: int, own: int) -> int:
     """Write a vertex so that equal vertices are equal lists; return its new length.
 
@@ -102,7 +101,7 @@ def put_in_order(rho: Any, labels: Any, count: int, own: int) -> int:
     return count - 1
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def take_step(
     step: float,
     y: Any,
@@ -148,7 +147,7 @@ def take_step(
             )  # fmt: skip
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def _drop_empty(lists: Any, lengths: Any, shares: Any, used: int) -> int:
     """Close the gaps of points without a share; return the number of those that are left."""
     kept = 0
@@ -160,7 +159,7 @@ def _drop_empty(lists: Any, lengths: Any, shares: Any, used: int) -> int:
     return kept
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def _take_in(
     gained: float,
     labels: Any,
@@ -192,7 +191,7 @@ def _take_in(
     return max(used, place + 1)
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def _violations(scores: Any, own: int, margins: Any, a: Any) -> None:
     """Write a_j = delta_j + s_j - s_y of one row."""
     own_score = np.float64(scores[own])
@@ -201,7 +200,7 @@ def _violations(scores: Any, own: int, margins: Any, a: Any) -> None:
     a[own] = 0.0
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def _write_direction(
     row: Any,
     move: int,
@@ -237,7 +236,7 @@ def _write_direction(
         add_vertex(row, -removed, rho, lists[place], lengths[place], own)
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def choose_directions(
     scores: Any,
     y: Any,
@@ -301,7 +300,7 @@ def choose_directions(
         row *= reach[i]
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def add_rows(X: Any, change: Any, weights: Any, product: Any) -> None:
     """Add sum_i w_i change_i x_i^T to `product` (m, d), for dense rows X (b, d); change (b, m) is sparse."""
     for i in range(X.shape[0]):
@@ -313,7 +312,7 @@ def add_rows(X: Any, change: Any, weights: Any, product: Any) -> None:
                     target[f] += v * X[i, f]
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def add_rows_csr(data: Any, indices: Any, indptr: Any, change: Any, weights: Any, product: Any) -> None:
     """Do the same for CSR rows."""
     for i in range(change.shape[0]):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.projections.columns import column_update, minus_conjugate
 from topline.solvers.projections.kinds import (
     BINARY_LOGISTIC_KIND,
@@ -20,7 +20,7 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArra
 _FEW = 8
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@jit(fastmath={"contract"})
 def carry_dense(W: FloatArray, j: int, X: FloatArray, place: int, step: float) -> None:
     """Add step x to the weights of class j, for one row of X."""
     factor = W.dtype.type(step)
@@ -28,7 +28,7 @@ def carry_dense(W: FloatArray, j: int, X: FloatArray, place: int, step: float) -
         W[j, f] += factor * X[place, f]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@jit(fastmath={"contract"})
 def carry_csr(
     W: FloatArray,
     data: FloatArray,
@@ -61,7 +61,7 @@ def carry_csr(
                 W[f, changed[k]] += steps[k] * data[p]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def add_rows_dense(
     X: FloatArray, places: Int64Array, changes: FloatArray, factors: Float64Array, out: Float64Array
 ) -> None:
@@ -72,7 +72,7 @@ def add_rows_dense(
                 carry_dense(out, j, X, places[t], factors[t] * np.float64(changes[t, j]))
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def add_rows_csr(
     data: FloatArray,
     indices: IntArray,
@@ -96,7 +96,7 @@ def add_rows_csr(
         carry_csr(out, data, indices, low, high, changed, steps, n_changed, spare)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def project_rows(
     Z: Float64Array,
     y: IntArray,
@@ -123,7 +123,7 @@ def project_rows(
             Z[t, j] = alpha[j]
 
 
-@nb.njit(cache=True, nogil=True)
+@jit
 def change_sums(
     kind: int,
     y: IntArray,
@@ -164,7 +164,7 @@ def change_sums(
     return linear, cross, square, alpha_sq, rows
 
 
-@nb.njit(cache=True, nogil=True)
+@jit
 def _change_of_b(
     kind: int, before: Float64Array, after: Float64Array, y: int, margins: Float64Array
 ) -> float:

@@ -7,10 +7,10 @@ along the few classes that change, and neither Gram matrices nor stale scores ar
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
 from topline.solvers.blocks.ascent_jit import carry_csr, carry_dense
+from topline.solvers.jit_cache import jit
 from topline.solvers.projections.columns import column_update
 from topline.solvers.projections.kinds import MAX_KIND
 from topline.solvers.projections.ordering import column_workspace
@@ -19,7 +19,7 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArra
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+@jit(fastmath={"reassoc", "contract"})
 def dense_scores(W: FloatArray, X: FloatArray, place: int, scores: FloatArray) -> None:
     """Write W x to `scores` (m,) for one row of X, in the precision of W.
 
@@ -48,7 +48,7 @@ def dense_scores(W: FloatArray, X: FloatArray, place: int, scores: FloatArray) -
         scores[j] = s0
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@jit(fastmath={"contract"})
 def _sparse_scores(
     W: FloatArray, data: FloatArray, indices: IntArray, low: int, high: int, scores: FloatArray
 ) -> None:
@@ -61,7 +61,7 @@ def _sparse_scores(
             scores[j] += v * W[f, j]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _one_class(
     q: Float64Array, label: int, c: float, c_own: float, radius: float, alpha: Float64Array
 ) -> bool:
@@ -94,7 +94,7 @@ def _one_class(
     return True
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def update_row(
     i: int,
     label: int,
@@ -153,7 +153,7 @@ def update_row(
     return n_changed, 0.5 * (own + gamma_own) * square
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def sweep_dense(
     X: FloatArray,
     places: Int64Array,
@@ -227,7 +227,7 @@ def sweep_dense(
             apart[changed[k]] -= kept_apart * steps[k] * along[i]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def sweep_csr(
     data: FloatArray,
     indices: IntArray,

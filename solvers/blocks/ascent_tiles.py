@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 
 from topline.solvers.blocks.ascent_sweeps import update_row
 from topline.solvers.blocks.jit import add_by_class
+from topline.solvers.jit_cache import jit
 from topline.solvers.projections.ordering import column_workspace
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
@@ -89,7 +89,7 @@ class TiledWeights:
         self.refresh()
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def update_tile(
     scores: FloatArray,
     gram: FloatArray,
@@ -144,7 +144,7 @@ def update_tile(
             classes[p, k], steps[p, k] = changed[k], changes[k]
 
 
-@nb.njit(cache=True, nogil=True)
+@jit
 def _carry_apart(
     counts: Int64Array, classes: IntArray, steps: Float64Array, shares: Float64Array, apart: Float64Array
 ) -> None:
@@ -154,7 +154,7 @@ def _carry_apart(
             apart[classes[p, k]] -= steps[p, k] * shares[p]
 
 
-@nb.njit(cache=True, nogil=True)
+@jit
 def _scatter(counts: Int64Array, classes: IntArray, steps: Float64Array, out: FloatArray) -> None:
     """Write the steps to an array (t, m) of zeros."""
     for p in range(len(counts)):
@@ -162,7 +162,7 @@ def _scatter(counts: Int64Array, classes: IntArray, steps: Float64Array, out: Fl
             out[p, classes[p, k]] = steps[p, k]
 
 
-@nb.njit(cache=True, nogil=True)
+@jit
 def _carry_classes(
     X: FloatArray,
     counts: Int64Array,

@@ -119,7 +119,7 @@ class RowSets:
             *self._sets(slice(None)),
         )  # fmt: skip
 
-    def _sets(self, rows: slice) -> tuple[Any, ...]:
+    def _sets(self, rows: slice) -> tuple[Any, Any, Any, Any, Any, Any]:
         """Return what compiled functions know of the sets of some rows."""
         shared = self.lists[rows], self.lengths[rows], self.shares[rows], self.used[rows]
         return *shared, self.base[rows], self.base_share[rows]

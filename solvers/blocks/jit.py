@@ -8,18 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.losses.ranking import LOSS, N_SUMS, rank_rows
 from topline.solvers.projections.gradients import gradient_rows
 
 #: Columns of X that are accumulated at once: a class's sums stay in the first-level cache.
 COLUMN_STRIP = 1024
 
-_FLAGS: dict[str, Any] = {"nogil": True, "cache": True, "fastmath": {"contract"}, "error_model": "numpy"}
 
-
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def _group_by_class(y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, m: int) -> tuple[Any, Any, Any]:
     """List the non-zeros of U class by class: (first entry of each class, rows, values times weights)."""
     rows = len(y)
@@ -53,7 +51,7 @@ def _group_by_class(y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, m:
     return first, entry_rows, entry_values
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def _add_four(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
     """Add four weighted rows of X, from column `low` on, to target, which is loaded and stored only once."""
     v0, v1, v2, v3 = values[0], values[1], values[2], values[3]
@@ -64,7 +62,7 @@ def _add_four(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
         target[f] += (v0 * x0[f] + v1 * x1[f]) + (v2 * x2[f] + v3 * x3[f])
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def _add_two(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
     """Add two weighted rows of X, from column `low` on, to target."""
     v0, v1 = values[0], values[1]
@@ -73,7 +71,7 @@ def _add_two(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
         target[f] += v0 * x0[f] + v1 * x1[f]
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def _add_one(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
     """Add one weighted row of X, from column `low` on, to target."""
     v0, x0 = values[0], X[rows[0], low : low + len(target)]
@@ -81,7 +79,7 @@ def _add_one(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
         target[f] += v0 * x0[f]
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def add_by_class(X: Any, first: Any, rows: Any, values: Any, product: Any) -> None:
     """Add to `product` (m, d) float64, for each class c values[e] times row rows[e] of X (b, d).
 
@@ -103,14 +101,14 @@ def add_by_class(X: Any, first: Any, rows: Any, values: Any, product: Any) -> No
                 _add_one(target, X, low, rows[e : e + 1], values[e : e + 1])
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def accumulate_dense(X: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, product: Any) -> None:
     """Add sum w_i u_i x_i^T to `product` (m, d) float64, for the rows X (b, d)."""
     first, entry_rows, values = _group_by_class(y, weights, rho, ranked, counts, product.shape[0])
     add_by_class(X, first, entry_rows, values, product)
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def accumulate_nonzeros(X: Any, A: Any, weights: Any, product: Any) -> None:
     """Add sum w_i x_i a_i^T to `product` (m, d) float64 for rows A (b, m), mostly zeros, one by one."""
     rows, m = A.shape
@@ -131,7 +129,7 @@ def accumulate_nonzeros(X: Any, A: Any, weights: Any, product: Any) -> None:
     add_by_class(X, first, entry_rows, values, product)
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def accumulate_csr(
     data: Any,
     indices: Any,
@@ -152,7 +150,7 @@ def accumulate_csr(
                 product[c, indices[p]] += value * data[p]
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def commit_rows(A: Any, y: Any, rho: Any, ranked: Any, counts: Any, step: float, shrink: float) -> None:
     """Apply A <- shrink ((1 - step) A + step U) to the rows A (b, m)."""
     keep = shrink * (1.0 - step)
@@ -169,7 +167,7 @@ def commit_rows(A: Any, y: Any, rho: Any, ranked: Any, counts: Any, step: float,
         A[i, y[i]] += gain * others
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def lift_scores(scores: Any, A: Any, y: Any, smoothing: float, smoothing_own: float) -> None:
     """Add smoothing * A to the scores, both (b, m); the own class may have a factor of its own."""
     # Where all classes are smoothed alike y may number label sets.
@@ -182,7 +180,7 @@ def lift_scores(scores: Any, A: Any, y: Any, smoothing: float, smoothing_own: fl
             scores[i, y[i]] = own
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def alpha_dot_u(A: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, own_share: float) -> float:
     """Return sum_i w_i <alpha_i, u_i>, where the own class counts `own_share` times."""
     total = 0.0
@@ -197,7 +195,7 @@ def alpha_dot_u(A: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any
     return total
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def sum_of_squares(A: Any, y: Any, weights: Any, own_share: float) -> float:
     """Return sum_i w_i |alpha_i|^2 in float64, where the own class counts `own_share` times."""
     total = 0.0
@@ -211,7 +209,7 @@ def sum_of_squares(A: Any, y: Any, weights: Any, own_share: float) -> float:
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def ranked_losses(
     scores: Any, y: Any, rho: Any, hinge_first: bool, own_in_sort: bool, margins: Any, losses: Any
 ) -> None:
@@ -226,7 +224,7 @@ def ranked_losses(
         losses[i] = sums[LOSS]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def dense_losses(
     kind: int, scores: Any, y: Any, gamma: float, gamma_own: float, rho: Any, margins: Any, losses: Any
 ) -> None:

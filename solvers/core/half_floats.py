@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from topline.solvers.jit_cache import jit
 
 _MAGNITUDE = np.uint32(0x7FFF)
 _SIGN = np.uint32(0x8000)
@@ -27,7 +28,7 @@ def widened(halves: NDArray[np.float16]) -> NDArray[np.float32]:
     return singles
 
 
-@nb.njit(cache=True, nogil=True)
+@jit
 def _widen(halves: NDArray[np.uint16], singles: NDArray[np.float32]) -> Any:
     """Shift the bits to their places and let one product move the exponent, subnormal numbers included."""
     for i in range(halves.size):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.typing import FloatArray, IntArray
 
 #: What rows are packed into.
@@ -21,7 +21,7 @@ Bytes: TypeAlias = NDArray[np.uint8]
 _PLACE = np.dtype(np.uint32)
 
 
-@nb.njit(cache=True, nogil=True)
+@jit
 def count_values(rows: FloatArray, places: IntArray) -> int:
     """Count what is not zero in rows (r, m); places (r + 1,) take the counts before each row."""
     total = 0
@@ -33,7 +33,7 @@ def count_values(rows: FloatArray, places: IntArray) -> int:
     return total
 
 
-@nb.njit(cache=True, nogil=True)
+@jit
 def gather_values(rows: FloatArray, values: FloatArray, columns: IntArray) -> None:
     """Write what is not zero in rows (r, m), and its columns."""
     k = 0
@@ -45,7 +45,7 @@ def gather_values(rows: FloatArray, values: FloatArray, columns: IntArray) -> No
                 k += 1
 
 
-@nb.njit(cache=True, nogil=True)
+@jit
 def scatter_values(values: FloatArray, places: IntArray, columns: IntArray, out: FloatArray) -> None:
     """Write out (r, m): row i has the values from places[i] to places[i + 1] in their columns, else zero."""
     for i in range(out.shape[0]):

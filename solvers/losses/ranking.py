@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from topline.solvers.jit_cache import jit
 
 #: Running maxima of `_largest_by_lanes`: as many float32 as fit a wide register.
 LANES = 16
@@ -21,10 +22,8 @@ SORT_FROM = 48
 LOSS, B_U, U_SQ, ALPHA_U, ACTIVE = range(5)
 N_SUMS = 5
 
-_FLAGS: dict[str, Any] = {"nogil": True, "cache": True, "fastmath": {"contract"}, "error_model": "numpy"}
 
-
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def _insert(key: Any, label: Any, keys: Any, labels: Any, filled: int) -> None:
     """Put a key behind those that are not smaller, in a list whose first `filled` places are taken."""
     place = min(filled, len(keys) - 1)
@@ -36,7 +35,7 @@ def _insert(key: Any, label: Any, keys: Any, labels: Any, filled: int) -> None:
     labels[place] = label
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def _largest_by_insertion(row: Any, keys: Any, labels: Any) -> None:
     """Put the len(keys) largest of a row in decreasing order; ties keep the lower class first."""
     for j in range(len(keys)):
@@ -46,7 +45,7 @@ def _largest_by_insertion(row: Any, keys: Any, labels: Any) -> None:
             _insert(row[j], j, keys, labels, len(keys))
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def _collect(row: Any, bound: float, low: int, high: int, candidates: Any, found: int) -> int:
     """Append the classes low..high-1 whose key reaches the bound; return the new number of candidates."""
     for j in range(low, high):
@@ -55,7 +54,7 @@ def _collect(row: Any, bound: float, low: int, high: int, candidates: Any, found
     return found
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def _lower_bound(row: Any, keys: Any, lanes: Any) -> None:
     """Put the len(keys) largest of LANES running maxima of the row into keys, in decreasing order."""
     for lane in range(LANES):
@@ -75,7 +74,7 @@ def _lower_bound(row: Any, keys: Any, lanes: Any) -> None:
             key = listed if higher else key
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def _largest_by_lanes(row: Any, keys: Any, labels: Any, lanes: Any, candidates: Any) -> None:
     """Do the same for few keys out of a long row, with hardly a branch that depends on the data.
 
@@ -110,7 +109,7 @@ def _largest_by_lanes(row: Any, keys: Any, labels: Any, lanes: Any, candidates: 
             label = listed_label if higher else label
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def _largest_by_sort(row: Any, keys: Any, labels: Any) -> None:
     """Do the same for many keys, by a stable sort."""
     order = np.argsort(-row, kind="mergesort")
@@ -119,7 +118,7 @@ def _largest_by_sort(row: Any, keys: Any, labels: Any) -> None:
         keys[place] = row[order[place]]
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def _loss_of_row(keys: Any, labels: Any, own: Any, own_score: float, margin: float, rho: Any) -> float:
     """Return sum_j rho_j a_[j] of the listed classes, a_j = margin + key - own score; a_[j] stay in keys."""
     total = 0.0
@@ -130,7 +129,7 @@ def _loss_of_row(keys: Any, labels: Any, own: Any, own_score: float, margin: flo
     return total
 
 
-@njit(**_FLAGS)
+@jit(fastmath={"contract"})
 def rank_rows(
     scores: Any,
     y: Any,

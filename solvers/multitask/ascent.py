@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba as nb
 import numpy as np
 
 from topline.solvers.core.problem import relative_gap
 from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.jit_cache import jit
 from topline.solvers.multitask.hinge import task_conjugates, task_losses
 from topline.solvers.typing import Float64Array, Int64Array
 
@@ -147,7 +147,7 @@ def _columns(rows: Float64Array) -> Float64Array:
     return np.ascontiguousarray(rows.T)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def visit_tasks(
     K: Float64Array,
     signs: Float64Array,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numba as nb
 import numpy as np
 
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.jit_cache import jit
 from topline.solvers.losses import Family, LossForm
 from topline.solvers.projections.columns import column_kind, column_update, margins_or_empty
 from topline.solvers.projections.ordering import column_workspace
@@ -17,7 +17,7 @@ _FAR = 2.0**40
 _TINY = 1e-200
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _update_rows(
     kind: int,
     q: Float64Array,

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
 import numpy as np
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.projections.kinds import own_class
 from topline.solvers.typing import Float64Array, FloatArray
 
@@ -22,7 +22,7 @@ _EPS = float(np.finfo(np.float64).eps)
 _MAX_STEPS = 100
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def binary_hinge_column(
     q: FloatArray, y: int, c: float, c_own: float, sets: Float64Array, out: Float64Array
 ) -> tuple[float, int, bool]:
@@ -49,7 +49,7 @@ def binary_hinge_column(
     return -1.0, support, vertex
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def binary_logistic_column(
     q: FloatArray, y: int, c: float, c_own: float, sets: Float64Array, out: Float64Array
 ) -> tuple[float, int, bool]:
@@ -65,7 +65,7 @@ def binary_logistic_column(
     return -1.0, q.shape[0] - 1, False
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def logistic_weight(u: float, c: float) -> float:
     """Solve log(a / (1 - a)) + c a = u for a in (0, 1), by Newton's method on v = log(a / (1 - a)).
 
@@ -95,7 +95,7 @@ def logistic_weight(u: float, c: float) -> float:
     return _sigmoid(v)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def binary_entropy(a: float) -> float:
     """Return H(a), 0 outside (0, 1)."""
     if not 0.0 < a < 1.0:
@@ -103,7 +103,7 @@ def binary_entropy(a: float) -> float:
     return -a * math.log(a) - (1.0 - a) * math.log1p(-a)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _sigmoid(v: float) -> float:
     if v >= 0.0:
         return 1.0 / (1.0 + math.exp(-v))

@@ -10,13 +10,12 @@ r, x and z are two separate projections on {sum = r}.
 
 from __future__ import annotations
 
-import numba as nb
-
+from topline.solvers.jit_cache import jit
 from topline.solvers.projections.knapsack import equality_knapsack
 from topline.solvers.typing import Float64Array, Int64Array
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def bipartite_simplex(
     b: Float64Array,
     d: Float64Array,
@@ -38,7 +37,7 @@ def bipartite_simplex(
     return bipartite_from_top(b, d, b_max, d_max, b_max + d_max, radius, x, z, scratch, index_x, index_z)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def bipartite_from_top(
     b: Float64Array,
     d: Float64Array,
@@ -72,7 +71,7 @@ def bipartite_from_top(
     return True
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _common_sum(
     b: Float64Array,
     d: Float64Array,
@@ -111,7 +110,7 @@ def _common_sum(
             return shift_x, shift_z
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _lack(values: Float64Array, origin: float, shift: float, index: Int64Array, n: int) -> float:
     """Return by how much the values below zero lie below it in all."""
     lack = 0.0
@@ -120,7 +119,7 @@ def _lack(values: Float64Array, origin: float, shift: float, index: Int64Array, 
     return lack
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _keep(values: Float64Array, origin: float, shift: float, index: Int64Array, n: int) -> int:
     """Keep the values that are not below zero; the largest is always one of them."""
     kept = 0

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
 import numpy as np
 
 from topline.solvers.errors import InvalidProblemError
+from topline.solvers.jit_cache import jit
 from topline.solvers.losses import Family, LossForm
 from topline.solvers.projections.binary import binary_entropy, binary_hinge_column, binary_logistic_column
 from topline.solvers.projections.entropic import entropic_column
@@ -96,7 +96,7 @@ def margins_or_empty(form: LossForm) -> Float64Array:
     return NO_MARGINS if form.margins is None else _fixed(form.margins)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def violations(q: FloatArray, y: int, margins: Float64Array, out: Float64Array) -> None:
     """Write b_j = delta_j + q_j - q_y to out (m,); `margins` is (m, m), or empty for 1 - e_y."""
     own = q[y]
@@ -109,7 +109,7 @@ def violations(q: FloatArray, y: int, margins: Float64Array, out: Float64Array) 
     out[y] = 0.0
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def column_update(
     kind: int,
     q: FloatArray,
@@ -170,7 +170,7 @@ def column_update(
     return wtopk_two_curvatures_column(b, y, c, c_own, rho, out, work, index_work, guess)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def minus_conjugate(kind: int, alpha: Float64Array, y: int, margins: Float64Array) -> float:
     """Return -Phi*(-alpha) of a dual row (m,) inside its domain.
 

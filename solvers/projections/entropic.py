@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
 import numpy as np
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.projections.exponentials import entropic_weight
 from topline.solvers.projections.ordering import largest_values
 from topline.solvers.typing import Float64Array
@@ -28,7 +28,7 @@ _EPS = float(np.finfo(np.float64).eps)
 _MAX_STEPS = 200
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def entropic_column(
     b: Float64Array,
     y: int,
@@ -92,7 +92,7 @@ def entropic_column(
     return t, p / total
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _masses(
     b: Float64Array,
     m: int,

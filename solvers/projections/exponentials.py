@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
 import numpy as np
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array
 
 _INVERSE_LOG_2 = 1.0 / math.log(2.0)
@@ -32,7 +32,7 @@ _SERIES_BELOW = -13.0
 _EXPONENTIAL_BELOW = -37.0
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def exp_of_negatives(x: Float64Array, out: Float64Array, powers: Float64Array) -> None:
     """Write exp(x) of x <= 0 to out, both (m,); below -708 it is 3e-308.  `powers` (m,) is for work."""
     for j in range(len(x)):
@@ -52,7 +52,7 @@ def exp_of_negatives(x: Float64Array, out: Float64Array, powers: Float64Array) -
         out[j] *= powers[j]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def lambert_exp(z: float) -> float:
     """Return W(e^z) for any finite z, with a relative error below 1e-14.
 
@@ -76,7 +76,7 @@ def lambert_exp(z: float) -> float:
     return w
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def entropic_weight(u: float, c: float, log_c: float) -> float:
     """Return x > 0 with c x + log x = u; log_c = log c, and c = 0 gives exp(u)."""
     if c == 0.0 or u + log_c < _EXPONENTIAL_BELOW:

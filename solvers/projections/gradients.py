@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
 import numpy as np
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
 from topline.solvers.projections.columns import column_update, minus_conjugate
 from topline.solvers.projections.exponentials import exp_of_negatives
@@ -26,7 +26,7 @@ from topline.solvers.projections.ordering import column_workspace, largest_value
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def gradient_rows(
     kind: int,
     scores: FloatArray,
@@ -68,7 +68,7 @@ def gradient_rows(
         sums[ACTIVE] += square > 0.0
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def gradient_row(
     kind: int,
     s: Float64Array,
@@ -101,7 +101,7 @@ def gradient_row(
     return conjugate + linear, conjugate
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _loss_of_sets(
     kind: int, s: Float64Array, gamma: float, u: Float64Array, conjugate: float
 ) -> tuple[float, float]:
@@ -115,7 +115,7 @@ def _loss_of_sets(
     return conjugate + linear, conjugate
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _softmax_row(s: Float64Array, own: int, u: Float64Array, work: Float64Array) -> tuple[float, float]:
     """Write u = -grad Phi of the softmax loss, and give Phi and -Phi*(-u) = Phi + <u, s>."""
     m = len(s)
@@ -142,7 +142,7 @@ def _softmax_row(s: Float64Array, own: int, u: Float64Array, work: Float64Array)
     return loss, loss + product
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _truncated_row(s: Float64Array, own: int, k: int, u: Float64Array, work: Float64Array) -> float:
     """Write minus the gradient of log(1 + sum exp(s_j - s_y)), and return that loss.
 
@@ -183,7 +183,7 @@ def _truncated_row(s: Float64Array, own: int, k: int, u: Float64Array, work: Flo
     return float(math.log(total) + (highest - s[own]))
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def conjugate_sum(
     kind: int, A: FloatArray, y: IntArray, weights: Float64Array, margins: Float64Array
 ) -> float:

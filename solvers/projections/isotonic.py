@@ -10,16 +10,16 @@ where neighbours differ by less than c: the mass inside a block is exact to roun
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, Int64Array
 
 # Pieces of H are left behind for good as a rule; bisection, should it be needed, ends after 64 halvings.
 MAX_EVALUATIONS = 100
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def pool_blocks(
     b: Float64Array,
     n: int,
@@ -65,7 +65,7 @@ def pool_blocks(
     return blocks
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def block_value(
     b: Float64Array, k: int, ct: float, start: Int64Array, deviation: Float64Array, mass: Float64Array
 ) -> float:
@@ -74,7 +74,7 @@ def block_value(
     return value
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def block_base(
     k: int, t: float, c: float, start: Int64Array, deviation: Float64Array, mass: Float64Array
 ) -> float:
@@ -89,7 +89,7 @@ def block_base(
     return base
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def write_blocks(
     values: Float64Array,
     index: Int64Array,
@@ -129,7 +129,7 @@ def write_blocks(
     return s, support, apart
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def next_scale(
     t: float, h: float, slope: float, tolerance: float, low: float, high: float, limit: float
 ) -> tuple[float, float, float, bool]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numba as nb
-
+from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array
 
 # What `column_kind` gives and `column_update` takes: an integer, so that it may cross into a compiled
@@ -21,7 +20,7 @@ MULTILABEL_ENTROPY_KIND = 8
 TRUNCATED_KIND = 9
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def own_class(sets: Float64Array, y: int, place: int) -> int:
     """Return own class number `place` of label set y, from 1 and ascending; -1 where there are fewer.
 
@@ -33,13 +32,13 @@ def own_class(sets: Float64Array, y: int, place: int) -> int:
     return int(sets[0, at]) if at < sets[0, y + 1] else -1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def own_count(sets: Float64Array, y: int) -> int:
     """Return the size of label set y."""
     return int(sets[0, y + 1] - sets[0, y])
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def own_class_of(kind: int, margins: Float64Array, y: int, place: int) -> int:
     """Return the same for any loss; `margins` is the table of label sets of a kind that takes them."""
     if kind >= BINARY_HINGE_KIND:
@@ -47,7 +46,7 @@ def own_class_of(kind: int, margins: Float64Array, y: int, place: int) -> int:
     return y if place == 1 else -1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def margin_at(kind: int, margins: Float64Array, y: int, j: int, own: bool) -> float:
     """Return delta_j of a hinge, for an own class or another."""
     if own:

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
-
+from topline.solvers.jit_cache import jit
 from topline.solvers.projections.ordering import select_largest
 from topline.solvers.typing import Float64Array, Int64Array
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def equality_knapsack(
     a: Float64Array,
     total: float,
@@ -61,7 +60,7 @@ def equality_knapsack(
     _fix(a, rest, 0.0, lower, upper, out, index, n)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def biased_knapsack(
     a: Float64Array, weight: float, upper: float, out: Float64Array, index: Int64Array
 ) -> None:
@@ -84,7 +83,7 @@ def biased_knapsack(
         _fix(a, -fixed, 1.0 / weight, 0.0, upper, out, index, n)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _fix(
     a: Float64Array,
     rest: float,

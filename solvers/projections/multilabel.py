@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
 import numpy as np
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.projections.bipartite import bipartite_from_top
 from topline.solvers.projections.exponentials import entropic_weight, exp_of_negatives
 from topline.solvers.projections.kinds import own_class, own_count
@@ -28,7 +28,7 @@ _EPS = float(np.finfo(np.float64).eps)
 _MAX_STEPS = 200
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def multilabel_hinge_column(
     q: FloatArray,
     y: int,
@@ -93,7 +93,7 @@ def multilabel_hinge_column(
     return mass, support, False
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _extremes(q: FloatArray, y: int, sets: Float64Array) -> tuple[float, float, float, float, int, int]:
     """Return the lowest own score, the highest other one, the next of each, and the classes of the first two.
 
@@ -119,7 +119,7 @@ def _extremes(q: FloatArray, y: int, sets: Float64Array) -> tuple[float, float, 
     return low, high, next_low, next_high, worst, best
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def multilabel_entropy_column(
     q: FloatArray, y: int, c: float, sets: Float64Array, out: Float64Array, work: Float64Array
 ) -> tuple[float, int, bool]:
@@ -161,7 +161,7 @@ def multilabel_entropy_column(
     return t, m - size, False
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _common_level(
     b: Float64Array, c: float, weights: Float64Array, powers: Float64Array
 ) -> tuple[float, float]:
@@ -203,7 +203,7 @@ def _common_level(
     return t, total
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def multilabel_entropy(alpha: Float64Array, y: int, sets: Float64Array) -> float:
     """Return -<p, log p> of p = 1_Y / |Y| - alpha, which is -Phi*(-alpha) of the softmax loss."""
     size = own_count(sets, y)
@@ -220,7 +220,7 @@ def multilabel_entropy(alpha: Float64Array, y: int, sets: Float64Array) -> float
     return value
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def multilabel_softmax_row(
     s: Float64Array, y: int, sets: Float64Array, u: Float64Array, work: Float64Array
 ) -> tuple[float, float]:

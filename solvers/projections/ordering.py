@@ -6,9 +6,9 @@ functions here find those classes in one or two passes over the m scores and sor
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, Int64Array
 
 # Rows of the two buffers.  Each function documents which rows it uses by unpacking them at its start.
@@ -23,7 +23,7 @@ _RUN = 12
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def sort_decreasing(
     values: Float64Array, index: Int64Array, n: int, spare: Float64Array, spare_index: Int64Array
 ) -> None:
@@ -49,7 +49,7 @@ def sort_decreasing(
         width *= 2
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _merge(
     values: Float64Array,
     index: Int64Array,
@@ -81,7 +81,7 @@ def _merge(
         at += 1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def largest_values(b: Float64Array, m: int, count: int, skip: int, out: Float64Array) -> None:
     """Write the `count` largest of b[:m], without b[skip], to out[:count] in decreasing order.
 
@@ -113,7 +113,7 @@ def largest_values(b: Float64Array, m: int, count: int, skip: int, out: Float64A
             smallest = out[last]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def select_largest(values: Float64Array, n: int, count: int) -> None:
     """Move the `count` largest of values[:n] to the front (Hoare's selection, middle of three as pivot)."""
     low = 0
@@ -146,7 +146,7 @@ def select_largest(values: Float64Array, n: int, count: int) -> None:
             return
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def mass_threshold(
     b: Float64Array, m: int, y: int, c: float, rho: Float64Array, spare: Float64Array
 ) -> float:
@@ -172,7 +172,7 @@ def mass_threshold(
     return theta - 2.0 * _EPS * abs(theta)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def sorted_candidates(
     b: Float64Array,
     m: int,
@@ -194,7 +194,7 @@ def sorted_candidates(
     return n
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def largest_other(b: Float64Array, m: int, y: int) -> tuple[float, int]:
     """Return the largest b_j over j != y and its j (the first of equals; -1 if none compares)."""
     top = -np.inf
@@ -206,7 +206,7 @@ def largest_other(b: Float64Array, m: int, y: int) -> tuple[float, int]:
     return top, best
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def column_workspace(m: int) -> tuple[Float64Array, Int64Array]:
     """Return the two buffers that every column update for m classes needs.
 

@@ -12,9 +12,9 @@ in the sort.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.projections.isotonic import (
     MAX_EVALUATIONS,
     block_value,
@@ -28,7 +28,7 @@ from topline.solvers.typing import Float64Array, Int64Array
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def scaled_permutahedron(
     b: Float64Array,
     skip: int,
@@ -99,7 +99,7 @@ def scaled_permutahedron(
     return t, support, apart and t == t_max
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def wtopk_others_column(
     b: Float64Array,
     y: int,

@@ -10,16 +10,16 @@ from the left rises to the root in finitely many steps; each step drops the clas
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.projections.ordering import largest_other
 from topline.solvers.typing import Float64Array, Int64Array
 
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def simplex_column(
     b: Float64Array,
     y: int,
@@ -69,7 +69,7 @@ def simplex_column(
     return _spread(drop, index, n, y, top, c, c_own, radius, out)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _spread(
     drop: Float64Array,
     index: Int64Array,

@@ -12,9 +12,9 @@ pieces, bisection as a safeguard.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.projections.isotonic import (
     MAX_EVALUATIONS,
     block_value,
@@ -28,7 +28,7 @@ from topline.solvers.typing import Float64Array, Int64Array
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def wtopk_column(
     b: Float64Array,
     y: int,
@@ -90,7 +90,7 @@ def wtopk_column(
     return t, support, vertex and t == 1.0
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _largest_scale(top: float, c: float, rest: float) -> float:
     """Bound t, rest = R - rho_1: S >= t rest, and c S^2 <= <b, x> <= top S where no smaller x is better."""
     if c * rest <= top:
@@ -98,7 +98,7 @@ def _largest_scale(top: float, c: float, rest: float) -> float:
     return min(1.0, top / (c * rest) * (1.0 + 4.0 * _EPS))
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def loss_of_sorted(values: Float64Array, n: int, rho: Float64Array) -> float:
     """Return H(0) = sum_j rho_j a_[j] for the sorted values with the own class's 0 in its place."""
     total = 0.0
@@ -113,7 +113,7 @@ def loss_of_sorted(values: Float64Array, n: int, rho: Float64Array) -> float:
     return total
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _place_own_class(values: Float64Array, index: Int64Array, n: int, at: int, value: float) -> int:
     """Move the own class, which stands at `at` among n sorted values, to where `value` belongs."""
     own = index[at]
@@ -130,7 +130,7 @@ def _place_own_class(values: Float64Array, index: Int64Array, n: int, at: int, v
     return at
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _derivative(
     b: Float64Array,
     blocks: int,

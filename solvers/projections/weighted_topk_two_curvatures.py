@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import numba as nb
 import numpy as np
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.projections.isotonic import (
     MAX_EVALUATIONS,
     block_value,
@@ -34,7 +34,7 @@ Blocks: TypeAlias = tuple[Float64Array, Float64Array, Int64Array]
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def wtopk_two_curvatures_column(
     b: Float64Array,
     y: int,
@@ -96,7 +96,7 @@ def wtopk_two_curvatures_column(
     return t, support, apart
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _own_level(
     b: Float64Array,
     n: int,
@@ -151,7 +151,7 @@ def _own_level(
             fixed += gained
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _value(b: Float64Array, k: int, blocks: int, i: int, ct: float, part: Blocks) -> float:
     """Return the value of block k, or b_i where the blocks are over."""
     value: float = b[i]
@@ -160,7 +160,7 @@ def _value(b: Float64Array, k: int, blocks: int, i: int, ct: float, part: Blocks
     return value
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _next_block(k: int, blocks: int, i: int, part: Blocks) -> tuple[int, int, float]:
     """Return where block k ends, k + 1 and its mass; those behind the last block are single, without mass."""
     if k < blocks:
@@ -168,7 +168,7 @@ def _next_block(k: int, blocks: int, i: int, part: Blocks) -> tuple[int, int, fl
     return i + 1, k, 0.0
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _derivative(
     b: Float64Array,
     c: float,

@@ -10,9 +10,9 @@ x_j = max(0, b_j - max(T, v_j)) / c, and T >= 0 is the root of (c_y/c) sum_j max
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.projections.isotonic import block_base, block_value, pool_blocks
 from topline.solvers.projections.ordering import largest_other, mass_threshold, sorted_candidates
 from topline.solvers.typing import Float64Array, Int64Array
@@ -20,7 +20,7 @@ from topline.solvers.typing import Float64Array, Int64Array
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def wusunier_column(
     b: Float64Array,
     y: int,
@@ -79,7 +79,7 @@ def wusunier_column(
     return s, support, vertex
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _bounds(
     values: Float64Array,
     n: int,
@@ -106,7 +106,7 @@ def _bounds(
     return count
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def _threshold(
     values: Float64Array, bound: Float64Array, level: Float64Array, n: int, c_own: float, ratio: float
 ) -> tuple[float, int, int]:

@@ -1,69 +1,114 @@
-"""Kernels compiled before an update are not used after it."""
+"""What was compiled before an update is not used after it, wherever it is kept."""
 
 from __future__ import annotations
 
-import subprocess
+import importlib
+import os
 import sys
 from pathlib import Path
 
-from topline.solvers.jit_cache import forget_stale_cache
+import pytest
+from numba.core import config
+
+from topline.solvers import jit_cache
+from topline.solvers.jit_cache import digest_of, jit
 
 INNER = """
-from numba import njit
+from topline.solvers.jit_cache import jit
 
-@njit(cache=True)
+FACTOR = {factor}
+
+@jit
 def value():
-    return {value}
+    return FACTOR * {value}
 """
 OUTER = """
-from numba import njit
-from kernels.inner import value
+from topline.solvers.jit_cache import jit
+from functions.inner import value
 
-@njit(cache=True)
+@jit
 def twice():
     return 2 * value()
 """
-PROGRAM = """
-import sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from topline.solvers.jit_cache import forget_stale_cache
-if sys.argv[2] == "looks":
-    forget_stale_cache(Path(sys.argv[1]) / "kernels")
-from kernels.outer import twice
-print(twice())
-"""
 
 
-def result(folder: Path, looks: str) -> int:
-    words = [sys.executable, "-B", "-c", PROGRAM, str(folder), looks]
-    return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    """Import the package as a new process would: give the result, hits on disk, and whether it said so."""
+
+    def fresh() -> tuple[int, int, bool]:
+        for name in ("functions", "functions.inner", "functions.outer"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        caplog.clear()
+        jit_cache._said.clear()
+        twice = importlib.import_module("functions.outer").twice
+        return twice(), sum(twice.stats.cache_hits.values()), "compiling inner loops" in caplog.text
+
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    return fresh
 
 
-def test_a_kernel_goes_with_those_that_were_compiled_into_it(tmp_path: Path) -> None:
-    package = tmp_path / "kernels"
-    package.mkdir()
+def write(folder: Path, factor: int, value: int) -> None:
+    package = folder / "functions"
+    package.mkdir(exist_ok=True)
     (package / "__init__.py").touch()
     (package / "outer.py").write_text(OUTER)
-    (package / "inner.py").write_text(INNER.format(value=1))
-    assert result(tmp_path, "looks") == 2
-    (package / "inner.py").write_text(INNER.format(value=30))
-    # What Numba does by itself; once it minds inner files, this module has done its work.
-    assert result(tmp_path, "trusts") == 2
-    assert result(tmp_path, "looks") == 60
+    (package / "inner.py").write_text(INNER.format(factor=factor, value=value))
 
 
-def test_what_is_up_to_date_stays(tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text("# njit\n")
-    (tmp_path / "__pycache__").mkdir()
-    kernel = tmp_path / "__pycache__" / "one.f-1.py311.nbi"
-    kernel.touch()
-    assert forget_stale_cache(tmp_path)
-    kernel.touch()
-    assert not forget_stale_cache(tmp_path)
-    assert kernel.exists()
-    (tmp_path / "two.py").write_text("y = 1\n")
-    assert not forget_stale_cache(tmp_path), "it has no kernels"
-    (tmp_path / "two.py").write_text("# njit\n")
-    assert forget_stale_cache(tmp_path)
-    assert not kernel.exists()
+@pytest.mark.parametrize("place", ["beside", "elsewhere"])
+def test_a_function_goes_with_those_that_were_compiled_into_it(
+    tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Also in a folder that NUMBA_CACHE_DIR names: no file of ours says what is stale."""
+    if place == "elsewhere":
+        monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "compiled"))
+    write(tmp_path, 1, 1)
+    assert run() == (2, 0, True)
+    assert (tmp_path / "compiled").exists() == (place == "elsewhere")
+    assert run() == (2, 1, False)
+    write(tmp_path, 1, 30)
+    assert run() == (60, 0, True)
+    write(tmp_path, 5, 30)
+    assert run() == (300, 0, True)
+    # A newer file of the same content is the same source.
+    os.utime(tmp_path / "functions" / "outer.py")
+    os.utime(tmp_path / "functions" / "inner.py")
+    assert run() == (300, 1, False)
+
+
+def test_a_package_that_cannot_be_written_has_its_functions_in_the_users_folder(
+    tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 1, 1)
+    (tmp_path / "functions" / "__pycache__").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    assert run() == (2, 0, True)
+    assert run() == (2, 1, False)
+    write(tmp_path, 1, 30)
+    assert run() == (60, 0, True)
+
+
+@jit
+def _fibonacci(n):
+    return n if n < 2 else _fibonacci(n - 1) + _fibonacci(n - 2)
+
+
+def test_a_function_that_calls_itself_has_a_digest() -> None:
+    assert len(digest_of(_fibonacci)) == 64
+    assert digest_of(_fibonacci) == digest_of(_fibonacci)
+
+
+def test_without_a_folder_each_process_compiles_its_own(
+    tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package and a home that are files: nothing can be written anywhere."""
+    write(tmp_path, 1, 1)
+    (tmp_path / "functions" / "__pycache__").touch()
+    (tmp_path / "home").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert run()[:2] == (2, 0)
+    assert run()[:2] == (2, 0)
