@@ -102,7 +102,7 @@ def test_the_domain_is_the_hull_of_the_vertices(record: dict[str, Any]) -> None:
         y = int(rng.integers(M))
         assert loss.violations(as_alpha(x, y)[None], np.array([y]))[0] <= 1e-12
     outcomes = set()
-    for x in np.abs(rng.normal(size=(200, M - 1))) * 0.35:
+    for x in np.abs(rng.normal(size=(80, M - 1))) * 0.35:
         equal = np.vstack([corners.T, np.ones(len(corners))])
         feasible = linprog(np.zeros(len(corners)), A_eq=equal, b_eq=[*x, 1.0]).status == 0
         assert (loss.violations(as_alpha(x, 0)[None], np.array([0]))[0] <= 1e-9) == feasible

@@ -94,6 +94,7 @@ EVERY: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("class_weight", ["none", "balanced"])
 @pytest.mark.parametrize("options", EVERY, ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.sampled(2)
 def test_every_loss_smoothing_and_weighting(folder: Path, options: dict[str, Any], class_weight: str) -> None:
     url = trained(folder, method="dual_ascent", tol=1e-5, class_weight=class_weight, **options)
     certificate = certify(url)
@@ -118,7 +119,7 @@ def test_every_loss_smoothing_and_weighting(folder: Path, options: dict[str, Any
     ],
     ids=lambda options: options["loss"],
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_every_method(folder: Path, options: dict[str, Any], method: str, keep_duals: bool) -> None:
     """Whatever W was made of, P(W) - D(A) comes out as training recorded it."""
     spec = METHODS[method]

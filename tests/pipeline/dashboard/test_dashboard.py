@@ -169,7 +169,7 @@ def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path: Path) -> None
 
 def test_a_long_run_stays_light(store: Store) -> None:
     run = create_run(store, {"tol": 1e-9})
-    rounds = 100_000
+    rounds = 40_000
     line = json.dumps({**record_of(0).to_dict(), "activity": None, "round": "%d", "relative_gap": "%r"})
     form = line.replace('"%d"', "%d").replace('"%r"', "%r")
     lines = [form % (number, 1.0 / (1 + number)) for number in range(rounds)]

@@ -156,7 +156,15 @@ def test_a_store_that_notices_nothing_fails_the_check(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("wanted", runner.CHECKS, ids=lambda check: check.name)
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        # Two processes of Dask take seconds, and README's `topline doctor` starts them too.
+        pytest.param(check, marks=pytest.mark.slow if check.name == "cluster" else ())
+        for check in runner.CHECKS
+    ],
+    ids=lambda check: check.name,
+)
 def test_this_installation_is_sound(wanted: Check) -> None:
     (check,) = run_checks(checks=[wanted])
     assert check.ok, check

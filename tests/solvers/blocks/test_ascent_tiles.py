@@ -29,6 +29,7 @@ def change(problem, X, y, weights, request, start, monkeypatch, *, by_tiles):
 @pytest.mark.parametrize("loss", [*LOSSES, Softmax()], ids=loss_name)
 @pytest.mark.parametrize("sweeps", [1, 2, 4])
 @pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.sampled(3)
 def test_tiles_change_what_single_rows_change(loss, sweeps, apart, monkeypatch) -> None:
     X, y = examples(n=60, d=9)
     smoothing = 0.0 if loss.name == "softmax" else 0.3
@@ -71,6 +72,7 @@ def test_weights_move_by_the_product_of_features_and_changes(classes, monkeypatc
 @pytest.mark.parametrize("loss", [TopKHinge(2), UsunierHinge(2), Softmax()], ids=loss_name)
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.sampled(2)
 def test_whole_runs_end_at_the_optimum(loss, blocks, dtype, monkeypatch) -> None:
     monkeypatch.setattr(ascent_work, "_LARGE_W", 0)
     X, y = examples(n=40, d=4)

@@ -129,6 +129,7 @@ class Slow:
 
 @pytest.mark.parametrize(("loss", "smoothing", "kind"), CASES, ids=case_name)
 @pytest.mark.parametrize("method", VARIANTS)
+@pytest.mark.sampled(3)
 def test_rounds_are_those_of_the_algorithm_written_out(loss, smoothing, kind, method, monkeypatch) -> None:
     monkeypatch.setattr(column_atoms, "_FEWEST", 16)  # no set is full
     X, y = examples(n=24)
@@ -153,6 +154,7 @@ def test_rounds_are_those_of_the_algorithm_written_out(loss, smoothing, kind, me
 @pytest.mark.parametrize(("loss", "smoothing", "kind"), CASES, ids=case_name)
 @pytest.mark.parametrize("method", VARIANTS)
 class TestEveryHinge:
+    @pytest.mark.sampled(3)
     def test_reported_values_are_those_of_the_returned_W_and_A(self, loss, smoothing, kind, method) -> None:
         for dtype in (np.float64, np.float32):
             X, y = examples()

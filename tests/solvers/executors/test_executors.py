@@ -53,6 +53,7 @@ class TestThreadExecutor(ExecutorContract):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
 @pytest.mark.parametrize("method", ["fw", "fw_open_loop", "projected_gradient"])
+@pytest.mark.sampled(3)
 def test_the_objective_does_not_depend_on_the_blocks(method, smoothing, dtype) -> None:
     """1, 2, 7 and n blocks: float32 scores may differ in the last bit, so a vertex may at a tie."""
     X, y = examples(n=90, d=6)

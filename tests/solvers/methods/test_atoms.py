@@ -54,7 +54,7 @@ def dual_rows(X, y, loss, smoothing, W):
 @pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
 @pytest.mark.parametrize("method", VARIANTS)
 class TestEveryConvexLoss:
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(4)
     def test_the_dual_never_falls_and_every_gap_is_true(self, loss, smoothing, method) -> None:
         """The primal of each round is that of its W; the dual is below the optimum, which is below it."""
         X, y = examples(n=20, d=3)
@@ -89,6 +89,7 @@ class TestEveryConvexLoss:
 
 
 @pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
+@pytest.mark.sampled(2)
 def test_fully_corrective_steps_reach_the_optimum(loss, smoothing) -> None:
     """To 1e-8, at an optimum that dual ascent finds by other means."""
     X, y = examples()
@@ -340,7 +341,7 @@ def hard_data():
 
 @pytest.mark.parametrize("case", list(hard_data()), ids=lambda case: case[0])
 @pytest.mark.parametrize("method", [*VARIANTS, "fw_away_columns", "fw_pairwise_columns"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_hard_data_give_right_bounds(case, method) -> None:
     """Every certificate holds; the fully corrective steps close it, whatever the data."""
     _, X, y, m, k, lam_n = case

@@ -84,7 +84,7 @@ def solved(X, y, loss, lam_n, smoothing=0.0, **options):
     ids=lambda value: getattr(value, "name", str(value)),
 )
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_it_ends_where_dual_ascent_ends(loss, smoothing, weighted) -> None:
     """And its dual never falls, for one block or several."""
     X, y = examples(n=40)

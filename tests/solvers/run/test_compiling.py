@@ -40,11 +40,11 @@ print({name: s for name, s in after.items() if s != before.get(name)})
     ("method", "smoothing", "layout", "duals", "d"),
     [
         ("dual_ascent", 0.0, "dense", "arrays", 6),
-        ("dual_ascent", 0.1, "sparse", "arrays", 6),
+        pytest.param("dual_ascent", 0.1, "sparse", "arrays", 6, marks=pytest.mark.slow),
         pytest.param("dual_ascent", 0.1, "dense", "packed", 2_000, marks=pytest.mark.slow),
         pytest.param("dual_ascent", 0.0, "dense", "arrays", 2_000, marks=pytest.mark.slow),
         pytest.param("dual_ascent", 0.0, "dense", "arrays", 80_000, marks=pytest.mark.slow),
-        ("fw", 0.0, "dense", "arrays", 6),
+        pytest.param("fw", 0.0, "dense", "arrays", 6, marks=pytest.mark.slow),
         ("fw", 0.1, "sparse", "packed", 6),
     ],
 )

@@ -31,11 +31,11 @@ def cold(C, loss, smoothing=0.0, method="dual_ascent", **options):
     ("loss", "smoothing", "method"),
     [
         (TopKHinge(2), 0.0, "dual_ascent"),
-        (TopKHinge(2), 0.5, "dual_ascent"),
-        (Softmax(), 0.0, "dual_ascent"),
+        pytest.param(TopKHinge(2), 0.5, "dual_ascent", marks=pytest.mark.slow),
+        pytest.param(Softmax(), 0.0, "dual_ascent", marks=pytest.mark.slow),
         (MaxHinge(), 0.5, "sdca"),
         (Softmax(), 0.0, "lbfgs"),
-        (TopKHinge(2), 0.5, "lbfgs"),
+        pytest.param(TopKHinge(2), 0.5, "lbfgs", marks=pytest.mark.slow),
     ],
     ids=lambda value: getattr(value, "name", str(value)),
 )

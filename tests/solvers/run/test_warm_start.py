@@ -44,6 +44,7 @@ def distortions(A):
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 @pytest.mark.parametrize("method", ["dual_ascent", "fw"])
+@pytest.mark.sampled(2)
 def test_rows_outside_their_domain_claim_no_dual_value_beyond_the_optimum(loss, method) -> None:
     """The dual bounds every primal value from below, the optimal one of a run from zero too."""
     best = solve(X, Y, loss, LAM, tol=1e-6, max_passes=20_000)

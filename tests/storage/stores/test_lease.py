@@ -71,6 +71,7 @@ def test_a_killed_holder_frees_a_local_store_at_once(local_store: Store) -> None
             assert lease.number == 2
 
 
+@bucket_when_slow
 def test_who_is_not_heard_of_loses_it_and_is_told(any_store: Store) -> None:
     clock = FakeClock()
     silent = LeaseTerms(beat=3600.0, expiry=60.0, clock=clock.clock)
