@@ -108,7 +108,7 @@ class LossContract:
     def test_a_loss_without_a_dual_is_not_convex_and_any_other_is(self, loss: Loss) -> None:
         """Phi at the middle of two scores against the mean of both ends."""
         random = np.random.default_rng(2)
-        ends = 3.0 * random.standard_normal((2, 2000, self.m))
+        ends = 3.0 * random.standard_normal((2, 400, self.m))
         excess = [
             reference.sorted_loss(loss, 0.5 * (s + t), self.truth(1))
             - 0.5

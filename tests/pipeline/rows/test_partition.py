@@ -47,6 +47,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Dataset:
 
 
 @pytest.mark.parametrize("budget", [0, 9_000, 1 << 30])
+@pytest.mark.sampled(2)
 def test_any_slice_gives_the_rows_of_the_split_in_order(dataset: Dataset, budget: int) -> None:
     rows = CachedRows(TrainingRows(dataset), budget)
     truth = expected(dataset)
@@ -87,6 +88,7 @@ def read_spans(rows: TrainingRows, monkeypatch: pytest.MonkeyPatch, tile: int) -
 
 
 @pytest.mark.parametrize("tile", [7, 32, 1000])
+@pytest.mark.sampled(2)
 def test_a_pass_decodes_no_chunk_twice(dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
     spans = read_spans(TrainingRows(dataset), monkeypatch, tile)
     chunks = [c for start, stop in spans for c in range(start // 16, -(-stop // 16))]

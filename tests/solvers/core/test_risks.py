@@ -103,6 +103,7 @@ class TestTheLargestLosses:
 
 @pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.sampled(2)
 def test_every_row_has_its_own_loss(loss, smoothing, dtype) -> None:
     """At any W, as by definition; blocks otherwise only sum them."""
     X, y = clouds(n=12)
@@ -155,6 +156,7 @@ def test_the_cuts_of_a_run_are_a_dual_point_that_certifies_it(loss, smoothing) -
 
 @pytest.mark.parametrize("method", ABLE)
 @pytest.mark.parametrize("loss", [TopKHinge(3), Softmax()], ids=loss_name)
+@pytest.mark.sampled(2)
 def test_every_method_bounds_the_same_optimum(method, loss) -> None:
     X, y = clouds()
     best = run(X, y, loss, 6.5)
@@ -185,6 +187,7 @@ def test_the_gap_is_the_slope_towards_the_vertex(loss) -> None:
 
 @pytest.mark.parametrize("loss", [TopKHinge(3), UsunierHinge(2), Softmax()], ids=loss_name)
 @pytest.mark.parametrize("kind", ["dense", "float32", "csr"])
+@pytest.mark.sampled(2)
 def test_the_answer_does_not_depend_on_the_blocks(loss, kind) -> None:
     """The blocks answer alike at any W, but for rounding, and end at the same objective."""
     X, y = examples(n=200, d=4)
