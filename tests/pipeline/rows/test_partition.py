@@ -159,9 +159,18 @@ def test_rows_are_transformed_alike_however_many_at_a_time(
     dataset = small_dataset(tmp_path, dtype="float16")
     rows = TrainingRows(dataset, transforms=Transforms.fit(("l2", "bias"), list))
     at_once = rows.transformed(expected(dataset))
+    sizes: list[int] = []
+    genuine = Transforms.apply
+
+    def counted(transforms: Transforms, some: Any) -> Any:
+        sizes.append(len(some))
+        return genuine(transforms, some)
+
+    monkeypatch.setattr(Transforms, "apply", counted)
     monkeypatch.setattr(partition, "RUN_BYTES", 4 * 13 * 5)
     for result in (rows[0 : len(rows)], np.concatenate([tile for _, _, tile in rows.tiles()])):
         assert np.array_equal(result, at_once)
+    assert max(sizes) == 5
     truth = expected(dataset).astype(np.float64)
     truth /= np.linalg.norm(truth, axis=1, keepdims=True)
     assert np.allclose(at_once[:, :-1], truth, atol=1e-7)
