@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
+#: Numbers of an OSError for which no room is left: on the disk, in a quota, or in what one file may hold.
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
 
 class StorageError(Exception):
     """Base of everything that the storage raises on purpose."""

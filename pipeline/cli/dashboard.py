@@ -12,7 +12,7 @@ import typer
 from topline.pipeline.cli.arguments import StoreOption
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import facts
-from topline.pipeline.options import RUN_STORE
+from topline.pipeline.options import DASHBOARD_PORT, RUN_STORE
 
 RunArgument = Annotated[
     str | None,
@@ -27,7 +27,7 @@ def dashboard(
     port: Annotated[
         int | None,
         typer.Option(
-            help="Port to serve at; 0 takes a free one (default: 8788, or a free one where that is taken)",
+            help=f"Port to serve at (default: {DASHBOARD_PORT}, or a free one); 0 takes a free one",
             min=0,
             max=65535,
         ),

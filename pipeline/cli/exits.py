@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-
 from topline.pipeline.errors import InterruptedRunError, PipelineError
 
 SUCCESS = 0
@@ -63,4 +61,6 @@ def sentence(error: BaseException) -> str:
 
 
 def _disk_is_full(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    from topline.storage.errors import FULL_DISK
+
+    return isinstance(error, OSError) and error.errno in FULL_DISK

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from topline.pipeline.pages import DASH, Tile, amount, clock, count, duration, gap, number
-from topline.pipeline.telemetry import RunView, TimeLeft, rough_time
+from topline.pipeline.telemetry import EVENTS_SHOWN, RunView, TimeLeft, rough_time
 from topline.storage.records import plain
 
 # A run that wrote nothing for longer than this, and than so many of its rounds take, is called silent.
@@ -18,7 +18,6 @@ SILENT_SECONDS = 60.0
 SILENT_ROUNDS = 20.0
 
 ROUNDS_SHOWN = 20
-EVENTS_SHOWN = 100
 
 _STATUS = {
     "solved": ("good", "Solved"),

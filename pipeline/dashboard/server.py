@@ -37,6 +37,7 @@ from topline.pipeline.dashboard.pages import overview_page, overview_parts, run_
 from topline.pipeline.dashboard.run_status import numbers
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.errors import ConfigError
+from topline.pipeline.options import DASHBOARD_PORT
 from topline.pipeline.pages import Live, Page, message_page
 from topline.pipeline.telemetry import RunView
 from topline.storage.errors import NotFoundError, StorageError
@@ -46,9 +47,6 @@ from topline.storage.stores import Store
 SOON, LATER = 2, 10
 # Seconds that an answer under way has when the server ends.
 LAST_SECONDS = 1
-
-# Where the dashboard is looked for where nobody says another port.
-PORT = 8788
 
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -99,13 +97,14 @@ def serve_dashboard(
 
 def _listen(host: str, port: int | None) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    wanted = DASHBOARD_PORT if port is None else port
     try:
-        return socket.create_server((host, PORT if port is None else port), family=family)
+        return socket.create_server((host, wanted), family=family)
     except OSError as error:
         if port is None and error.errno == errno.EADDRINUSE:
             return _listen(host, 0)
         raise ConfigError(
-            f"the dashboard cannot listen at {host} port {port or PORT} ({error.strerror or error}):"
+            f"the dashboard cannot listen at {host} port {wanted} ({error.strerror or error}):"
             " give another --port, or 0 for a free one"
         ) from error
 

@@ -26,6 +26,7 @@ from topline.pipeline.options.jobs import (
 from topline.pipeline.options.sweep import Cell, Rule, SweepConfig, Variant
 from topline.pipeline.options.train import (
     BLOCKS_AT_MOST,
+    DASHBOARD_PORT,
     RUN_STORE,
     ClusterConfig,
     EvaluateConfig,
@@ -34,6 +35,7 @@ from topline.pipeline.options.train import (
 
 __all__ = [
     "BLOCKS_AT_MOST",
+    "DASHBOARD_PORT",
     "RUN_STORE",
     "SECTIONS",
     "BackboneConfig",

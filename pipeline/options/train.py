@@ -15,6 +15,7 @@ NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)
 
 #: Where datasets and models go unless another store is named: step by step, and by whole jobs.
 DATA_STORE, RUN_STORE = "topline-store", "topline-run"
+DASHBOARD_PORT = 8788
 
 #: Blocks into which rows are cut at most.
 BLOCKS_AT_MOST = 256

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from topline.pipeline.pages import DASH, Series, amount, clock, count, duration, line_chart, number, percent
-from topline.pipeline.telemetry import RunEvent, RunView
+from topline.pipeline.telemetry import EVENTS_SHOWN, RunEvent, RunView
 
 #: A chart with its title and what it is drawn over.
 Titled = tuple[str, str, Markup]
@@ -26,7 +26,6 @@ PARTS = {
     "waiting": "Waiting and messages",
     "other": "Coordinator and checkpoints",
 }
-EVENTS_SHOWN = 100
 EVENT_NAMES = {
     "begin": "begun",
     "worker-joined": "worker joined",

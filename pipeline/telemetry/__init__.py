@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from topline.pipeline.telemetry.forecast import Forecast, TimeLeft, rough_time, time_text
 from topline.pipeline.telemetry.recorder import HistoryRecorder
-from topline.pipeline.telemetry.run_view import RunEvent, RunFollower, RunView, view_run
+from topline.pipeline.telemetry.run_view import EVENTS_SHOWN, RunEvent, RunFollower, RunView, view_run
 from topline.pipeline.telemetry.schedule_times import ANCHOR, interval_of, next_time
 from topline.pipeline.telemetry.timeline import WorkerTimeline
 
 __all__ = [
     "ANCHOR",
+    "EVENTS_SHOWN",
     "Forecast",
     "HistoryRecorder",
     "RunEvent",

@@ -22,7 +22,9 @@ from topline.storage.stores import Store
 #: "running" and "publishing" also where the process was killed: then `heard` stays where it is.
 Stage: TypeAlias = Literal["waiting", "running", "publishing", "stopped", "finished"]
 
+# Events that are kept of a run, and the newest of them that pages show.
 MOST_EVENTS = 500
+EVENTS_SHOWN = 100
 # Records that are turned into a table at once.
 _BATCH = 4096
 

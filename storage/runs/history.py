@@ -16,14 +16,20 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Self
 
-from topline.storage.errors import AccessError, DiskFullError, IntegrityError, NotFoundError, StorageError
+from topline.storage.errors import (
+    FULL_DISK,
+    AccessError,
+    DiskFullError,
+    IntegrityError,
+    NotFoundError,
+    StorageError,
+)
 from topline.storage.records import plain
 from topline.storage.runs.records import run_folder
 from topline.storage.schema import HISTORY_ENCODING, check_encoding
 from topline.storage.stores import Store
 from topline.storage.stores.urls import join
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PART = re.compile(r"^history(?:\.(\d{5}))?\.jsonl$")
 # An object is rewritten whole with every flush, so none grows much beyond this.
 _PART_BYTES = 1 << 20
@@ -121,7 +127,7 @@ class HistoryWriter:
             _write_whole(file, lines)
         except OSError as error:
             file.truncate(end)
-            if error.errno in _FULL:
+            if error.errno in FULL_DISK:
                 raise DiskFullError(
                     f"no room is left to write {self._place}; free some space and retry"
                 ) from error

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from topline.storage.errors import (
+    FULL_DISK,
     AccessError,
     DiskFullError,
     NotFoundError,
@@ -23,8 +24,6 @@ from topline.storage.stores.urls import clean_path
 
 PARTIAL = ".partial"
 """Ending of files in the making; a process that finds one later may delete it."""
-
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class LocalStore(Store):
@@ -160,7 +159,7 @@ class LocalStore(Store):
         except FileNotFoundError as error:
             raise NotFoundError(f"{place} does not exist") from error
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in FULL_DISK:
                 raise DiskFullError(f"no room is left to write {place}; free some space and retry") from error
             raise AccessError(f"{place} cannot be used: {os.strerror(error.errno or errno.EIO)}") from error
 

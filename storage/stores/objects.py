@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from topline.storage.errors import (
+    FULL_DISK,
     AccessError,
     ConflictError,
     DiskFullError,
@@ -32,7 +33,6 @@ _FAILURES: dict[str, tuple[str, ...]] = {
 _MEMORY_LOCK = threading.Lock()
 _CONFLICT_TRIES = 8
 _CONFLICT_PAUSE = 0.05
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class ObjectStore(Store):
@@ -194,7 +194,7 @@ class ObjectStore(Store):
         except FileNotFoundError:
             raise NotFoundError(f"{place} does not exist") from None
         except self._failures as error:
-            if isinstance(error, OSError) and error.errno in _FULL:
+            if isinstance(error, OSError) and error.errno in FULL_DISK:
                 raise DiskFullError(f"no room is left to write {place}; free some space and retry") from None
             # The driver's own words may quote requests, signatures and keys: only the kind is passed on.
             raise AccessError(

@@ -260,7 +260,7 @@ def test_other_machines_are_let_in_only_on_request(store: Store) -> None:
 
 def test_without_a_port_two_dashboards_get_one_each(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_dashboard(store, port=0) as one:
-        monkeypatch.setattr(server, "PORT", urlsplit(one).port)
+        monkeypatch.setattr(server, "DASHBOARD_PORT", urlsplit(one).port)
         with serve_dashboard(store) as other:
             assert other != one
             assert Client(other).ask("/")[0] == 200
