@@ -9,6 +9,7 @@ from __future__ import annotations
 import clarabel
 import numpy as np
 from scipy import sparse
+from scipy.optimize import minimize
 
 
 def minimise_qp(P, q, G, h, A=None, b=None, entropies=()):
@@ -112,3 +113,20 @@ def column_value(b, alpha, y, c, c_own=None):
     c_own = c if c_own is None else c_own
     x = -np.delete(alpha, y)
     return np.delete(b, y) @ x - 0.5 * c * x @ x - 0.5 * c_own * x.sum() ** 2
+
+
+def least_on_simplex(objective, n):
+    """Return weights of n points and about the least value of a convex objective of such weights, by SLSQP.
+
+    It stops within about 1e-6 of the simplex: the weights returned lie on it, the value is where it stopped.
+    """
+    best = minimize(
+        objective,
+        np.full(n, 1.0 / n),
+        bounds=[(0.0, 1.0)] * n,
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1.0},
+        method="SLSQP",
+        options={"ftol": 1e-13, "maxiter": 500},
+    )
+    weights = np.clip(best.x, 0.0, None)
+    return weights / weights.sum(), float(best.fun)

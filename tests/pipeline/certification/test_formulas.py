@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import linprog, minimize
+from scipy.optimize import linprog
 
 from tests.reference import losses as reference
+from tests.reference.qp import least_on_simplex
 from tests.solvers import problems
 from topline.pipeline.certification.dense import certified_loss
 from topline.pipeline.certification.formulas import RankedLoss, envelope, penalties
@@ -130,18 +131,10 @@ def test_the_envelope_is_the_penalised_maximum(record: dict[str, Any], gamma: fl
             x = w @ corners
             return float(0.5 * gamma * (x @ x + share * x.sum() ** 2) - b @ x)
 
-        best = minimize(
-            negative,
-            np.full(len(corners), 1.0 / len(corners)),
-            bounds=[(0.0, 1.0)] * len(corners),
-            constraints={"type": "eq", "fun": lambda w: w.sum() - 1.0},
-            method="SLSQP",
-            options={"ftol": 1e-13, "maxiter": 500},
-        )
-        # Any feasible point bounds the maximum from below; SLSQP stops within about 1e-6 of one: mend that.
-        weights = np.clip(best.x, 0.0, None)
-        assert values[i] >= -negative(weights / weights.sum()) - 1e-9
-        assert values[i] == pytest.approx(-best.fun, abs=2e-5)
+        weights, least = least_on_simplex(negative, len(corners))
+        # Any feasible point bounds the maximum from below.
+        assert values[i] >= -negative(weights) - 1e-9
+        assert values[i] == pytest.approx(-least, abs=2e-5)
 
 
 CERTIFIED = [loss for loss in problems.EVERY_LOSS if loss.form(problems.M).convex]
