@@ -31,8 +31,8 @@ END_SECONDS = 15.0
 _ADDRESS, _LOG = "topline-server.url", "topline-server.log"
 
 
-class _NotStartedError(FlowServerError):
-    """A server of our own ended, or did not answer in time."""
+class _EndedError(FlowServerError):
+    """A server of our own ended before it answered."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +74,14 @@ def local_server(environ: Mapping[str, str]) -> Iterator[LocalServer]:
 
 @contextmanager
 def _started_on_a_port(environ: Mapping[str, str], home: Path, lock: int) -> Iterator[str]:
-    """Start a server at the usual port, or at a free one where another program takes that in the meantime."""
-    port = free_port(PORT)
+    """Start a server at the usual port, or at any where another program takes that in the meantime."""
     try:
-        with _running(port, environ, home, lock) as url:
+        with _running(free_port(PORT), environ, home, lock) as url:
             yield url
-    except _NotStartedError:
-        if free_port(port) == port:
-            raise
-    else:
-        return
-    with _running(free_port(), environ, home, lock) as url:
-        yield url
+    except _EndedError:
+        # Whether the other one is still there says nothing: its server may have ended by now.
+        with _running(free_port(), environ, home, lock) as url:
+            yield url
 
 
 @contextmanager
@@ -161,9 +157,10 @@ def _wait_until_it_answers(url: str, password: str, process: subprocess.Popen[by
         if _answers(url, password):
             return
         time.sleep(0.5)
-    raise _NotStartedError(
-        f"Prefect's server at {url} did not start within {START_SECONDS:g} s, or ended: its log is {log},"
-        " and topline doctor says more"
+    ended = process.poll() is not None
+    outcome = "ended" if ended else f"did not answer within {START_SECONDS:g} s"
+    raise (_EndedError if ended else FlowServerError)(
+        f"Prefect's server at {url} {outcome}: its log is {log}, and topline doctor says more"
     )
 
 
