@@ -22,6 +22,9 @@ from topline.solvers.losses import (
     Family,
     LossForm,
     MaxHinge,
+    OneVsAll,
+    Softmax,
+    TopKEntropy,
     TopKHinge,
     TopKOthersHinge,
     UsunierHinge,
@@ -36,6 +39,7 @@ from topline.solvers.projections import (
     column_updates,
     column_workspace,
     margins_or_empty,
+    nearest_rows,
 )
 
 # (loss for m classes, whether the own class is in the sort)
@@ -194,3 +198,25 @@ def test_refuses_k_of_all_classes_where_the_own_class_is_out():
 def test_refuses_a_larger_curvature_of_the_own_class():
     with pytest.raises(InvalidProblemError, match="own class exceeds"):
         column_updates(TopKHinge(2).form(5), np.zeros((1, 5)), np.array([0]), 1.0, c_own=2.0)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        MaxHinge(), TopKHinge(2), UsunierHinge(3), TopKOthersHinge(2), Softmax(), TopKEntropy(2),
+        OneVsAll("hinge"), OneVsAll("logistic"),
+    ],
+    ids=lambda loss: f"{loss.name}",
+)  # fmt: skip
+def test_nearest_rows_are_in_the_domain_and_no_other_point_of_it_is_nearer(loss) -> None:
+    """The angle at p between a row and any point v of the domain is obtuse: <z - p, v - p> <= 0."""
+    m = 6
+    form, rng = loss.form(m), np.random.default_rng(0)
+    Z, y = rng.standard_normal((40, m)), rng.integers(m, size=40)
+    nearest = nearest_rows(form, Z, y)
+    for scale in (0.3, 3.0):
+        for _ in range(20):
+            inside = column_updates(form, scale * rng.standard_normal((40, m)), y, 1.0)
+            assert np.sum((Z - nearest) * (inside - nearest), axis=1).max() < 1e-9
+            np.testing.assert_allclose(nearest_rows(form, inside, y), inside, atol=1e-9)
+    np.testing.assert_allclose(nearest_rows(form, nearest, y), nearest, atol=1e-9)

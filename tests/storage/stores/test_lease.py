@@ -47,6 +47,13 @@ def test_one_of_many_candidates_holds_it_at_a_time(any_store: Store) -> None:
     assert holder(any_store, "retrain") is None
 
 
+def test_terms_are_those_of_the_specification() -> None:
+    text = " ".join((ROOT / "storage" / "README.md").read_text(encoding="utf-8").split())
+    terms = LeaseTerms()
+    assert f"renewed every {terms.beat:g} s while the holder lives" in text
+    assert f"watched {terms.expiry:g} s go by without another beat" in text
+
+
 def test_the_second_is_refused_and_told_who_holds_it(any_store: Store) -> None:
     told = r"r0001 \(process \d+ on \S+ since \S+\) holds .* for retrain: wait for it"
     with held_lease(any_store, "retrain", "r0001"):
