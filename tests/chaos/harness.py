@@ -19,7 +19,7 @@ from typing import Any, Self
 import psutil
 
 from tests.chaos.hooks import command
-from tests.chaos.proxy import free_port
+from tests.free_ports import free_port
 from topline.pipeline.certification import certify
 from topline.storage.runs import read_history
 from topline.storage.stores import open_store

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 from typing import Any, Self
 
@@ -89,9 +88,3 @@ class Proxy:
                 await writer.drain()
         with contextlib.suppress(OSError, RuntimeError):
             writer.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

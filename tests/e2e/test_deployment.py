@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.free_ports import free_port
 from topline.pipeline.cluster.tls import make_tls_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,12 +33,6 @@ def blocks(page: str) -> dict[str, str]:
     """Commands of the page by the name in their first line."""
     found = re.findall(r"^```sh\n# (\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     return dict(found)
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def wait_for(what: Callable[[], Any], seconds: float = SLOW, pause: float = 1.0) -> Any:
@@ -168,7 +162,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     (folder / "account").mkdir()
     page = (ROOT / "deploy" / "README.md").read_text()
     for port in PORTS:
-        page = re.sub(rf"\b{port}\b", free_port(), page)
+        page = re.sub(rf"\b{port}\b", str(free_port()), page)
     path = f"{Path(sys.executable).parent}:{binaries[-1]}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
     # What a fresh account has: the page sets the rest.
     environ = {"PATH": path, "HOME": str(folder / "account"), "LANG": "C.UTF-8"}

@@ -13,9 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.free_ports import free_port
 from topline.flows import local_server as module
 from topline.flows.errors import FlowServerError
-from topline.flows.local_server import free_port, local_server
+from topline.flows.local_server import local_server
 
 #: A server that asks for a password, at a port of its arguments; it ends where the port is taken.
 STAND_IN = """
@@ -68,7 +69,7 @@ def test_a_port_taken_by_another_server_in_the_meantime_is_left_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two users start theirs at the same moment: both find 4200 free, and one of them gets it."""
-    port = free_port()
+    port, genuine = free_port(), module.free_port
 
     def started(port: int, environ: Mapping[str, str], log: Path, lock: int) -> subprocess.Popen[bytes]:
         words = [sys.executable, "-S", "-c", STAND_IN, str(port), environ["PREFECT_SERVER_API_AUTH_STRING"]]
@@ -77,10 +78,10 @@ def test_a_port_taken_by_another_server_in_the_meantime_is_left_to_it(
 
     first = iter([port])
     monkeypatch.setattr(module, "_started", started)
-    monkeypatch.setattr(module, "free_port", lambda preferred=0: next(first, None) or free_port(preferred))
+    monkeypatch.setattr(module, "free_port", lambda preferred=0: next(first, None) or genuine(preferred))
     other = started(port, {"PREFECT_SERVER_API_AUTH_STRING": "other:word"}, tmp_path / "other.log", 2)
     with other:
-        while free_port(port) == port:
+        while genuine(port) == port:
             time.sleep(0.05)
         with (
             local_server({"PREFECT_HOME": str(tmp_path)}) as server,

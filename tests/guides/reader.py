@@ -12,15 +12,14 @@ import json
 import os
 import pty
 import re
-import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.free_ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = sorted(
@@ -58,18 +57,8 @@ class Block:
 def on_free_ports(text: str) -> str:
     """Return a guide whose ports are free ones of this machine."""
     for port in PORTS:
-        text = re.sub(rf"\b{port}\b", str(_free_port()), text)
+        text = re.sub(rf"\b{port}\b", str(free_port()), text)
     return text
-
-
-def _free_port() -> int:
-    """Return a port that nobody is given by chance until the guide's program takes it."""
-    while True:
-        # Below those that the system gives to connections and to whoever asks for any.
-        port = secrets.choice(range(20_000, 32_000))
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def blocks_of(text: str) -> list[Block]:
