@@ -78,7 +78,7 @@ def top_sums(
     """Return the risk of k losses at W (d, m) and the dual point of `points` (T, d, m) and `shares` (T,)."""
     at_W = _largest_losses(loss, k, n, tiles, W[None])[0]
     sums = TopSums(risk=float(top_weights(at_W, k) @ at_W), product=np.zeros(W.shape))
-    together = max(1, _LOSS_BYTES // (8 * n))
+    together = _points_at_once(n)
     for first in range(0, len(points), together):
         group = slice(first, first + together)
         losses = _largest_losses(loss, k, n, tiles, points[group])
@@ -89,9 +89,13 @@ def top_sums(
 
 def passes(points: int, n: int, *, smoothed: bool) -> int:
     """Return the number of passes that `top_sums` makes over n rows."""
-    groups = -(-points // max(1, _LOSS_BYTES // (8 * n)))
+    groups = -(-points // _points_at_once(n))
     of_losses = 2 if smoothed else 1
     return of_losses + groups * (of_losses + 1)
+
+
+def _points_at_once(n: int) -> int:
+    return max(1, _LOSS_BYTES // (8 * n))
 
 
 def _largest_losses(loss: SmoothedLoss, k: float, n: int, tiles: Pass, points: Array) -> Array:

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from topline.storage.errors import AccessError
 from topline.storage.stores import LeaseHeldError, LeaseLostError, LeaseTerms, Store, held_lease, holder
 from topline.storage.stores.lease import Clock
 
@@ -190,3 +191,48 @@ def test_who_looks_whether_a_holder_lives_leaves_no_file_open(local_store: Store
         assert lease.number == 2
     assert clock.slept == 0, "its lock is free, so nobody waits for its beat"
     assert psutil.Process().num_fds() == open_files
+
+
+def test_who_has_lost_the_lease_beats_no_more(memory_store: Store) -> None:
+    before = set(threading.enumerate())
+    with held_lease(memory_store, "retrain", "me", terms=LeaseTerms(beat=0.01)) as lease:
+        (keeper,) = set(threading.enumerate()) - before
+        signature = memory_store.read_bytes("leases/retrain/00000001.json")
+        memory_store.write_bytes("leases/retrain/00000002.json", signature)
+        keeper.join(120.0)
+        assert not keeper.is_alive()
+        with pytest.raises(LeaseLostError):
+            lease.check()
+
+
+def test_who_cannot_beat_says_so_and_tries_again(
+    memory_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed, again = threading.Event(), threading.Event()
+
+    class Failing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(memory_store, name)
+
+        def write_bytes(self, path: str, data: bytes) -> None:
+            count = json.loads(data)["count"]
+            if count == 1:
+                failed.set()
+                raise AccessError("the bucket is away")
+            memory_store.write_bytes(path, data)
+            if count == 2:
+                again.set()
+
+    failing: Any = Failing()
+    with held_lease(failing, "retrain", "me", terms=LeaseTerms(beat=0.01)):
+        assert failed.wait(120.0)
+        assert again.wait(120.0)
+    assert "is not renewed: the bucket is away" in caplog.text
+
+
+def test_files_of_others_in_the_folder_are_left_alone(memory_store: Store, clock: Sleeper) -> None:
+    memory_store.write_bytes("leases/retrain/notes.done", b"")
+    for _ in range(2):
+        with held_lease(memory_store, "retrain", "me", terms=clock.silent):
+            pass
+    assert memory_store.exists("leases/retrain/notes.done")
