@@ -1,7 +1,8 @@
-"""How many threads BLAS may have: one while workers of this process compute, and one for small products."""
+"""How many threads a job may keep busy, and how many of them BLAS may have: one while blocks compute."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,6 +23,11 @@ class _Limit:
         self.controller: ThreadpoolController | None = None
         self.limit: Any = None
 
+    def find(self) -> ThreadpoolController:
+        """Return the controller, which takes 2 ms to look for BLAS."""
+        self.controller = self.controller or ThreadpoolController()
+        return self.controller
+
 
 _held = _Limit()
 
@@ -37,8 +43,7 @@ def one_blas_thread() -> Iterator[None]:
     with _held.lock:
         _held.users += 1
         if _held.users == 1:
-            _held.controller = _held.controller or ThreadpoolController()  # looking for BLAS takes 2 ms
-            _held.limit = _held.controller.limit(limits=1, user_api="blas")
+            _held.limit = _held.find().limit(limits=1, user_api="blas")
     try:
         yield
     finally:
@@ -46,6 +51,21 @@ def one_blas_thread() -> Iterator[None]:
             _held.users -= 1
             if _held.users == 0:
                 _held.limit.restore_original_limits()
+
+
+def threads_here() -> int:
+    """Return how many threads a job of this process may keep busy.
+
+    As many as BLAS would take, which follows OMP_NUM_THREADS and its like and the limits of threadpoolctl, as
+    whoever runs jobs side by side sets them; but no more than the cores that this process may use.
+    """
+    with _held.lock:
+        if _held.users:
+            found = [_held.limit.get_original_num_threads()["blas"]]
+        else:
+            found = [info["num_threads"] for info in _held.find().info() if info["user_api"] == "blas"]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([cores, *(int(number) for number in found if number)]))
 
 
 def blas_threads_for(multiplications: float) -> AbstractContextManager[None]:

@@ -275,13 +275,14 @@ def using(run: str, epoch: int) -> AbstractContextManager[Held]:
 
 
 def _on_threads(blocks: list[Block], request: Request) -> Iterator[BlockStats]:
-    """Results in block order; a worker of several threads works on that many blocks at the same time."""
-    threads = min(int(get_worker().state.nthreads), len(blocks))
-    if threads == 1:
-        yield from (block.run(request) for block in blocks)
+    """Results in block order; the threads of a worker work on as many blocks, or several of them on each."""
+    threads = int(get_worker().state.nthreads)
+    at_once = min(threads, len(blocks))
+    if at_once <= 1:
+        yield from (block.run(request, threads) for block in blocks)
         return
-    with ThreadPoolExecutor(threads, thread_name_prefix="topline-block") as pool:
-        yield from pool.map(lambda block: block.run(request), blocks)
+    with ThreadPoolExecutor(at_once, thread_name_prefix="topline-block") as pool:
+        yield from pool.map(lambda block: block.run(request, threads // at_once), blocks)
 
 
 def _cached(placement: Placement, before: Held | None) -> RowSource:

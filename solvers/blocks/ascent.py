@@ -10,8 +10,8 @@ stages are kept, with their images in W, and after each stage the best point of 
 looked for: D is quadratic there, a system of a few equations.  That point may lie outside the domain.  Its
 projection, row by row, does not, and the best point of the segment to it is exact again.
 
-Weights too large for a core's caches are swept tile by tile (`topline.solvers.blocks.ascent_tiles`), and dual
-rows that are not one array are opened slab by slab.
+Weights that are not small are swept tile by tile, on several threads
+(`topline.solvers.blocks.ascent_tiles`), and dual rows that are not one array are opened slab by slab.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class BlockAscent(SweptRows):
 
     _feed: RowFeed | None = None
 
-    def run(self, request: AscentRequest, A: DualStore, delta: DualStore) -> BlockStats:
+    def run(self, request: AscentRequest, A: DualStore, delta: DualStore, threads: int = 1) -> BlockStats:
         """Write to `delta` (rows, m) the change of A (rows, m) that the sweeps find, and sum it.
 
-        The result depends on the request and on A alone.
+        The result depends on the request and on A alone, not on the threads that work on it.
         """
         delta.clear()
-        work = Work(self, request, DualWindow(A, delta))
+        work = Work(self, request, DualWindow(A, delta), threads)
         feed = self.feed_for(A)
         first = work.sweep(feed.shuffled(np.arange(len(self.y)), work.random))
         busy = np.flatnonzero(work.rises >= 0.0)

@@ -1,192 +1,280 @@
-"""Exact column updates tile by tile: what a sweep does where W is too large for a core's caches.
+"""Exact column updates tile by tile, on several threads: what a sweep does where W is not small.
 
-Row by row every visit would fetch all of W from memory.  Here one product gives the scores of a tile of rows;
-the tile's Gram matrix keeps them right while its rows are updated one after the other; and the changes of the
-tile go to W together, class by class, or by a second product where most classes change.
+Row by row a sweep cannot be shared, for every row starts from the weights that the row before it left.  But
+the scores of a tile of rows can be taken before the tile ahead of it is updated, if what that tile then
+changes is added through the inner products of the rows of both.  So one thread updates the rows of a tile,
+exactly and in their order, while others carry what the tile before it has changed into W and take the scores
+of the tile after it, each for some of the classes.  Whoever has nothing else to do takes the next chunk.
+
+Which thread takes which chunk changes no number: the result is bitwise the same for any number of threads.
+One thread alone gains as well: four rows share the loads of four classes, and W is fetched once a tile.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from topline.solvers.blocks.ascent_sweeps import update_row
-from topline.solvers.blocks.jit import add_by_class
+from topline.solvers.blocks.atomics import add_and_get_old, wait_until
+from topline.solvers.blocks.tile_products import GROUP, carry_tile, dots
 from topline.solvers.jit_cache import jit
 from topline.solvers.projections.ordering import column_workspace
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
-#: Rows of a tile at least and at most: a larger one fetches W less often, and pays more for its Gram matrix.
-_TILE_ROWS = (128, 512)
-#: A product that adds every class costs as much as so many classes, of m, one at a time.
-_SHARE_OF_CLASSES = 12
+#: Rows of a tile: a share of the classes, for each row costs inner products with those of 1.5 tiles; at least
+#: and at most so many.
+_TILE_SHARE = 6
+_TILE_ROWS = (4, 64)
+#: Chunks that the classes of a tile are cut into.
+_CHUNKS = 16
+#: Places of the counters: tiles that are updated, and from `_FIRST` on, each `_APART` places, so that no two
+#: share a cache line, chunks of a tile that are taken and chunks that are done.
+_UPDATED, _FIRST, _APART = 0, 8, 8
+
+
+class SweptPart(NamedTuple):
+    """Rows to visit, and what a block knows of its rows: the arguments of `sweep_dense` of these names."""
+
+    X: FloatArray
+    places: Int64Array
+    rows: Int64Array
+    y: IntArray
+    weights: Float64Array
+    norms: Float64Array
+    along: Float64Array
+    u: Float64Array
+    kept_apart: float
+    A: FloatArray
+    delta: FloatArray
+    scale: float
+    gamma: float
+    gamma_own: float
+
+
+class _Tiles(NamedTuple):
+    """What threads share: W, the scores and inner products of two tiles, and what two tiles have changed.
+
+    `order` (rows,) are the places in X of all rows, behind a tile that is none; `every` counts the classes.
+    """
+
+    W: FloatArray
+    every: Int64Array
+    per_chunk: int
+    order: Int64Array
+    scores: FloatArray
+    inner: FloatArray
+    counts: Int64Array
+    classes: IntArray
+    steps: Float64Array
+    counters: Int64Array
+
+
+class _Spare(NamedTuple):
+    """Room of one thread."""
+
+    at: Int64Array
+    who: Int64Array
+    much: Float64Array
 
 
 class TiledWeights:
-    """Weights W (m, d) in float64 with a copy to multiply with, and what a sweep over tiles does to them.
+    """Weights (m, d) that threads sweep with.
 
     Parameters
     ----------
-    W : (m, d) float64, updated in place.
-    dtype : precision of products.
-    u, kept_apart : the direction kept apart and by how much it shrinks squares, as for `sweep_dense`.
-    apart : (m,) what goes to W along u, updated in place.
+    start : (m, d) the weights to begin with.
+    dtype : their precision, float32 or float64.
+    apart : (m,) what goes to W along the direction kept apart, updated in place.
+    threads : how many work at the same time.
     """
 
-    def __init__(
-        self,
-        W: Float64Array,
-        dtype: np.dtype[Any],
-        u: Float64Array,
-        kept_apart: float,
-        apart: Float64Array,
+    def __init__(self, start: FloatArray, dtype: np.dtype[Any], apart: Float64Array, threads: int) -> None:
+        m, d = start.shape
+        self._threads, self._apart = threads, apart
+        padded = -(-m // GROUP) * GROUP
+        self._padded: FloatArray = np.zeros((padded, d), dtype=dtype)
+        self.W: FloatArray = self._padded[:m]
+        self.W[:] = start
+        #: Rows of a tile.
+        self.rows = t = int(np.clip(m // _TILE_SHARE // GROUP * GROUP, *_TILE_ROWS))
+        self._scores: FloatArray = np.empty((2, t, padded), dtype=dtype)
+        self._inner: FloatArray = np.empty((2, t, 2 * t), dtype=dtype)
+        self._counts = np.zeros((2, t), dtype=np.int64)
+        self._classes = np.empty((2, t, m), dtype=np.int32)
+        self._steps = np.empty((2, t, m))
+
+    def sweep(
+        self, part: SweptPart, loss: tuple[int, Float64Array, Float64Array], rises: Float64Array
     ) -> None:
-        self.W, self._dtype = W, dtype
-        self._copy: FloatArray = W if dtype == W.dtype else W.astype(dtype)
-        self._u, self._kept_apart, self._apart = u.astype(dtype), kept_apart, apart
-        m = len(W)
-        #: Rows of a tile: about half of m, for then its Gram matrix costs a fourth of its scores.
-        self.rows = int(np.clip(m // 2, *_TILE_ROWS))
-        self._scores = np.empty((self.rows, m), dtype=dtype)
-        self._counts = np.empty(self.rows, dtype=np.int64)
-        self._classes = np.empty((self.rows, m), dtype=np.int32)
-        self._steps = np.empty((self.rows, m))
-
-    def refresh(self) -> None:
-        """Take over W where somebody else has moved it."""
-        if self._copy is not self.W:
-            self._copy[:] = self.W
-
-    def products(self, X: FloatArray) -> tuple[FloatArray, FloatArray, Float64Array]:
-        """Return scores (t, m), inner products (t, t) of the shrunk rows and their parts along u (t,)."""
-        scores = np.dot(X, self._copy.T, out=self._scores[: len(X)])
-        gram = X @ X.T
-        along = np.zeros(len(X))
-        if self._kept_apart:
-            along = (X @ self._u).astype(np.float64)
-            scores += np.outer(along, self._apart).astype(self._dtype)
-            gram -= np.asarray(self._kept_apart * np.outer(along, along), dtype=self._dtype)
-        return scores, gram, along
-
-    @property
-    def changes(self) -> tuple[Int64Array, IntArray, Float64Array]:
-        """Where `update_tile` writes the changes of a tile, which wait for `carry`."""
-        return self._counts, self._classes, self._steps
-
-    def carry(self, X: FloatArray, along: Float64Array) -> None:
-        """Add what has changed to W."""
-        t, m = len(X), len(self.W)
-        counts = self._counts[:t]
-        if self._kept_apart:
-            _carry_apart(counts, self._classes, self._steps, self._kept_apart * along, self._apart)
-        if _SHARE_OF_CLASSES * int(counts.sum()) <= t * m:
-            _carry_classes(X, counts, self._classes, self._steps, self.W, self._copy)
+        """Replace the dual rows of a part one by one by the maximisers of the dual in that row."""
+        n, t = len(part.rows), self.rows
+        if n == 0:
             return
-        changes = np.zeros((t, m), dtype=self._dtype)
-        _scatter(counts, self._classes, self._steps, changes)
-        self.W += changes.T @ X
-        self.refresh()
+        tiles = -(-n // t)
+        order = np.empty((tiles + 1) * t, dtype=np.int64)
+        order[:t], order[t : t + n], order[t + n :] = part.places[0], part.places, part.places[-1]
+        self._counts[:] = 0
+        classes = len(self._padded)
+        shared = _Tiles(
+            self._padded, np.arange(classes), GROUP * max(classes // (GROUP * _CHUNKS), 1), order,
+            self._scores, self._inner, self._counts, self._classes, self._steps,
+            np.zeros(_FIRST + 2 * _APART * tiles, dtype=np.int64),
+        )  # fmt: skip
+        none = shared._replace(order=order[:t])
+        # Without a tile they do nothing, but are compiled or loaded before a thread waits for another.
+        _help(part, none)
+        _lead(part, none, *loss, self._apart, rises)
+        helpers = [
+            threading.Thread(target=_help, args=(part, shared), name="topline-sweep")
+            for _ in range(min(self._threads, tiles) - 1)
+        ]
+        for helper in helpers:
+            helper.start()
+        _lead(part, shared, *loss, self._apart, rises)
+        for helper in helpers:
+            helper.join()
 
 
 @jit
-def update_tile(
-    scores: FloatArray,
-    gram: FloatArray,
-    rows: Int64Array,
-    y: IntArray,
-    weights: Float64Array,
-    A: FloatArray,
-    delta: FloatArray,
-    scale: float,
-    gamma: float,
-    gamma_own: float,
+def _spare(tiles: _Tiles) -> _Spare:
+    t = tiles.counts.shape[1]
+    return _Spare(np.empty(t, np.int64), np.empty(t + GROUP, np.int64), np.empty(t + GROUP))
+
+
+@jit
+def _help(part: SweptPart, tiles: _Tiles) -> None:
+    """Do chunks of one tile after the other, each as soon as the tile two before it is updated."""
+    spare = _spare(tiles)
+    for k in range(len(tiles.order) // tiles.counts.shape[1] - 1):
+        # Neither W nor a step changes while others still need it as it is.
+        wait_until(tiles.counters, _UPDATED, k - 1)
+        if k > 0:
+            _wait_for_chunks(k - 1, tiles)
+        _do_chunks(k, part, tiles, spare)
+
+
+@jit
+def _lead(
+    part: SweptPart,
+    tiles: _Tiles,
     kind: int,
     rho: Float64Array,
     margins: Float64Array,
+    apart: Float64Array,
     rises: Float64Array,
-    counts: Int64Array,
-    classes: IntArray,
-    steps: Float64Array,
 ) -> None:
-    """Replace the dual rows of a tile one by one by the maximisers of the dual in that row.
-
-    Parameters
-    ----------
-    scores : (t, m) scores of the tile's rows at the weights that the tile started from.
-    gram : (t, t) inner products of its rows.
-    rows : (t,) their places in y, weights, A, delta and rises, which are as for `sweep_dense`.
-    counts, classes, steps : written: classes[p, :counts[p]] are those of row p that have changed, by
-        steps[p, :counts[p]] along x_p in W.
-    """
-    t, m = scores.shape
+    """Update the rows of one tile after the other, and do chunks while the next tile is not ready."""
+    t, m = tiles.counts.shape[1], tiles.classes.shape[2]
+    n_tiles = len(tiles.order) // t - 1
     work, index_work = column_workspace(m)
     q, alpha = np.empty(m), np.empty(m)
-    changed, changes = np.empty(m, dtype=np.int64), np.empty(m)
-    for p in range(t):
-        i = rows[p]
-        counts[p] = 0
-        if weights[i] == 0.0:
-            rises[i] = -1.0
-            continue
-        for j in range(m):
-            q[j] = scores[p, j]
-        for r in range(p):
-            inner = np.float64(gram[p, r])
-            for k in range(counts[r]):
-                q[classes[r, k]] += inner * steps[r, k]
-        counts[p], rise = update_row(
-            i, y[i], scale * weights[i], max(np.float64(gram[p, p]), 0.0), gamma, gamma_own, kind, rho,
-            margins, A, delta, q, alpha, work, index_work, changed, changes,
-        )  # fmt: skip
-        rises[i] = rise * weights[i]
-        for k in range(counts[p]):
-            classes[p, k], steps[p, k] = changed[k], changes[k]
+    changed, steps = np.empty(m, dtype=np.int64), np.empty(m)
+    spare = _spare(tiles)
+    for k in range(n_tiles):
+        _do_chunks(k, part, tiles, spare)
+        _wait_for_chunks(k, tiles)
+        for p in range(t):
+            tiles.counts[k % 2, p] = 0
+            if k * t + p >= len(part.rows):
+                continue
+            i = part.rows[k * t + p]
+            if part.weights[i] == 0.0:
+                rises[i] = -1.0
+                continue
+            _scores_now(k, p, part.along[i], tiles, apart, q)
+            norm = part.norms[i] - part.kept_apart * part.along[i] * part.along[i]
+            n_changed, rise = update_row(
+                i, part.y[i], part.scale * part.weights[i], norm, part.gamma, part.gamma_own, kind, rho,
+                margins, part.A, part.delta, q, alpha, work, index_work, changed, steps,
+            )  # fmt: skip
+            rises[i] = rise * part.weights[i]
+            for e in range(n_changed):
+                tiles.classes[k % 2, p, e], tiles.steps[k % 2, p, e] = changed[e], steps[e]
+                apart[changed[e]] -= part.kept_apart * steps[e] * part.along[i]
+            tiles.counts[k % 2, p] = n_changed
+        add_and_get_old(tiles.counters, _UPDATED, 1)
+    for k in range(max(n_tiles - 2, 0), n_tiles):
+        _carry(k, 0, tiles.W.shape[0], part, tiles, spare)
 
 
 @jit
-def _carry_apart(
-    counts: Int64Array, classes: IntArray, steps: Float64Array, shares: Float64Array, apart: Float64Array
-) -> None:
-    """Take the shares (t,) of the steps away from what goes to W along the direction kept apart."""
-    for p in range(len(counts)):
-        for k in range(counts[p]):
-            apart[classes[p, k]] -= steps[p, k] * shares[p]
+def _scores_now(k: int, p: int, along: float, tiles: _Tiles, apart: Float64Array, q: Float64Array) -> None:
+    """Write the scores of row p of tile k: at W two tiles ago, and what rows have changed since then."""
+    t, here, before = tiles.counts.shape[1], k % 2, 1 - k % 2
+    for j in range(len(q)):
+        q[j] = tiles.scores[here, p, j] + apart[j] * along
+    for r in range(t + p):
+        slot, row = (before, r) if r < t else (here, r - t)
+        inner = np.float64(tiles.inner[here, p, r])
+        for e in range(tiles.counts[slot, row]):
+            q[tiles.classes[slot, row, e]] += inner * tiles.steps[slot, row, e]
 
 
 @jit
-def _scatter(counts: Int64Array, classes: IntArray, steps: Float64Array, out: FloatArray) -> None:
-    """Write the steps to an array (t, m) of zeros."""
-    for p in range(len(counts)):
-        for k in range(counts[p]):
-            out[p, classes[p, k]] = steps[p, k]
+def _do_chunks(k: int, part: SweptPart, tiles: _Tiles, spare: _Spare) -> None:
+    """Do chunks of tile k until all are taken: inner products of four rows, or scores of some classes."""
+    chunks = _n_chunks(tiles)
+    place = _FIRST + 2 * _APART * k
+    while True:
+        c = add_and_get_old(tiles.counters, place, 1)
+        if c >= chunks:
+            return
+        if c < tiles.counts.shape[1] // GROUP:
+            _inner_products(k, GROUP * c, part, tiles)
+        else:
+            _scores(k, (c - tiles.counts.shape[1] // GROUP) * tiles.per_chunk, part, tiles, spare)
+        add_and_get_old(tiles.counters, place + _APART, 1)
 
 
 @jit
-def _carry_classes(
-    X: FloatArray,
-    counts: Int64Array,
-    classes: IntArray,
-    steps: Float64Array,
-    W: Float64Array,
-    copy: FloatArray,
-) -> None:
-    """Add the steps along the rows of X (t, d) to W (m, d) and its copy, one class after the other."""
-    m = len(W)
-    first = np.zeros(m + 1, dtype=np.int64)
-    for p in range(len(counts)):
-        for k in range(counts[p]):
-            first[classes[p, k] + 1] += 1
-    for j in range(m):
-        first[j + 1] += first[j]
-    rows, values = np.empty(first[m], dtype=np.int64), np.empty(first[m])
-    next_entry = first[:m].copy()
-    for p in range(len(counts)):
-        for k in range(counts[p]):
-            e = next_entry[classes[p, k]]
-            rows[e], values[e] = p, steps[p, k]
-            next_entry[classes[p, k]] += 1
-    add_by_class(X, first, rows, values, W)
-    for j in range(m):
-        if first[j] < first[j + 1]:
-            copy[j] = W[j]
+def _n_chunks(tiles: _Tiles) -> int:
+    rows, classes = tiles.counts.shape[1], len(tiles.every)
+    return int(rows // GROUP + -(-classes // tiles.per_chunk))
+
+
+@jit
+def _wait_for_chunks(k: int, tiles: _Tiles) -> None:
+    wait_until(tiles.counters, _FIRST + 2 * _APART * k + _APART, _n_chunks(tiles))
+
+
+@jit
+def _inner_products(k: int, p: int, part: SweptPart, tiles: _Tiles) -> None:
+    """Write those of rows p..p+3 of tile k with the tile before it and the rows up to them."""
+    t = tiles.counts.shape[1]
+    first = (k + 1) * t
+    for r in range(0, t + p + GROUP, GROUP):
+        dots(part.X, tiles.order, k * t + r, part.X, tiles.order, first + p, tiles.inner, k % 2, p, r)
+    for e in range(k * t + p, min(k * t + p + GROUP, len(part.rows))):
+        i = part.rows[e]
+        if part.norms[i] < 0.0:
+            square = along = 0.0
+            for f in range(part.X.shape[1]):
+                x = np.float64(part.X[tiles.order[t + e], f])
+                square += x * x
+                along += x * part.u[f]
+            part.norms[i], part.along[i] = square, along
+
+
+@jit
+def _scores(k: int, low: int, part: SweptPart, tiles: _Tiles, spare: _Spare) -> None:
+    """Write the scores of tile k for a chunk of classes, once these have what tile k - 2 has changed."""
+    t = tiles.counts.shape[1]
+    high = min(low + tiles.per_chunk, tiles.W.shape[0])
+    if k >= 2:
+        _carry(k - 2, low, high, part, tiles, spare)
+    for j in range(low, high, GROUP):
+        for p in range(0, t, GROUP):
+            dots(tiles.W, tiles.every, j, part.X, tiles.order, (k + 1) * t + p, tiles.scores, k % 2, p, j)
+
+
+@jit
+def _carry(k: int, low: int, high: int, part: SweptPart, tiles: _Tiles, spare: _Spare) -> None:
+    """Add what tile k has changed to the classes low..high-1."""
+    first = (k + 1) * tiles.counts.shape[1]
+    carry_tile(
+        tiles.W, low, high, part.X, tiles.order, first, tiles.counts, tiles.classes, tiles.steps, k % 2,
+        spare.at, spare.who, spare.much,
+    )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 from topline.solvers.blocks.ascent_jit import add_rows_csr, add_rows_dense, change_sums
 from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion
 from topline.solvers.blocks.ascent_sweeps import sweep_csr, sweep_dense
-from topline.solvers.blocks.ascent_tiles import TiledWeights, update_tile
+from topline.solvers.blocks.ascent_tiles import SweptPart, TiledWeights
 from topline.solvers.blocks.row_feed import RowFeed
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
@@ -21,7 +21,10 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
 #: Weights of up to so many entries are kept in float64: they stay in the first-level cache all the same.
 _SMALL_W = 1 << 12
-#: Weights of more bytes than this do not stay in a core's second-level cache: rows are swept tile by tile.
+#: Weights of more entries and classes than these are swept tile by tile, and on several threads,
+_TILED_W = 1 << 16
+_TILED_CLASSES = 32
+#: as are those of more bytes, which do not stay in a core's second-level cache.
 _LARGE_W = 1 << 20
 #: Rows over which a change is summed at once, and numbers in them.
 _SUMMED_ROWS = 4096
@@ -35,7 +38,14 @@ def weights_alike(entries: int) -> int:
     if entries <= _SMALL_W:
         return 0
     large = _LARGE_W // np.dtype(np.float32).itemsize
-    return 2 * _SMALL_W if entries <= large else 2 * large
+    if entries <= _TILED_W:
+        return 2 * _SMALL_W
+    return 2 * _TILED_W if entries <= large else 2 * large
+
+
+def is_tiled(m: int, d: int, dtype: np.dtype[Any]) -> bool:
+    """Return whether W (d, m), in a precision, is swept tile by tile."""
+    return (m >= _TILED_CLASSES and m * d > _TILED_W) or m * d * dtype.itemsize > _LARGE_W
 
 
 class SweptRows(BlockRows):
@@ -66,8 +76,8 @@ class SweptRows(BlockRows):
 class Work:
     """What the sweeps of one request share: the weights as they move, and which rows move."""
 
-    def __init__(self, block: SweptRows, request: AscentRequest, duals: DualWindow) -> None:
-        self.block, self.duals = block, duals
+    def __init__(self, block: SweptRows, request: AscentRequest, duals: DualWindow, threads: int = 1) -> None:
+        self.block, self.duals, self._threads = block, duals, threads
         self.random = np.random.default_rng((request.seed, request.round, block.index))
         self.scale = block.problem.scale * request.safety_factor
         self.linear = block.problem.form.linear_conjugate
@@ -112,10 +122,9 @@ class Work:
             return
         self.sparse = is_sparse(X)
         start = self._start if self.sparse else self._start.T
-        if not self.sparse and start.size * self._products.itemsize > _LARGE_W:
-            W = np.array(start, order="C")
-            self._tiles = TiledWeights(W, self._products, self.u, self.kept_apart, self.apart)
-            self.W = W
+        if not self.sparse and is_tiled(len(start), start.shape[1], self._products):
+            self._tiles = TiledWeights(start, self._products, self.apart, self._threads)
+            self.W = self._tiles.W
             return
         dtype = np.dtype(np.float64) if start.size <= _SMALL_W else self._products
         self.W = np.array(start, dtype=dtype, order="C")
@@ -136,21 +145,14 @@ class Work:
 
     def _sweep_tiles(self, portion: Portion, tiles: TiledWeights) -> None:
         block, duals, problem = self.block, self.duals, self.block.problem
-        here = slice(*portion.slab)
-        tiles.refresh()
-        for low in range(0, len(portion.rows), tiles.rows):
-            part = slice(low, low + tiles.rows)
-            X = np.asarray(portion.X[portion.places[part]], dtype=self._products)
-            scores, gram, along = tiles.products(X)
-            self.clock.product()
-            update_tile(
-                scores, gram, portion.rows[part] - portion.slab[0], block.y[here], block.weights[here],
-                duals.A, duals.delta, self.scale, problem.smoothing, problem.smoothing_own, *block.loss,
-                self.rises[here], *tiles.changes,
-            )  # fmt: skip
-            self.clock.row_work()
-            tiles.carry(X, along)
-            self.clock.product()
+        X, places, rows, slab = portion
+        here = slice(*slab)
+        part = SweptPart(
+            X, places, rows - slab[0], block.y[here], block.weights[here], block.norms[here],
+            block.along[here], self.u, self.kept_apart, duals.A, duals.delta, self.scale, problem.smoothing,
+            problem.smoothing_own,
+        )  # fmt: skip
+        tiles.sweep(part, block.loss, self.rises[here])
 
     def part_apart(self, image: Float64Array) -> Float64Array:
         """Return what a change of W, laid out like W, is along u, for every class."""

@@ -78,8 +78,10 @@ class Block:
             cuts = [0, *(stop for _, _, stop in self._tiles.bounds())]
             self._duals = BlockDuals(problem, self._y, self._weights, self._dtype, cuts, dual_bytes)
 
-    def run(self, request: Request) -> BlockStats:
+    def run(self, request: Request, threads: int = 1) -> BlockStats:
         """Carry out a request; the same request again gives the same sums and changes nothing more.
+
+        So many threads work on it where it is large enough; the sums do not depend on how many.
 
         Raises NonFiniteError naming the rows where features are NaN or infinite, StateLostError where a
         step refers to a round that this block has not seen.
@@ -90,7 +92,7 @@ class Block:
                 case OracleRequest():
                     return self._find_vertex(request)
                 case AscentRequest() | ColumnRequest():
-                    return self._find_change(request)
+                    return self._find_change(request, threads)
                 case EvaluateRequest():
                     return self._evaluate(request)
                 case RebuildRequest():
@@ -168,7 +170,7 @@ class Block:
             **clock.seconds(),
         )
 
-    def _find_change(self, request: AscentRequest | ColumnRequest) -> BlockStats:
+    def _find_change(self, request: AscentRequest | ColumnRequest, threads: int) -> BlockStats:
         """Find a change of A row by row; it waits for its step."""
         duals = self._duals_after(request.pending_step)
         if request.exact or isinstance(request, ColumnRequest):
@@ -177,7 +179,7 @@ class Block:
         match request:
             case AscentRequest():
                 self._ascent = self._ascent or BlockAscent(*rows)
-                stats = self._ascent.run(request, duals.A, duals.change())
+                stats = self._ascent.run(request, duals.A, duals.change(), threads)
             case ColumnRequest():
                 A, change = duals.whole("Frank-Wolfe over the columns")
                 self._column_atoms = self._column_atoms or BlockColumnAtoms(

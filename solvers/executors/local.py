@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from topline.solvers.blas_threads import one_blas_thread
+from topline.solvers.blas_threads import one_blas_thread, threads_here
 from topline.solvers.blocks import Block
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
 from topline.solvers.core.dual_rows import row_runs
@@ -30,7 +30,8 @@ class SerialExecutor:
     `bounds` are the row numbers 0 = r_0 < r_1 < ... = n at which rows are cut into blocks, or `blocks` asks
     for that many of nearly one size; one block by default.  `dual_bytes` is memory for dual variables, which
     are packed where that is too little for them, and go to a temporary file beyond it:
-    `topline.solvers.core.dual_rows`. With a budget no result holds them.
+    `topline.solvers.core.dual_rows`. With a budget no result holds them.  `threads` work together on a block
+    that is large enough for them, by default as many as BLAS may take; no number depends on how many.
 
     Raises InvalidProblemError, when it is bound, where rows cannot be cut like that.
 
@@ -52,7 +53,12 @@ class SerialExecutor:
         blocks: int | None = None,
         bounds: Sequence[int] | None = None,
         dual_bytes: int | None = None,
+        threads: int | None = None,
     ) -> None:
+        if threads is not None and threads < 1:
+            raise InvalidProblemError(f"threads is {threads}; give a whole number of at least 1")
+        self._asked_threads = threads
+        self._threads = 1
         self._asked_blocks = blocks
         self._asked_bounds = bounds
         self.dual_bytes = dual_bytes
@@ -101,6 +107,8 @@ class SerialExecutor:
             )
             for i, (start, stop) in enumerate(pairwise(bounds))
         ]
+        threads = threads_here() if self._asked_threads is None else self._asked_threads
+        self._threads = max(1, threads // min(self.workers, len(self._blocks)))
 
     def run(self, request: Request) -> BlockStats:
         """Run a request on every block and return the sum.
@@ -158,7 +166,7 @@ class SerialExecutor:
 
     def _run_block(self, block: Block, request: Request) -> BlockStats:
         began = time.perf_counter()
-        stats = block.run(request)
+        stats = block.run(request, self._threads)
         self._activity.worked(block.stop - block.start, began)
         return stats
 
@@ -166,8 +174,8 @@ class SerialExecutor:
 class ThreadExecutor(SerialExecutor):
     """Runs blocks on threads; BLAS and compiled functions release the interpreter lock.
 
-    `workers` is the number of threads; `bounds`, `blocks` and `dual_bytes` as for SerialExecutor, by default
-    16 blocks (or n), however many threads there are.
+    `workers` is the number of blocks that run at the same time; they share the `threads`.  These, `bounds`,
+    `blocks` and `dual_bytes` are as for SerialExecutor, by default 16 blocks (or n), whatever the workers.
 
     Raises InvalidProblemError where `workers` is below 1.
 
@@ -190,10 +198,11 @@ class ThreadExecutor(SerialExecutor):
         blocks: int | None = None,
         bounds: Sequence[int] | None = None,
         dual_bytes: int | None = None,
+        threads: int | None = None,
     ) -> None:
         if workers < 1:
             raise InvalidProblemError(f"workers is {workers}; give a whole number of at least 1")
-        super().__init__(blocks=blocks, bounds=bounds, dual_bytes=dual_bytes)
+        super().__init__(blocks=blocks, bounds=bounds, dual_bytes=dual_bytes, threads=threads)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="topline-block")
         self._workers = workers
 

@@ -1,10 +1,11 @@
 """What a pass of dual_ascent costs beside the two bare products in it: python -m tests.benchmarks.pass_cost.
 
-One block in one thread, BLAS too, as by default.  A pass of ascent is n column updates: the seconds of an
-AscentRequest over the rows that it visited, times n.  A pass of measuring is an EvaluateRequest.  After the
-first rounds, which move nearly every row, each round is followed by the bare products X W and X^T U of the
-same shapes and type on the same rows, until the run goes over to float64.  The ratio is that of the medians:
-a pass of ascent over both products.
+One block in one thread, BLAS too. With --threads N the rounds run by turns in one thread and in N, which
+changes no number, and so do the bare products; the speed of N threads is the ratio of the medians. A pass
+of ascent is n column updates: the seconds of an AscentRequest over the rows that it visited, times n. A
+pass of measuring is an EvaluateRequest. After the first rounds, which move nearly every row, each round is
+followed by the bare products X W and X^T U of the same shapes and type on the same rows, until the run goes
+over to float64. The ratio is that of the medians: a pass of ascent over both products.
 """
 
 from __future__ import annotations
@@ -52,9 +53,18 @@ class Figures:
 
 
 class TimedExecutor(SerialExecutor):
-    """One block; notes how long the orders of the last round took."""
+    """One block; notes how long the orders of the last round took, on so many `threads`."""
 
     ascent = evaluate = 0.0
+
+    @property
+    def threads(self) -> int:
+        """How many threads the next orders run on."""
+        return self._threads
+
+    @threads.setter
+    def threads(self, number: int) -> None:
+        self._threads = number
 
     def run(self, order: Request) -> BlockStats:
         """Run an order and note its seconds a pass."""
@@ -68,16 +78,17 @@ class TimedExecutor(SerialExecutor):
         return stats
 
 
-def measure(n: int, d: int, m: int, lam_n: float, rounds: int) -> Figures:
-    """Train for some rounds and time each of them, and the products after it."""
+def measure(n: int, d: int, m: int, lam_n: float, rounds: int, threads: int = 1) -> dict[int, Figures]:
+    """Train for some rounds and time each of them, and the products after it; figures by threads."""
+    turns = [1] if threads == 1 else [threads, 1]
     X, y = relu_features(n, d, m)
     U = np.random.default_rng(1).standard_normal((n, m), dtype=np.float32)
     scores, product = np.empty((n, m), np.float32), np.empty((d, m), np.float32)
-    figures, executor = Figures(), TimedExecutor()
+    found, executor = {number: Figures() for number in turns}, TimedExecutor(threads=1)
 
     def compare(record: IterationRecord, state: SolverState) -> bool:
-        W = state.W.astype(np.float32)
-        with threadpool_limits(1, user_api="blas"):
+        W, figures = state.W.astype(np.float32), found[executor.threads]
+        with threadpool_limits(executor.threads, user_api="blas"):
             began = time.perf_counter()
             np.dot(X, W, out=scores)
             halfway = time.perf_counter()
@@ -90,12 +101,13 @@ def measure(n: int, d: int, m: int, lam_n: float, rounds: int) -> Figures:
             figures.evaluate.append(executor.evaluate)
             figures.scores.append(halfway - began)
             figures.product.append(ended - halfway)
-        return record.round < WARM_ROUNDS + rounds - 1
+        executor.threads = turns[record.round % len(turns)]
+        return record.round < WARM_ROUNDS + rounds * len(turns) - 1
 
     with executor:
         options = {"tol": 1e-12, "max_passes": 1_000_000, "m": m}
         solve(X, y, MaxHinge(), lam_n / n, executor=executor, callbacks=(compare,), **options)
-    return figures
+    return found
 
 
 def table(figures: Figures) -> str:
@@ -121,11 +133,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--m", type=int, default=100)
     parser.add_argument("--lam-n", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--limit", type=float, default=2.0)
     given = parser.parse_args(arguments)
-    figures = measure(given.n, given.d, given.m, given.lam_n, given.rounds)
-    print(table(figures))
-    return 0 if figures.ratio <= given.limit else 1
+    found = measure(given.n, given.d, given.m, given.lam_n, given.rounds, given.threads)
+    for threads, figures in found.items():
+        print(f"threads: {threads}\n{table(figures)}")
+    if given.threads > 1:
+        alone, together = (statistics.median(found[number].ascent) for number in (1, given.threads))
+        print(f"{given.threads} threads against one: {alone / together:.2f} times as fast")
+    return 0 if all(figures.ratio <= given.limit for figures in found.values()) else 1
 
 
 if __name__ == "__main__":

@@ -6,9 +6,12 @@ from tests.benchmarks.pass_cost import main, measure
 
 
 def test_the_benchmark_runs() -> None:
-    figures = measure(300, 16, 4, 1.0, rounds=2)
-    columns = (figures.ascent, figures.evaluate, figures.scores, figures.product)
-    assert all(len(column) == 2 and min(column) > 0 for column in columns)
+    for threads in (1, 2):
+        found = measure(300, 16, 4, 1.0, rounds=2, threads=threads)
+        assert sorted(found) == list(range(1, threads + 1))
+        for figures in found.values():
+            columns = (figures.ascent, figures.evaluate, figures.scores, figures.product)
+            assert all(len(column) == 2 and min(column) > 0 for column in columns)
 
 
 def test_it_says_whether_the_limit_holds(capsys) -> None:

@@ -16,14 +16,14 @@ from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.requests import AscentRequest
 
 
-def change(problem, X, y, weights, request, start, monkeypatch, *, by_tiles):
-    """Give what one order brings from dual rows `start`, in tiles of 7 rows or row by row."""
+def change(problem, X, y, weights, request, start, monkeypatch, *, by_tiles, threads=1):
+    """Give what one order brings from dual rows `start`, in tiles of 8 rows or row by row."""
     monkeypatch.setattr(ascent_work, "_LARGE_W", 0 if by_tiles else 1 << 40)
-    monkeypatch.setattr(ascent_tiles, "_TILE_ROWS", (7, 7))
+    monkeypatch.setattr(ascent_tiles, "_TILE_ROWS", (8, 8))
     A, delta = (DenseStore(len(y), problem.m, np.dtype(np.float64)) for _ in range(2))
     A.dense[:] = start
     block = BlockAscent(problem, X, y.astype(np.int32), weights, 0, np.dtype(np.float64))
-    return block.run(request, A, delta), delta.dense
+    return block.run(request, A, delta, threads), delta.dense
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, Softmax()], ids=loss_name)
@@ -50,11 +50,15 @@ def test_tiles_change_what_single_rows_change(loss, sweeps, apart, monkeypatch) 
     np.testing.assert_allclose(tiles.product, rows.product, atol=1e-9)
     for name in ("conjugate_u", "alpha_u", "u_sq", "active", "visited"):
         assert getattr(tiles, name) == pytest.approx(getattr(rows, name), rel=1e-9, abs=1e-9), name
+    for threads in (2, 5):
+        _, by_threads = change(*arguments, by_tiles=True, threads=threads)
+        # Which thread does what changes no bit.
+        assert np.array_equal(by_threads, by_tile)
 
 
-@pytest.mark.parametrize("classes", [3, 60], ids=["by_product", "by_class"])
+@pytest.mark.parametrize("classes", [3, 60], ids=["most", "few"])
 def test_weights_move_by_the_product_of_features_and_changes(classes, monkeypatch) -> None:
-    """Many classes of which few change go to W one by one, else all go by a product; in float32 as well."""
+    """In float32 as well, whether few or most classes of a row change."""
     random = np.random.default_rng(2)
     y = random.integers(0, classes, 50)
     X = (random.standard_normal((classes, 12))[y] + random.standard_normal((50, 12))).astype(np.float32)
@@ -86,3 +90,18 @@ def test_whole_runs_end_at_the_optimum(loss, blocks, dtype, monkeypatch) -> None
     if loss.name != "softmax":
         best = optimum(X, y, loss, 0.02, 0.0, M)
         assert result.dual - 1e-6 <= best <= result.primal + 1e-6
+
+
+def test_threads_finish_every_chunk_once(monkeypatch) -> None:
+    """Many more threads than cores, on tiles of a few rows, over and over: no number differs."""
+    monkeypatch.setattr(ascent_work, "_LARGE_W", 0)
+    X, y = examples(n=300, d=40)
+    X = X.astype(np.float32)
+    problem = Problem(TopKHinge(2), n=300, d=40, m=M, lam=0.01)
+    found = []
+    for threads in (1, 2, 3, 8, 8):
+        A, delta = (DenseStore(300, M, np.dtype(np.float32)) for _ in range(2))
+        block = BlockAscent(problem, X, y.astype(np.int32), np.ones(300), 0, np.dtype(np.float32))
+        found.append(block.run(AscentRequest(round=0, W=np.zeros((40, M)), sweeps=3), A, delta, threads))
+        assert np.array_equal(found[-1].product, found[0].product)
+    assert np.abs(found[0].product).max() > 0.1

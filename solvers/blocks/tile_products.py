@@ -1,0 +1,120 @@
+"""The two products of a tile of rows with W, compiled: inner products four by four, and what goes to W."""
+
+from __future__ import annotations
+
+from topline.solvers.jit_cache import jit
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+
+#: Rows and classes that share their loads: 4 x 4 sums fill the registers of a core.
+GROUP = 4
+
+
+@jit(fastmath={"reassoc", "contract"})
+def dots(
+    W: FloatArray,
+    w_places: Int64Array,
+    w_first: int,
+    X: FloatArray,
+    x_places: Int64Array,
+    x_first: int,
+    out: FloatArray,
+    slot: int,
+    p: int,
+    j: int,
+) -> None:
+    """Write the inner products of four rows of X with four of W to out[slot, p : p + 4, j : j + 4].
+
+    The rows are those at places[first], ..., places[first + 3]; sums are of the type of `out`.
+    """
+    zero = out.dtype.type(0.0)
+    a, b = w_places[w_first : w_first + GROUP], x_places[x_first : x_first + GROUP]
+    a0, a1, a2, a3 = a[0], a[1], a[2], a[3]
+    b0, b1, b2, b3 = b[0], b[1], b[2], b[3]
+    s00 = s01 = s02 = s03 = zero
+    s10 = s11 = s12 = s13 = zero
+    s20 = s21 = s22 = s23 = zero
+    s30 = s31 = s32 = s33 = zero
+    for f in range(X.shape[1]):
+        w0, w1 = out.dtype.type(W[a0, f]), out.dtype.type(W[a1, f])
+        w2, w3 = out.dtype.type(W[a2, f]), out.dtype.type(W[a3, f])
+        x = out.dtype.type(X[b0, f])
+        s00 += x * w0
+        s01 += x * w1
+        s02 += x * w2
+        s03 += x * w3
+        x = out.dtype.type(X[b1, f])
+        s10 += x * w0
+        s11 += x * w1
+        s12 += x * w2
+        s13 += x * w3
+        x = out.dtype.type(X[b2, f])
+        s20 += x * w0
+        s21 += x * w1
+        s22 += x * w2
+        s23 += x * w3
+        x = out.dtype.type(X[b3, f])
+        s30 += x * w0
+        s31 += x * w1
+        s32 += x * w2
+        s33 += x * w3
+    to = out[slot]
+    to[p, j], to[p, j + 1], to[p, j + 2], to[p, j + 3] = s00, s01, s02, s03
+    to[p + 1, j], to[p + 1, j + 1], to[p + 1, j + 2], to[p + 1, j + 3] = s10, s11, s12, s13
+    to[p + 2, j], to[p + 2, j + 1], to[p + 2, j + 2], to[p + 2, j + 3] = s20, s21, s22, s23
+    to[p + 3, j], to[p + 3, j + 1], to[p + 3, j + 2], to[p + 3, j + 3] = s30, s31, s32, s33
+
+
+@jit(fastmath={"contract"})
+def carry_tile(
+    W: FloatArray,
+    low: int,
+    high: int,
+    X: FloatArray,
+    places: Int64Array,
+    first: int,
+    counts: Int64Array,
+    classes: IntArray,
+    steps: Float64Array,
+    slot: int,
+    at: Int64Array,
+    who: Int64Array,
+    much: Float64Array,
+) -> None:
+    """Add what a tile has changed to the classes low..high-1 of W, four rows at a time.
+
+    Row p of the tile lies at places[first + p]; it changes the classes classes[slot, p, :counts[slot, p]],
+    which rise, by `steps` along it.  `at` (t,), `who` and `much` (t + 4,) are room.
+    """
+    t = counts.shape[1]
+    for p in range(t):
+        at[p] = _first_from(low, counts[slot, p], classes, slot, p)
+    for j in range(low, high):
+        n = 0
+        for p in range(t):
+            e = at[p]
+            if e < counts[slot, p] and classes[slot, p, e] == j:
+                who[n], much[n] = places[first + p], steps[slot, p, e]
+                at[p] = e + 1
+                n += 1
+        while n % GROUP:
+            who[n], much[n] = who[0], 0.0
+            n += 1
+        for e in range(0, n, GROUP):
+            b0, b1, b2, b3 = who[e], who[e + 1], who[e + 2], who[e + 3]
+            c0, c1 = W.dtype.type(much[e]), W.dtype.type(much[e + 1])
+            c2, c3 = W.dtype.type(much[e + 2]), W.dtype.type(much[e + 3])
+            for f in range(W.shape[1]):
+                W[j, f] += (c0 * X[b0, f] + c1 * X[b1, f]) + (c2 * X[b2, f] + c3 * X[b3, f])
+
+
+@jit
+def _first_from(low: int, count: int, classes: IntArray, slot: int, p: int) -> int:
+    """Return the first entry of a row that changes class `low` or a later one."""
+    start, stop = 0, count
+    while start < stop:
+        middle = (start + stop) // 2
+        if classes[slot, p, middle] < low:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
