@@ -1,7 +1,8 @@
 """Backbones: frozen values that turn images into feature vectors, in any process.
 
-HOG and Fisher vectors need no weights; `onnx:FILE` and `timm:NAME` run networks.  Datasets and models store a
-backbone's specification, from which the same one is made again; `registry.py` lists all by name.
+`efficientnet_lite0` is a network whose weights come in a package, HOG and Fisher vectors need none,
+`onnx:FILE` and `timm:NAME` run other networks.  Datasets and models store a backbone's specification, from
+which the same one is made again; `registry.py` lists all by name, `choice.py` chooses where nobody names one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from topline.pipeline.backbones.base import (
     Features,
     FittableBackbone,
     IntegerOptions,
+    TwoStepFunction,
 )
+from topline.pipeline.backbones.choice import DefaultBackbone, default_backbone
 from topline.pipeline.backbones.registry import (
     BACKBONES,
     backbone_of_spec,
@@ -24,11 +27,14 @@ from topline.pipeline.backbones.registry import (
 __all__ = [
     "BACKBONES",
     "Backbone",
+    "DefaultBackbone",
     "FeatureFunction",
     "Features",
     "FittableBackbone",
     "IntegerOptions",
+    "TwoStepFunction",
     "backbone_of_spec",
+    "default_backbone",
     "fitted_backbone",
     "make_backbone",
     "register_backbone",

@@ -53,8 +53,29 @@ class Backbone(Protocol):
         """Return all that decides the features, digests of files too, as plain values with its "name"."""
         ...
 
+    def about(self) -> str:
+        """Return what the features are and what they were trained on, for people."""
+        ...
+
     def open(self) -> FeatureFunction:
         """Return the loaded function of images; called once in each process that extracts."""
+        ...
+
+
+@runtime_checkable
+class TwoStepFunction(Protocol):
+    """A `FeatureFunction` whose work on one image alone can be done beside that on others."""
+
+    def __call__(self, images: Sequence[Pixels], /) -> Features:
+        """Return the features (b, dim) of images."""
+        ...
+
+    def prepare(self, image: Pixels) -> Pixels:
+        """Return what of an image (h, w, 3) the backbone sees."""
+        ...
+
+    def describe(self, prepared: Sequence[Pixels]) -> Features:
+        """Return the features (b, dim) of prepared images."""
         ...
 
 
@@ -94,6 +115,10 @@ class IntegerOptions:
     def spec(self) -> dict[str, Any]:
         """Return name and options."""
         return {"name": self.name, **asdict(self)}
+
+    def about(self) -> str:
+        """Return the name."""
+        return f"the backbone {self.name}"
 
 
 def whole_numbers(name: str, options: Sequence[str], argument: str) -> dict[str, int]:

@@ -130,6 +130,10 @@ class Fisher:
         same = all(spec.get(name) == value for name, value in self._options().items())
         return self.from_spec(spec) if same and spec.get("name") == self.name else None
 
+    def about(self) -> str:
+        """Return what they are."""
+        return "Fisher vectors of local descriptors, whose vocabulary was fitted on the store's own images"
+
     def fit(self, pictures: Iterable[Pixels]) -> Self:
         """Return the backbone with a vocabulary fitted on the first `sample` of the pictures.
 

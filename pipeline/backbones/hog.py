@@ -53,6 +53,10 @@ class Hog(IntegerOptions):
         """Images are resized to this."""
         return self.size
 
+    def about(self) -> str:
+        """Return what they are."""
+        return "HOG (histograms of the directions of edges), computed by rule and trained on nothing"
+
     def open(self) -> FeatureFunction:
         """Return the function of images; nothing is loaded."""
         return self._features

@@ -87,6 +87,13 @@ class EfficientNetLite0:
             "preprocessing": PREPROCESSING.values(),
         }
 
+    def about(self) -> str:
+        """Return what they are."""
+        return (
+            "EfficientNet-Lite0 up to its pooling, trained on ImageNet (accuracies on ImageNet's own images"
+            " are not held-out ones)"
+        )
+
     def open(self) -> FeatureFunction:
         """Return the loaded network; the first call for a user converts it, in a tenth of a second."""
         session = open_session(lite0_network(cache_folder()))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from topline.pipeline.backbones.base import FeatureFunction, refuse_options
+from topline.pipeline.backbones.network_input import NAMES, refuse_unknown, said_by_graph
 from topline.pipeline.backbones.onnx_session import (
     INPUT_TYPES,
     NetworkFunction,
@@ -29,9 +30,9 @@ OPTIONS = frozenset(
 class OnnxNetwork:
     """A network in `file`, with its preprocessing; `sha256` covers the file and its external weights.
 
-    Preprocessing and names come from FILE.json beside it (keys of `Preprocessing`, input_name, output_name)
-    and from flags, which win; where neither says so, the crop is the input's own size.  An input of bytes
-    gets them as they are.  The output is (b, dim), or (b, dim, 1, 1).
+    Preprocessing and names come from the graph itself, from FILE.json beside it (keys of `Preprocessing`,
+    input_name, output_name, trained_on), which wins over it, and from flags, which win over both.  An input
+    of bytes gets them as they are.  The output is (b, dim), or (b, dim, 1, 1).
     """
 
     name: ClassVar[str] = "onnx"
@@ -44,7 +45,8 @@ class OnnxNetwork:
     dim: int
     fixed_batch: int | None = None
     input_type: str = "tensor(float)"
-    side: int = field(default=224)
+    side: int = 224
+    trained_on: str | None = None
 
     @classmethod
     def from_config(cls, argument: str, config: BackboneConfig) -> Self:
@@ -53,19 +55,26 @@ class OnnxNetwork:
         if not argument:
             raise ConfigError("the backbone onnx needs a file: write onnx:network.onnx")
         path = Path(argument).expanduser().absolute()
-        sidecar = read_sidecar(path.with_name(path.name + ".json"))
-        return cls._make(path, sidecar, config.preprocessing(), f"{path.name}.json")
+        network = _Loaded.from_file(path)
+        source = _chosen(
+            network.inputs, config.input_name or network.sidecar.get("input_name"), "input", path
+        )
+        values = {
+            **said_by_graph(network.metadata, source.shape),
+            **network.sidecar,
+            **config.preprocessing(),
+        }
+        refuse_unknown(values, path.name, takes_bytes=source.type == "tensor(uint8)")
+        return cls._make(network, values, f"{path.name}.json")
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
         """Return the backbone that gave `spec`; `InputError` where the file has changed since."""
         path = Path(str(spec["file"]))
-        values = {
-            **spec["preprocessing"],
-            "input_name": spec["input_name"],
-            "output_name": spec["output_name"],
-        }
-        made = cls._make(path, values, {}, "the stored specification")
+        named = {name: spec[name] for name in NAMES if name in spec}
+        made = cls._make(
+            _Loaded.from_file(path), {**spec["preprocessing"], **named}, "the stored specification"
+        )
         if made.sha256 != spec["sha256"]:
             raise InputError(
                 f"{path} is not the network that made the features (SHA-256 {made.sha256[:12]}, then"
@@ -74,30 +83,22 @@ class OnnxNetwork:
         return made
 
     @classmethod
-    def _make(cls, path: Path, sidecar: Mapping[str, Any], chosen: Mapping[str, Any], place: str) -> Self:
-        digest = network_digest(path)
-        session = open_session(path)
-        values = dict(sidecar)
-        names = {key: values.pop(key, None) for key in ("input_name", "output_name")}
-        names |= {key: value for key, value in chosen.items() if key in names}
-        source = _chosen(session.get_inputs(), names["input_name"], "input", path)
-        target = _chosen(session.get_outputs(), names["output_name"], "output", path)
+    def _make(cls, network: _Loaded, known: Mapping[str, Any], place: str) -> Self:
+        values = dict(known)
+        names = {name: values.pop(name, None) for name in NAMES}
+        source = _chosen(network.inputs, names["input_name"], "input", network.path)
+        target = _chosen(network.session.get_outputs(), names["output_name"], "output", network.path)
         if source.type not in INPUT_TYPES:
-            raise InputError(f"the input {source.name} of {path} takes {source.type}, not an image")
-        values |= {key: value for key, value in chosen.items() if key not in names}
-        values.setdefault("layout", _layout(source.shape))
-        side = source.shape[2 if values["layout"] == "NCHW" else 1]
-        if isinstance(side, int):
-            values.setdefault("crop", side)
+            raise InputError(f"the input {source.name} of {network.path} takes {source.type}, not an image")
         preprocessing = Preprocessing.from_values(values, place)
         batch = source.shape[0] if isinstance(source.shape[0], int) else None
         made = cls(
-            str(path), digest, preprocessing, source.name, target.name, 0, batch, source.type,
-            preprocessing.shorter_side,
+            str(network.path), network.sha256, preprocessing, source.name, target.name, 0, batch, source.type,
+            preprocessing.shorter_side, names["trained_on"],
         )  # fmt: skip
         empty = np.zeros((preprocessing.crop, preprocessing.crop, 3), np.uint8)
-        dim = made._network(session)([empty]).shape[1]
-        return cls(**{**vars(made), "dim": dim})
+        dim = made._network(network.session)([empty]).shape[1]
+        return replace(made, dim=dim)
 
     def spec(self) -> dict[str, Any]:
         """Return file, digest, names and preprocessing."""
@@ -109,7 +110,14 @@ class OnnxNetwork:
             "output_name": self.output_name,
             "dim": self.dim,
             "preprocessing": self.preprocessing.values(),
+            **({} if self.trained_on is None else {"trained_on": self.trained_on}),
         }
+
+    def about(self) -> str:
+        """Return what they are."""
+        images = self.preprocessing.words(normalise=self.input_type != "tensor(uint8)")
+        trained = f"trained on {self.trained_on}" if self.trained_on else "whose training is not known here"
+        return f"the output {self.output_name} of {Path(self.file).name}, {trained} (images: {images})"
 
     def open(self) -> FeatureFunction:
         """Return the loaded network; `InputError` where the file on this machine is another one."""
@@ -130,6 +138,29 @@ class OnnxNetwork:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class _Loaded:
+    """A network that was just opened, and what lies beside it."""
+
+    path: Path
+    sha256: str
+    session: Any
+    sidecar: Mapping[str, Any]
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        sha256 = network_digest(path)
+        return cls(path, sha256, open_session(path), read_sidecar(path.with_name(path.name + ".json")))
+
+    @property
+    def inputs(self) -> Sequence[Any]:
+        return self.session.get_inputs()  # type: ignore[no-any-return]
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self.session.get_modelmeta().custom_metadata_map  # type: ignore[no-any-return]
+
+
 def _chosen(there: Sequence[Any], name: str | None, what: str, path: Path) -> Any:
     """Return the input or output of that name, or the first one."""
     names = [one.name for one in there]
@@ -138,11 +169,3 @@ def _chosen(there: Sequence[Any], name: str | None, what: str, path: Path) -> An
     if name not in names:
         raise InputError(f"{path} has no {what} {name!r}: it has {', '.join(names)}")
     return there[names.index(name)]
-
-
-def _layout(shape: Sequence[Any]) -> str:
-    if len(shape) != 4:
-        raise InputError(
-            f"the network's input has shape {list(shape)}: images are (b, 3, h, w) or (b, h, w, 3)"
-        )
-    return "NHWC" if shape[3] == 3 and shape[1] != 3 else "NCHW"

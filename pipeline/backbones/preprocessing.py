@@ -29,7 +29,7 @@ Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
 class Preprocessing(BaseModel):
-    """How an image is brought into a network's form; the defaults are those of ImageNet networks.
+    """How an image is brought into a network's form; the defaults are those of most networks for ImageNet.
 
     The shorter side becomes `resize` pixels, the central `crop` x `crop` are cut out, values in 0..1 have
     `mean` subtracted and are divided by `std` (in the order R, G, B); `channels` and `layout` are the orders
@@ -69,6 +69,14 @@ class Preprocessing(BaseModel):
     def values(self) -> dict[str, Any]:
         """Return plain values for a spec."""
         return self.model_dump(mode="json")
+
+    def words(self, *, normalise: bool = True) -> str:
+        """Return in words what happens to an image; without `normalise` its bytes stay as they are."""
+        size = f"shorter side {self.shorter_side} ({self.interpolation}), central {self.crop} x {self.crop}"
+        if not normalise:
+            return f"{size}, {self.channels} bytes, {self.layout}"
+        mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (self.mean, self.std))
+        return f"{size}, {self.channels} in 0..1 less ({mean}) over ({std}), {self.layout}"
 
     @property
     def shorter_side(self) -> int:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from topline.pipeline.backbones.base import Backbone, FittableBackbone
 from topline.pipeline.backbones.fisher import Fisher
 from topline.pipeline.backbones.hog import Hog
 from topline.pipeline.backbones.lite0 import EfficientNetLite0
 from topline.pipeline.backbones.onnx import OnnxNetwork
+from topline.pipeline.backbones.samples import pictures_of
 from topline.pipeline.backbones.timm import TimmModel
-from topline.pipeline.errors import ConfigError, ImageRejectedError, InputError
-from topline.pipeline.images import ImageListing, Pixels, read_picture
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.images import ImageListing
 from topline.pipeline.options import BackboneConfig, ImageLimits
 from topline.pipeline.progress import Progress
 from topline.storage.datasets import list_datasets
@@ -32,7 +31,9 @@ def register_backbone(kind: type[Backbone]) -> None:
 
 
 def make_backbone(config: BackboneConfig) -> Backbone:
-    """Return the backbone that `config` describes; `ConfigError` or `InputError` where there is none."""
+    """Return the backbone that `config` names; `ConfigError` or `InputError` where there is none."""
+    if config.backbone is None:
+        raise ConfigError(f"no backbone is named: take one of {', '.join(BACKBONES)}")
     name, _, argument = config.backbone.partition(":")
     if name not in BACKBONES:
         raise ConfigError(f"there is no backbone {name!r}: take one of {', '.join(BACKBONES)}")
@@ -70,14 +71,4 @@ def fitted_backbone(
             return again
     if progress is not None:
         progress.begin("fit on images")
-    return backbone.fit(_pictures(listing, limits, backbone.seed, backbone.side))
-
-
-def _pictures(listing: ImageListing, limits: ImageLimits, seed: int, side: int) -> Iterator[Pixels]:
-    """Return decoded images in a random order; those that are rejected are left out."""
-    items = [item for item in listing.items if item.split in (None, "train")]
-    for place in np.random.default_rng(seed).permutation(len(items)):
-        try:
-            yield read_picture(items[place].read(listing.root, limits.max_bytes), limits, side).pixels
-        except ImageRejectedError:
-            continue
+    return backbone.fit(pictures_of(listing, limits, seed=backbone.seed, side=backbone.side))

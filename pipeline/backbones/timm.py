@@ -94,6 +94,13 @@ class TimmModel:
             "preprocessing": self.preprocessing.values(),
         }
 
+    def about(self) -> str:
+        """Return what they are."""
+        weights = "its pretrained weights, whose training its model card tells of"
+        if self.checkpoint is not None:
+            weights = f"the weights of {Path(self.checkpoint).name}, whose training is not known here"
+        return f"timm's {self.model} with {weights} (images: {self.preprocessing.words()})"
+
     def open(self) -> FeatureFunction:
         """Return the loaded model; `InputError` where its weights are not those that the job began with."""
         network = _load(self.model, self.checkpoint)
@@ -102,15 +109,31 @@ class TimmModel:
         return self._features_of(network)
 
     def _features_of(self, network: Any) -> FeatureFunction:
+        return TimmFunction(network, self.preprocessing)
+
+
+@dataclass(frozen=True, eq=False)
+class TimmFunction:
+    """A loaded model as a function of images."""
+
+    network: Any
+    preprocessing: Preprocessing
+
+    def __call__(self, images: Sequence[Pixels]) -> Features:
+        """Return features (b, dim) of images of any size."""
+        return self.describe([self.prepare(image) for image in images])
+
+    def prepare(self, image: Pixels) -> Pixels:
+        """Return the square of pixels that the model sees."""
+        return self.preprocessing.square(image)
+
+    def describe(self, prepared: Sequence[Pixels]) -> Features:
+        """Return features (b, dim) of prepared images."""
         torch, _ = _packages()
-
-        def features(images: Sequence[Pixels]) -> Features:
-            with torch.inference_mode():
-                found = network(torch.from_numpy(self.preprocessing.batch(images)))
-            array: Features = found.reshape(len(images), -1).numpy().astype(np.float32, copy=False)
-            return array
-
-        return features
+        with torch.inference_mode():
+            found = self.network(torch.from_numpy(self.preprocessing.laid_out(prepared)))
+        array: Features = found.reshape(len(prepared), -1).numpy().astype(np.float32, copy=False)
+        return array
 
 
 def _packages() -> tuple[ModuleType, ModuleType]:

@@ -60,11 +60,22 @@ def _fail(words: Sequence[str], kind: str, message: str, code: int) -> int:
     return code
 
 
+class _ToStderr(logging.StreamHandler[Any]):
+    """Writes to what standard error is at the moment: above a progress bar while there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        self.setStream(sys.stderr)
+        super().emit(record)
+
+
 def _log_to_stderr() -> None:
     """Send warnings to standard error; libraries that are noisy while they shut down are silenced."""
     level = logging.DEBUG if os.environ.get(DEBUG) else logging.WARNING
     for number in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
         logging.addLevelName(number, logging.getLevelName(number).lower())
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s: %(message)s")
+    logging.basicConfig(level=level, handlers=[_ToStderr()], format="%(levelname)s: %(message)s")
+    # What was found and chosen before the work begins is said as it is.
+    logging.getLogger("topline.pipeline.ingest").setLevel(min(level, logging.INFO))
     for name in ("distributed", "tornado", "asyncio", "bokeh"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -17,6 +17,7 @@ REJECTED_SHOWN = 10
 def extract(call: Call) -> Outcome:
     """Turn images into a dataset of features; run it again to continue after an interruption."""
     from topline.pipeline.ingest import extract as run_extraction
+    from topline.pipeline.ingest import names_line
 
     result: ExtractResult = call.run(
         "extract", run_extraction, config=call.config(ExtractConfig), cluster=call.config(ClusterConfig)
@@ -26,6 +27,8 @@ def extract(call: Call) -> Outcome:
         {
             "dataset": f"{result.dataset} in {result.store} ({speed})",
             "data": f"n {result.n:,}, d {result.d:,}, m {result.m:,}",
+            "classes": names_line(result.info.class_names),
+            "features": str(result.info.features.get("about", "made by an earlier version")),
             "rows": counted(result.counts),
             "images": counted(result.statuses),
         }

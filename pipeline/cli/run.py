@@ -45,12 +45,16 @@ def run(call: Call) -> Outcome:
 def summary(result: JobResult) -> list[str]:
     """Return the lines that are printed at the end."""
     from topline.pipeline.evaluation import MultilabelEvaluation
+    from topline.pipeline.ingest import names_line
 
     used = {split: count for split, count in result.counts.items() if split != "rejected"}
     left_out = {status: count for status, count in result.statuses.items() if status != "ok"}
     shown = {"images": f"{result.images}: {counted(used)}"}
     if any(left_out.values()):
         shown["left out"] = f"{counted(left_out)}, each with its reason in the report"
+    shown["classes"] = names_line(result.class_names)
+    if result.features is not None:
+        shown["features"] = result.features
     shown |= training_facts(result.train)
     if result.reused:
         shown["training"] += " (made by an earlier run, not repeated)"

@@ -8,7 +8,9 @@ by content or id, and continue where they were interrupted.  Prediction describe
 from __future__ import annotations
 
 from topline.pipeline.ingest.changes import Changes, changes_between
-from topline.pipeline.ingest.extraction import ExtractResult, extract
+from topline.pipeline.ingest.extract_result import ExtractResult
+from topline.pipeline.ingest.extraction import extract
+from topline.pipeline.ingest.found_classes import names_line
 from topline.pipeline.ingest.importing import ImportResult, import_features
 from topline.pipeline.ingest.unit import Describer, ImageRow, open_backbone
 
@@ -21,5 +23,6 @@ __all__ = [
     "changes_between",
     "extract",
     "import_features",
+    "names_line",
     "open_backbone",
 ]

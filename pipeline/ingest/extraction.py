@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +15,31 @@ import pyarrow as pa
 from topline.pipeline.backbones import Backbone, fitted_backbone, make_backbone
 from topline.pipeline.errors import ClusterError, ConfigError, InterruptedRunError, RejectedShareError
 from topline.pipeline.images import ImageListing, list_images
+from topline.pipeline.ingest.extract_result import ExtractResult
+from topline.pipeline.ingest.found_classes import classes_found
 from topline.pipeline.ingest.known_images import KnownImages, known_images
 from topline.pipeline.ingest.splits import CONTENT_RULE, HeldOut, RowSplits, recorded_splits, with_splits
 from topline.pipeline.ingest.unit import Describer, UnitContext, UnitReport
 from topline.pipeline.ingest.unit_runs import StoppedError, Units
+from topline.pipeline.ingest.unnamed_backbone import unnamed_backbone
 from topline.pipeline.interrupts import StopFlag, stop_on_signals
 from topline.pipeline.options import ClusterConfig, ExtractConfig
 from topline.pipeline.progress import Progress
 from topline.storage.arrays import ChunkPlan
-from topline.storage.datasets import Dataset, DatasetInfo, DatasetWriter, read_part, with_labels_and_splits
+from topline.storage.datasets import (
+    Dataset,
+    DatasetInfo,
+    DatasetWriter,
+    read_part,
+    with_labels_and_splits,
+)
 from topline.storage.fingerprint import digest_json
 from topline.storage.stores import open_store
 
 if TYPE_CHECKING:
     from distributed import Client
+
+logger = logging.getLogger(__name__)
 
 # A unit is what is lost when a worker dies and what the progress bar counts; a job should have many.
 UNIT_IMAGES = 1024
@@ -39,35 +52,6 @@ CLUSTER_PAYS_SECONDS = 15.0
 NAMED_IMAGES = 3
 COMPARED = ["sample_id", "label", "split", "sha256", "status"]
 LISTED_IMAGES = 100
-
-
-@dataclass(frozen=True)
-class ExtractResult:
-    """The dataset, and the outcome for the images; `reused` says that it was stored already.
-
-    `rejected` pairs paths with reasons, the first hundred; `counts` are rows per split, `statuses` rows per
-    status (ok, rejected, duplicate), `ignored` files that were left out by rule (text files and the like).
-    """
-
-    dataset: str
-    store: str
-    n: int
-    d: int
-    m: int
-    counts: dict[str, int]
-    statuses: dict[str, int]
-    rejected: tuple[tuple[str, str], ...]
-    ignored: int
-    reused: bool
-    seconds: float
-    images_per_second: float
-    info: DatasetInfo
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object that `topline extract --json` prints."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "info"}
-        rejected = [{"path": path, "error": error} for path, error in self.rejected]
-        return {**values, "rejected": rejected, "class_names": list(self.info.class_names)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +78,13 @@ def extract(
     client: Client | None = None,
     *,
     follow: bool = False,
+    check: Callable[[ImageListing], None] | None = None,
 ) -> ExtractResult:
     """Extract features of all images that `config` names into a dataset of `config.store`.
 
+    Where `config` names no backbone, `default_backbone` chooses one by a look at some images, and with
+    `follow` it is that of the newest images in the store.  `check` gets the images before the first one is
+    read, and raises where what is to be done with them cannot be.
     `cluster` says where (default: here if it is quickly done, or else one worker a core); an open `client`
     takes precedence.  The same images with the same options give the dataset that is there already, and
     images whose content the newest dataset knows are not described again.  With `follow` it is another
@@ -109,7 +97,7 @@ def extract(
     begun = time.monotonic()
     if progress is not None:
         progress.begin("list images")
-    job = _prepare(config, progress, follow=follow)
+    job = _prepare(config, progress, check, follow=follow)
     if job.writer.committed is not None:
         return _result(job, job.writer.committed, reused=True, seconds=time.monotonic() - begun, done=0)
     with stop_on_signals() as flag:
@@ -127,14 +115,27 @@ def extract(
     return _result(job, info, reused=False, seconds=time.monotonic() - begun, done=done)
 
 
-def _prepare(config: ExtractConfig, progress: Progress | None, *, follow: bool) -> _Job:
+def _prepare(
+    config: ExtractConfig,
+    progress: Progress | None,
+    check: Callable[[ImageListing], None] | None,
+    *,
+    follow: bool,
+) -> _Job:
     """Return the extraction: images listed, backbone made, and the dataset begun or found."""
     if config.images is None:
         raise ConfigError("--images is missing: name a folder with a folder for each class")
     store = open_store(config.store, create=True)
-    wanted = make_backbone(config)
+    named = None if config.backbone is None else make_backbone(config)
     listing = list_images(config.images).shuffled()
+    if config.label_separator is None:
+        logger.info("%s", classes_found(listing))
+    if check is not None:
+        check(listing)
+    wanted = named or unnamed_backbone(config, listing, store, follow=follow)
     backbone = fitted_backbone(wanted, store, listing, config.limits, progress)
+    about = f"{backbone.dim:,} features: {backbone.about()}"
+    logger.info("%s", about)
     attributes = _attributes(config, listing, backbone)
     if follow:
         attributes["split_rule"] = CONTENT_RULE if not any(i.split for i in listing.items) else "given"
@@ -143,7 +144,9 @@ def _prepare(config: ExtractConfig, progress: Progress | None, *, follow: bool) 
     n = len(listing.items)
     rows = min(UNIT_IMAGES, max(SMALLEST_UNIT, math.ceil(n / UNITS_WANTED)))
     plan = ChunkPlan.choose(n, backbone.dim, np.dtype(config.dtype).itemsize, max_shard_rows=rows)
-    writer = DatasetWriter.begin(store, key, n, backbone.dim, config.dtype, plan, attributes)
+    # What is said of the features decides nothing, so that other words make no other dataset.
+    described = {**attributes, "about": about}
+    writer = DatasetWriter.begin(store, key, n, backbone.dim, config.dtype, plan, described)
     describer = Describer(listing.root, backbone, config.limits, known)
     return _Job(config, listing, UnitContext(writer, describer, config.batch))
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from topline.pipeline.backbones import Backbone, FeatureFunction
+from topline.pipeline.backbones import Backbone, FeatureFunction, TwoStepFunction
 from topline.pipeline.errors import ImageRejectedError
 from topline.pipeline.images import ImageItem, Pixels, read_picture
 from topline.pipeline.ingest.known_images import KnownImages
@@ -42,6 +44,15 @@ class ImageRow:
 
 
 @dataclass(frozen=True, eq=False)
+class _Prepared:
+    """Features of images that were known, 0 elsewhere, and the pixels of the rows `good`."""
+
+    X: NDArray[np.float32]
+    good: Sequence[int]
+    pictures: Sequence[Pixels]
+
+
+@dataclass(frozen=True, eq=False)
 class Describer:
     """Reads images below `root` and describes them by `backbone`, those of a `known` content excepted."""
 
@@ -52,6 +63,30 @@ class Describer:
 
     def describe(self, network: FeatureFunction, rows: Sequence[ImageRow]) -> NDArray[np.float32]:
         """Return features (b, dim) of the images of `rows`, 0 for rejected ones; fills in the rows."""
+        return self._described(network, rows, self._prepared(network, rows))
+
+    def describe_in_parts(
+        self, network: FeatureFunction, rows: Sequence[ImageRow], batch: int
+    ) -> Iterator[NDArray[np.float32]]:
+        """Yield what `describe` returns for `batch` rows after the other.
+
+        The next images are read, decoded and prepared in a thread beside the network.  A backbone that takes
+        whole images gets none: they would lie in memory twice.
+        """
+        parts = [rows[start : start + batch] for start in range(0, len(rows), batch)]
+        if not isinstance(network, TwoStepFunction):
+            yield from (self.describe(network, part) for part in parts)
+            return
+        with ThreadPoolExecutor(1, thread_name_prefix="decode") as beside:
+            waiting = [beside.submit(self._prepared, network, part) for part in parts[:1]]
+            for part, after in zip_longest(parts, parts[1:]):
+                prepared = waiting.pop().result()
+                if after is not None:
+                    waiting.append(beside.submit(self._prepared, network, after))
+                yield self._described(network, part, prepared)
+
+    def _prepared(self, network: FeatureFunction, rows: Sequence[ImageRow]) -> _Prepared:
+        """Return what is known of `rows`, and pixels of the others; fills in the rows."""
         X = np.zeros((len(rows), self.backbone.dim), dtype=np.float32)
         read = {i: data for i, row in enumerate(rows) if (data := self._read(row)) is not None}
         for i in self._recalled(rows, list(read), X):
@@ -60,12 +95,22 @@ class Describer:
         good: list[int] = []
         for i, data in read.items():
             try:
-                pictures.append(self._decoded(rows[i], data))
+                pixels = self._decoded(rows[i], data)
+                pictures.append(network.prepare(pixels) if isinstance(network, TwoStepFunction) else pixels)
                 good.append(i)
             except ImageRejectedError as error:
                 rows[i].error = str(error)
-        if good:
-            X[good] = network(pictures)
+        return _Prepared(X, good, pictures)
+
+    def _described(
+        self, network: FeatureFunction, rows: Sequence[ImageRow], prepared: _Prepared
+    ) -> NDArray[np.float32]:
+        """Return the features of `rows`, of which some are in `prepared` already."""
+        X, pictures = prepared.X, prepared.pictures
+        if pictures:
+            X[prepared.good] = (
+                network.describe(pictures) if isinstance(network, TwoStepFunction) else network(pictures)
+            )
         broken = np.flatnonzero(~np.isfinite(X).all(axis=1))
         X[broken] = 0.0
         for i in broken.tolist():
@@ -132,11 +177,12 @@ def extract_unit(
     network = open_backbone(describer.backbone)
     X = np.zeros((len(items), describer.backbone.dim), dtype=np.float32)
     rows = [ImageRow(item) for item in items]
-    for start in range(0, len(items), context.batch):
-        part = slice(start, min(start + context.batch, len(items)))
-        X[part] = describer.describe(network, rows[part])
+    done = 0
+    for part in describer.describe_in_parts(network, rows, context.batch):
+        X[done : done + len(part)] = part
+        done += len(part)
         if tick is not None:
-            tick(part.stop - part.start)
+            tick(len(part))
     context.writer.write_unit(unit, X, _manifest(rows))
     return UnitReport(unit, len(rows), sum(row.error is not None for row in rows))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation, evaluate
 from topline.pipeline.images import write_digits
 from topline.pipeline.ingest import extract
+from topline.pipeline.jobs.checks import check_of_images, check_places
 from topline.pipeline.options import ClusterConfig, RunConfig, TrainConfig
 from topline.pipeline.report import write_report
 from topline.pipeline.training import TrainResult, runs_of, train
@@ -33,7 +34,8 @@ DEMO_IMAGES = Path("topline-digits")
 class JobResult:
     """The outcome of a whole job: the model, its metrics on held-out rows and the place of the report.
 
-    `reused` tells that the model was there already: the same data and options had been trained before.
+    `features` says in words what they are.  `reused` tells that the model was there already: the same data
+    and options had been trained before.
     """
 
     train: TrainResult
@@ -41,6 +43,8 @@ class JobResult:
     report: str
     store: str
     images: str
+    features: str | None
+    class_names: tuple[str, ...]
     counts: dict[str, int]
     statuses: dict[str, int]
     reused: bool
@@ -57,6 +61,8 @@ class JobResult:
             "report": self.report,
             "store": self.store,
             "images": self.images,
+            "features": self.features,
+            "class_names": list(self.class_names),
             "counts": self.counts,
             "statuses": self.statuses,
             "reused": self.reused,
@@ -72,11 +78,14 @@ def run(
     """Extract, train, certify, evaluate and report; what is stored already is not made again.
 
     Without images it takes the digits that come with scikit-learn and writes them to topline-digits/.
-    Raises what the steps raise; everything that they had stored stays.
+    Options that cannot work are refused before an image is read.  Raises what the steps raise; everything
+    that they had stored stays.
     """
+    check_places(config.store, config.train, cluster, config.report)
     images = config.extract.images or str(write_digits(DEMO_IMAGES))
     wanted = config.extract.model_copy(update={"images": images, "store": config.store})
-    extracted = extract(wanted, cluster, progress, client)
+    check = check_of_images(config.train, wanted.label_separator)
+    extracted = extract(wanted, cluster, progress, client, check=check)
     info = extracted.info
     store = open_store(config.store)
     choice = config.train.model_copy(update={"store": config.store, "dataset": info.id})
@@ -97,6 +106,8 @@ def run(
         report=write_report(trained.model, config.report),
         store=store.url,
         images=images,
+        features=info.features.get("about"),
+        class_names=info.class_names,
         counts={split: info.counts.get(split, 0) for split in SPLITS},
         statuses=dict(extracted.statuses),
         reused=found is not None,

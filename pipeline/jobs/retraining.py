@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from topline.pipeline.certification import certify
 from topline.pipeline.evaluation import METRICS, Metric, evaluate, measured
 from topline.pipeline.ingest import Changes, changes_between, extract
+from topline.pipeline.jobs.checks import check_of_images, check_places
 from topline.pipeline.options import ClusterConfig, RetrainConfig, TrainConfig, refuse_label_sets
 from topline.pipeline.progress import Progress
 from topline.pipeline.registry import promote_by_rule
@@ -87,6 +88,7 @@ def retrain(
     """
     begun = time.monotonic()
     refuse_label_sets(config.extract)
+    check_places(config.store, config.train, cluster, None)
     store = open_store(config.store, create=True)
     wait = config.wait_seconds if config.overlap == "wait" else 0.0
     with held_lease(store, LEASE, by, wait=wait) as lease:
@@ -108,7 +110,8 @@ class _Retraining:
     def run(self, begun: float) -> RetrainResult:
         before = _newest_manifest(self.store)
         wanted = self.config.extract.model_copy(update={"store": self.config.store})
-        info = extract(wanted, self.cluster, self.progress, self.client, follow=True).info
+        check = check_of_images(self.config.train, wanted.label_separator)
+        info = extract(wanted, self.cluster, self.progress, self.client, follow=True, check=check).info
         dataset = Dataset(self.store, info)
         changes = changes_between(before, dataset.manifest())
         options = self.config.train.model_copy(update={"store": self.config.store, "dataset": info.id})

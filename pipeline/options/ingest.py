@@ -78,9 +78,11 @@ class BackboneConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    backbone: NonEmpty = Field(
-        default="hog",
-        description="Such as hog, hog:size=96,cells=12, fisher, fisher:words=64, onnx:FILE or timm:NAME",
+    backbone: NonEmpty | None = Field(
+        default=None,
+        description="efficientnet_lite0, hog, hog:size=96,cells=12, fisher, fisher:words=64, onnx:FILE or"
+        " timm:NAME (default: efficientnet_lite0; hog where most of 64 images looked at are drawings or"
+        " digits, without colour and under 48 pixels or nearly all black and white)",
     )
     resize: int | None = Field(default=None, ge=1, description="Shorter side after resizing, in pixels")
     crop: int | None = Field(default=None, ge=1, description="Side of the central square, in pixels")

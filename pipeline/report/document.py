@@ -133,7 +133,7 @@ def render_report(data: ReportData) -> str:
         events=event_rows(data.run),
         accuracy_chart=accuracy_chart(evaluation),
         configuration=flat(record.config),
-        features=flat(record.features),
+        features=flat({name: value for name, value in record.features.items() if name != "about"}),
     ).html
 
 

@@ -17,7 +17,7 @@ from topline.pipeline.options import TrainConfig
 from topline.pipeline.options.problem import chosen_loss, chosen_risk, read_margins, resolved_k
 from topline.pipeline.rows import TrainingRows, Transforms
 from topline.pipeline.training.kernel_matrix import refuse_size
-from topline.pipeline.training.problem_checks import check_labels, check_problem
+from topline.pipeline.training.problem_checks import check_kernel, check_labels, check_problem
 from topline.pipeline.training.starting_point import StartingPoint, Successor, starting_point
 from topline.solvers.core.risks import Risk
 from topline.solvers.core.rows import as_rows
@@ -233,15 +233,7 @@ def _kernel(config: TrainConfig, rows: TrainingRows) -> Kernel | None:
     """
     if config.kernel is None:
         return None
-    method = method_named(config.method)
-    if not (method.keeps_duals or method.smooths_through_duals) or config.keep_duals is False:
-        without = (
-            "keep_duals is off" if config.keep_duals is False else f"the method {method.name} knows none"
-        )
-        raise ConfigError(
-            f"a model with a kernel is made of its dual variables, and {without}: take dual_ascent, sdca or"
-            " fw, and leave keep_duals out"
-        )
+    check_kernel(config)
     refuse_size(len(rows), config.kernel_bytes)
     kernel = make_kernel(
         config.kernel, gamma=config.kernel_gamma, degree=config.kernel_degree, coef0=config.kernel_coef0

@@ -1,4 +1,7 @@
-"""What is refused before a training run begins: data without a problem, options that do not go together."""
+"""What is refused before a training run begins: data without a problem, options that do not go together.
+
+Most of it is known before there are features: `check_options` refuses that, before images are described.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import logging
 
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options import TrainConfig
-from topline.pipeline.options.problem import check_average_top, chosen_risk
-from topline.pipeline.rows import TrainingRows
+from topline.pipeline.options.problem import check_average_top, chosen_loss, chosen_risk, resolved_k
+from topline.pipeline.rows import TrainingRows, parse_transforms
 from topline.solvers.core.problem import Problem
-from topline.solvers.losses import Loss, MultilabelSoftmax
+from topline.solvers.losses import LabelSets, Loss, MultilabelSoftmax
 from topline.solvers.methods import method_named
 
 logger = logging.getLogger(__name__)
@@ -41,58 +44,101 @@ def check_labels(rows: TrainingRows) -> None:
         logger.warning("%d of %d classes have no training rows: %s", len(empty), info.m, shown)
 
 
+def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False) -> None:
+    """Refuse what cannot be trained on n rows of m classes, whatever their features.
+
+    `n` and `m` are the most that there can be; with `several` labels a row.  Raises as `check_problem` does.
+    """
+    if not several and m < 2:
+        raise InputError(
+            f"the images are of {m} class, and at least 2 are needed: give them a folder for each class"
+        )
+    chosen = config.model_copy(update={"k": resolved_k(config, m)})
+    loss = chosen_loss(chosen)
+    _check_label_kind(chosen, loss, m, "the images", several=several)
+    sets = LabelSets.from_lists([[0]], m)[0] if several else None
+    _check_method(chosen, Problem(
+        loss, n, 1, m, 1.0 / (n * config.C), config.smoothing, config.smoothing_kind, sets,
+        risk=chosen_risk(config, n),
+    ))  # fmt: skip
+    check_kernel(chosen)
+    parse_transforms(config.transforms)
+
+
 def check_problem(config: TrainConfig, loss: Loss, rows: TrainingRows) -> None:
     """Refuse a loss, smoothing and method that do not go together, or not with the rows."""
-    _check_loss(config, loss, rows)
+    info, sets = rows.dataset.info, rows.solver_label_sets
+    _check_label_kind(config, loss, info.m, f"dataset {info.id}", several=info.label_sets is not None)
+    if sets is not None and loss.name == MultilabelSoftmax.name:
+        _check_bare_rows(loss, rows, sets)
+    (n, d), m = rows.shape, info.m
+    lam = 1.0 / (len(rows) * config.C)
+    _check_method(config, Problem(
+        loss, n, d, m, lam, config.smoothing, config.smoothing_kind, sets, risk=chosen_risk(config, n)
+    ))  # fmt: skip
+
+
+def _check_method(config: TrainConfig, problem: Problem) -> None:
+    """Refuse a method that is not for a problem, and duals that it cannot keep."""
     check_average_top(config)
     method = method_named(config.method)
-    lam = 1.0 / (len(rows) * config.C)
-    (n, d), m = rows.shape, rows.dataset.info.m
-    method.refuse(
-        Problem(
-            loss,
-            n,
-            d,
-            m,
-            lam,
-            config.smoothing,
-            config.smoothing_kind,
-            label_sets=rows.solver_label_sets,
-            risk=chosen_risk(config, n),
-        )
-    )
+    method.refuse(problem)
     if config.keep_duals and method.dual_free:
         raise ConfigError(f"the method {method.name} never knows the dual variables: leave keep_duals out")
-    if config.keep_duals and not loss.form(m).convex:
-        raise ConfigError(f"the loss {loss.name} is not convex, so it has no duals: leave keep_duals out")
+    if config.keep_duals and not problem.form.convex:
+        raise ConfigError(
+            f"the loss {problem.loss.name} is not convex, so it has no duals: leave keep_duals out"
+        )
 
 
-def _check_loss(config: TrainConfig, loss: Loss, rows: TrainingRows) -> None:
-    """Refuse a loss of one label a row for several, and the other way round."""
-    info, form = rows.dataset.info, loss.form(rows.dataset.info.m)
-    if info.label_sets is None:
+def check_kernel(config: TrainConfig) -> None:
+    """Refuse a method whose models have no dual variables, which are all that a model with a kernel has."""
+    if config.kernel is None:
+        return
+    method = method_named(config.method)
+    if not (method.keeps_duals or method.smooths_through_duals) or config.keep_duals is False:
+        without = (
+            "keep_duals is off" if config.keep_duals is False else f"the method {method.name} knows none"
+        )
+        raise ConfigError(
+            f"a model with a kernel is made of its dual variables, and {without}: take dual_ascent, sdca or"
+            " fw, and leave keep_duals out"
+        )
+
+
+def _check_label_kind(config: TrainConfig, loss: Loss, m: int, data: str, *, several: bool) -> None:
+    """Refuse a loss of one label a row for several, and the other way round; `data` names the rows."""
+    form = loss.form(m)
+    if not several:
         if form.needs_label_sets:
             raise ConfigError(
-                f"the loss {loss.name} is for rows with several labels, and dataset {info.id} has one a row:"
+                f"the loss {loss.name} is for rows with several labels, and {data} {_has(data)} one a row:"
                 " take another loss, such as topk_hinge, or import the labels as sets (of a table of images"
                 " with --label-separator)"
             )
         return
     if not form.takes_label_sets:
         raise ConfigError(
-            f"dataset {info.id} has rows with several labels, and the loss {loss.name} is for one a row:"
-            f" take {SEVERAL}"
+            f"{data} {_has(data)} rows with several labels, and the loss {loss.name} is for one a row: take"
+            f" {SEVERAL}"
         )
     if config.class_weight != "none":
         raise ConfigError(
-            f"dataset {info.id} has rows with several labels, which have no class to be weighted by: leave"
+            f"{data} {_has(data)} rows with several labels, which have no class to be weighted by: leave"
             f" class_weight {config.class_weight} out"
         )
-    sets = rows.solver_label_sets
-    if sets is not None and loss.name == MultilabelSoftmax.name:
-        bare = int((sets.sizes[rows.labels()] == 0).sum())
-        if bare:
-            raise ConfigError(
-                f"{bare:,} training rows of dataset {info.id} have no label, and {loss.name} shares one unit"
-                " of probability among the labels of a row: take multilabel_hinge, or leave these rows out"
-            )
+
+
+def _has(data: str) -> str:
+    return "have" if data == "the images" else "has"
+
+
+def _check_bare_rows(loss: Loss, rows: TrainingRows, sets: LabelSets) -> None:
+    """Refuse rows without a label where the loss shares one unit of probability among those of a row."""
+    bare = int((sets.sizes[rows.labels()] == 0).sum())
+    if bare:
+        raise ConfigError(
+            f"{bare:,} training rows of dataset {rows.dataset.info.id} have no label, and {loss.name} shares"
+            " one unit of probability among the labels of a row: take multilabel_hinge, or leave these rows"
+            " out"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 Array = NDArray[Any]
 
 SIDE = 12
+
+# What the graph says of its preprocessing, as people write it who export a network.
+IMAGENET = {"mean": "[0.485, 0.456, 0.406]", "std": "0.229, 0.224, 0.225", "channels": "RGB"}
 
 
 def weights(channels: int = 3, features: int = 5) -> dict[str, Array]:
@@ -32,6 +36,7 @@ def write_network(
     side: int | str = SIDE,
     kind: int = TensorProto.FLOAT,
     external: str | None = None,
+    metadata: Mapping[str, str] = IMAGENET,
 ) -> Path:
     """conv 3 x 3, ReLU, mean over pixels ("pooled", (b, 4, 1, 1)), linear ("features", (b, 5))."""
     shape = [batch, 3, side, side] if layout == "NCHW" else [batch, side, side, 3]
@@ -59,6 +64,7 @@ def write_network(
         tensors,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(model, dict(metadata))
     path.parent.mkdir(parents=True, exist_ok=True)
     if external is None:
         onnx.save(model, path)

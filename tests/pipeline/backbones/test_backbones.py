@@ -17,6 +17,8 @@ from topline.pipeline.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options.ingest import BackboneConfig
 
+RANGE, COLOURS = "Image.NominalPixelRange", "Image.BitmapPixelFormat"
+
 
 def config(backbone: str, **options: object) -> BackboneConfig:
     return BackboneConfig(backbone=backbone, **options)
@@ -188,6 +190,76 @@ def test_onnx_reads_its_sidecar_and_flags_win(tmp_path: Path) -> None:
     flagged = make_backbone(config(f"onnx:{path}", channels="RGB", output_name="features")).open()([scene()])
     truth = features(plain.model_copy(update={"channels": "RGB"}).batch([scene()]))
     np.testing.assert_allclose(flagged, truth, rtol=1e-4, atol=1e-5)
+
+
+def test_onnx_asks_for_what_nobody_says(tmp_path: Path) -> None:
+    path = write_network(tmp_path / "net.onnx", metadata={})
+    with pytest.raises(ConfigError) as asked:
+        make_backbone(config(f"onnx:{path}"))
+    sentence = str(asked.value)
+    assert "for net.onnx: mean, std, channels; write them into net.onnx.json" in sentence
+    assert "--mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --channels RGB" in sentence
+    # What the sentence proposes is taken, in the sidecar and as flags; they can be mixed.
+    written = sentence.partition(", as ")[2].partition("}")[0] + "}"
+    sidecar = path.with_name("net.onnx.json")
+    sidecar.write_text(written, encoding="utf-8")
+    from_sidecar = make_backbone(config(f"onnx:{path}", resize=14))
+    sidecar.write_text('{"std": [0.229, 0.224, 0.225]}', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"for net\.onnx: mean, channels; .* or give --mean .* --channels"):
+        make_backbone(config(f"onnx:{path}"))
+    flagged = make_backbone(config(f"onnx:{path}", mean="0.485,0.456,0.406", channels="RGB", resize=14))
+    assert flagged.spec() == from_sidecar.spec()
+    inputs = Preprocessing(resize=14, crop=SIDE).batch([scene()])
+    np.testing.assert_allclose(flagged.open()([scene()]), features(inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_onnx_asks_for_size_and_layout_where_the_graph_leaves_them_open(tmp_path: Path) -> None:
+    path = write_network(tmp_path / "net.onnx", side="side", metadata={})
+    with pytest.raises(ConfigError, match=r"for net\.onnx: mean, std, crop, channels;"):
+        make_backbone(config(f"onnx:{path}"))
+    # Three pixels high and wide: either axis of three may be the colours.
+    small = write_network(tmp_path / "small.onnx", side=3)
+    with pytest.raises(ConfigError, match=r"for small\.onnx: layout; .* or give --layout NCHW"):
+        make_backbone(config(f"onnx:{small}"))
+    assert make_backbone(config(f"onnx:{small}", layout="NCHW")).dim == 5
+
+
+@pytest.mark.parametrize(
+    ("metadata", "mean", "std", "channels"),
+    [
+        ({RANGE: "NominalRange_0_255", COLOURS: "Bgr8"}, 0, 1 / 255, "BGR"),
+        ({RANGE: "Normalized_0_1", COLOURS: "Rgb8"}, 0, 1, "RGB"),
+        ({RANGE: "Normalized_1_1", COLOURS: "Rgb8"}, 0.5, 0.5, "RGB"),
+    ],
+)
+def test_onnx_knows_the_standard_metadata_of_images(
+    tmp_path: Path, metadata: dict[str, str], mean: float, std: float, channels: str
+) -> None:
+    """Their meaning: the network's values for bytes x are x, x / 255 and x / 127.5 - 1."""
+    path = write_network(tmp_path / "net.onnx", metadata=metadata)
+    stated = Preprocessing(crop=SIDE, mean=(mean,) * 3, std=(std,) * 3, channels=channels)
+    image = scene(SIDE, SIDE)
+    backbone = make_backbone(config(f"onnx:{path}", resize=SIDE))
+    inputs = stated.model_copy(update={"resize": SIDE}).batch([image])
+    low, high = {1 / 255: (0, 255), 1: (0, 1), 0.5: (-1, 1)}[std]
+    planes = image[..., ::-1] if channels == "BGR" else image
+    truth = low + planes.transpose(2, 0, 1) / 255 * (high - low)
+    np.testing.assert_allclose(inputs[0], truth, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(backbone.open()([image]), features(inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_onnx_says_in_words_what_it_takes_and_was_trained_on(tmp_path: Path) -> None:
+    path = write_network(tmp_path / "net.onnx")
+    assert make_backbone(config(f"onnx:{path}", resize=14, output_name="pooled")).about() == (
+        "the output pooled of net.onnx, whose training is not known here (images: shorter side 14 (bilinear),"
+        " central 12 x 12, RGB in 0..1 less (0.485, 0.456, 0.406) over (0.229, 0.224, 0.225), NCHW)"
+    )
+    (tmp_path / "net.onnx.json").write_text('{"trained_on": "Places365"}', encoding="utf-8")
+    told = make_backbone(config(f"onnx:{path}"))
+    assert "net.onnx, trained on Places365 (images:" in told.about()
+    assert backbone_of_spec(told.spec()).about() == told.about()
+    taken = write_network(tmp_path / "bytes.onnx", kind=TensorProto.UINT8, metadata={"channels": "BGR"})
+    assert "central 12 x 12, BGR bytes, NCHW" in make_backbone(config(f"onnx:{taken}")).about()
 
 
 def test_onnx_gives_bytes_to_a_network_that_takes_bytes(tmp_path: Path) -> None:

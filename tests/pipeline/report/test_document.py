@@ -74,7 +74,8 @@ def hand_made_report() -> ReportData:
     record = ModelRecord(
         dataset="d0001-ab12", dataset_digest="ab" * 32, config={"loss": "topk_hinge", "k": 5, "tol": 1e-3},
         loss={"name": "topk_hinge", "k": 5}, lam=8e-4, C=1.0, smoothing=0.0, method="fw", n=1257, d=325, m=4,
-        class_names=names, features={"kind": "extract", "backbone": {"name": "hog", "cells": 8}},
+        class_names=names,
+        features={"kind": "extract", "backbone": {"name": "hog", "cells": 8}, "about": "325 features: HOG"},
         result={"passes": 120, "seconds": 3.2, "status": "solved"}, certificate=certificate,
         evaluation=evaluation, run="r0001", code_version="0.1.0", id="m0001", created="2026-01-01",
     )  # fmt: skip
@@ -113,7 +114,8 @@ def test_page_is_complete_in_itself() -> None:
 def test_page_shows_certificate_accuracy_confusions_and_lineage() -> None:
     page = render_report(hand_made_report())
     for expected in ("6.40e-04", "Certified", "81.0%", "99.0%", "own class: rank 2", "image not readable",
-                     "gone: no such file", "cut short", "d0001-ab12", "backbone.name", "日本語"):  # fmt: skip
+                     "gone: no such file", "cut short", "325 features: HOG.", "d0001-ab12", "backbone.name",
+                     "日本語"):  # fmt: skip
         assert expected in page
     assert page.count("<svg") == 10
 
