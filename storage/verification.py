@@ -9,7 +9,7 @@ from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.datasets.info import dataset_log, info_of_commit
 from topline.storage.errors import StorageError
 from topline.storage.findings import Finding
-from topline.storage.models import load_model, published_models
+from topline.storage.models import calibration_files, load_model, published_models
 from topline.storage.models.decisions import decision_findings
 from topline.storage.models.records import unfinished_models
 from topline.storage.runs import HistoryReader, read_run, run_names
@@ -93,6 +93,9 @@ def _models(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[
                 "dataset-gone", place, what, "restore the dataset; until then it cannot be certified"
             )
         yield from check_files(model.files, deep=deep, fix="train the model again")
+        calibration = calibration_files(model)
+        if calibration is not None:
+            yield from check_files(calibration, deep=deep, fix=_RESTORE)
 
 
 def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Finding]:

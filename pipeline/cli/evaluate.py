@@ -59,8 +59,28 @@ def evaluate(
         f"  {metrics_line(found.measured())}",
     ]
     lines += [f"  {found.majority_class} for every row: {found.majority_baseline:.1%}", ""]
-    lines += _worst(found, worst)
+    lines += [*_trust(found), *_worst(found, worst)]
     return Outcome(found.to_dict(), lines)
+
+
+def _trust(found: Evaluation) -> list[str]:
+    """Return what probabilities are, and how the sets of the calibration rows do on these rows."""
+    lines = [] if found.probabilities is None else [f"probabilities: {found.probabilities.text}", ""]
+    if not found.sets:
+        return lines
+    head = ("sets of coverage", "measured", "least of a class", "mean size", "empty", "fixed k as accurate")
+    rows = [
+        (
+            f"{one.coverage:g}{' in every class' if one.per_class else ''}, {one.sets_by}",
+            f"{one.measured:.1%}",
+            f"{one.least_class:.1%}",
+            f"{one.mean_size:.2f}",
+            f"{one.empty:.1%}",
+            str(one.fixed_k),
+        )
+        for one in found.sets
+    ]
+    return [*lines, *table(head, rows), ""]
 
 
 def _multilabel_lines(found: MultilabelEvaluation, worst: int) -> list[str]:

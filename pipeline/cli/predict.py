@@ -11,7 +11,7 @@ from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig, PredictConfig
 
 if TYPE_CHECKING:
-    from topline.pipeline.prediction import PredictResult
+    from topline.pipeline.prediction import Prediction, PredictResult
 
 
 def predict(call: Call, model: ModelArgument) -> Outcome:
@@ -27,19 +27,22 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     if config.store or call.chose("cluster", *ClusterConfig.model_fields):
         raise ConfigError("--store and --workers belong to --dataset: name a dataset, or leave them out")
     found: PredictResult = classify(find_model(model), config, call.progress)
-    rows = [
-        (
-            one.sample,
-            "  ".join(f"{label} ({score:.3f})" for label, score in zip(one.labels, one.scores, strict=True))
-            or ("none above the threshold" if one.status == "ok" else f"{one.status}: {one.error}"),
-        )
-        for one in found.predictions
-    ]
+    sets = config.coverage is not None
+    rows = [_line(one, sets=sets) for one in found.predictions]
     unreadable = found.rejected
     warnings = [f"{unreadable} of {len(rows)} images could not be read"] if unreadable else []
-    lines = table(("image", "best classes"), rows)
-    written = _written(found.output, found.page)
-    return Outcome(found.to_dict(), [*lines, "", *facts(written)] if written else lines, warnings)
+    head = ("image", "best classes", *([f"holds it with probability {config.coverage:g}"] if sets else []))
+    shown = {"probabilities": found.probabilities, **_written(found.output, found.page)}
+    return Outcome(found.to_dict(), [*table(head, rows), "", *facts(shown)], warnings)
+
+
+def _line(one: Prediction, *, sets: bool) -> tuple[str, ...]:
+    """Return an image with its best classes, their probabilities or scores, and its set."""
+    figures = [f"{p:.1%}" for p in one.probabilities or ()] or [f"{score:.3f}" for score in one.scores]
+    best = "  ".join(f"{label} ({figure})" for label, figure in zip(one.labels, figures, strict=True))
+    best = best or ("none above the threshold" if one.status == "ok" else f"{one.status}: {one.error}")
+    members = "" if one.set is None else ", ".join(one.set) or "none of these"
+    return (one.sample, best, members) if sets else (one.sample, best)
 
 
 def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
@@ -54,7 +57,14 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
         "predictions": f"{found.predictions} ({speed})",
         "dataset": f"{found.dataset}, {found.rows:,} rows{without}",
         "classes": DecisionRule(found.top_k, found.threshold).text(),
+        "probabilities": found.probabilities,
     }
+    if found.sets is not None:
+        kind = "in every class" if found.sets["per_class"] else "on average"
+        shown["sets"] = (
+            f"hold the right class with probability {found.sets['coverage']:g} {kind}:"
+            f" {found.sets['mean_size']:.2f} classes a row, {found.sets['empty']:,} times none of these"
+        )
     return Outcome(found.to_dict(), facts({**shown, **_written(found.output, found.page)}))
 
 

@@ -14,6 +14,7 @@ from topline.pipeline.evaluation.metrics import (
     METRICS,
     LabelSetMetric,
     Metric,
+    ProbabilityMetric,
     RowMetric,
     ScoredLabelSets,
     ScoredRows,
@@ -24,7 +25,12 @@ from topline.pipeline.evaluation.metrics import (
     row_metrics,
     topk_shares,
 )
-from topline.pipeline.evaluation.records import Evaluation, MultilabelEvaluation
+from topline.pipeline.evaluation.records import (
+    Evaluation,
+    MultilabelEvaluation,
+    ProbabilityQuality,
+    SetQuality,
+)
 
 if TYPE_CHECKING:
     from topline.pipeline.evaluation.confusions import ReadImage, WorstClass, ranked_worst, worst_classes
@@ -36,10 +42,13 @@ __all__ = [
     "LabelSetMetric",
     "Metric",
     "MultilabelEvaluation",
+    "ProbabilityMetric",
+    "ProbabilityQuality",
     "ReadImage",
     "RowMetric",
     "ScoredLabelSets",
     "ScoredRows",
+    "SetQuality",
     "WorstClass",
     "check_split",
     "evaluate",

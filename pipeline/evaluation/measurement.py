@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topline.pipeline.calibration import calibration_of
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation.metrics import (
     REPORTED_K,
@@ -30,6 +31,7 @@ from topline.pipeline.evaluation.records import (
     Threshold,
     Tuned,
 )
+from topline.pipeline.evaluation.trust import TrustMeter
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.solvers.estimators.multilabel_metrics import (
@@ -121,10 +123,12 @@ def _single_labels(
     known = [metric for metric in row_metrics() if metric.classes <= record.m]
     values: dict[str, list[NDArray[Any]]] = {metric.name: [] for metric in known}
     ranks, firsts = np.empty_like(y), np.empty_like(y)
+    meter, ids = TrustMeter(calibration_of(stored, progress)), rows.dataset.sample_ids()
     if progress is not None:
         progress.begin("evaluate", len(rows), "rows")
     for start, stop, X in rows.tiles():
         block = ScoredRows(stored.scores(X), y[start:stop])
+        meter.add(block.scores, block.labels, [ids[row] for row in rows.indices[start:stop].tolist()])
         for metric in known:
             values[metric.name].append(metric.row_values(block))
         ranks[start:stop] = block.ranks
@@ -145,6 +149,8 @@ def _single_labels(
             for c in np.unique(y)
         ),
         "confused": _confused_pairs(y, firsts, ranks, record.class_names, confused),
+        "probabilities": meter.probabilities(ranks),
+        "sets": meter.sets(y, ranks),
     }
 
 
@@ -177,6 +183,7 @@ def _label_sets(
     The threshold comes from the validation rows, or where there are none from the training rows.  The scores
     of all rows of the split are in memory.
     """
+    calibration_of(stored, progress)
     m, tuning = stored.model.record.m, _tuning_rows(stored)
     relevant, scores = _scored(stored, rows, "evaluate", progress)
     step = -(-len(tuning) * m // TUNING_SCORES)

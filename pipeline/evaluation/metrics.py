@@ -128,6 +128,11 @@ class RowMetric(Metric):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProbabilityMetric(Metric):
+    """A metric of the probabilities of models of one label a row, which evaluation measures as a whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LabelSetMetric(Metric):
     """A metric of models of several labels a row, computed from all rows of a split at once."""
 
@@ -178,6 +183,22 @@ METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
         *(top_k_accuracy(k, headline=k in (1, 5)) for k in REPORTED_K),
+        ProbabilityMetric(
+            name="log_loss",
+            label="log loss",
+            higher_is_better=False,
+            percent=False,
+            headline=False,
+            stored_at=("probabilities", "log_loss"),
+        ),
+        ProbabilityMetric(
+            name="calibration_error",
+            label="expected calibration error",
+            column="ECE",
+            higher_is_better=False,
+            headline=False,
+            stored_at=("probabilities", "calibration_error"),
+        ),
         LabelSetMetric(
             name="rank_loss",
             label="rank loss",
@@ -239,7 +260,8 @@ def measured(evaluation: Mapping[str, Any] | None) -> list[tuple[Metric, float]]
     """Return the metrics that an evaluation record holds, with their values; none without a record."""
     if not evaluation:
         return []
-    known = label_set_metrics() if evaluation.get("kind") == "multilabel" else row_metrics()
+    several = evaluation.get("kind") == "multilabel"
+    known = [m for m in METRICS.values() if isinstance(m, LabelSetMetric) == several]
     found = ((metric, metric.read(evaluation)) for metric in known)
     return [(metric, value) for metric, value in found if value is not None]
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from topline.pipeline.evaluation.metrics import METRICS, Metric, measured
+from topline.solvers.calibration import ReliabilityBin
 from topline.solvers.estimators.multilabel_metrics import CARDINALITY, PARTITION_METRICS
 from topline.storage.records import from_fields, reading
 
@@ -32,12 +33,47 @@ class Confusion:
 
 
 @dataclass(frozen=True)
+class ProbabilityQuality:
+    """Quality of the probabilities of the rows: `text` says what they are, `fitted_rows` on how many rows.
+
+    `calibration_error` is the expected one over the `bins` of the first class's probability.
+    """
+
+    text: str
+    fitted_rows: int
+    log_loss: float
+    calibration_error: float
+    bins: tuple[ReliabilityBin, ...]
+
+
+@dataclass(frozen=True)
+class SetQuality:
+    """Sets that are to hold the right class with probability `coverage`, and the share that does.
+
+    `mean_size` is that of the sets, `empty` the share that holds no class, `least_class` the smallest share
+    that does in a class, `fixed_k` the least number of guesses with at least the same accuracy (per class: in
+    every class that of `least_class`).
+    """
+
+    coverage: float
+    per_class: bool
+    sets_by: str
+    rows: int
+    measured: float
+    mean_size: float
+    empty: float
+    least_class: float
+    fixed_k: int
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Metrics of a model of one label a row on one split.
 
     `topk` are the top-k accuracies by k, and `metrics` the other metrics by name.  `majority_baseline` is the
     top-1 accuracy of always answering `majority_class`, the largest in training.  `per_class` has the classes
-    that occur, in class order; `confused` the most frequent pairs first.
+    that occur, in class order; `confused` the most frequent pairs first.  `probabilities` is None where the
+    model has none, and `sets` are empty where it has no calibration rows.
     """
 
     model: str
@@ -52,6 +88,8 @@ class Evaluation:
     seconds: float
     created: str
     metrics: dict[str, float] = field(default_factory=dict)
+    probabilities: ProbabilityQuality | None = None
+    sets: tuple[SetQuality, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; the keys of `topk` are strings there."""
@@ -77,7 +115,13 @@ class Evaluation:
                 for part in values["per_class"]
             )
             confused = tuple(from_fields(Confusion, pair, PLACE) for pair in values["confused"])
-            parts = {"topk": _by_k(values["topk"]), "per_class": per_class, "confused": confused}
+            parts = {
+                "topk": _by_k(values["topk"]),
+                "per_class": per_class,
+                "confused": confused,
+                "probabilities": _probabilities(values.get("probabilities")),
+                "sets": tuple(from_fields(SetQuality, part, PLACE) for part in values.get("sets", ())),
+            }
         return from_fields(cls, {**values, **parts}, PLACE)
 
 
@@ -198,6 +242,13 @@ class MultilabelEvaluation:
                 "per_label": tuple(from_fields(LabelQuality, part, PLACE) for part in values["per_label"]),
             }
         return from_fields(cls, {**values, **parts}, PLACE)
+
+
+def _probabilities(values: Mapping[str, Any] | None) -> ProbabilityQuality | None:
+    if values is None:
+        return None
+    bins = tuple(from_fields(ReliabilityBin, part, PLACE) for part in values["bins"])
+    return from_fields(ProbabilityQuality, {**values, "bins": bins}, PLACE)
 
 
 def _by_k(shares: Mapping[str, float]) -> dict[int, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from topline.pipeline.calibration import ROW_ARRAYS, calibration_of
 from topline.pipeline.errors import InputError
 from topline.pipeline.rows import StoredModel, Transforms
+from topline.solvers.calibration import Calibration, CalibrationRows, ProbabilityMap
 from topline.solvers.core.stopping import Status
 from topline.solvers.estimators.topk import TopKClassifier
 from topline.solvers.losses import loss_from_dict
@@ -63,6 +66,11 @@ def write_estimator(stored: StoredModel, folder: Path) -> None:
         "intercept_": W[-1].copy() if last else np.zeros(W.shape[1]),
         **stored.transforms.arrays(),
     }
+    calibration = calibration_of(stored)
+    if calibration.rows is not None:
+        rows = calibration.rows
+        codes = np.argsort(order).astype(np.int32)[rows.labels]
+        arrays |= {f"calibration.{name}": getattr(replace(rows, labels=codes), name) for name in ROW_ARRAYS}
     folder.mkdir(parents=True)
     with (folder / ARRAYS).open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -82,6 +90,9 @@ def write_estimator(stored: StoredModel, folder: Path) -> None:
             "fit_intercept": last,
         },
         "result": dict(record.result),
+        "probabilities": None if calibration.probabilities is None else calibration.probabilities.to_dict(),
+        "fitted_rows": calibration.fitted_rows,
+        "penalties": [list(tuned) for tuned in calibration.penalties],
         "arrays_sha256": digest_bytes((folder / ARRAYS).read_bytes()),
     }
     (folder / RECORD).write_bytes(seal(content))
@@ -143,6 +154,7 @@ def _estimator(content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -
     made.transforms_ = Transforms.from_arrays(content["transforms"], arrays)
     made.n_features_in_ = int(content["features"])
     made.k_ = min(k, len(made.classes_))
+    made.calibration_ = _calibration(content, arrays, tuple(made.classes_.tolist()))
     bounds = {"primal_": "primal", "dual_": "dual", "dual_gap_": "gap", "relative_gap_": "relative_gap"}
     facts: dict[str, Any] = {name: result.get(key) for name, key in bounds.items()}
     facts = {name: math.nan if value is None else float(value) for name, value in facts.items()}
@@ -154,6 +166,22 @@ def _estimator(content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -
     for name, value in facts.items():
         setattr(made, name, value)
     return made
+
+
+def _calibration(
+    content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], names: tuple[str, ...]
+) -> Calibration:
+    """Return the calibration that came with the estimator; one of an earlier version has none."""
+    fitted, rows = content.get("probabilities"), None
+    if "calibration.labels" in arrays:
+        rows = CalibrationRows(*(arrays[f"calibration.{name}"] for name in ROW_ARRAYS))
+    return Calibration(
+        names,
+        None if fitted is None else ProbabilityMap(fitted["kind"], fitted["slope"], fitted["offset"]),
+        int(content.get("fitted_rows", 0)),
+        tuple((coverage, *both) for coverage, *both in content.get("penalties", ())),
+        rows,
+    )
 
 
 def estimator_scores(folder: Path, rows: NDArray[Any]) -> NDArray[np.float64]:

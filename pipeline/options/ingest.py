@@ -181,6 +181,19 @@ class PredictConfig(ImageLimits):
         allow_inf_nan=False,
         description="Of several labels: predict those that score above this (default: the model's threshold)",
     )
+    coverage: float | None = Field(
+        default=None,
+        gt=0.0,
+        lt=1.0,
+        description="Give sets of classes that hold the right one with this probability, such as 0.9",
+    )
+    per_class: bool = Field(default=False, description="The sets do so in every class, not on average")
+    sets_by: Literal["adaptive", "rank"] | None = Field(
+        default=None,
+        description="Sets by probabilities and rank, or by rank alone (default: adaptive where probabilities"
+        " were fitted)",
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of the draws that settle ties of sets")
     batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")
 
     @field_validator("output")

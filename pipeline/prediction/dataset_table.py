@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from topline.pipeline.prediction.answers import ordered_members
 from topline.pipeline.prediction.table import table_schema
 from topline.storage.cache import StoredPredictions
 from topline.storage.datasets import Dataset
@@ -37,8 +38,19 @@ def dataset_tables(found: StoredPredictions, dataset: Dataset) -> Iterator[pa.Ta
             "split": splits[rows].tolist(),
             "classes": _predicted(names[classes], classes, known),
             "scores": _predicted(scores, classes, known),
+            "probabilities": [None] * span.rows,
         }
-        yield pa.table(columns, schema=table_schema("sample_id"))
+        if found.probabilities is not None:
+            probabilities = found.probabilities.rows(span.start, span.stop)
+            columns["probabilities"] = _predicted(probabilities, classes, known)
+        if found.sets is not None:
+            m = len(found.facts["class_names"])
+            bits = np.unpackbits(found.sets.rows(span.start, span.stop), axis=1, count=m).astype(bool)
+            columns["set"] = [
+                names[ordered_members(members, best)].tolist() if there else None
+                for members, best, there in zip(bits, classes, known.tolist(), strict=True)
+            ]
+        yield pa.table(columns, schema=table_schema("sample_id", sets=found.sets is not None))
 
 
 def _label_names(dataset: Dataset) -> Sequence[str]:

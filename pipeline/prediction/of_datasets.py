@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topline.pipeline.errors import ClusterError, InputError
 from topline.pipeline.images import Pixels, SourceImages
 from topline.pipeline.options import ClusterConfig, PredictConfig
+from topline.pipeline.prediction.answers import AnswerRule, Answers
 from topline.pipeline.prediction.dataset_table import dataset_tables
-from topline.pipeline.prediction.decision_rule import DecisionRule
 from topline.pipeline.prediction.page import write_page
 from topline.pipeline.prediction.table import table_schema, table_writer
 from topline.pipeline.progress import Progress
@@ -47,6 +48,7 @@ class BatchResult:
     """Where the predictions lie and what they cost; `unclassified` rows have no features.
 
     `threshold` is that of several labels, None where the best `top_k` of each row are predicted.
+    `probabilities` says in words what they are, `sets` what sets were made and how large they are on average.
     `reused`: they were stored already.
     """
 
@@ -57,6 +59,8 @@ class BatchResult:
     unclassified: int
     top_k: int
     threshold: float | None
+    probabilities: str
+    sets: dict[str, Any] | None
     seconds: float
     reused: bool
     output: str | None
@@ -74,7 +78,7 @@ class BatchTask:
     model_url: str
     dataset: Dataset
     draft: PredictionsDraft
-    rule: DecisionRule
+    rule: AnswerRule
 
 
 def predict_dataset(
@@ -95,21 +99,27 @@ def predict_dataset(
     record = stored.model.record
     store = stored.model.store if config.store is None else open_store(config.store)
     dataset = Dataset.open(store, config.dataset or "latest")
-    rule = DecisionRule.of(record, config)
     _check(stored, dataset)
+    rule = AnswerRule.of(stored, config, progress)
     facts = {
         "model": stored.model.url,
         "model_created": record.created,
         "dataset": dataset.info.id,
         "dataset_digest": dataset.info.digest,
-        "top_k": rule.top_k,
-        **({} if rule.threshold is None else {"threshold": rule.threshold}),
+        **rule.facts(),
     }
     key = cache_key(facts)
     found = StoredPredictions.find(store, key)
     reused = found is not None
     if found is None:
-        draft = PredictionsDraft.begin(store, key, dataset.plan, rule.top_k)
+        draft = PredictionsDraft.begin(
+            store,
+            key,
+            dataset.plan,
+            rule.best.top_k,
+            probabilities=rule.probabilities is not None,
+            set_classes=0 if rule.sets is None else record.m,
+        )
         task = BatchTask(stored.model.url, dataset, draft, rule)
         try:
             entries = _entries(task, cluster or ClusterConfig(), progress, client)
@@ -118,7 +128,7 @@ def predict_dataset(
             draft.discard()
             raise
     if config.output is not None:
-        with table_writer(config.output, table_schema("sample_id")) as write:
+        with table_writer(config.output, table_schema("sample_id", sets=found.sets is not None)) as write:
             for table in dataset_tables(found, dataset):
                 write(table)
     if config.page is not None:
@@ -129,8 +139,10 @@ def predict_dataset(
         dataset=dataset.info.id,
         rows=dataset.info.n_rows,
         unclassified=int((dataset.labels() < 0).sum()),
-        top_k=rule.top_k,
-        threshold=rule.threshold,
+        top_k=rule.best.top_k,
+        threshold=rule.best.threshold,
+        probabilities=rule.calibration,
+        sets=_set_sizes(found, dataset, rule),
         seconds=time.perf_counter() - started,
         reused=reused,
         output=None if config.output is None else str(config.output),
@@ -141,22 +153,56 @@ def predict_dataset(
 def predict_units(task: BatchTask, units: Sequence[int]) -> list[FileEntry]:
     """Predict and write some units, on a worker; return the files."""
     stored = _opened(task.model_url)
-    labels, k, m = task.dataset.labels(), task.draft.top_k, stored.model.record.m
+    labels, m = task.dataset.labels(), stored.model.record.m
+    ids = task.dataset.sample_ids() if task.rule.sets is not None else []
     entries: list[FileEntry] = []
     for unit in units:
         span = task.draft.plan.bounds(unit)
         rows: Any = task.dataset.rows(span.start, span.stop)
-        classes = np.empty((span.rows, k), dtype=np.int32)
-        scores = np.empty((span.rows, k), dtype=np.float32)
+        arrays = {
+            name: np.empty((span.rows, *spec.row_shape), spec.dtype)
+            for name, spec in task.draft.specs.items()
+        }
         step = max(1, SCORE_BYTES // (8 * m))
         for low in range(0, span.rows, step):
-            found = stored.scores(stored.transforms.apply(rows[low : low + step]))
-            classes[low : low + step], scores[low : low + step] = task.rule.best(found)
+            scores = stored.scores(stored.transforms.apply(rows[low : low + step]))
+            part = slice(span.start + low, span.start + low + len(scores))
+            for name, values in _stored_arrays(task.rule.answer(scores, ids[part])).items():
+                arrays[name][low : low + step] = values
         # A rejected row has zeros for features, which mean nothing.
         rejected = labels[span.start : span.stop] < 0
-        classes[rejected], scores[rejected] = -1, np.nan
-        entries += task.draft.write_unit(unit, classes, scores)
+        for name, values in arrays.items():
+            values[rejected] = {"classes": -1, "sets": 0}.get(name, np.nan)
+        entries += task.draft.write_unit(unit, arrays)
     return entries
+
+
+def _stored_arrays(answers: Answers) -> dict[str, NDArray[Any]]:
+    found: dict[str, NDArray[Any]] = {"classes": answers.classes, "scores": answers.scores}
+    if answers.probabilities is not None:
+        found["probabilities"] = answers.probabilities
+    if answers.sets is not None:
+        found["sets"] = np.packbits(answers.sets, axis=1)
+    return found
+
+
+def _set_sizes(found: StoredPredictions, dataset: Dataset, rule: AnswerRule) -> dict[str, Any] | None:
+    """Return what sets were made, their mean size, and how many are empty; rejected rows have none."""
+    if found.sets is None or rule.sets is None:
+        return None
+    known = dataset.labels() >= 0
+    sizes = np.concatenate(
+        [
+            np.bitwise_count(found.sets.rows(span.start, span.stop)).sum(axis=1)
+            for span in map(dataset.plan.bounds, range(dataset.plan.units))
+        ]
+    )[known]
+    facts = {name: value for name, value in rule.sets.facts().items() if name != "thresholds"}
+    return {
+        **facts,
+        "mean_size": float(sizes.mean()) if len(sizes) else 0.0,
+        "empty": int(np.count_nonzero(sizes == 0)),
+    }
 
 
 def _write_page(path: Path, model: str, found: StoredPredictions, dataset: Dataset) -> None:
@@ -206,8 +252,8 @@ def _advance(batches: Iterator[list[FileEntry]], progress: Progress | None) -> l
     for batch in batches:
         entries += batch
         if progress is not None:
-            # Each run of rows has two files.
-            progress.advance(sum(entry.rows[1] - entry.rows[0] for entry in batch if entry.rows) // 2)
+            runs = {entry.rows for entry in batch if entry.rows}
+            progress.advance(sum(stop - start for start, stop in runs))
     return entries
 
 

@@ -14,7 +14,7 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import ImageListing, Pixels, decode, list_images
 from topline.pipeline.ingest import Describer, ImageRow, open_backbone
 from topline.pipeline.options import PredictConfig
-from topline.pipeline.prediction.decision_rule import DecisionRule
+from topline.pipeline.prediction.answers import AnswerRule, ordered_members
 from topline.pipeline.prediction.known_truth import KnownTruth
 from topline.pipeline.prediction.page import write_page
 from topline.pipeline.prediction.table import table_schema, table_writer
@@ -27,7 +27,8 @@ class Prediction:
     """One image: its classes with their scores, the best first; or why it could not be read.
 
     `label` is its own class where a table or its folder tells it, `split` where the model's dataset has an
-    image of the same content.
+    image of the same content.  `probabilities` is None where the model has none, `set` where none was asked
+    for; an empty one says that the image is like none of the classes.
     """
 
     sample: str
@@ -37,6 +38,8 @@ class Prediction:
     error: str = ""
     label: str | None = None
     split: str | None = None
+    probabilities: tuple[float, ...] | None = None
+    set: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class PredictResult:
     model: str
     predictions: tuple[Prediction, ...]
     ignored: int
+    probabilities: str
+    coverage: float | None = None
     output: str | None = None
     page: str | None = None
 
@@ -61,6 +66,8 @@ class PredictResult:
             "images": len(self.predictions),
             "rejected": self.rejected,
             "ignored": self.ignored,
+            "probabilities": self.probabilities,
+            "coverage": self.coverage,
             "output": self.output,
             "page": self.page,
             "predictions": [asdict(prediction) for prediction in self.predictions],
@@ -79,7 +86,7 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
         raise ConfigError("--images is missing: name a folder of images")
     stored = StoredModel.open(model_url)
     backbone = _backbone(stored)
-    rule = DecisionRule.of(stored.model.record, config)
+    rule = AnswerRule.of(stored, config, progress)
     listing = list_images(config.images, labelled=False)
     network = open_backbone(backbone)
     describer = Describer(listing.root, backbone, config.limits)
@@ -96,6 +103,8 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
         stored.model.url,
         tuple(found),
         len(listing.ignored),
+        rule.calibration,
+        config.coverage,
         output=None if config.output is None else str(config.output),
         page=None if config.page is None else str(config.page),
     )
@@ -107,7 +116,7 @@ def _write(result: PredictResult, config: PredictConfig, listing: ImageListing) 
     """Write the table and the page that were asked for."""
     if config.output is None and config.page is None:
         return
-    schema = table_schema("path")
+    schema = table_schema("path", sets=config.coverage is not None)
     table = image_table(result.predictions, schema)
     if config.output is not None:
         with table_writer(config.output, schema) as write:
@@ -130,8 +139,10 @@ def image_table(predictions: Sequence[Prediction], schema: pa.Schema) -> pa.Tabl
         "split": [one.split for one in predictions],
         "classes": [list(one.labels) if ok else None for one, ok in zip(predictions, read, strict=True)],
         "scores": [list(one.scores) if ok else None for one, ok in zip(predictions, read, strict=True)],
+        "probabilities": [one.probabilities for one in predictions],
+        "set": [one.set for one in predictions],
     }
-    return pa.table(columns, schema=schema)
+    return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
 def _backbone(stored: StoredModel) -> Backbone:
@@ -158,15 +169,16 @@ def _predicted(
     describer: Describer,
     network: FeatureFunction,
     rows: Sequence[ImageRow],
-    rule: DecisionRule,
+    rule: AnswerRule,
     truth: KnownTruth,
 ) -> list[Prediction]:
     X = describer.describe(network, rows)
     scores = stored.scores(np.asarray(stored.transforms.apply(X), dtype=np.float64))
-    best, _ = rule.best(scores)
+    answers = rule.answer(scores, [row.item.sample_id for row in rows])
     names = stored.model.record.class_names
     found = []
-    for i, (row, codes) in enumerate(zip(rows, (codes[codes >= 0] for codes in best), strict=True)):
+    for i, row in enumerate(rows):
+        codes = answers.classes[i][answers.classes[i] >= 0]
         one = Prediction(
             row.item.path, "ok", label=truth.label(row.item), split=truth.split(row), error=row.error or ""
         )
@@ -175,5 +187,11 @@ def _predicted(
         else:
             labels = tuple(names[code] for code in codes.tolist())
             one = replace(one, labels=labels, scores=tuple(scores[i, codes].tolist()))
+            if answers.probabilities is not None:
+                one = replace(one, probabilities=tuple(answers.probabilities[i, : len(codes)].tolist()))
+            if answers.sets is not None:
+                order = np.argsort(-scores[i], kind="stable").astype(np.int32)
+                members = ordered_members(answers.sets[i], order)
+                one = replace(one, set=tuple(names[code] for code in members))
         found.append(one)
     return found

@@ -44,6 +44,7 @@ class Card:
     right: bool | None
     picture: str | None
     note: str = ""
+    members: tuple[str, ...] | None = None
 
 
 def write_page(
@@ -86,7 +87,9 @@ def _least_certain(tables: Iterable[pa.Table]) -> tuple[list[tuple[int, dict[str
 
 
 def certainty(row: Mapping[str, Any]) -> float:
-    """Return by how much the first class of a row leads, as it is with a single score or none."""
+    """Return the probability of a row's first class, or without one by how much its score leads."""
+    if row["probabilities"]:
+        return float(row["probabilities"][0])
     scores = row["scores"]
     return float(scores[0] - scores[1]) if len(scores) > 1 else float(sum(scores))
 
@@ -99,6 +102,10 @@ def _card(place: int, row: Mapping[str, Any], read_picture: ReadPicture) -> Card
         picture = thumbnail(read_picture(place, row))
     except (OSError, PipelineError) as error:
         note = str(error)
-    guesses = tuple((one, f"{value:.3f}") for one, value in zip(classes, row["scores"], strict=True))
+    figures = [f"{p:.1%}" for p in row["probabilities"] or ()] or [f"{s:.3f}" for s in row["scores"]]
+    guesses = tuple(zip(classes, figures, strict=True))
+    members = None if row.get("set") is None else tuple(row["set"])
     right = classes[:1] == [label] if label is not None else None
-    return Card(name, label, row["split"], guesses, right, picture, note)
+    return Card(
+        name, label, row["split"], guesses, right, picture, note, None if members is None else tuple(members)
+    )

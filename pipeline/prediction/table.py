@@ -23,21 +23,22 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 
 
-def table_schema(key: Key) -> pa.Schema:
+def table_schema(key: Key, *, sets: bool) -> pa.Schema:
     """Return the columns of a table of predictions, a row each image or row of a dataset.
 
     `label` and `split` are null where they are not known, the lists null where nothing was predicted: of a
-    rejected row.  The lists have the best class first.
+    rejected row.  The lists have the best class first.  `probabilities` are null where the model has none,
+    and an empty `set` says that the row is like none of the classes.
     """
-    return pa.schema(
-        [
-            (key, pa.string()),
-            ("label", pa.string()),
-            ("split", pa.string()),
-            ("classes", pa.list_(pa.string())),
-            ("scores", pa.list_(pa.float32())),
-        ]
-    )
+    columns = [
+        (key, pa.string()),
+        ("label", pa.string()),
+        ("split", pa.string()),
+        ("classes", pa.list_(pa.string())),
+        ("scores", pa.list_(pa.float32())),
+        ("probabilities", pa.list_(pa.float32())),
+    ]
+    return pa.schema([*columns, ("set", pa.list_(pa.string()))] if sets else columns)
 
 
 @contextmanager

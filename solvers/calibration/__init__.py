@@ -15,17 +15,31 @@ from topline.solvers.calibration.conformal import (
 )
 from topline.solvers.calibration.probabilities import ProbabilityMap, fit_labels, fit_probabilities
 from topline.solvers.calibration.quality import ReliabilityBin, calibration_error, reliability
+from topline.solvers.calibration.rules import (
+    Calibration,
+    Penalties,
+    SetRule,
+    SetsBy,
+    members,
+    tuned_penalties,
+)
 
 __all__ = [
+    "Calibration",
     "CalibrationRows",
+    "Penalties",
     "ProbabilityMap",
     "ReliabilityBin",
+    "SetRule",
+    "SetsBy",
     "calibration_error",
     "conformity",
     "fit_labels",
     "fit_probabilities",
     "least_rows",
+    "members",
     "prediction_sets",
     "reliability",
     "smallest_penalties",
+    "tuned_penalties",
 ]

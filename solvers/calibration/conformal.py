@@ -137,6 +137,12 @@ def _quantile(E: Float64Array, coverage: float, who: str) -> float:
     return float(np.partition(E, place - 1)[place - 1])
 
 
+def _nearest_quantile(E: Float64Array, coverage: float) -> float:
+    """Return the quantile, or the largest E where there are too few."""
+    place = min(exact_rank(len(E), coverage), len(E))
+    return float(np.partition(E, place - 1)[place - 1])
+
+
 def prediction_sets(
     scores: NDArray[Any],
     probabilities: NDArray[Any] | None,
@@ -154,10 +160,13 @@ def smallest_penalties(
     labels: IntArray,
     draws: NDArray[Any],
     coverages: Sequence[float],
+    *,
+    per_class: bool = False,
 ) -> list[float | None]:
     """Return for each coverage the penalty with the smallest sets on tuning rows (n, m), None for ranks.
 
-    Tuning rows are none of the calibration rows, so that the guarantee holds whatever is chosen.
+    With `per_class` each class has a threshold of its own.  Tuning rows are none of
+    the calibration rows, so that the guarantee holds whatever is chosen.
     """
     y = np.asarray(labels, dtype=np.int64)
     place = np.arange(len(y))
@@ -165,8 +174,10 @@ def smallest_penalties(
     sizes = np.empty((len(penalties), len(coverages)))
     for i, penalty in enumerate(penalties):
         E = conformity(scores, probabilities, draws, penalty)
-        own = np.sort(E[place, y])
+        own = E[place, y]
+        groups = [own[y == code] for code in range(E.shape[1])] if per_class else [own]
         for j, coverage in enumerate(coverages):
-            rank = min(exact_rank(len(y), coverage), len(y))
-            sizes[i, j] = np.count_nonzero(own[rank - 1] >= E)
+            # A class without tuning rows, or with too few, takes the largest threshold.
+            bounds = [_nearest_quantile(part if len(part) else own, coverage) for part in groups]
+            sizes[i, j] = np.count_nonzero(np.array(bounds) >= E)
     return [penalties[i] for i in sizes.argmin(axis=0).tolist()]

@@ -76,7 +76,8 @@ def fit_probabilities(scores: NDArray[Any], labels: IntArray, *, one_vs_all: boo
     own = scores[np.arange(len(y)), y]
     slope = _temperature_slope(scores, own)
     softmax = ProbabilityMap("temperature", slope)
-    if not one_vs_all or slope == 0.0 or bool((own == scores.max(axis=1)).all()):
+    # Of two classes only the difference of the scores means anything.
+    if not one_vs_all or scores.shape[1] == 2 or slope == 0.0 or bool((own == scores.max(axis=1)).all()):
         return softmax
     return _best_sigmoids(scores, y, slope)
 
@@ -129,12 +130,19 @@ def _best_sigmoids(scores: Float64Array, y: NDArray[np.int64], slope: float) -> 
     def loss(found: ProbabilityMap) -> float:
         return -float(found.log_probabilities(scores)[rows, y].mean())
 
-    def objective(at: NDArray[Any]) -> float:
-        return loss(made(at))
+    def objective(at: NDArray[Any]) -> tuple[float, Float64Array]:
+        found = made(at)
+        logs = found.log_probabilities(scores)
+        wrong = np.exp(logs)
+        wrong[rows, y] -= 1.0
+        # d log sigmoid(z) = 1 - sigmoid(z)
+        wrong *= expit(-(found.slope * scores + found.offset))
+        by_slope = found.slope * (wrong * scores).sum(axis=1).mean()
+        return -float(logs[rows, y].mean()), np.array([by_slope, wrong.sum(axis=1).mean()])
 
     starts = np.array([(0.0, -12.0), (0.0, -3.0), (0.0, 0.0), (1.0, 3.0)])
     bounds = [(-LARGEST, LARGEST), (-LARGEST, LARGEST)]
-    ends = [minimize(objective, start, method="L-BFGS-B", bounds=bounds).x for start in starts]
+    ends = [minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds).x for start in starts]
     return min([ProbabilityMap("temperature", slope), *map(made, ends)], key=loss)
 
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-from scipy.special import log_softmax
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
 from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.state import SolveResult
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.estimators.base import ScoringClassifier
+from topline.solvers.estimators.calibrated import CalibratedScores
 from topline.solvers.estimators.support import (
     WarmStart,
     chosen_loss,
@@ -26,18 +25,13 @@ from topline.solvers.estimators.support import (
 )
 from topline.solvers.estimators.training import Training
 from topline.solvers.kernels import Kernel
-from topline.solvers.losses import Loss, Softmax, checked_k
+from topline.solvers.losses import Loss, checked_k
 from topline.solvers.methods import method_named
 from topline.solvers.typing import Float64Array, IntArray
 
 
-def _is_softmax(model: Any) -> bool:
-    """Return whether the loss is the likelihood of a model of probabilities."""
-    return isinstance(model.loss, Softmax) or bool(model.loss == Softmax.name)
-
-
 # scikit-learn has no types.
-class TopKClassifier(Training, ScoringClassifier, BaseEstimator):  # type: ignore[misc]
+class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  # type: ignore[misc]
     """Classifier trained for top-k accuracy, with a duality gap that says how far training got.
 
     It minimises, with W = (coef_, intercept_) and lam = 1/(n C),
@@ -114,6 +108,7 @@ class TopKClassifier(Training, ScoringClassifier, BaseEstimator):  # type: ignor
         all but primal_ are NaN where the loss is not convex.
     status_ : Status, how training ended.
     history_ : tuple of IterationRecord, one a round (of more than 10,000 an even choice, and the last).
+    calibration_ : after `fit_probabilities` or `conformalize`, what they found.
 
     Examples
     --------
@@ -187,6 +182,7 @@ class TopKClassifier(Training, ScoringClassifier, BaseEstimator):  # type: ignor
         loss = chosen_loss(self.loss, k, len(classes), self.weights, self.margins)
         result = self._solve(X, labels, weights, loss)
         self._keep_result(result)
+        self.__dict__.pop("calibration_", None)
         self.classes_ = classes
         self._warm = None
         if self.warm_start and result.A is not None:
@@ -200,23 +196,6 @@ class TopKClassifier(Training, ScoringClassifier, BaseEstimator):  # type: ignor
         first = np.argsort(-scores, axis=1, kind="stable")[:, : self._guesses(k)]
         labels: np.ndarray[Any, Any] = self.classes_[first]
         return labels
-
-    @available_if(_is_softmax)
-    def predict_log_proba(self, X: Any) -> Float64Array:
-        """Return the logarithms of the probabilities of the classes, (rows, m), for the loss "softmax" alone.
-
-        Hinges look at the order of scores alone, and a top-k entropy at the likelihood of k guesses: nothing
-        made of their scores would be a probability.  With sample or class weights the probabilities are those
-        of examples drawn with these weights.
-        """
-        scores = self._scores(X)
-        # Two columns are minus and plus the whole difference.
-        return np.asarray(log_softmax(scores if scores.shape[1] > 2 else 0.5 * scores, axis=1))
-
-    @available_if(_is_softmax)
-    def predict_proba(self, X: Any) -> Float64Array:
-        """Return the probabilities of the classes, (rows, m), in the order of `classes_`."""
-        return np.asarray(np.exp(self.predict_log_proba(X)))
 
     def top_k_score(self, X: Any, y: Any, k: int | None = None) -> float:
         """Return the share of rows whose label is among the k highest scores; k is `k_` by default.

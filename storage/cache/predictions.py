@@ -19,32 +19,52 @@ from topline.storage.schema import PREDICTIONS_ENCODING
 from topline.storage.stores import FileEntry, Store
 
 _PREDICTIONS = CacheKind("predictions", PREDICTIONS_ENCODING, "predictions", "run topline predict again")
-_TYPES = {"classes": np.dtype(np.int32), "scores": np.dtype(np.float32)}
 
 
 class PredictionsDraft(Draft):
-    """Predictions that are being written: best classes (n, k) in int32 and their scores (n, k) in float32."""
+    """Predictions that are being written: best classes (n, k) in int32 and their scores (n, k) in float32.
+
+    Where there are any, their probabilities (n, k) in float32, and the classes of sets as bits (n, b) in
+    uint8, the first class in the highest bit of the first byte.
+    """
 
     kind = _PREDICTIONS
 
     @classmethod
-    def begin(cls, store: Store, key: str, plan: ChunkPlan, top_k: int) -> PredictionsDraft:
-        """Begin predictions of rows that are cut as `plan` says, in a new folder."""
+    def begin(
+        cls,
+        store: Store,
+        key: str,
+        plan: ChunkPlan,
+        top_k: int,
+        *,
+        probabilities: bool = False,
+        set_classes: int = 0,
+    ) -> PredictionsDraft:
+        """Begin predictions of rows that are cut as `plan` says, in a new folder.
+
+        `set_classes` is the number of classes that a set may have, 0 without sets.
+        """
         whole = ChunkPlan(plan.n_rows, plan.shard_rows, plan.shard_rows)
-        return cls.new(
-            store, key, {name: ArraySpec(whole, (top_k,), dtype) for name, dtype in _TYPES.items()}
-        )
+        kinds: dict[str, tuple[int, type[np.generic]]] = {
+            "classes": (top_k, np.int32),
+            "scores": (top_k, np.float32),
+        }
+        if probabilities:
+            kinds["probabilities"] = (top_k, np.float32)
+        if set_classes:
+            kinds["sets"] = (-(-set_classes // 8), np.uint8)
+        specs = {name: ArraySpec(whole, (width,), np.dtype(kind)) for name, (width, kind) in kinds.items()}
+        return cls.new(store, key, specs)
 
     @property
     def top_k(self) -> int:
         """Number k of classes of a row."""
         return self.specs["classes"].row_shape[0]
 
-    def write_unit(
-        self, unit: int, classes: NDArray[np.int32], scores: NDArray[np.float32]
-    ) -> list[FileEntry]:
-        """Write one unit's best classes (r, k), -1 in rows without a prediction, and their scores (r, k)."""
-        return self.write_arrays(unit, {"classes": classes, "scores": scores})
+    def write_unit(self, unit: int, arrays: Mapping[str, NDArray[Any]]) -> list[FileEntry]:
+        """Write one unit's rows: classes, -1 in rows without a prediction, and what else was begun."""
+        return self.write_arrays(unit, arrays)
 
     def publish(self, key: str, entries: Sequence[FileEntry], facts: Mapping[str, Any]) -> StoredPredictions:
         """Write the record that makes them visible; return the first ones of the key."""
@@ -66,3 +86,17 @@ class StoredPredictions(StoredEntry):
     def scores(self) -> ArrayReader:
         """Their scores (n, k); NaN in rows without a prediction."""
         return self.reader("scores")
+
+    @cached_property
+    def probabilities(self) -> ArrayReader | None:
+        """Their probabilities (n, k); None where the model has none."""
+        return self._optional("probabilities")
+
+    @cached_property
+    def sets(self) -> ArrayReader | None:
+        """Bits of the classes in each row's set (n, b); None where no sets were asked for."""
+        return self._optional("sets")
+
+    def _optional(self, name: str) -> ArrayReader | None:
+        there = any(path.startswith(f"{name}/") for path in self.files.by_path)
+        return self.reader(name) if there else None

@@ -24,7 +24,7 @@ from topline.storage.stores.urls import join
 
 _MODELS = NumberedFolders("models", "m")
 _TOMBSTONE = "deleted.json"
-_CHANGEABLE = frozenset({"result", "certificate", "evaluation", "threshold"})
+_CHANGEABLE = frozenset({"result", "certificate", "evaluation", "threshold", "calibration"})
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class ModelRecord:
     (m,) says how often an example of each class counts, None once.  With a `kernel` the dual variables take
     the place of weights.  `parents` are the ids of the models that training started from.  A `multilabel`
     model predicts the labels that score above the value of its `threshold`, which says how it was chosen.
+    `calibration` says how scores become probabilities, and in which folder and files its arrays lie.
     """
 
     dataset: str
@@ -64,6 +65,7 @@ class ModelRecord:
     class_weights: tuple[float, ...] | None = None
     multilabel: bool = False
     threshold: Mapping[str, Any] | None = None
+    calibration: Mapping[str, Any] | None = None
     id: str = ""
     created: str = ""
     revision: int = 0

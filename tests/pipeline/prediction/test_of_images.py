@@ -80,7 +80,8 @@ def test_the_table_says_what_is_known_of_an_image(tmp_path: Path) -> None:
     for output in outputs:
         found = predict(model, PredictConfig(images=str(root), top_k=2, output=output))
     first, second = pq.read_table(outputs[0]).to_pylist(), read_csv(outputs[1])
-    assert list(first[0]) == list(second[0]) == ["path", "label", "split", "classes", "scores"]
+    columns = ["path", "label", "split", "classes", "scores", "probabilities"]
+    assert list(first[0]) == list(second[0]) == columns
     splits = {row["path"]: row["split"] for row in StoredModel.open(model).dataset().manifest().to_pylist()}
     for row, cells, one in zip(first, second, found.predictions, strict=True):
         assert (row["path"], row["label"]) == (one.sample, Path(one.sample).parent.name)

@@ -23,8 +23,9 @@ def test_other_text_stays(text: str) -> None:
 
 
 def test_a_table_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    path, schema = tmp_path / "new" / "a.csv", table_schema("path")
-    row = {"path": "@x", "label": "-b", "split": None, "classes": ["=1", 'say "no"'], "scores": [0.1, -2.0]}
+    path, schema = tmp_path / "new" / "a.csv", table_schema("path", sets=True)
+    row = {"path": "@x", "label": "-b", "split": None, "classes": ["=1", 'say "no"'], "scores": [0.1, -2.0],
+           "probabilities": None, "set": []}  # fmt: skip
 
     def broken() -> None:
         with table_writer(path, schema) as write:
@@ -38,7 +39,8 @@ def test_a_table_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         write(pa.Table.from_pylist([row], schema=schema))
     # Lists begin with a bracket, so that nothing in them is run.
     assert path.read_bytes().decode() == (
-        'path,label,split,classes,scores\r\n\'@x,\'-b,,"[""=1"", ""say \\""no\\""""]","[0.1, -2.0]"\r\n'
+        "path,label,split,classes,scores,probabilities,set\r\n"
+        '\'@x,\'-b,,"[""=1"", ""say \\""no\\""""]","[0.1, -2.0]",,[]\r\n'
     )
 
 

@@ -82,16 +82,16 @@ def test_sigmoids_are_never_worse_than_the_softmax_on_their_rows() -> None:
         np.testing.assert_allclose(found.probabilities(scores).sum(axis=1), 1.0)
     # Rows of a model whose probabilities are normalised sigmoids: their parameters come back.
     rng = np.random.default_rng(3)
-    scores = rng.normal(size=(40_000, 4))
+    scores = rng.normal(size=(10_000, 4))
     p = expit(1.7 * scores + 0.8)
     p /= p.sum(axis=1, keepdims=True)
     y = (rng.random((len(p), 1)) > np.cumsum(p, axis=1)[:, :-1]).sum(axis=1)
     found = fit_probabilities(scores, y, one_vs_all=True)
-    # Standard errors are some 0.05: the two parameters trade against each other.
+    # Standard errors are some 0.1 and 0.2: the two parameters trade against each other.
     assert (found.kind, found.slope, found.offset) == (
         "one_vs_all",
-        pytest.approx(1.7, abs=0.25),
-        pytest.approx(0.8, abs=0.5),
+        pytest.approx(1.7, abs=0.5),
+        pytest.approx(0.8, abs=1.0),
     )
 
 

@@ -433,6 +433,8 @@ def test_other_scores_are_no_probabilities(loss) -> None:
     model = fitted(loss=loss)
     assert not hasattr(model, "predict_proba")
     assert not hasattr(model, "predict_log_proba")
+    with pytest.raises(AttributeError, match=rf"scores of the loss {loss} are no probabilities: fit them"):
+        model.predict_proba(X)
 
 
 def test_a_loss_without_a_dual_says_so_in_its_attributes() -> None:

@@ -1,0 +1,134 @@
+"""Fitting a model's calibration on its held-out rows, once, and storing it with the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topline.pipeline.calibration.stored import ROW_ARRAYS, row_draws, stored_calibration
+from topline.pipeline.errors import InputError
+from topline.pipeline.progress import Progress
+from topline.pipeline.rows import StoredModel, TrainingRows
+from topline.solvers.calibration import (
+    Calibration,
+    CalibrationRows,
+    Penalties,
+    ProbabilityMap,
+    fit_labels,
+    fit_probabilities,
+    tuned_penalties,
+)
+from topline.storage.models import save_calibration
+from topline.storage.records import now
+
+# Two numbers are fitted on so many scores at most: more would not move them.
+FITTED_SCORES = 1 << 23
+# The draws of calibration rows; those of new rows have a seed of their own.
+CALIBRATION_SEED = 0
+
+
+def calibration_of(stored: StoredModel, progress: Progress | None = None) -> Calibration:
+    """Return the calibration that is stored with the model, made now if it is not there yet.
+
+    Probabilities are fitted on the validation rows and on nothing else; calibration rows are scored and not
+    looked at otherwise.  Nothing is stored where the model has neither.
+    """
+    record = stored.model.record
+    if record.calibration is not None:
+        return stored_calibration(stored.model)
+    try:
+        val, held = stored.rows("val"), stored.rows("calibration")
+    except InputError:
+        # Its dataset is gone: there is nothing to fit on.
+        return Calibration(record.class_names, _own_probabilities(stored))
+    if progress is not None:
+        progress.begin("calibrate", len(val) + len(held), "rows")
+    made = _made(stored, val, held, progress)
+    if len(val) or len(held):
+        _save(stored, made)
+    return made
+
+
+def _made(
+    stored: StoredModel, val: TrainingRows, held: TrainingRows, progress: Progress | None
+) -> Calibration:
+    record = stored.model.record
+    if record.multilabel:
+        found = _label_probabilities(stored, val, progress)
+        return Calibration(record.class_names, found, len(val) if found else 0)
+    probabilities = _own_probabilities(stored)
+    penalties: Penalties = ()
+    if len(val):
+        scores, labels, ids = _scored(stored, val, progress)
+        one_vs_all = str(record.loss.get("name", "")).startswith("one_vs_all")
+        probabilities = fit_probabilities(scores, labels, one_vs_all=one_vs_all)
+        penalties = tuned_penalties(probabilities, scores, labels, row_draws(ids, CALIBRATION_SEED))
+    rows = _calibration_rows(stored, held, probabilities, progress) if len(held) else None
+    return Calibration(record.class_names, probabilities, len(val), penalties, rows)
+
+
+def _own_probabilities(stored: StoredModel) -> ProbabilityMap | None:
+    """Return the probabilities that the loss is the likelihood of, None for a loss that is none."""
+    return ProbabilityMap("temperature", 1.0) if stored.model.record.loss.get("name") == "softmax" else None
+
+
+def _scored(
+    stored: StoredModel, rows: TrainingRows, progress: Progress | None
+) -> tuple[NDArray[np.float64], NDArray[np.int64], list[str]]:
+    """Return scores (r, m), labels (r,) and ids of the rows, or of every second, third, ... of very many."""
+    m = stored.model.record.m
+    wanted = np.arange(0, len(rows), -(-len(rows) * m // FITTED_SCORES))
+    scores = np.empty((len(wanted), m))
+    for start, stop, X in rows.tiles():
+        first, last = np.searchsorted(wanted, (start, stop))
+        if first < last:
+            scores[first:last] = stored.scores(X[wanted[first:last] - start])
+        if progress is not None:
+            progress.advance(stop - start)
+    ids = rows.dataset.sample_ids()
+    return scores, rows.labels()[wanted].astype(np.int64), [ids[row] for row in rows.indices[wanted].tolist()]
+
+
+def _calibration_rows(
+    stored: StoredModel, rows: TrainingRows, found: ProbabilityMap | None, progress: Progress | None
+) -> CalibrationRows:
+    ids = rows.dataset.sample_ids()
+    draws = row_draws([ids[row] for row in rows.indices.tolist()], CALIBRATION_SEED)
+    labels, parts = rows.labels(), []
+    for start, stop, X in rows.tiles():
+        scores = stored.scores(X)
+        p = None if found is None else found.probabilities(scores)
+        parts.append(CalibrationRows.of(scores, p, labels[start:stop], draws[start:stop]))
+        if progress is not None:
+            progress.advance(stop - start)
+    return CalibrationRows(*(np.concatenate([getattr(part, name) for part in parts]) for name in ROW_ARRAYS))
+
+
+def _label_probabilities(
+    stored: StoredModel, rows: TrainingRows, progress: Progress | None
+) -> ProbabilityMap | None:
+    sets = rows.solver_label_sets
+    if not len(rows) or sets is None:
+        return None
+    scores, numbers, _ = _scored(stored, rows, progress)
+    return fit_labels(scores, sets.indicator(numbers))
+
+
+def _save(stored: StoredModel, made: Calibration) -> None:
+    """Store the numbers as arrays, and in the record what they are."""
+    arrays: dict[str, NDArray[Any]] = {}
+    if made.probabilities is not None:
+        arrays["probabilities"] = np.array([made.probabilities.slope, made.probabilities.offset])
+    if made.rows is not None:
+        arrays |= {name: getattr(made.rows, name) for name in ROW_ARRAYS}
+    facts = {
+        "probabilities": None if made.probabilities is None else made.probabilities.to_dict(),
+        "fitted_rows": made.fitted_rows,
+        "rows": 0 if made.rows is None else len(made.rows),
+        "penalties": [list(pair) for pair in made.penalties],
+        "seed": CALIBRATION_SEED,
+        "created": now(),
+    }
+    save_calibration(stored.model, facts, arrays)

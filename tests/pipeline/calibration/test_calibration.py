@@ -1,0 +1,226 @@
+"""A stored model's calibration: fitted on rows of its own, stored with digests; nothing else sees them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.pipeline.small_data import make_features, write_dataset
+from tests.storage.test_integrity import flip_first
+from topline.pipeline.calibration import calibration_of, row_draws
+from topline.pipeline.evaluation import Evaluation, evaluate
+from topline.pipeline.export import export_model, load_estimator
+from topline.pipeline.options import ClusterConfig, PredictConfig, TrainConfig
+from topline.pipeline.prediction import predict_dataset
+from topline.pipeline.registry import compare
+from topline.pipeline.rows import StoredModel
+from topline.pipeline.training import train
+from topline.solvers.calibration import CalibrationRows, fit_probabilities, prediction_sets
+from topline.solvers.errors import InvalidProblemError
+from topline.storage.schema import SPLITS
+from topline.storage.stores import open_store
+from topline.storage.verification import verify_store
+
+HERE = ClusterConfig(workers=0)
+N, M = 900, 4
+
+
+def splits(val: int = 200, calibration: int = 200) -> Any:
+    """Codes of rows: 300 to train, 200 to test, the others as asked for, mixed."""
+    rest = N - 500 - val - calibration
+    codes = np.repeat([0, 1, 2, 4], [300 + rest, val, 200, calibration]).astype(np.int8)
+    return np.random.default_rng(3).permutation(codes)
+
+
+def stored(folder: Path, split: Any, *, spoilt: bool = False, **options: Any) -> str:
+    """A model of rows whose calibration part is other numbers where it is to be spoilt."""
+    X, labels = make_features(N, 10, M, noise=0.6)
+    if spoilt:
+        rows = split == SPLITS["calibration"]
+        X[rows], labels[rows] = 1e4 * X[rows] ** 2, (labels[rows] + 1) % M
+    write_dataset(open_store(folder, create=True), X, labels, split, m=M)
+    config = TrainConfig(store=str(folder), tol=0.01, **{"loss": "topk_hinge", "k": 2, **options})
+    return train(config, HERE).model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return stored(
+        tmp_path_factory.mktemp("calibrated") / "store", splits(), transforms=("standardize", "bias")
+    )
+
+
+def scored(url: str, split: str) -> tuple[Any, Any, list[str]]:
+    opened = StoredModel.open(url)
+    rows = opened.rows(split)
+    ids = rows.dataset.sample_ids()
+    scores = np.concatenate([opened.scores(X) for _, _, X in rows.tiles()])
+    return scores, rows.labels(), [ids[row] for row in rows.indices.tolist()]
+
+
+def test_nothing_but_the_sets_follows_from_calibration_rows(tmp_path: Path) -> None:
+    split = splits()
+    transforms = ("standardize", "pca:6", "bias")
+    first, second = (
+        stored(tmp_path / name, split, spoilt=spoilt, transforms=transforms)
+        for name, spoilt in (("a", False), ("b", True))
+    )
+    options = {"loss": "softmax", "tol": 0.1, "transforms": transforms}
+    rivals = [train(TrainConfig(store=str(tmp_path / name), **options), HERE).model for name in "ab"]
+    one, other = StoredModel.open(first), StoredModel.open(second)
+    for name in one.model.arrays:
+        assert np.array_equal(one.model.array(name), other.model.array(name)), name
+    found = [evaluate(url, part) for url in (first, second) for part in ("val", "test")]
+    for left, right in zip(found[:2], found[2:], strict=True):
+        assert isinstance(left, Evaluation)
+        assert isinstance(right, Evaluation)
+        assert (left.topk, left.per_class, left.confused, left.probabilities) == (
+            right.topk, right.per_class, right.confused, right.probabilities
+        )  # fmt: skip
+        assert left.sets != right.sets
+    found_here, found_there = (compare(a, b).evidence for a, b in zip((first, second), rivals, strict=True))
+    assert found_here.compared == found_there.compared
+    assert found_here.drift == found_there.drift
+    with pytest.raises(ValueError, match="calibration rows serve the prediction sets alone"):
+        evaluate(first, "calibration")
+
+
+def test_probabilities_are_those_of_the_validation_rows(model: str) -> None:
+    known = calibration_of(StoredModel.open(model))
+    scores, labels, _ = scored(model, "val")
+    assert known.probabilities == fit_probabilities(scores, labels)
+    assert known.fitted_rows == 200
+    # Read again it is the same, and every number is stored with a digest.
+    again = calibration_of(StoredModel.open(model))
+    assert (again.probabilities, again.penalties) == (known.probabilities, known.penalties)
+    assert again.rows is not None
+    assert known.rows is not None
+    for name in ("labels", "ranks", "before", "own", "draws"):
+        assert np.array_equal(getattr(again.rows, name), getattr(known.rows, name))
+
+
+def test_evaluation_measures_probabilities_and_sets(model: str) -> None:
+    found = evaluate(model, "test")
+    assert isinstance(found, Evaluation)
+    scores, labels, ids = scored(model, "test")
+    known = calibration_of(StoredModel.open(model))
+    assert known.probabilities is not None
+    p = known.probabilities.probabilities(scores)
+    assert found.probabilities is not None
+    own = p[np.arange(200), labels]
+    assert found.probabilities.log_loss == pytest.approx(-np.log(own).mean())
+    assert {metric.name for metric, _ in found.measured()} >= {"log_loss", "calibration_error"}
+    cal_scores, cal_labels, cal_ids = scored(model, "calibration")
+    rows = CalibrationRows.of(
+        cal_scores, known.probabilities.probabilities(cal_scores), cal_labels, row_draws(cal_ids, 0)
+    )
+    assert [(one.coverage, one.per_class) for one in found.sets][:3] == [
+        (0.8, False),
+        (0.9, False),
+        (0.95, False),
+    ]
+    for one in found.sets:
+        rule = known.rule(one.coverage, per_class=one.per_class)
+        bounds = rows.thresholds(one.coverage, rule.penalty, [""] * M, per_class=one.per_class)
+        np.testing.assert_allclose(rule.thresholds, bounds, rtol=1e-12)
+        sets = prediction_sets(scores, p, row_draws(ids, 0), rule.penalty, bounds)
+        assert one.measured == sets[np.arange(200), labels].mean()
+        assert one.mean_size == sets.sum(axis=1).mean()
+        assert one.empty == (sets.sum(axis=1) == 0).mean()
+        if not one.per_class:
+            topk = [
+                (np.argsort(-scores, axis=1)[:, :k] == labels[:, None]).any(axis=1).mean()
+                for k in range(1, M + 1)
+            ]
+            assert topk[one.fixed_k - 1] >= one.measured - 1e-12
+            assert one.fixed_k == 1 or topk[one.fixed_k - 2] < one.measured
+
+
+def test_the_table_has_probabilities_and_sets(model: str, tmp_path: Path) -> None:
+    output = tmp_path / "rows.parquet"
+    config = PredictConfig(dataset="latest", top_k=2, coverage=0.9, per_class=True, output=output)
+    found = predict_dataset(model, config, HERE)
+    rows = pq.read_table(output).to_pylist()
+    known = calibration_of(StoredModel.open(model))
+    assert known.probabilities is not None
+    scores, _, ids = scored(model, "test")
+    p, rule = known.probabilities.probabilities(scores), known.rule(0.9, per_class=True)
+    sets = rule.sets(scores, row_draws(ids, 0))
+    by_id = {row["sample_id"]: row for row in rows}
+    names = StoredModel.open(model).model.record.class_names
+    for i, name in enumerate(ids):
+        order = np.argsort(-scores[i])
+        np.testing.assert_allclose(by_id[name]["probabilities"], p[i, order[:2]], rtol=1e-5)
+        assert set(by_id[name]["set"]) == {names[c] for c in np.flatnonzero(sets[i])}
+        # The best first, as far as they are among the best two.
+        best = [names[c] for c in order[:2] if sets[i, c]]
+        assert by_id[name]["set"][: len(best)] == best
+    assert found.sets is not None
+    assert found.sets["mean_size"] == pytest.approx(np.mean([len(row["set"]) for row in rows]))
+    other = predict_dataset(model, config.model_copy(update={"seed": 2}), HERE)
+    assert (other.reused, other.sets != found.sets) == (False, True)
+    assert predict_dataset(model, config, HERE).reused
+    with pytest.raises(InvalidProblemError, match=r"calibration rows, which give .*, and 0\.9999 needs 9999"):
+        predict_dataset(model, PredictConfig(dataset="latest", top_k=2, coverage=0.9999), HERE)
+    with pytest.raises(ValueError, match="--per-class and --sets-by are about sets"):
+        predict_dataset(model, PredictConfig(dataset="latest", top_k=2, sets_by="rank"), HERE)
+
+
+def test_fsck_sees_a_damaged_calibration(tmp_path: Path) -> None:
+    url = stored(tmp_path / "store", splits())
+    calibration_of(StoredModel.open(url))
+    store = open_store(tmp_path / "store")
+    assert verify_store(store) == []
+    folder = StoredModel.open(url).model.record.calibration["folder"]  # type: ignore[index]
+    flip_first(store, f"models/m0001/{folder}/probabilities/c/0")
+    (finding,) = verify_store(store)
+    assert finding.path == f"models/m0001/{folder}/probabilities/c/0"
+    with pytest.raises(Exception, match="is damaged"):
+        calibration_of(StoredModel.open(url))
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"), [("topk_hinge", "none: hold out rows"), ("softmax", "the loss's own")]
+)
+def test_without_validation_rows_hinges_have_no_probabilities(loss: str, said: str, tmp_path: Path) -> None:
+    options = {"k": 2} if loss == "topk_hinge" else {"k": None}
+    url = stored(tmp_path / "store", splits(0, 0), loss=loss, **options)
+    found = predict_dataset(
+        url, PredictConfig(dataset="latest", top_k=1, output=tmp_path / "a.parquet"), HERE
+    )
+    assert found.probabilities.startswith(said)
+    rows = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    assert all((row["probabilities"] is None) == (loss == "topk_hinge") for row in rows)
+    assert StoredModel.open(url).model.record.calibration is None
+    with pytest.raises(InvalidProblemError, match="there are no calibration rows"):
+        predict_dataset(url, PredictConfig(dataset="latest", top_k=1, coverage=0.9), HERE)
+
+
+@pytest.mark.parametrize("loss", ["topk_hinge", "one_vs_all_logistic"])
+def test_an_exported_estimator_has_the_same_probabilities_and_thresholds(loss: str, tmp_path: Path) -> None:
+    options = {"k": 2} if loss == "topk_hinge" else {"k": None}
+    url = stored(tmp_path / "store", splits(), loss=loss, transforms=("bias",), **options)
+    export_model(url, tmp_path / "model", "sklearn")
+    made, known = load_estimator(tmp_path / "model"), calibration_of(StoredModel.open(url))
+    X = np.asarray(StoredModel.open(url).dataset().rows(0, 50))
+    assert known.probabilities is not None
+    expected = known.probabilities.probabilities(StoredModel.open(url).scores(np.c_[X, np.ones(50)]))
+    np.testing.assert_allclose(made.predict_proba(X), expected, atol=1e-6)
+    for per_class in (False, True):
+        ours, theirs = (c.rule(0.9, per_class=per_class) for c in (made.calibration_, known))
+        assert np.array_equal(ours.thresholds, theirs.thresholds)
+    assert made.predict_set(X, coverage=0.9).shape == (50, M)
+
+
+def test_draws_follow_from_seed_and_id_alone() -> None:
+    names = [f"row{i}" for i in range(20_000)]
+    found = row_draws(names, 7)
+    assert np.array_equal(found[5:9], row_draws(names[5:9], 7))
+    assert not np.array_equal(found, row_draws(names, 8))
+    # Uniform, five standard errors of mean and of the share below a tenth.
+    assert abs(found.mean() - 0.5) < 5 / np.sqrt(12 * len(found))
+    assert abs((found < 0.1).mean() - 0.1) < 5 * 0.3 / np.sqrt(len(found))

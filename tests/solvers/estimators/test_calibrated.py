@@ -1,0 +1,79 @@
+"""Probabilities and sets of the estimators: scikit-learn's on the same rows, coverage, and refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.frozen import FrozenEstimator
+
+from topline import InvalidProblemError, TopKClassifier
+
+RNG = np.random.default_rng(0)
+NAMES = np.array(["ant", "bee", "cat", "dog"])
+CENTRES = RNG.normal(size=(4, 6))
+Y = RNG.integers(4, size=3000)
+X = CENTRES[Y] + 1.2 * RNG.normal(size=(3000, 6))
+TRAIN, VAL, CALIBRATION, TEST = slice(0, 300), slice(300, 800), slice(800, 1200), slice(1200, None)
+
+
+@pytest.mark.parametrize("loss", ["topk_hinge", "max_hinge", "softmax", "topk_entropy"])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_probabilities_are_those_of_scikit_learn_s_temperature(loss: str, classes: int) -> None:
+    rows = classes > Y
+    X_, y = X[rows], NAMES[Y[rows]]
+    model = TopKClassifier(loss, k=1 if classes == 2 else 2).fit(X_[:300], y[:300])
+    theirs = CalibratedClassifierCV(FrozenEstimator(model), method="temperature")
+    if loss == "softmax":
+        # Theirs would take the logarithms of predict_proba; the same up to eps.
+        theirs.fit(X_[300:700], y[300:700])
+        own = model.predict_proba(X_)
+        p = model.fit_probabilities(X_[300:700], y[300:700]).predict_proba(X_)
+        assert not np.allclose(own, p)
+    else:
+        theirs.fit(X_[300:700], y[300:700])
+        p = model.fit_probabilities(X_[300:700], y[300:700]).predict_proba(X_)
+    np.testing.assert_allclose(p, theirs.predict_proba(X_), atol=1e-5)
+    np.testing.assert_allclose(np.exp(model.predict_log_proba(X_)), p)
+
+
+@pytest.mark.parametrize("loss", ["topk_hinge", "one_vs_all_hinge"])
+@pytest.mark.parametrize("per_class", [False, True])
+def test_sets_hold_the_class_as_often_as_promised(loss: str, per_class: bool) -> None:
+    model = TopKClassifier(loss, k=2).fit(X[TRAIN], NAMES[Y[TRAIN]])
+    with pytest.raises(InvalidProblemError, match="no calibration rows, so sets would have no guarantee"):
+        model.predict_set(X)
+    model.fit_probabilities(X[VAL], NAMES[Y[VAL]]).conformalize(X[CALIBRATION], NAMES[Y[CALIBRATION]])
+    for sets_by in (None, "rank"):
+        sets = model.predict_set(X[TEST], coverage=0.9, per_class=per_class, sets_by=sets_by)
+        assert sets.shape == (1800, 4)
+        held = sets[np.arange(1800), Y[TEST]]
+        # Coverage given the calibration rows has the standard deviation sqrt(0.09 / n), and its measurement
+        # on the test rows as much with their number: four of both.
+        for group in [Y[TEST] == c for c in range(4)] if per_class else [np.ones(1800, dtype=bool)]:
+            n = 400 / 4 * 0.8 if per_class else 400
+            assert abs(held[group].mean() - 0.9) < 4 * 0.3 * np.sqrt(1 / n + 1 / group.sum())
+    assert np.array_equal(model.predict_set(X[TEST], seed=3), model.predict_set(X[TEST], seed=3))
+    assert not np.array_equal(model.predict_set(X[TEST], seed=3), model.predict_set(X[TEST], seed=4))
+    refused = "there are 400 calibration rows, which give .* and 0.999 needs 999"
+    with pytest.raises(InvalidProblemError, match=refused):
+        model.predict_set(X[TEST], coverage=0.999)
+
+
+def test_sets_by_rank_need_no_probabilities() -> None:
+    model = TopKClassifier(k=2).fit(X[TRAIN], Y[TRAIN]).conformalize(X[CALIBRATION], Y[CALIBRATION])
+    assert not hasattr(model, "predict_proba")
+    assert model.predict_set(X[TEST]).any(axis=1).mean() > 0.8
+    with pytest.raises(InvalidProblemError, match="adaptive sets need probabilities"):
+        model.predict_set(X[TEST], sets_by="adaptive")
+
+
+def test_a_new_fit_forgets_what_was_calibrated() -> None:
+    model = TopKClassifier(k=2).fit(X[TRAIN], Y[TRAIN]).fit_probabilities(X[VAL], Y[VAL])
+    model.conformalize(X[CALIBRATION], Y[CALIBRATION])
+    assert model.fit_probabilities(X[VAL], Y[VAL]).calibration_.rows is None
+    assert not hasattr(clone(model), "calibration_")
+    assert not hasattr(model.fit(X[TRAIN], Y[TRAIN]), "predict_proba")
+    with pytest.raises(InvalidProblemError, match="the label 9 is none of the 4 classes of training"):
+        model.fit_probabilities(X[:1], [9])
