@@ -21,7 +21,18 @@ from topline.pipeline.evaluation import (
     worst_classes,
 )
 from topline.pipeline.images import SourceImages
-from topline.pipeline.pages import DASH, Tile, bar_chart, count, duration, flat, gap, make_page
+from topline.pipeline.pages import (
+    DASH,
+    Series,
+    Tile,
+    bar_chart,
+    count,
+    duration,
+    flat,
+    gap,
+    line_chart,
+    make_page,
+)
 from topline.pipeline.report.run_section import event_rows, run_charts, work_charts, work_facts
 from topline.pipeline.rows import StoredModel
 from topline.pipeline.telemetry import RunView, view_run
@@ -132,6 +143,7 @@ def render_report(data: ReportData) -> str:
         work_facts=work_facts(data.run),
         events=event_rows(data.run),
         accuracy_chart=accuracy_chart(evaluation),
+        reliability_chart=reliability_chart(evaluation),
         configuration=flat(record.config),
         features=flat({name: value for name, value in record.features.items() if name != "about"}),
     ).html
@@ -181,6 +193,18 @@ def accuracy_chart(evaluation: Evaluation | None) -> Markup:
         return Markup("")
     rows = [(f"top-{k}", share) for k, share in evaluation.topk.items()]
     return bar_chart(rows, mark=("always the largest class", evaluation.majority_baseline))
+
+
+def reliability_chart(evaluation: Evaluation | None) -> Markup:
+    """Draw how often the first class is right against how probable it is."""
+    if evaluation is None or evaluation.probabilities is None:
+        return Markup("")
+    bins = evaluation.probabilities.bins
+    lines = [
+        Series.of("share right", [part.confidence for part in bins], [part.accuracy for part in bins], 1),
+        Series.of("exact", [0.0, 1.0], [0.0, 1.0], 5),
+    ]
+    return line_chart(lines, x_label="probability of the first class", y_label="share right")
 
 
 def _tolerance(config: Mapping[str, Any], certificate: Mapping[str, Any] | None) -> float | None:

@@ -105,6 +105,9 @@ def starting_point(run: Successor, model: str) -> StartingPoint:
         return StartingPoint(model, "zero", why=str(error))
     columns = _columns(run.rows.dataset.class_names, earlier.model.record.class_names)
     carried = int((places >= 0).sum())
+    if _has_seen_calibration_rows(run.rows, earlier):
+        why = f"{model} was trained on rows that are for calibration now"
+        return StartingPoint(model, "zero", carried, why)
     problem = _weights_misfit(run, earlier)
     primal = run.config.method == "lbfgs" and not problem
     if run.keep_duals and earlier.model.has_duals and not primal:
@@ -145,6 +148,12 @@ def _weights_misfit(run: Successor, earlier: StoredModel) -> str:
     if run.config.method == "fw" and record.loss != run.loss.to_dict():
         return f"{record.id} has another loss"
     return ""
+
+
+def _has_seen_calibration_rows(rows: TrainingRows, earlier: StoredModel) -> bool:
+    """Return whether a start from the earlier model would let calibration rows into this one."""
+    held = TrainingRows(rows.dataset, "calibration")
+    return len(held) > 0 and not set(_keys(held)).isdisjoint(_keys(earlier.rows("train")))
 
 
 def _places(rows: TrainingRows, earlier: StoredModel) -> tuple[NDArray[np.int64], int]:

@@ -5,14 +5,14 @@
 The rows that are not for training are the 10,000 and 7,532 rows of two published tables of class
 probabilities (the test sets of CIFAR-10 and of 20 Newsgroups), and those of models that are trained here.  A
 fifth of them is for validation: it fits the probabilities and chooses the penalties.  The others are split
-again and again into calibration rows and rows on which the sets are measured.  The bar: the mean of the
-measured coverage lies between the coverage and 1/(n + 1) above it, give or take three standard errors, on
-average and in every class, and sets are smaller on average than the fixed number of guesses with the same
-coverage (in every class: with that of every class; shown without a bar where a class has fewer than 50
-calibration rows, of which a coverage of 0.95 takes the two or three least typical).  Log loss and expected
-calibration error after fitting are no higher than those of scikit-learn's temperature on the same rows; where
-ours is another map than theirs, as of one-vs-all losses, by no more than two standard errors of the
-difference, by the bootstrap.
+again and again into calibration rows and rows on which the sets are measured.
+
+The bar: the mean of the measured coverage lies between the coverage and 1/(n + 1) above it, give or take
+three standard errors, on average and in every class.  Sets are smaller on average than the fixed number of
+guesses for which the same calibration rows promise the same coverage (in every class: the largest that a
+class needs), averaged over the splits.  Log loss and expected calibration error after fitting are no higher
+than those of scikit-learn's temperature on the same rows; where ours is another map than theirs, as of
+one-vs-all losses, by no more than two standard errors of the difference, by the bootstrap.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Coverage:
     """What sets of one coverage do over the splits; of classes, those of the one that is farthest off.
 
     `off` says by how many standard errors the mean is below the coverage, or above it and the slack of
-    1/(n + 1); `rows` are the calibration rows, of the class that has fewest.
+    1/(n + 1); `fixed_k` is the mean number of guesses with the same promise.
     """
 
     coverage: float
@@ -85,12 +85,11 @@ class Coverage:
     size: float
     fixed_k: float
     off: float
-    rows: int
 
     @property
     def holds(self) -> bool:
         """Whether the bar is met: by the mean, or by that of every class, and by the size."""
-        return self.off <= 3.0 and (self.size < self.fixed_k or (self.per_class and self.rows < 50))
+        return self.off <= 3.0 and self.size < self.fixed_k
 
 
 class _Scores(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -204,6 +203,7 @@ def _measured(E, y, ranks, orders, coverage, sets_by, *, per_class) -> Coverage:
     # Classes of too few rows are refused, and not measured.
     groups = [rows for rows in groups if len(rows) // 2 >= least_rows(coverage)]
     held, sizes = np.empty((len(orders), len(groups))), np.empty(len(orders))
+    guesses = np.zeros(len(orders))
     for i, order in enumerate(orders):
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
@@ -214,24 +214,20 @@ def _measured(E, y, ranks, orders, coverage, sets_by, *, per_class) -> Coverage:
                 # As many calibration rows of a class in every split: half of its rows, drawn at random.
                 kept[rows[np.argsort(place[rows])[: len(rows) // 2]]] = True
             calibration = np.sort(own[rows[kept[rows]]])
+            promised = np.sort(ranks[rows[kept[rows]]])
             rank = int(np.ceil(round((len(calibration) + 1) * coverage, 9)))
-            bound = calibration[rank - 1] if rank <= len(calibration) else np.inf
+            bound = calibration[rank - 1]
+            guesses[i] = max(guesses[i], promised[rank - 1])
             bounds[y[rows[0]] if per_class else slice(None)] = bound
             held[i, g] = (own[rows[~kept[rows]]] <= bound).mean()
         sizes[i] = np.count_nonzero(E[~kept] <= bounds) / np.count_nonzero(~kept)
     means, errors = held.mean(axis=0), held.std(axis=0, ddof=1) / np.sqrt(len(orders))
     slack = np.array([1.0 / ((len(rows) // 2 if per_class else n) + 1) for rows in groups])
     off = np.maximum(coverage - means, means - coverage - slack) / np.maximum(errors, 1e-12)
-    # As many guesses as give every group, the rows or the classes, the coverage of its sets.
-    guesses = [
-        np.sort(ranks[rows])[int(np.ceil(mean * len(rows))) - 1]
-        for rows, mean in zip(groups, means, strict=True)
-    ]
     worst = int(off.argmax())
     return Coverage(
         coverage, per_class, sets_by, float(means[worst] if per_class else means[0]), float(errors[worst]),
-        float(slack[worst]), float(sizes.mean()), float(max(guesses)), float(off[worst]),
-        min(len(rows) // 2 for rows in groups) if per_class else n,
+        float(slack[worst]), float(sizes.mean()), float(guesses.mean()), float(off[worst]),
     )  # fmt: skip
 
 

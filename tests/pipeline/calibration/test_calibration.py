@@ -17,6 +17,7 @@ from topline.pipeline.export import export_model, load_estimator
 from topline.pipeline.options import ClusterConfig, PredictConfig, TrainConfig
 from topline.pipeline.prediction import predict_dataset
 from topline.pipeline.registry import compare
+from topline.pipeline.report import write_report
 from topline.pipeline.rows import StoredModel
 from topline.pipeline.training import train
 from topline.solvers.calibration import CalibrationRows, fit_probabilities, prediction_sets
@@ -43,7 +44,8 @@ def stored(folder: Path, split: Any, *, spoilt: bool = False, **options: Any) ->
         rows = split == SPLITS["calibration"]
         X[rows], labels[rows] = 1e4 * X[rows] ** 2, (labels[rows] + 1) % M
     write_dataset(open_store(folder, create=True), X, labels, split, m=M)
-    config = TrainConfig(store=str(folder), tol=0.01, **{"loss": "topk_hinge", "k": 2, **options})
+    chosen = {"loss": "topk_hinge", "k": 2, "certify": False, **options}
+    config = TrainConfig(store=str(folder), tol=0.05, **chosen)
     return train(config, HERE).model
 
 
@@ -69,7 +71,7 @@ def test_nothing_but_the_sets_follows_from_calibration_rows(tmp_path: Path) -> N
         stored(tmp_path / name, split, spoilt=spoilt, transforms=transforms)
         for name, spoilt in (("a", False), ("b", True))
     )
-    options = {"loss": "softmax", "tol": 0.1, "transforms": transforms}
+    options = {"loss": "softmax", "tol": 0.1, "transforms": transforms, "certify": False}
     rivals = [train(TrainConfig(store=str(tmp_path / name), **options), HERE).model for name in "ab"]
     one, other = StoredModel.open(first), StoredModel.open(second)
     for name in one.model.arrays:
@@ -87,6 +89,20 @@ def test_nothing_but_the_sets_follows_from_calibration_rows(tmp_path: Path) -> N
     assert found_here.drift == found_there.drift
     with pytest.raises(ValueError, match="calibration rows serve the prediction sets alone"):
         evaluate(first, "calibration")
+
+
+def test_no_training_starts_from_a_model_that_knows_calibration_rows(tmp_path: Path) -> None:
+    X, labels = make_features(N, 10, M)
+    store = open_store(tmp_path / "store", create=True)
+    split = splits(0, 200)
+    write_dataset(store, X, labels, np.where(split == 4, 0, split), m=M, key="before")
+    options = TrainConfig(store=str(tmp_path / "store"), k=2, tol=0.1, certify=False)
+    before = train(options, HERE)
+    again = options.model_copy(update={"start_from": before.model.rpartition("/")[2], "C": 0.5})
+    assert StoredModel.open(train(again, HERE).model).model.record.result["start"]["from"] == "duals"
+    write_dataset(store, X, labels, split, m=M, key="after")
+    start = StoredModel.open(train(again, HERE).model).model.record.result["start"]
+    assert (start["from"], start["why"]) == ("zero", "m0001 was trained on rows that are for calibration now")
 
 
 def test_probabilities_are_those_of_the_validation_rows(model: str) -> None:
@@ -138,6 +154,16 @@ def test_evaluation_measures_probabilities_and_sets(model: str) -> None:
             ]
             assert topk[one.fixed_k - 1] >= one.measured - 1e-12
             assert one.fixed_k == 1 or topk[one.fixed_k - 2] < one.measured
+
+
+def test_the_report_shows_reliability_and_sets(model: str, tmp_path: Path) -> None:
+    found = evaluate(model, "test")
+    assert isinstance(found, Evaluation)
+    assert found.probabilities is not None
+    text = Path(write_report(model, tmp_path / "report.html")).read_text(encoding="utf-8")
+    assert found.probabilities.text in text
+    assert text.count("in every class, ") == sum(one.per_class for one in found.sets) > 0
+    assert all(f'<td class="n">{one.mean_size:.2f}</td>' in text for one in found.sets)
 
 
 def test_the_table_has_probabilities_and_sets(model: str, tmp_path: Path) -> None:
