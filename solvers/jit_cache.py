@@ -22,7 +22,7 @@ logger = logging.getLogger("topline")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+_FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _said: list[str] = []
 
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.projections.columns import column_update, minus_conjugate
-from topline.solvers.projections.kinds import (
-    BINARY_LOGISTIC_KIND,
-    ENTROPY_KIND,
-    MULTILABEL_ENTROPY_KIND,
-    margin_at,
-    own_class_of,
-)
+from topline.solvers.jit_pointers import JitFunction
+from topline.solvers.losses import LossForm
+from topline.solvers.losses.rows import change_of_conjugate
 from topline.solvers.projections.ordering import column_workspace
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Sparse rows carry their change into all classes at once unless fewer than one class in so many changes.
 _FEW = 8
+#: Rows that are projected at once.
+_PROJECTED_ROWS = 4096
 
 
 @jit(fastmath={"contract"})
@@ -97,35 +94,41 @@ def add_rows_csr(
 
 
 @jit
-def project_rows(
-    Z: Float64Array,
+def _update_all(
+    column: JitFunction,
+    scores: Float64Array,
     y: IntArray,
-    kind: int,
     rho: Float64Array,
     margins: Float64Array,
+    Z: Float64Array,
 ) -> None:
-    """Replace each row of Z (t, m) by the nearest point of the domain of the loss, a hinge.
-
-    Nearest in |alpha|^2: the column problem with c = 1 whose free solution is the row.
-    """
+    """Write the solutions of the column problems with c = 1 at the scores (t, m) to Z."""
     m = Z.shape[1]
     work, index_work = column_workspace(m)
     q, alpha = np.empty(m), np.empty(m)
     for t in range(len(Z)):
-        place, own = 1, own_class_of(kind, margins, y[t], 1)
         for j in range(m):
-            q[j] = -Z[t, j] - margin_at(kind, margins, y[t], j, j == own)
-            if j == own:
-                place += 1
-                own = own_class_of(kind, margins, y[t], place)
-        column_update(kind, q, y[t], 1.0, 1.0, rho, margins, alpha, work, index_work, -1.0)
+            q[j] = scores[t, j]
+        column(q, y[t], 1.0, 1.0, rho, margins, alpha, work, index_work, -1.0)
         for j in range(m):
             Z[t, j] = alpha[j]
 
 
+def project_rows(Z: Float64Array, y: IntArray, form: LossForm) -> None:
+    """Replace each row of Z (t, m) by the nearest point of the domain of the loss, a hinge.
+
+    Nearest in |alpha|^2: the column problem with c = 1 whose free solution is the row.
+    """
+    for low in range(0, len(Z), _PROJECTED_ROWS):
+        part = slice(low, low + _PROJECTED_ROWS)
+        scores = -Z[part] - form.margin_rows(y[part])
+        _update_all(form.column, scores, y[part], form.rho, form.table, Z[part])
+
+
 @jit
 def change_sums(
-    kind: int,
+    conjugate: JitFunction,
+    linear: bool,
     y: IntArray,
     weights: Float64Array,
     A: FloatArray,
@@ -136,11 +139,11 @@ def change_sums(
     """Sum the change of b, <alpha_i, delta_i>, |delta_i|^2 and |alpha_i|^2, and count the rows that change.
 
     Each row counts w_i times, and its own class `own_share` times in what is smoothed.  b(alpha) is
-    -Phi*(-alpha), which is linear for the hinges.
+    -Phi*(-alpha), given as `conjugate`, and `linear` where it is linear.
     """
     m = A.shape[1]
     before, after = np.empty(m), np.empty(m)
-    linear = cross = square = alpha_sq = 0.0
+    total = cross = square = alpha_sq = 0.0
     rows = 0
     for i in range(A.shape[0]):
         changed = False
@@ -160,22 +163,5 @@ def change_sums(
         rows += 1
         cross += weights[i] * row_cross
         square += weights[i] * row_square
-        linear += weights[i] * _change_of_b(kind, before, after, y[i], margins)
-    return linear, cross, square, alpha_sq, rows
-
-
-@jit
-def _change_of_b(
-    kind: int, before: Float64Array, after: Float64Array, y: int, margins: Float64Array
-) -> float:
-    """Return b(after) - b(before); where b is linear, without the cancellation of two large values."""
-    if kind in (ENTROPY_KIND, BINARY_LOGISTIC_KIND, MULTILABEL_ENTROPY_KIND):
-        return minus_conjugate(kind, after, y, margins) - minus_conjugate(kind, before, y, margins)
-    total = 0.0
-    place, own = 1, own_class_of(kind, margins, y, 1)
-    for j in range(len(before)):
-        total -= margin_at(kind, margins, y, j, j == own) * (after[j] - before[j])
-        if j == own:
-            place += 1
-            own = own_class_of(kind, margins, y, place)
-    return total
+        total += weights[i] * change_of_conjugate(conjugate, linear, before, after, y[i], margins)
+    return total, cross, square, alpha_sq, rows

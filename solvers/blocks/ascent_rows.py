@@ -9,7 +9,6 @@ import numpy as np
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows, RowSource
-from topline.solvers.projections.columns import column_kind, margins_or_empty
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 
@@ -37,7 +36,7 @@ class BlockRows:
         form = problem.form
         self.problem, self.X, self.y, self.weights = problem, X, y, weights
         self.index, self.dtype = index, dtype
-        self.loss = column_kind(form), form.rho, margins_or_empty(form)
+        self.loss = form.column, form.rho, form.table
 
 
 class Portion(NamedTuple):

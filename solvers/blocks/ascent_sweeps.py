@@ -11,12 +11,9 @@ import numpy as np
 
 from topline.solvers.blocks.ascent_jit import carry_csr, carry_dense
 from topline.solvers.jit_cache import jit
-from topline.solvers.projections.columns import column_update
-from topline.solvers.projections.kinds import MAX_KIND
+from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.projections.ordering import column_workspace
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
-
-_EPS = float(np.finfo(np.float64).eps)
 
 
 @jit(fastmath={"reassoc", "contract"})
@@ -62,39 +59,6 @@ def _sparse_scores(
 
 
 @jit
-def _one_class(
-    q: Float64Array, label: int, c: float, c_own: float, radius: float, alpha: Float64Array
-) -> bool:
-    """Solve the column of the max hinge where at most one other class has mass, as in most columns.
-
-    What `simplex_column` does in that case, without its buffers; False where several classes have mass.
-    """
-    top = second = -np.inf
-    best = label
-    for j in range(len(q)):
-        if j == label:
-            continue
-        if q[j] > top:
-            second = top
-            top = q[j]
-            best = j
-        elif q[j] > second:
-            second = q[j]
-    top = (top - q[label]) + 1.0
-    second = (second - q[label]) + 1.0
-    mass = 0.0
-    if top > 0.0:
-        if c <= 0.0 or second > max(top - c * radius, c_own / (c + c_own) * top * (1.0 - 4.0 * _EPS)):
-            return False
-        mass = radius if (c + c_own) * radius <= top else top / (c + c_own)
-    alpha[:] = 0.0
-    if mass > 0.0:
-        alpha[best] = -mass
-        alpha[label] = mass
-    return True
-
-
-@jit
 def update_row(
     i: int,
     label: int,
@@ -102,7 +66,7 @@ def update_row(
     norm: float,
     gamma: float,
     gamma_own: float,
-    kind: int,
+    column: JitFunction,
     rho: Float64Array,
     margins: Float64Array,
     A: FloatArray,
@@ -124,16 +88,7 @@ def update_row(
     for j in range(m):
         # The row's own part is taken out of its scores.
         q[j] -= own * (np.float64(A[i, j]) + np.float64(delta[i, j]))
-    if (
-        kind == MAX_KIND
-        and margins.shape[0] == 0
-        and _one_class(q, label, own + gamma, own + gamma_own, rho[0], alpha)
-    ):
-        vertex = alpha[label] == 0.0 or alpha[label] == rho[0]
-    else:
-        _, _, vertex = column_update(
-            kind, q, label, own + gamma, own + gamma_own, rho, margins, alpha, work, index_work, -1.0
-        )
+    _, _, vertex = column(q, label, own + gamma, own + gamma_own, rho, margins, alpha, work, index_work, -1.0)
     square = 0.0
     n_changed = 0
     for j in range(m):
@@ -169,7 +124,7 @@ def sweep_dense(
     scale: float,
     gamma: float,
     gamma_own: float,
-    kind: int,
+    column: JitFunction,
     rho: Float64Array,
     margins: Float64Array,
     W: FloatArray,
@@ -190,15 +145,17 @@ def sweep_dense(
     scale : s, the factor from a change of A to a change of scores; s = 1/(lam n) times the safety of a block
         that moves at the same time as others.
     gamma, gamma_own : smoothing of the other classes and of the own one.
-    kind, rho, margins : the loss, as `column_update` takes it.
+    column, rho, margins : the loss: `column`, `rho` and `table` of its form.
     W, apart : (m, d) weights and, per class, what goes to them along u, kept up to date: a row scores
         W x + apart <x, u>, and W moves as if no row were shrunk.
     rises : written for the visited rows: c/2 |change|^2, which the dual rises by at least, and -1 where the
         row stays at a vertex of its domain.
     """
     m = W.shape[0]
-    work, index_work = column_workspace(m)
-    q, alpha = np.empty(m), np.empty(m)
+    owners = column_workspace(m), np.empty(m), np.empty(m), rho, margins
+    work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
+    q, alpha = borrowed(owners[1]), borrowed(owners[2])
+    rho, margins = borrowed(rho), borrowed(margins)
     changed, steps = np.empty(m, dtype=np.int64), np.empty(m)
     scores = np.empty(m, dtype=W.dtype)
     for t in range(len(rows)):
@@ -218,13 +175,14 @@ def sweep_dense(
             q[j] = scores[j] + apart[j] * along[i]
         norm = norms[i] - kept_apart * along[i] * along[i]
         n_changed, rise = update_row(
-            i, y[i], scale * weights[i], norm, gamma, gamma_own, kind, rho, margins, A, delta,
+            i, y[i], scale * weights[i], norm, gamma, gamma_own, column, rho, margins, A, delta,
             q, alpha, work, index_work, changed, steps,
         )  # fmt: skip
         rises[i] = rise * weights[i]
         for k in range(n_changed):
             carry_dense(W, changed[k], X, place, steps[k])
             apart[changed[k]] -= kept_apart * steps[k] * along[i]
+    keep(owners)
 
 
 @jit
@@ -245,7 +203,7 @@ def sweep_csr(
     scale: float,
     gamma: float,
     gamma_own: float,
-    kind: int,
+    column: JitFunction,
     rho: Float64Array,
     margins: Float64Array,
     W: FloatArray,
@@ -254,8 +212,10 @@ def sweep_csr(
 ) -> None:
     """Do the same for sparse rows, with W (d, m): the scores are a sum of rows of W."""
     m = W.shape[1]
-    work, index_work = column_workspace(m)
-    q, alpha = np.empty(m), np.empty(m)
+    owners = column_workspace(m), np.empty(m), np.empty(m), rho, margins
+    work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
+    q, alpha = borrowed(owners[1]), borrowed(owners[2])
+    rho, margins = borrowed(rho), borrowed(margins)
     changed, steps = np.empty(m, dtype=np.int64), np.empty(m)
     scores = np.empty(m, dtype=W.dtype)
     for t in range(len(rows)):
@@ -274,10 +234,11 @@ def sweep_csr(
             q[j] = scores[j] + apart[j] * along[i]
         norm = norms[i] - kept_apart * along[i] * along[i]
         n_changed, rise = update_row(
-            i, y[i], scale * weights[i], norm, gamma, gamma_own, kind, rho, margins, A, delta,
+            i, y[i], scale * weights[i], norm, gamma, gamma_own, column, rho, margins, A, delta,
             q, alpha, work, index_work, changed, steps,
         )  # fmt: skip
         rises[i] = rise * weights[i]
         for k in range(n_changed):
             apart[changed[k]] -= kept_apart * steps[k] * along[i]
         carry_csr(W, data, indices, low, high, changed, steps, n_changed, scores)
+    keep(owners)

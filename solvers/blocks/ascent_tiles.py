@@ -21,6 +21,7 @@ from topline.solvers.blocks.ascent_sweeps import update_row
 from topline.solvers.blocks.atomics import add_and_get_old, wait_until
 from topline.solvers.blocks.tile_products import GROUP, carry_tile, dots
 from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.projections.ordering import column_workspace
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
@@ -107,7 +108,7 @@ class TiledWeights:
         self._steps = np.empty((2, t, m))
 
     def sweep(
-        self, part: SweptPart, loss: tuple[int, Float64Array, Float64Array], rises: Float64Array
+        self, part: SweptPart, loss: tuple[JitFunction, Float64Array, Float64Array], rises: Float64Array
     ) -> None:
         """Replace the dual rows of a part one by one by the maximisers of the dual in that row."""
         n, t = len(part.rows), self.rows
@@ -160,7 +161,7 @@ def _help(part: SweptPart, tiles: _Tiles) -> None:
 def _lead(
     part: SweptPart,
     tiles: _Tiles,
-    kind: int,
+    column: JitFunction,
     rho: Float64Array,
     margins: Float64Array,
     apart: Float64Array,
@@ -169,8 +170,10 @@ def _lead(
     """Update the rows of one tile after the other, and do chunks while the next tile is not ready."""
     t, m = tiles.counts.shape[1], tiles.classes.shape[2]
     n_tiles = len(tiles.order) // t - 1
-    work, index_work = column_workspace(m)
-    q, alpha = np.empty(m), np.empty(m)
+    owners = column_workspace(m), np.empty(m), np.empty(m), rho, margins
+    work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
+    q, alpha = borrowed(owners[1]), borrowed(owners[2])
+    rho, margins = borrowed(rho), borrowed(margins)
     changed, steps = np.empty(m, dtype=np.int64), np.empty(m)
     spare = _spare(tiles)
     for k in range(n_tiles):
@@ -187,7 +190,7 @@ def _lead(
             _scores_now(k, p, part.along[i], tiles, apart, q)
             norm = part.norms[i] - part.kept_apart * part.along[i] * part.along[i]
             n_changed, rise = update_row(
-                i, part.y[i], part.scale * part.weights[i], norm, part.gamma, part.gamma_own, kind, rho,
+                i, part.y[i], part.scale * part.weights[i], norm, part.gamma, part.gamma_own, column, rho,
                 margins, part.A, part.delta, q, alpha, work, index_work, changed, steps,
             )  # fmt: skip
             rises[i] = rise * part.weights[i]
@@ -198,6 +201,7 @@ def _lead(
         add_and_get_old(tiles.counters, _UPDATED, 1)
     for k in range(max(n_tiles - 2, 0), n_tiles):
         _carry(k, 0, tiles.W.shape[0], part, tiles, spare)
+    keep(owners)
 
 
 @jit

@@ -181,7 +181,7 @@ class Work:
     def stats(self, feed: RowFeed) -> BlockStats:
         """Sum the change."""
         block, n = self.block, len(self.block.y)
-        kind, _, margins = block.loss
+        form = block.problem.form
         sums, changed = np.zeros(5), np.zeros(n, dtype=np.bool_)
         rows = max(min(_SUMMED_ROWS, _SUMMED_NUMBERS // block.problem.m), 1)
         for low in range(0, n, rows):
@@ -189,8 +189,8 @@ class Work:
             A, delta = self.duals.read((low, high))
             changed[low:high] = delta.any(axis=1)
             sums += change_sums(
-                kind, block.y[low:high], block.weights[low:high], A, delta, margins,
-                block.problem.own_share,
+                form.conjugate, form.linear_conjugate, block.y[low:high], block.weights[low:high], A, delta,
+                form.table, block.problem.own_share,
             )  # fmt: skip
         self.clock.row_work()
         product = self._product(feed, np.flatnonzero(changed))

@@ -26,8 +26,7 @@ from topline.solvers.core.requests import ColumnRequest, PendingStep
 from topline.solvers.core.rows import is_sparse, squared_norms
 from topline.solvers.core.tiles import Scratch, TileReader
 from topline.solvers.errors import StateLostError
-from topline.solvers.losses import Family, ranking
-from topline.solvers.projections.columns import column_kind, margins_or_empty
+from topline.solvers.losses import ranking
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Vertices in the set of one row; where ranks are many there are fewer, for the sake of memory, but not so
@@ -55,9 +54,8 @@ class RowSets:
 
     def __init__(self, problem: Problem, y: IntArray, weights: Float64Array, A: FloatArray) -> None:
         form = problem.form
-        self._rho, self._margins = form.rho, margins_or_empty(form)
-        self._hinge_first = form.family is Family.HINGE_THEN_SUM
-        self._own_in_sort = form.family is not Family.OTHERS_SUM_THEN_HINGE
+        self._rho, self._margins = form.rho, form.table
+        self._hinge_first, self._own_in_sort = form.ranks
         self._own_share = problem.own_share
         self._y, self._weights = y, weights
         rows, ranks = len(y), len(form.rho)
@@ -246,7 +244,7 @@ class BlockColumnAtoms:
             clock.product()
         self._pending = request.round
         linear, cross, square, alpha_sq, changed = change_sums(
-            column_kind(form), self._y, self._weights, A, change, margins_or_empty(form),
+            form.conjugate, form.linear_conjugate, self._y, self._weights, A, change, form.table,
             self.problem.own_share,
         )  # fmt: skip
         clock.row_work()

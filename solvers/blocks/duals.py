@@ -12,8 +12,8 @@ from topline.solvers.core.dual_rows import ByteBudget, DualStore, make_store
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.errors import StateLostError, UnsupportedCombinationError
-from topline.solvers.projections import column_kind, margins_or_empty, nearest_rows
-from topline.solvers.projections.gradients import conjugate_sum
+from topline.solvers.losses.batches import nearest_rows
+from topline.solvers.losses.rows import conjugate_sum
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 _NEVER = -1
@@ -66,8 +66,8 @@ class BlockDuals:
 
     def conjugates(self, A: FloatArray, rows: slice) -> float:
         """Return sum w_i (-Phi*(-alpha_i)) of dual rows A (r, m) in the place of `rows`."""
-        kind, margins = column_kind(self._form), margins_or_empty(self._form)
-        return float(conjugate_sum(kind, A, self._y[rows], self._weights[rows], margins))
+        form = self._form
+        return float(conjugate_sum(form.conjugate, A, self._y[rows], self._weights[rows], form.table))
 
     def squares(self, A: FloatArray, rows: slice) -> float:
         """Return sum w_i |alpha_i|^2 of dual rows A (r, m) in the place of `rows`, as far as smoothed."""

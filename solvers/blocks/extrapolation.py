@@ -72,8 +72,7 @@ class Extrapolation:
         self._changes = [*self._changes[1 - _REMEMBERED :], self._B - before]
         self._images = [*self._images[1 - _REMEMBERED :], self._W - W]
         trial = self._best_of_span()
-        kind, rho, margins = self._work.block.loss
-        project_rows(trial, self._y, kind, rho, margins)
+        project_rows(trial, self._y, self._work.block.problem.form)
         self._work.visited += len(self._rows)
         trial -= self._B
         rise = self._along(trial)
@@ -96,11 +95,12 @@ class Extrapolation:
         return trial
 
     def _slope(self, change: Float64Array, image: Float64Array) -> float:
-        kind, _, margins = self._work.block.loss
         problem = self._work.block.problem
+        form = problem.form
         linear, cross, _, _, _ = change_sums(
-            kind, self._y, self._weights, self._B, change, margins, problem.own_share
-        )
+            form.conjugate, form.linear_conjugate, self._y, self._weights, self._B, change, form.table,
+            problem.own_share,
+        )  # fmt: skip
         scored = float(np.vdot(self._W, image))
         if self._work.kept_apart:
             scored += float(self._work.apart @ self._work.part_apart(image))

@@ -11,7 +11,6 @@ import numpy as np
 
 from topline.solvers.jit_cache import jit
 from topline.solvers.losses.ranking import LOSS, N_SUMS, rank_rows
-from topline.solvers.projections.gradients import gradient_rows
 
 #: Columns of X that are accumulated at once: a class's sums stay in the first-level cache.
 COLUMN_STRIP = 1024
@@ -221,17 +220,4 @@ def ranked_losses(
         sums[LOSS] = 0.0
         row, label = scores[i : i + 1], y[i : i + 1]
         rank_rows(row, label, once, rho, hinge_first, own_in_sort, 1.0, margins, ranked, counts, sums)
-        losses[i] = sums[LOSS]
-
-
-@jit
-def dense_losses(
-    kind: int, scores: Any, y: Any, gamma: float, gamma_own: float, rho: Any, margins: Any, losses: Any
-) -> None:
-    """Write Phi_gamma of each row of scores (b, m) to `losses` (b,); overwrites the scores."""
-    once, sums = np.ones(1), np.zeros(N_SUMS)
-    for i in range(scores.shape[0]):
-        sums[LOSS] = 0.0
-        row, label = scores[i : i + 1], y[i : i + 1]
-        gradient_rows(kind, row, label, once, gamma, gamma_own, rho, margins, row, sums)
         losses[i] = sums[LOSS]

@@ -14,9 +14,8 @@ from topline.solvers.blocks import jit
 from topline.solvers.blocks.duals import BlockDuals, is_uniform
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows, is_sparse
-from topline.solvers.losses import Family, ranking
-from topline.solvers.projections.columns import column_kind, margins_or_empty
-from topline.solvers.projections.gradients import gradient_rows
+from topline.solvers.losses import ranking
+from topline.solvers.losses.rows import gradient_rows
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Where fewer than one in so many entries of U is not zero, adding these one by one beats a dense product.
@@ -49,9 +48,8 @@ class RankedVertices:
     def __init__(self, problem: Problem, rows: int) -> None:
         form = problem.form
         self._rho = form.rho
-        self._margins = margins_or_empty(form)
-        self._hinge_first = form.family is Family.HINGE_THEN_SUM
-        self._own_in_sort = form.family is not Family.OTHERS_SUM_THEN_HINGE
+        self._margins = form.table
+        self._hinge_first, self._own_in_sort = form.ranks
         self._own_share = problem.own_share
         self._ranked = np.empty((rows, len(form.rho)), dtype=np.int32)
         self._counts = np.empty(rows, dtype=np.int32)
@@ -93,8 +91,7 @@ class DenseVertices:
     """u_i = -grad Phi_gamma(s_i), or minus a subgradient with gamma = 0; written over the scores."""
 
     def __init__(self, problem: Problem, *, smoothed: bool) -> None:
-        form = problem.form
-        self._kind, self._rho, self._margins = column_kind(form), form.rho, margins_or_empty(form)
+        self._form = problem.form
         self._gammas = (problem.smoothing, problem.smoothing_own) if smoothed else (0.0, 0.0)
         self._U: Any = None
         self._weights: Any = None
@@ -102,11 +99,12 @@ class DenseVertices:
     def find(self, scores: FloatArray, y: IntArray, weights: Float64Array, sums: Float64Array) -> None:
         """Find the gradient of each row; the scores are overwritten by U."""
         self._U, self._weights = scores, weights
-        gradient_rows(self._kind, scores, y, weights, *self._gammas, self._rho, self._margins, scores, sums)
+        gradient_rows(self._form, scores, y, weights, self._gammas, scores, sums)
 
     def losses(self, scores: FloatArray, y: IntArray, out: Float64Array) -> None:
         """Write the loss of each row to `out`; the scores are overwritten."""
-        jit.dense_losses(self._kind, scores, y, *self._gammas, self._rho, self._margins, out)
+        sums = np.zeros(ranking.N_SUMS)
+        gradient_rows(self._form, scores, y, np.ones(len(y)), self._gammas, scores, sums, out)
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
         """Leave U - A with the duals, and return sum w_i <alpha_i, u_i>."""

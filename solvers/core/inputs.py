@@ -12,7 +12,7 @@ from topline.solvers.core.problem import Problem, SmoothingKind
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
 from topline.solvers.core.rows import RowSource, compute_dtype, is_sparse
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.losses import Family, LabelSets, Loss, LossForm
+from topline.solvers.losses import LabelSets, Loss, LossForm
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -117,7 +117,7 @@ def _checked_sets(
 
 def _refuse_empty_sets(form: LossForm, labels: IntArray, name: str) -> None:
     """Refuse examples without labels, where the loss shares one unit of probability among them."""
-    if form.label_sets is None or form.family is not Family.MULTILABEL_ENTROPY:
+    if form.label_sets is None or form.family.empty_sets:
         return
     empty = np.flatnonzero(form.label_sets.sizes[labels] == 0)
     if empty.size:

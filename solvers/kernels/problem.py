@@ -25,7 +25,7 @@ from topline.solvers.errors import InvalidProblemError, StateLostError
 from topline.solvers.executors import Executor, SerialExecutor, TopLossExecutor
 from topline.solvers.kernels.functions import Kernel
 from topline.solvers.kernels.low_rank import KernelFeatures, is_precomputed
-from topline.solvers.losses import Family, LossForm
+from topline.solvers.losses import LossForm
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 ResultT = TypeVar("ResultT", bound=SolveResult)
@@ -240,8 +240,6 @@ def _loss_of_dual(features: KernelFeatures, problem: Problem, weights: Float64Ar
 
 def _largest_square(form: LossForm) -> float:
     """Bound of |beta|^2 over the domain of a loss."""
-    if form.family in (Family.ONE_VS_ALL_HINGE, Family.ONE_VS_ALL_LOGISTIC):
+    if not form.family.balanced:
         return float(form.m)
-    if form.family in (Family.ENTROPY, Family.TRUNCATED_ENTROPY):
-        return 2.0
     return 2.0 * float(form.rho.sum()) ** 2

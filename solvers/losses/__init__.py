@@ -1,16 +1,15 @@
-"""Losses as values: one small frozen class each, with its rank weights, margins and label sets.
+"""Losses as values: one small frozen class each, in one file with the compiled functions that it is made of.
 
-`form(m)` says what a loss is for m classes in the terms that the compiled code works with; `make_loss` and
-`loss_from_dict` make one from options and from a record.  Nothing here is compiled but `ranking`, which finds
-the largest margin violations and is imported by itself.
+`form(m)` says what a loss is for m classes in the terms that loops over rows work with; `make_loss` and
+`loss_from_dict` make one from options and from a record.  Functions are compiled when they are first used.
+Imported by themselves: `functions` declares those of a loss, `rows` and `batches` loop over many rows, and
+`ranking` finds the largest margin violations.
 """
 
 from __future__ import annotations
 
 from topline.solvers.losses.base import (
-    Family,
     Loss,
-    LossForm,
     LossOfK,
     LossOfWeights,
     LossWithoutParameters,
@@ -21,8 +20,8 @@ from topline.solvers.losses.base import (
 from topline.solvers.losses.entropy import (
     Softmax,
     TopKEntropy,
-    TruncatedTopKEntropy,
 )
+from topline.solvers.losses.form import Family, LossForm
 from topline.solvers.losses.hinge import (
     MaxHinge,
     StructuredHinge,
@@ -50,7 +49,14 @@ from topline.solvers.losses.registry import (
 )
 from topline.solvers.losses.topk import (
     TopKHinge,
+)
+from topline.solvers.losses.topk_others import (
     TopKOthersHinge,
+)
+from topline.solvers.losses.truncated_entropy import (
+    TruncatedTopKEntropy,
+)
+from topline.solvers.losses.usunier import (
     UsunierHinge,
 )
 from topline.solvers.losses.weighted import (

@@ -1,18 +1,7 @@
 """What every loss is made of: its family, rank weights and margins.
 
-With a = delta_y + s - s_y 1 (so a_y = 0) and a_[1] >= a_[2] >= ... (ties: lower class first), the hinges are
-
-    SUM_THEN_HINGE         Phi(s; y) = max(0, sum_j rho_j a_[j])   top-k hinges (Tajima et al., eq. 2.5, 2.7)
-    HINGE_THEN_SUM         Phi(s; y) = sum_j rho_j max(0, a_[j])   Usunier's (Tajima et al., eq. 2.6, 2.8)
-    OTHERS_SUM_THEN_HINGE  the first with the own class left out of the sort (Lapin's thesis, eq. 5.3)
-    ONE_VS_ALL_HINGE       Phi(s; y) = sum_j max(0, 1 - z_j s_j),  z_y = 1 and z_j = -1 elsewhere
-
-Their conjugate is Phi*(-alpha; y) = <delta_y, alpha> on its domain (Hirohashi and Kato, lemma 1), which holds
-for any margins with a zero at the own class; one-vs-all has delta = 1 - 2 e_y.  The smooth ones are
-
-    ONE_VS_ALL_LOGISTIC    Phi(s; y) = sum_j log(1 + exp(-z_j s_j))
-    ENTROPY                softmax loss and the top-k entropy loss (Lapin's thesis, section 6.2.3)
-    TRUNCATED_ENTROPY      log(1 + sum of exp(s_j - s_y) over the m - k lowest others): not convex
+Here a = delta_y + s - s_y 1 (so a_y = 0) and a_[1] >= a_[2] >= ... (ties: lower class first).  Every loss
+Phi(s; y) is written in the module of its class, with its dual problem in one example.
 
 Sources: K. Tajima, Y. Hirohashi, E. R. R. Zara, T. Kato, "Frank-Wolfe algorithm for learning SVM-type
 multi-category classifiers", arXiv:2008.08894; Y. Hirohashi, T. Kato, "Learning Weighted Top-k Support Vector
@@ -22,128 +11,14 @@ Machine", 2020; M. Lapin, "Image Classification with Limited Training Data and C
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from topline.solvers.losses.label_sets import LabelSets
-from topline.solvers.typing import Float64Array, IntArray
-
-
-class Family(Enum):
-    """What a loss does with the margin violations of the classes."""
-
-    SUM_THEN_HINGE = "sum_then_hinge"
-    HINGE_THEN_SUM = "hinge_then_sum"
-    OTHERS_SUM_THEN_HINGE = "others_sum_then_hinge"
-    ONE_VS_ALL_HINGE = "one_vs_all_hinge"
-    ONE_VS_ALL_LOGISTIC = "one_vs_all_logistic"
-    ENTROPY = "entropy"
-    TRUNCATED_ENTROPY = "truncated_entropy"
-    MULTILABEL_HINGE = "multilabel_hinge"
-    MULTILABEL_ENTROPY = "multilabel_entropy"
-
-
-_RANKED = frozenset({Family.SUM_THEN_HINGE, Family.HINGE_THEN_SUM, Family.OTHERS_SUM_THEN_HINGE})
-_ONE_VS_ALL = frozenset({Family.ONE_VS_ALL_HINGE, Family.ONE_VS_ALL_LOGISTIC})
-_MULTILABEL = frozenset({Family.MULTILABEL_HINGE, Family.MULTILABEL_ENTROPY})
-
-
-@dataclass(frozen=True, eq=False)
-class LossForm:
-    """One loss for a known number of classes, in the terms that compiled functions work with.
-
-    Attributes
-    ----------
-    m : number of classes.
-    family : what happens to the violations.
-    rho : (L,) float64, positive and non-increasing, L <= m: only the L largest a_j matter.  Of the entropies
-        only its length counts, which is k.
-    margins : (m, m) float64, row = true class, zero diagonal; None stands for 1 - e_y.
-    label_sets : what the numbers y stand for where examples have several labels; None where y is a class.
-    """
-
-    m: int
-    family: Family
-    rho: Float64Array
-    margins: Float64Array | None = None
-    label_sets: LabelSets | None = None
-
-    @property
-    def sparse_vertices(self) -> bool:
-        """Whether a subgradient has at most L + 1 non-zeros a row."""
-        return self.family in _RANKED
-
-    @property
-    def linear_conjugate(self) -> bool:
-        """Whether -Phi*(-alpha) = -<delta, alpha> on the domain, as for every hinge."""
-        return self.family in _RANKED or self.family in (Family.ONE_VS_ALL_HINGE, Family.MULTILABEL_HINGE)
-
-    @property
-    def convex(self) -> bool:
-        """Whether there is a dual problem, and with it a certificate."""
-        return self.family is not Family.TRUNCATED_ENTROPY
-
-    @property
-    def smooth(self) -> bool:
-        """Whether the loss has a gradient everywhere as it is."""
-        return not self.linear_conjugate
-
-    @property
-    def own_margin(self) -> float:
-        """delta_y of the own class."""
-        return -1.0 if self.family is Family.ONE_VS_ALL_HINGE else 0.0
-
-    @property
-    def needs_label_sets(self) -> bool:
-        """Whether the loss is one of label sets and of nothing else."""
-        return self.family in _MULTILABEL
-
-    @property
-    def takes_label_sets(self) -> bool:
-        """Whether an example may have several labels."""
-        return self.family in _MULTILABEL or self.family in _ONE_VS_ALL
-
-    @property
-    def codes(self) -> int:
-        """How many numbers y can be: classes, or label sets."""
-        return self.m if self.label_sets is None else len(self.label_sets)
-
-    def with_label_sets(self, label_sets: LabelSets | None, name: str) -> LossForm:
-        """Return the loss `name` for these label sets, or for single labels, where it is one of those."""
-        if label_sets is None:
-            if self.needs_label_sets:
-                raise InvalidProblemError(
-                    f"the loss {name} is for examples with several labels; give their label sets (the "
-                    "estimator is MultilabelClassifier), or take a loss of single labels"
-                )
-            return self
-        if not self.takes_label_sets:
-            raise UnsupportedCombinationError(
-                f"the loss {name} is for examples with one label each, and label sets are given; take "
-                "multilabel_hinge, multilabel_softmax, one_vs_all_hinge or one_vs_all_logistic"
-            )
-        if label_sets.m != self.m:
-            raise InvalidProblemError(
-                f"the label sets are of {label_sets.m} labels but there are {self.m} classes; give as many"
-            )
-        return replace(self, label_sets=label_sets)
-
-    def own_rows(self, y: IntArray) -> NDArray[np.bool_]:
-        """Return which classes are the own ones of each example, shape (len(y), m)."""
-        if self.label_sets is not None:
-            return self.label_sets.indicator(y)
-        return np.asarray(np.asarray(y)[:, None] == np.arange(self.m))
-
-    def margin_rows(self, y: IntArray) -> Float64Array:
-        """Return delta_y of each example, shape (len(y), m)."""
-        if self.margins is not None:
-            return np.asarray(self.margins[y])
-        return np.where(self.own_rows(y), self.own_margin, 1.0)
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses.form import Family, LossForm
+from topline.solvers.typing import Float64Array
 
 
 @runtime_checkable

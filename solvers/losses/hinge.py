@@ -1,4 +1,4 @@
-"""The multiclass hinge: the largest margin violation."""
+"""The multiclass hinge: the largest margin violation, max(0, a_[1])."""
 
 from __future__ import annotations
 
@@ -8,8 +8,28 @@ from typing import Any, ClassVar
 import numpy as np
 
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.losses.base import Family, LossForm, LossWithoutParameters, rank_form
+from topline.solvers.losses.base import LossWithoutParameters, rank_form
+from topline.solvers.losses.form import Family, LossForm, Ranks
+from topline.solvers.losses.functions import column_function, hinge_conjugate
+from topline.solvers.projections.simplex import one_class_column, simplex_column
+from topline.solvers.projections.violations import violations
 from topline.solvers.typing import Float64Array
+
+
+@column_function
+def _column(
+    q: Any, y: Any, c: Any, c_own: Any, rho: Any, margins: Any, out: Any, work: Any, index_work: Any, _: Any
+) -> Any:
+    if margins.shape[0] == 0 and one_class_column(q, y, c, c_own, rho[0], out):
+        mass = out[y]
+        return mass, int(mass > 0.0), mass == 0.0 or mass == rho[0]
+    b = work[5][: q.shape[0]]
+    violations(q, y, margins, b)
+    return simplex_column(b, y, c, c_own, rho[0], out, work, index_work)
+
+
+#: Any hinge over one rank.
+MAX = Family("max_hinge", _column, hinge_conjugate, linear=True, ranks=Ranks())
 
 
 class MaxHinge(LossWithoutParameters):
@@ -26,7 +46,7 @@ class MaxHinge(LossWithoutParameters):
 
     def form(self, m: int) -> LossForm:
         """Return the loss for m classes."""
-        return rank_form(m, Family.SUM_THEN_HINGE, np.ones(1), self.name)
+        return rank_form(m, MAX, np.ones(1), self.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +73,7 @@ class StructuredHinge:
         if self.margins.shape[0] != m:
             given = self.margins.shape[0]
             raise InvalidProblemError(f"margins are for {given} classes but there are {m}; give {m} rows")
-        base = rank_form(m, Family.SUM_THEN_HINGE, np.ones(1), self.name)
+        base = rank_form(m, MAX, np.ones(1), self.name)
         return LossForm(m=m, family=base.family, rho=base.rho, margins=self.margins)
 
     def to_dict(self) -> dict[str, Any]:

@@ -130,7 +130,6 @@ class LabelSets:
         First, for each set and one after the last, where its labels begin in the row; then all labels.
         """
         numbers = np.concatenate([len(self.indptr) + self.indptr, self.indices])
-        # Not read-only, for which functions would be compiled once more.
         return numbers.astype(np.float64)[None, :]
 
     def to_dict(self) -> dict[str, Any]:

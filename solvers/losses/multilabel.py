@@ -7,11 +7,80 @@ labels of Y: it exists for all labels, where it makes scores equal, and not for 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from topline.solvers.losses.base import Family, LossForm, LossWithoutParameters, rank_form
+from topline.solvers.losses.base import LossWithoutParameters, rank_form
+from topline.solvers.losses.form import Family, Labels, LossForm
+from topline.solvers.losses.functions import column_function, conjugate_function, gradient_function
+from topline.solvers.projections.multilabel import (
+    multilabel_entropy,
+    multilabel_entropy_column,
+    multilabel_hinge_column,
+    multilabel_softmax_row,
+)
+from topline.solvers.projections.own_classes import own_class
+from topline.solvers.typing import Float64Array, IntArray
+
+
+@column_function
+def _hinge_column(
+    q: Any, y: Any, c: Any, _c: Any, _r: Any, sets: Any, out: Any, work: Any, index_work: Any, _: Any
+) -> Any:
+    return multilabel_hinge_column(q, y, c, sets, out, work, index_work)
+
+
+@conjugate_function
+def _hinge_conjugate(alpha: Any, y: Any, sets: Any) -> Any:
+    """Return minus the sum over the labels outside Y."""
+    value = 0.0
+    place, own = 1, own_class(sets, y, 1)
+    for j in range(len(alpha)):
+        if j == own:
+            place += 1
+            own = own_class(sets, y, place)
+        else:
+            value -= alpha[j]
+    return value
+
+
+@column_function
+def _softmax_column(
+    q: Any, y: Any, c: Any, _c: Any, _r: Any, sets: Any, out: Any, work: Any, _i: Any, _g: Any
+) -> Any:
+    return multilabel_entropy_column(q, y, c, sets, out, work)
+
+
+@conjugate_function
+def _softmax_conjugate(alpha: Any, y: Any, sets: Any) -> Any:
+    return multilabel_entropy(alpha, y, sets)
+
+
+@gradient_function
+def _softmax_gradient(s: Any, y: Any, _: Any, sets: Any, u: Any, work: Any) -> Any:
+    return multilabel_softmax_row(s, y, sets, u, work)
+
+
+def _probabilities(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
+    """Put p = 1_Y / |Y| - alpha back where it is not negative and sums to 1.
+
+    Nearest in the divergence of the entropy, which scales what is positive: small p keep their digits.  Rows
+    without labels, and those of which nothing is positive, become 0.
+    """
+    own = form.own_rows(y)
+    shares = own / np.maximum(own.sum(axis=1, keepdims=True), 1)
+    p = np.maximum(shares - A, 0.0)
+    total = p.sum(axis=1, keepdims=True)
+    there = (total > 0.0) & own.any(axis=1, keepdims=True)
+    return np.where(there, shares - p / np.where(there, total, 1.0), 0.0)
+
+
+_HINGE = Family("multilabel_hinge", _hinge_column, _hinge_conjugate, linear=True, labels=Labels.SETS)
+_SOFTMAX = Family(
+    "multilabel_softmax", _softmax_column, _softmax_conjugate, gradient=_softmax_gradient,
+    labels=Labels.SETS, empty_sets=False, nearest=_probabilities,
+)  # fmt: skip
 
 
 class MultilabelHinge(LossWithoutParameters):
@@ -32,7 +101,7 @@ class MultilabelHinge(LossWithoutParameters):
 
     def form(self, m: int) -> LossForm:
         """Return the loss for m classes; it works on label sets only."""
-        return rank_form(m, Family.MULTILABEL_HINGE, np.ones(1), self.name)
+        return rank_form(m, _HINGE, np.ones(1), self.name)
 
 
 class MultilabelSoftmax(LossWithoutParameters):
@@ -51,4 +120,4 @@ class MultilabelSoftmax(LossWithoutParameters):
 
     def form(self, m: int) -> LossForm:
         """Return the loss for m classes; it works on label sets only, none of them empty."""
-        return rank_form(m, Family.MULTILABEL_ENTROPY, np.ones(1), self.name)
+        return rank_form(m, _SOFTMAX, np.ones(1), self.name)

@@ -9,9 +9,66 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.losses.base import Family, LossForm, rank_form
+from topline.solvers.losses.base import rank_form
+from topline.solvers.losses.form import Family, Labels, LossForm
+from topline.solvers.losses.functions import column_function, conjugate_function
+from topline.solvers.projections.binary import binary_entropy, binary_hinge_column, binary_logistic_column
+from topline.solvers.projections.own_classes import own_class
+from topline.solvers.typing import Float64Array, IntArray
 
-_FAMILIES = MappingProxyType({"hinge": Family.ONE_VS_ALL_HINGE, "logistic": Family.ONE_VS_ALL_LOGISTIC})
+
+@column_function
+def _hinge_column(
+    q: Any, y: Any, c: Any, c_own: Any, _r: Any, sets: Any, out: Any, _w: Any, _i: Any, _g: Any
+) -> Any:
+    return binary_hinge_column(q, y, c, c_own, sets, out)
+
+
+@column_function
+def _logistic_column(
+    q: Any, y: Any, c: Any, c_own: Any, _r: Any, sets: Any, out: Any, _w: Any, _i: Any, _g: Any
+) -> Any:
+    return binary_logistic_column(q, y, c, c_own, sets, out)
+
+
+@conjugate_function
+def _hinge_conjugate(alpha: Any, y: Any, sets: Any) -> Any:
+    """Return sum_j z_j alpha_j."""
+    value = 0.0
+    place, own = 1, own_class(sets, y, 1)
+    for j in range(len(alpha)):
+        if j == own:
+            value += alpha[j]
+            place += 1
+            own = own_class(sets, y, place)
+        else:
+            value -= alpha[j]
+    return value
+
+
+@conjugate_function
+def _logistic_conjugate(alpha: Any, _y: Any, _: Any) -> Any:
+    """Return the sum of the binary entropies."""
+    value = 0.0
+    for j in range(len(alpha)):
+        value += binary_entropy(abs(alpha[j]))
+    return value
+
+
+def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
+    signs = np.where(form.own_rows(y), 1.0, -1.0)
+    return np.asarray(signs * np.clip(signs * A, 0.0, 1.0))
+
+
+_HINGE = Family(
+    "one_vs_all_hinge", _hinge_column, _hinge_conjugate, linear=True, labels=Labels.ANY, balanced=False,
+    own_margin=-1.0, nearest=_nearest,
+)  # fmt: skip
+_LOGISTIC = Family(
+    "one_vs_all_logistic", _logistic_column, _logistic_conjugate, labels=Labels.ANY, balanced=False,
+    nearest=_nearest,
+)  # fmt: skip
+_FAMILIES = MappingProxyType({"hinge": _HINGE, "logistic": _LOGISTIC})
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,42 @@
-"""The unweighted top-k hinges: k classes share the blame equally."""
+"""The top-k hinge, max(0, sum_j rho_j a_[j]): k guesses share the blame (Tajima et al., eq. 2.5, 2.7)."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from topline.solvers.losses.base import Family, LossForm, LossOfK, rank_form
+from topline.solvers.losses.base import LossOfK, rank_form
+from topline.solvers.losses.form import Family, LossForm, Ranks
+from topline.solvers.losses.functions import column_function, hinge_conjugate
+from topline.solvers.losses.hinge import MAX
 from topline.solvers.losses.rank_weights import flat
+from topline.solvers.projections.violations import violations
+from topline.solvers.projections.weighted_topk import wtopk_column
+from topline.solvers.projections.weighted_topk_two_curvatures import wtopk_two_curvatures_column
+
+
+@column_function
+def _column(
+    q: Any,
+    y: Any,
+    c: Any,
+    c_own: Any,
+    rho: Any,
+    margins: Any,
+    out: Any,
+    work: Any,
+    index_work: Any,
+    guess: Any,
+) -> Any:
+    b = work[5][: q.shape[0]]
+    violations(q, y, margins, b)
+    if c_own == c:
+        return wtopk_column(b, y, c, rho, out, work, index_work, guess)
+    return wtopk_two_curvatures_column(b, y, c, c_own, rho, out, work, index_work, guess)
+
+
+SUM_THEN_HINGE = Family(
+    "sum_then_hinge", _column, hinge_conjugate, linear=True, ranks=Ranks(), of_one_rank=MAX
+)
 
 
 class TopKHinge(LossOfK):
@@ -25,44 +56,4 @@ class TopKHinge(LossOfK):
 
     def form(self, m: int) -> LossForm:
         """Return the loss for m >= k classes."""
-        return rank_form(m, Family.SUM_THEN_HINGE, flat(self.k), self.name)
-
-
-class UsunierHinge(LossOfK):
-    """Mean over the k largest a_j of their hinges (top-k hinge beta; Tajima et al., eq. 2.6), k <= m.
-
-    Examples
-    --------
-    >>> from topline import UsunierHinge
-    >>> UsunierHinge(k=3).to_dict()
-    {'name': 'usunier_hinge', 'k': 3}
-    """
-
-    name: ClassVar[str] = "usunier_hinge"
-
-    def form(self, m: int) -> LossForm:
-        """Return the loss for m >= k classes."""
-        return rank_form(m, Family.HINGE_THEN_SUM, flat(self.k), self.name)
-
-
-class TopKOthersHinge(LossOfK):
-    """Mean of the k largest a_j of the other classes, then the hinge (Lapin's thesis, eq. 5.3), k < m.
-
-    The own class is left out of the sort; its dual domain is the top-k simplex
-    {x >= 0, sum x <= 1, x_j <= sum x / k}, smaller than that of TopKHinge (erratum e: the two losses are
-    often taken for one).
-
-    Examples
-    --------
-    >>> from topline import TopKOthersHinge
-    >>> TopKOthersHinge(k=5).form(m=5)
-    Traceback (most recent call last):
-        ...
-    topline.solvers.errors.InvalidProblemError: k of topk_others_hinge is 5 but each of 5 classes has 4 ...
-    """
-
-    name: ClassVar[str] = "topk_others_hinge"
-
-    def form(self, m: int) -> LossForm:
-        """Return the loss for m > k classes."""
-        return rank_form(m, Family.OTHERS_SUM_THEN_HINGE, flat(self.k), self.name, of_others=True)
+        return rank_form(m, SUM_THEN_HINGE, flat(self.k), self.name)

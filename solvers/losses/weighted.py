@@ -6,7 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from topline.solvers.losses.base import Family, LossForm, LossOfWeights, rank_form
+from topline.solvers.losses.base import LossOfWeights, rank_form
+from topline.solvers.losses.form import LossForm
+from topline.solvers.losses.topk import SUM_THEN_HINGE
+from topline.solvers.losses.usunier import HINGE_THEN_SUM
 
 
 class WeightedTopKHinge(LossOfWeights):
@@ -25,7 +28,7 @@ class WeightedTopKHinge(LossOfWeights):
 
     def form(self, m: int) -> LossForm:
         """Return the loss for m >= len(rho) classes."""
-        return rank_form(m, Family.SUM_THEN_HINGE, np.array(self.rho), self.name)
+        return rank_form(m, SUM_THEN_HINGE, np.array(self.rho), self.name)
 
 
 class WeightedUsunierHinge(LossOfWeights):
@@ -44,4 +47,4 @@ class WeightedUsunierHinge(LossOfWeights):
 
     def form(self, m: int) -> LossForm:
         """Return the loss for m >= len(rho) classes."""
-        return rank_form(m, Family.HINGE_THEN_SUM, np.array(self.rho), self.name)
+        return rank_form(m, HINGE_THEN_SUM, np.array(self.rho), self.name)

@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.projections.kinds import own_class
+from topline.solvers.projections.own_classes import own_class
 from topline.solvers.typing import Float64Array, FloatArray
 
 _EPS = float(np.finfo(np.float64).eps)

@@ -21,7 +21,7 @@ import numpy as np
 from topline.solvers.jit_cache import jit
 from topline.solvers.projections.bipartite import bipartite_from_top
 from topline.solvers.projections.exponentials import entropic_weight, exp_of_negatives
-from topline.solvers.projections.kinds import own_class, own_count
+from topline.solvers.projections.own_classes import own_class, own_count
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
 _EPS = float(np.finfo(np.float64).eps)

@@ -112,3 +112,36 @@ def _spread(
         s += x
     out[y] = s
     return s, n, full and n == 1
+
+
+@jit
+def one_class_column(
+    q: Float64Array, label: int, c: float, c_own: float, radius: float, alpha: Float64Array
+) -> bool:
+    """Solve the column with margins 1 - e_y where at most one other class has mass, as in most columns.
+
+    What `simplex_column` does in that case, without its buffers; False where several classes have mass.
+    """
+    top = second = -np.inf
+    best = label
+    for j in range(len(q)):
+        if j == label:
+            continue
+        if q[j] > top:
+            second = top
+            top = q[j]
+            best = j
+        elif q[j] > second:
+            second = q[j]
+    top = (top - q[label]) + 1.0
+    second = (second - q[label]) + 1.0
+    mass = 0.0
+    if top > 0.0:
+        if c <= 0.0 or second > max(top - c * radius, c_own / (c + c_own) * top * (1.0 - 4.0 * _EPS)):
+            return False
+        mass = radius if (c + c_own) * radius <= top else top / (c + c_own)
+    alpha[:] = 0.0
+    if mass > 0.0:
+        alpha[best] = -mass
+        alpha[label] = mass
+    return True

@@ -10,10 +10,9 @@ from scipy.optimize import linprog
 
 from tests.reference import losses as reference
 from topline import Loss
-from topline.solvers.losses import Family, loss_from_dict
+from topline.solvers.losses import loss_from_dict
 from topline.solvers.losses.ranking import B_U, LOSS, N_SUMS, U_SQ, rank_rows
-from topline.solvers.projections.columns import column_kind, margins_or_empty, minus_conjugate
-from topline.solvers.projections.gradients import gradient_rows
+from topline.solvers.losses.rows import gradient_rows
 
 
 class LossContract:
@@ -37,10 +36,7 @@ class LossContract:
         """Give the dense U and the sums that the kernel of gradients finds."""
         form = self.form(loss)
         U, sums = np.empty(scores.shape), np.zeros(N_SUMS)
-        gradient_rows(
-            column_kind(form), scores, y.astype(np.int32), np.ones(len(y)), 0.0, 0.0, form.rho,
-            margins_or_empty(form), U, sums,
-        )  # fmt: skip
+        gradient_rows(form, scores, y.astype(np.int32), np.ones(len(y)), (0.0, 0.0), U, sums)
         return U, sums
 
     def draw(self, scale=1.5, n=200):
@@ -100,7 +96,7 @@ class LossContract:
         for label in range(self.m) if form.convex else []:
             for alpha in self.inside(loss, label):
                 assert reference.infeasibility(loss, alpha, self.truth(label)) <= 1e-12
-                got = minus_conjugate(column_kind(form), alpha, label, margins_or_empty(form))
+                got = form.conjugate(alpha, label, form.table)
                 assert got == pytest.approx(
                     reference.minus_conjugate(loss, alpha, self.truth(label)), abs=1e-13
                 )
@@ -135,8 +131,7 @@ class HingeContract(LossContract):
         counts, sums = np.zeros(len(y), dtype=np.int32), np.zeros(N_SUMS)
         rank_rows(
             scores.copy(), y.astype(np.int32), np.ones(len(y)), form.rho,
-            form.family is Family.HINGE_THEN_SUM, form.family is not Family.OTHERS_SUM_THEN_HINGE, 1.0,
-            margins_or_empty(form), ranked, counts, sums,
+            *form.ranks, 1.0, form.table, ranked, counts, sums,
         )  # fmt: skip
         U = np.zeros(scores.shape)
         for i, label in enumerate(y):

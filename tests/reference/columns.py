@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import brentq
 
-from topline.solvers.losses import Family
+from topline.solvers.losses.form import Ranks
 
 
 def isotonic(z):
@@ -82,7 +82,7 @@ def alpha_row(beta, y):
 
 def twin(form, b, y, c):
     """Give the twin of `column_update` for violations b and c > 0."""
-    if form.family is Family.SUM_THEN_HINGE:
+    if form.ranks == Ranks():
         return wtopk_twin(b.copy(), y, c, form.rho)
     return wusunier_twin(b, y, c, c, form.rho)
 
@@ -138,7 +138,7 @@ def support_value(form, a, y, own_in_sort=True):
     if not own_in_sort:
         a = np.delete(a, y)
     top = np.sort(a)[::-1][: len(form.rho)]
-    if form.family is Family.SUM_THEN_HINGE:
+    if form.ranks == Ranks():
         return max(0.0, float(form.rho @ top))
     return float(form.rho @ np.maximum(top, 0.0))
 
@@ -150,7 +150,7 @@ def infeasibility(form, alpha, y, own_in_sort=True):
     sums = np.cumsum(x)
     caps = np.cumsum(rho)[:-1]
     worst = max(-x.min(), abs(alpha.sum()))
-    if form.family is Family.HINGE_THEN_SUM or len(form.rho) == 1:
+    if form.ranks.hinge_first or len(form.rho) == 1:
         return max(worst, (sums - caps).max())
     if not own_in_sort:
         t = sums[-1] / caps[-1]

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.solvers.losses import LossForm, TopKEntropy
-from topline.solvers.projections import column_kind, column_updates, column_workspace, margins_or_empty
-from topline.solvers.projections.gradients import gradient_row
+from topline.solvers.losses.batches import column_updates
+from topline.solvers.losses.ranking import N_SUMS
+from topline.solvers.losses.rows import gradient_rows
 
 Array = NDArray[np.float64]
 
@@ -21,15 +22,10 @@ def envelope_losses(
         over the others only (Lapin's thesis, prop. 6.2): erratum h1.
     """
     own = gamma if smooth_own else 0.0
-    kind, margins, alpha = column_kind(form), margins_or_empty(form), np.empty(form.m)
-    work = column_workspace(form.m)
-    rows = np.ascontiguousarray(scores, dtype=np.float64)
-    return np.array(
-        [
-            gradient_row(kind, row, np.int32(code), gamma, own, form.rho, margins, alpha, *work)[0]
-            for row, code in zip(rows, y, strict=True)
-        ]
-    )
+    rows, losses = np.array(scores, dtype=np.float64, order="C"), np.empty(len(y))
+    sums, codes = np.zeros(N_SUMS), np.asarray(y, dtype=np.int32)
+    gradient_rows(form, rows, codes, np.ones(len(y)), (gamma, own), rows, sums, losses)
+    return losses
 
 
 def entropy_updates(q: Array, y: NDArray[np.int_], c: float | Array, k: int = 1) -> Array:

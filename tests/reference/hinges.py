@@ -19,7 +19,6 @@ from tests.reference.columns import (
     wusunier_twin,
 )
 from topline.solvers.losses import (
-    Family,
     LossForm,
     MultilabelHinge,
     OneVsAll,
@@ -28,6 +27,8 @@ from topline.solvers.losses import (
     UsunierHinge,
     WeightedUsunierHinge,
 )
+from topline.solvers.losses.topk import SUM_THEN_HINGE
+from topline.solvers.losses.usunier import HINGE_THEN_SUM
 
 
 def rank_weights(loss, m):
@@ -147,7 +148,7 @@ def hinge_infeasibility(loss, alpha, y):
         return multilabel.hinge_infeasibility(alpha, y)
     form = LossForm(
         m=m,
-        family=Family.HINGE_THEN_SUM if hinges_first(loss) else Family.SUM_THEN_HINGE,
+        family=HINGE_THEN_SUM if hinges_first(loss) else SUM_THEN_HINGE,
         rho=np.trim_zeros(rank_weights(loss, m), "b"),
     )
     return infeasibility(form, alpha, y, own_in_sort(loss))

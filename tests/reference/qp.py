@@ -11,6 +11,8 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import minimize
 
+from topline.solvers.losses.form import Ranks
+
 
 def minimise_qp(P, q, G, h, A=None, b=None, entropies=()):
     """Minimise x'Px/2 + q'x + sum of x_j log x_j over j in entropies, subject to Gx <= h and Ax = b; gives x.
@@ -62,7 +64,7 @@ def dual_domain(form, m):
     """
     steps = form.rho - np.append(form.rho[1:], 0.0)
     ranks = np.flatnonzero(steps > 0)
-    scaled = form.family.value == "sum_then_hinge"
+    scaled = form.ranks == Ranks()
     p = len(ranks)
     size = m + p * m + 1
     eye = np.eye(m)

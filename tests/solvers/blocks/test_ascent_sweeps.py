@@ -18,8 +18,7 @@ from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.requests import AscentRequest
 from topline.solvers.losses import OneVsAll
-from topline.solvers.projections import column_updates
-from topline.solvers.projections.columns import column_kind, margins_or_empty
+from topline.solvers.losses.batches import column_updates
 
 LAM_N = 0.5
 
@@ -93,12 +92,12 @@ def test_projected_rows_are_the_nearest_of_the_domain(loss) -> None:
     rng = np.random.default_rng(0)
     Z, y = rng.standard_normal((30, M)), rng.integers(M, size=30).astype(np.int32)
     nearest = Z.copy()
-    project_rows(nearest, y, column_kind(form), form.rho, margins_or_empty(form))
+    project_rows(nearest, y, form)
     for _ in range(50):
         inside = column_updates(form, 5.0 * rng.standard_normal((30, M)), y, 1.0)
         assert np.sum((Z - nearest) * (inside - nearest), axis=1).max() < 1e-12
     again = nearest.copy()
-    project_rows(again, y, column_kind(form), form.rho, margins_or_empty(form))
+    project_rows(again, y, form)
     np.testing.assert_allclose(again, nearest, atol=1e-12)
 
 

@@ -10,8 +10,8 @@ from scipy import sparse
 
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import LabelSets
-from topline.solvers.projections.columns import NO_MARGINS
-from topline.solvers.projections.kinds import own_class, own_count
+from topline.solvers.losses.form import NO_MARGINS
+from topline.solvers.projections.own_classes import own_class, own_count
 
 
 def indicator(rng, n=40, m=5):

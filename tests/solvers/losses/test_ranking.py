@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from topline.solvers.losses.form import NO_MARGINS
 from topline.solvers.losses.ranking import LANES, N_SUMS, SORT_FROM, rank_rows
-from topline.solvers.projections.columns import NO_MARGINS
 
 
 def ranks(scores, y, k, margins=None):

@@ -24,7 +24,7 @@ from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.requests import AscentRequest
 from topline.solvers.core.rows import RowRange
-from topline.solvers.projections import column_updates
+from topline.solvers.losses.batches import column_updates
 
 LOSSES = [MaxHinge(), TopKHinge(3), TopKOthersHinge(2), UsunierHinge(2), OneVsAll("hinge")]
 SMOOTH = [Softmax(), TopKEntropy(2), OneVsAll("logistic")]

@@ -11,13 +11,13 @@ from scipy.special import entr, expit
 
 from tests.reference.columns import bisect
 from topline.solvers.losses import LabelSets
+from topline.solvers.losses.form import NO_MARGINS
 from topline.solvers.projections.binary import (
     binary_entropy,
     binary_hinge_column,
     binary_logistic_column,
     logistic_weight,
 )
-from topline.solvers.projections.columns import NO_MARGINS
 
 #: One own class, and six sets of several, one of them empty.
 SINGLE = NO_MARGINS

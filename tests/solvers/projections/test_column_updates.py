@@ -8,7 +8,6 @@ from tests.reference.envelopes import envelope_losses
 from tests.reference.qp import column_qp, column_value
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.losses import (
-    Family,
     LossForm,
     MaxHinge,
     StructuredHinge,
@@ -19,13 +18,11 @@ from topline.solvers.losses import (
     exponential,
     linear,
 )
-from topline.solvers.projections import (
-    column_kind,
-    column_update,
-    column_updates,
-    column_workspace,
-    margins_or_empty,
-)
+from topline.solvers.losses.batches import column_updates
+from topline.solvers.losses.hinge import MAX
+from topline.solvers.losses.topk import SUM_THEN_HINGE
+from topline.solvers.losses.usunier import HINGE_THEN_SUM
+from topline.solvers.projections import column_workspace
 
 LOSSES = {
     "max": lambda m, rng: MaxHinge(),
@@ -50,7 +47,7 @@ def update(form, q, y, c):
 
 
 def random_form(rng, m):
-    aggregate = [Family.SUM_THEN_HINGE, Family.HINGE_THEN_SUM][int(rng.integers(2))]
+    aggregate = [SUM_THEN_HINGE, HINGE_THEN_SUM][int(rng.integers(2))]
     rho = np.sort(rng.random(int(rng.integers(1, m + 1))) + 1e-3)[::-1].copy()
     if rng.random() < 0.3:
         rho[:] = rho[0]
@@ -163,14 +160,12 @@ def test_reports_vertex_support_and_a_guess_that_changes_nothing():
     seen = set()
     for _ in range(400):
         form = random_form(rng, 12)
-        kind, margins = column_kind(form), margins_or_empty(form)
+        column, margins = form.column, form.table
         work, index_work = column_workspace(12)
         q, y, c = rng.standard_normal(12), np.int32(rng.integers(12)), 10.0 ** rng.uniform(-2, 1)
         cold, warm = np.empty(12), np.empty(12)
-        guess, support, vertex = column_update(
-            kind, q, y, c, c, form.rho, margins, cold, work, index_work, -1.0
-        )
-        column_update(kind, q, y, c, c, form.rho, margins, warm, work, index_work, guess)
+        guess, support, vertex = column(q, y, c, c, form.rho, margins, cold, work, index_work, -1.0)
+        column(q, y, c, c, form.rho, margins, warm, work, index_work, guess)
         np.testing.assert_allclose(warm, cold, atol=1e-13)
         mass = -np.delete(cold, y)
         assert support == np.count_nonzero(mass)
@@ -180,8 +175,9 @@ def test_reports_vertex_support_and_a_guess_that_changes_nothing():
             for x in mass[mass > 0]:
                 place = int(np.argmin(np.abs(np.array(weights) - x)))
                 assert weights.pop(place) == x
-        seen.add((kind, vertex))
-    assert seen == {(kind, vertex) for kind in range(3) for vertex in (False, True)}
+        seen.add((form.family, vertex))
+    families = (MAX, SUM_THEN_HINGE, HINGE_THEN_SUM)
+    assert seen == {(family, vertex) for family in families for vertex in (False, True)}
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -244,14 +240,13 @@ def test_updates_come_back_from_values_that_are_not_finite(value):
             q = np.linspace(-1, 1, 30)
             q[spots] = value
             out = np.empty(30)
-            result = column_update(
-                column_kind(form),
+            result = form.column(
                 q,
                 np.int32(0),
                 1.0,
                 1.0,
                 form.rho,
-                margins_or_empty(form),
+                form.table,
                 out,
                 work,
                 index_work,

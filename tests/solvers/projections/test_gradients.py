@@ -12,8 +12,7 @@ from tests.reference.smooth import topk_entropy
 from tests.solvers.problems import EVERY_LOSS, M, loss_name
 from topline.solvers.losses import OneVsAll, Softmax, StructuredHinge, TopKEntropy, TruncatedTopKEntropy
 from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, N_SUMS, U_SQ
-from topline.solvers.projections.columns import column_kind, margins_or_empty, minus_conjugate
-from topline.solvers.projections.gradients import conjugate_sum, gradient_rows
+from topline.solvers.losses.rows import conjugate_sum, gradient_rows
 
 #: (gamma, kind) of a smoothing.
 SMOOTHINGS = [(0.0, "moreau"), (0.5, "moreau"), (0.5, "others")]
@@ -41,10 +40,7 @@ def rows_of(loss, scores, y, smoothing=(0.0, "moreau"), weights=None):
     U, sums = np.empty(scores.shape), np.zeros(N_SUMS)
     weights = np.ones(len(y)) if weights is None else weights
     own = gamma if kind == "moreau" else 0.0
-    margins = margins_or_empty(form)
-    gradient_rows(
-        column_kind(form), scores, y.astype(np.int32), weights, gamma, own, form.rho, margins, U, sums
-    )
+    gradient_rows(form, scores, y.astype(np.int32), weights, (gamma, own), U, sums)
     return U, sums
 
 
@@ -148,10 +144,7 @@ def test_the_rows_may_overwrite_the_scores_and_come_in_float32(loss) -> None:
     scores = scores.astype(np.float32)
     U, sums = rows_of(loss, scores.astype(np.float64), y)
     form, again = loss.form(M), np.zeros(N_SUMS)
-    gradient_rows(
-        column_kind(form), scores, y.astype(np.int32), np.ones(len(y)), 0.0, 0.0, form.rho,
-        margins_or_empty(form), scores, again,
-    )  # fmt: skip
+    gradient_rows(form, scores, y.astype(np.int32), np.ones(len(y)), (0.0, 0.0), scores, again)
     np.testing.assert_array_equal(scores, U.astype(np.float32))
     np.testing.assert_array_equal(again, sums)
 
@@ -187,7 +180,7 @@ def test_the_topk_entropy_of_the_definition_is_that_of_a_conic_solver(m) -> None
 def test_minus_the_conjugate_is_the_least_of_loss_plus_product(loss) -> None:
     """-Phi*(-alpha) = min over s of Phi(s) + <alpha, s>, found by L-BFGS."""
     scores, y = draw(n=10, scale=1.0)
-    kind, margins = column_kind(loss.form(M)), margins_or_empty(loss.form(M))
+    form = loss.form(M)
     for s, label in zip(scores, y, strict=True):
         alpha = 0.9 * reference.gradient(loss, s, label)  # inside, and no row of a score that is known
 
@@ -198,7 +191,7 @@ def test_minus_the_conjugate_is_the_least_of_loss_plus_product(loss) -> None:
             )
 
         best = minimize(value, np.zeros(M), jac=True, method="L-BFGS-B", options={"ftol": 0.0, "gtol": 1e-9})
-        got = minus_conjugate(kind, alpha, label, margins)
+        got = form.conjugate(alpha, label, form.table)
         assert got == pytest.approx(best.fun, abs=1e-10)
         assert got == pytest.approx(reference.minus_conjugate(loss, alpha, label), rel=1e-13)
 
@@ -207,17 +200,16 @@ def test_minus_the_conjugate_is_the_least_of_loss_plus_product(loss) -> None:
 def test_the_conjugate_on_the_edge_of_its_domain(loss) -> None:
     """0 log 0 = 0: no mass, all mass on one class, all coordinates at a bound."""
     form = loss.form(M)
-    kind, margins = column_kind(form), margins_or_empty(form)
-    assert minus_conjugate(kind, np.zeros(M), 1, margins) == 0.0
+    assert form.conjugate(np.zeros(M), 1, form.table) == 0.0
     corner = -np.eye(M)[0]
     if not isinstance(loss, OneVsAll):
         k = getattr(loss, "k", 1)
         corner = np.zeros(M)
         corner[[0, 2][:k]] = -1.0 / k
         corner[1] = 1.0
-        assert minus_conjugate(kind, corner, 1, margins) == pytest.approx(np.log(k), abs=1e-15)
+        assert form.conjugate(corner, 1, form.table) == pytest.approx(np.log(k), abs=1e-15)
     else:
-        assert minus_conjugate(kind, corner, 1, margins) == 0.0
+        assert form.conjugate(corner, 1, form.table) == 0.0
 
 
 @pytest.mark.parametrize("loss", [loss for loss in EVERY_LOSS if loss.form(M).convex], ids=loss_name)
@@ -226,7 +218,7 @@ def test_conjugates_are_summed_with_their_weights(loss) -> None:
     weights = np.random.default_rng(4).uniform(0.0, 2.0, 20)
     A = np.array([0.7 * reference.gradient(loss, s, label) for s, label in zip(scores, y, strict=True)])
     form = loss.form(M)
-    got = conjugate_sum(column_kind(form), A, y.astype(np.int32), weights, margins_or_empty(form))
+    got = conjugate_sum(form.conjugate, A, y.astype(np.int32), weights, form.table)
     rows = zip(A, y, strict=True)
     expected = weights @ [reference.minus_conjugate(loss, alpha, label) for alpha, label in rows]
     assert got == pytest.approx(expected, rel=1e-13)

@@ -13,7 +13,7 @@ from tests.reference import multilabel
 from tests.reference.envelopes import entropy_losses, entropy_updates, envelope_losses
 from tests.reference.qp import minimise_qp
 from topline import LabelSets, MaxHinge, MultilabelHinge, MultilabelSoftmax, OneVsAll
-from topline.solvers.projections import column_updates, nearest_rows
+from topline.solvers.losses.batches import column_updates, nearest_rows
 from topline.solvers.projections.multilabel import multilabel_entropy, multilabel_softmax_row
 
 M = 6

@@ -19,7 +19,6 @@ from tests.reference.envelopes import envelope_losses
 from tests.reference.qp import column_qp, column_value
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import (
-    Family,
     LossForm,
     MaxHinge,
     OneVsAll,
@@ -33,14 +32,11 @@ from topline.solvers.losses import (
     exponential,
     linear,
 )
-from topline.solvers.projections import (
-    column_kind,
-    column_update,
-    column_updates,
-    column_workspace,
-    margins_or_empty,
-    nearest_rows,
-)
+from topline.solvers.losses.batches import column_updates, nearest_rows
+from topline.solvers.losses.form import Ranks
+from topline.solvers.losses.topk import SUM_THEN_HINGE
+from topline.solvers.losses.topk_others import OTHERS_SUM_THEN_HINGE
+from topline.solvers.projections import column_workspace
 
 # (loss for m classes, whether the own class is in the sort)
 CASES = {
@@ -64,7 +60,7 @@ def violations_of(form, q, y):
 
 def sorted_by(form, own_in_sort):
     """Give the same loss with the own class out of the sort where asked."""
-    return form if own_in_sort else replace(form, family=Family.OTHERS_SUM_THEN_HINGE)
+    return form if own_in_sort else replace(form, family=OTHERS_SUM_THEN_HINGE)
 
 
 def update(form, q, y, c, c_own, own_in_sort):
@@ -101,7 +97,7 @@ def test_agrees_with_its_slow_twin(name):
             b = violations_of(form, q, y)
             if not own_in_sort:
                 expected = others_twin(b, y, c, c_own, form.rho)
-            elif form.family is Family.SUM_THEN_HINGE:
+            elif form.ranks == Ranks():
                 expected = two_curvatures_twin(b, y, c, c_own, form.rho)
             else:
                 expected = wusunier_twin(b, y, c, c_own, form.rho)
@@ -118,7 +114,7 @@ def test_optimal_and_feasible_at_every_scale(own_in_sort):
         if rng.random() < 0.3:
             rho[:] = rho[0]
         margins = 3 * rng.random((m, m)) * (1 - np.eye(m)) if rng.random() < 0.5 else None
-        form = LossForm(m=m, family=Family.SUM_THEN_HINGE, rho=rho, margins=margins)
+        form = LossForm(m=m, family=SUM_THEN_HINGE, rho=rho, margins=margins)
         q = rng.standard_normal(m)
         if rng.random() < 0.3:
             q = np.round(q)
@@ -157,14 +153,14 @@ def test_reports_vertex_support_and_a_guess_that_changes_nothing(own_in_sort):
     seen = set()
     for _ in range(300):
         rho = np.sort(rng.random(int(rng.integers(2, 12))))[::-1].copy()
-        form = LossForm(m=12, family=Family.SUM_THEN_HINGE, rho=rho)
+        form = LossForm(m=12, family=SUM_THEN_HINGE, rho=rho)
         q, y, c = rng.standard_normal(12), np.int32(rng.integers(12)), 10.0 ** rng.uniform(-2, 1)
-        kind = column_kind(sorted_by(form, own_in_sort))
+        column = sorted_by(form, own_in_sort).column
         work, index_work = column_workspace(12)
         cold, warm = np.empty(12), np.empty(12)
-        call = (kind, q, y, c, 0.5 * c, rho, margins_or_empty(form))
-        guess, support, vertex = column_update(*call, cold, work, index_work, -1.0)
-        column_update(*call, warm, work, index_work, guess)
+        call = (q, y, c, 0.5 * c, form.rho, form.table)
+        guess, support, vertex = column(*call, cold, work, index_work, -1.0)
+        column(*call, warm, work, index_work, guess)
         np.testing.assert_allclose(warm, cold, atol=1e-13)
         mass = -np.delete(cold, y)
         assert support == np.count_nonzero(mass)
@@ -179,14 +175,12 @@ def test_reports_vertex_support_and_a_guess_that_changes_nothing(own_in_sort):
 def test_kernels_come_back_from_values_that_are_not_finite(name, value):
     make, own_in_sort = CASES[name]
     form = make(30).form(30)
-    kind = column_kind(sorted_by(form, own_in_sort))
+    column = sorted_by(form, own_in_sort).column
     work, index_work = column_workspace(30)
     for spots in ([3], [0], list(range(30))):
         q, out = np.linspace(-1, 1, 30), np.empty(30)
         q[spots] = value
-        result = column_update(
-            kind, q, np.int32(0), 1.0, 0.5, form.rho, margins_or_empty(form), out, work, index_work, -1.0
-        )
+        result = column(q, 0, 1.0, 0.5, form.rho, form.table, out, work, index_work, -1.0)
         assert 0 <= result[1] <= 30
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.jit_cache import jit
-from topline.solvers.losses import Family, LossForm
-from topline.solvers.projections.columns import column_kind, column_update, margins_or_empty
+from topline.solvers.jit_pointers import JitFunction
+from topline.solvers.losses.form import LossForm
 from topline.solvers.projections.ordering import column_workspace
 from topline.solvers.typing import Float64Array, FloatArray, Int32Array, Int64Array, IntArray
 
@@ -19,7 +17,7 @@ _TINY = 1e-200
 
 @jit
 def _update_rows(
-    kind: int,
+    column: JitFunction,
     q: Float64Array,
     y: Int32Array,
     c: Float64Array,
@@ -30,7 +28,7 @@ def _update_rows(
 ) -> None:
     work, index_work = column_workspace(q.shape[1])
     for i in range(q.shape[0]):
-        column_update(kind, q[i], y[i], c[i], c_own[i], rho, margins, alpha[i], work, index_work, -1.0)
+        column(q[i], y[i], c[i], c_own[i], rho, margins, alpha[i], work, index_work, -1.0)
 
 
 def column_updates(
@@ -66,47 +64,27 @@ def column_updates(
     if (own > curvature).any():
         raise InvalidProblemError("the curvature of the own class exceeds that of the others; it must not")
     alpha = np.empty_like(scores)
-    kind = column_kind(form)
     # As in the loops over stored rows, whose labels are int32: one kind of function serves both.
     rows = labels.astype(np.int32)
-    _update_rows(kind, scores, rows, curvature, own, form.rho, margins_or_empty(form), alpha)
+    _update_rows(form.column, scores, rows, curvature, own, form.rho, form.table, alpha)
     return alpha
 
 
 def nearest_rows(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
-    """Return points of the domain at, or within rounding of, the rows A (b, m) of float64.
+    """Return points of the domain at, or within rounding of, the rows A (b, m) of float64."""
+    nearest = form.family.nearest or nearest_by_column
+    return nearest(form, A, y)
 
-    It is the column problem whose free solution the row is.  An entropy has the domain of the top-k hinge
-    over the others; that of several labels is nearest in its own sense, see `_probabilities`.
-    """
-    if form.family in {Family.ONE_VS_ALL_HINGE, Family.ONE_VS_ALL_LOGISTIC}:
-        signs = np.where(form.own_rows(y), 1.0, -1.0)
-        return np.asarray(signs * np.clip(signs * A, 0.0, 1.0))
-    if form.family is Family.MULTILABEL_ENTROPY:
-        return _probabilities(form, A, y)
-    if form.family is Family.ENTROPY:
-        form = replace(form, family=Family.OTHERS_SUM_THEN_HINGE)
+
+def nearest_by_column(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
+    """Return the solutions of the column problem whose free solutions are the rows A (b, m)."""
     # Far above the margins, which the column problem adds again, a small row keeps its digits.
-    if form.family is Family.MULTILABEL_HINGE:
+    if form.needs_label_sets:
         own, size = np.zeros((len(A), 1)), np.abs(A).max(axis=1, keepdims=True, initial=0.0)
     else:
         own = size = np.take_along_axis(A, y[:, None].astype(np.int64), axis=1)
     c = _FAR / np.maximum(size, _TINY)
     return column_updates(form, c * (own - A) - form.margin_rows(y), y, c[:, 0])
-
-
-def _probabilities(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
-    """Put p = 1_Y / |Y| - alpha back where it is not negative and sums to 1.
-
-    Nearest in the divergence of the entropy, which scales what is positive: small p keep their digits.  Rows
-    without labels, and those of which nothing is positive, become 0.
-    """
-    own = form.own_rows(y)
-    shares = own / np.maximum(own.sum(axis=1, keepdims=True), 1)
-    p = np.maximum(shares - A, 0.0)
-    total = p.sum(axis=1, keepdims=True)
-    there = (total > 0.0) & own.any(axis=1, keepdims=True)
-    return np.where(there, shares - p / np.where(there, total, 1.0), 0.0)
 
 
 def checked_curvature(c: float | Float64Array, rows: int) -> Float64Array:

@@ -1,0 +1,91 @@
+"""Functions of one fixed signature, compiled alone when they are first used and called through a pointer.
+
+What loops over rows and is given such a function is compiled once, whatever the function; a function is
+compiled once, whatever the loops.  The price is that nothing of it can be put in line, some nanoseconds a
+call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numba.experimental.function_type  # noqa: F401  (registers functions as arguments)
+from numba.core import cgutils, config
+from numba.core.types import FunctionType
+from numba.extending import intrinsic, typeof_impl
+
+from topline.solvers.jit_cache import jit
+
+#: Whether everything runs as plain Python, by NUMBA_DISABLE_JIT.
+_INTERPRETED: bool = getattr(config, "DISABLE_JIT", False)
+
+
+class JitFunction:
+    """A function to give to compiled functions, or to call with arguments of exactly its types.
+
+    Parameters
+    ----------
+    function : what is compiled.
+    signature : Numba's types of its result and its arguments.
+    """
+
+    def __init__(self, function: Callable[..., Any], signature: Any) -> None:
+        # It is called through one wrapper alone, which it may as well be part of.
+        self._dispatcher: Any = jit(forceinline=True, no_cfunc_wrapper=False)(function)
+        self.signature = signature
+        self.__doc__, self.__module__ = function.__doc__, function.__module__
+        self.__name__, self.__qualname__ = function.__name__, function.__qualname__
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return what the function returns."""
+        return self._compiled(*arguments)
+
+    def __wrapper_address__(self) -> int:
+        """Return the address by which compiled functions call this one."""
+        return self._address
+
+    def __reduce__(self) -> str:
+        return self.__qualname__
+
+    @cached_property
+    def _compiled(self) -> Any:
+        if not _INTERPRETED:
+            self._dispatcher.compile(self.signature)
+            self._dispatcher.disable_compile()
+        return self._dispatcher
+
+    @cached_property
+    def _address(self) -> int:
+        compiled = self._compiled.overloads[self.signature.args]
+        return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name))
+
+
+@typeof_impl.register(JitFunction)
+def _type_of(function: JitFunction, _: Any) -> Any:
+    return FunctionType(function.signature)
+
+
+@intrinsic
+def _borrowed(_: Any, array: Any) -> Any:
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, value=arguments[0])
+        view.meminfo = cgutils.get_null_value(view.meminfo.type)  # type: ignore[no-untyped-call]
+        return view._getvalue()
+
+    return array(array), build
+
+
+def _itself(array: Any) -> Any:
+    return array
+
+
+#: Inside compiled functions: the same array without an owner.  Handing it on is not counted as a reference,
+#: which takes longer than the call.  Its owner must be given to `keep` after the last use.
+borrowed: Any = _itself if _INTERPRETED else _borrowed
+
+
+@jit
+def keep(owners: Any) -> None:
+    """Do nothing: what is named in a call lives until then."""

@@ -1,0 +1,216 @@
+"""What a loss is for a known number of classes: compiled functions, rank weights, margins and label sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.jit_pointers import JitFunction
+from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.typing import Float64Array, IntArray
+
+
+class Labels(Enum):
+    """What the numbers y of a loss stand for."""
+
+    ONE = "one label"
+    ANY = "one label, or a set of labels"
+    SETS = "a set of labels"
+
+
+class Ranks(NamedTuple):
+    """How a hinge over ranks is summed.
+
+    Attributes
+    ----------
+    hinge_first : whether each a_[j] is cut at 0 before they are summed, and not their sum.
+    own_in_sort : whether the own class takes a rank.
+    """
+
+    hinge_first: bool = False
+    own_in_sort: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """What losses that share their compiled functions are: the facts that everything else goes by.
+
+    Attributes
+    ----------
+    name : for messages.
+    column : the column update, from which value, gradient, envelope and vertices follow; None where there is
+        no dual problem, and then there is a gradient.
+    conjugate : -Phi*(-alpha); None with `column`.
+    linear : whether that is linear on the domain, as for every hinge; else the loss is smooth.
+    gradient : the loss itself where a closed form is faster than the column update with c = 0.
+    ranks : how to find vertices by ranking classes, for hinges over ranks; None for dense vertices.
+    labels : what y may be.
+    balanced : whether the rows of the domain sum to zero.
+    own_margin : delta_y of the own class.
+    empty_sets : whether an example may have no label at all.
+    nearest : (form, A, y) to the points of the domain nearest to the rows A (b, m); None for what the column
+        update finds far out.
+    of_one_rank : the family of this loss where it has one rank, if that is a simpler one.
+    """
+
+    name: str
+    column: JitFunction | None
+    conjugate: JitFunction | None
+    linear: bool = False
+    gradient: JitFunction | None = None
+    ranks: Ranks | None = None
+    labels: Labels = Labels.ONE
+    balanced: bool = True
+    own_margin: float = 0.0
+    empty_sets: bool = True
+    nearest: Callable[[LossForm, Float64Array, IntArray], Float64Array] | None = None
+    of_one_rank: Family | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LossForm:
+    """One loss for a known number of classes, in the terms that compiled functions work with.
+
+    Attributes
+    ----------
+    m : number of classes.
+    family : what happens to the violations.
+    rho : (L,) float64, positive and non-increasing, L <= m: only the L largest a_j matter.  Of the entropies
+        only its length counts, which is k.
+    margins : (m, m) float64, row = true class, zero diagonal; None stands for 1 - e_y.
+    label_sets : what the numbers y stand for where examples have several labels; None where y is a class.
+    """
+
+    m: int
+    family: Family
+    rho: Float64Array
+    margins: Float64Array | None = None
+    label_sets: LabelSets | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.rho) == 1 and self.family.of_one_rank is not None:
+            object.__setattr__(self, "family", self.family.of_one_rank)
+
+    @property
+    def column(self) -> JitFunction:
+        """The column update, as compiled functions take it."""
+        return self._of_a_dual(self.family.column)
+
+    @property
+    def conjugate(self) -> JitFunction:
+        """-Phi*(-alpha) of a row, as compiled functions take it."""
+        return self._of_a_dual(self.family.conjugate)
+
+    def _of_a_dual(self, function: JitFunction | None) -> JitFunction:
+        if function is None:
+            raise UnsupportedCombinationError(
+                f"the loss {self.family.name} has no dual problem; take the method lbfgs, or another loss"
+            )
+        return function
+
+    @property
+    def table(self) -> Float64Array:
+        """The margins of each y, or the table of label sets, C-ordered and read-only, for compiled functions.
+
+        A (0, 0) array stands for single labels with the margins 1 - e_y.
+        """
+        if self.label_sets is not None:
+            return _fixed(self.label_sets.table)
+        if self.needs_label_sets:
+            raise InvalidProblemError(
+                f"the loss {self.family.name} works on label sets, which are not given; give them"
+            )
+        return NO_MARGINS if self.margins is None else _fixed(self.margins)
+
+    @property
+    def sparse_vertices(self) -> bool:
+        """Whether a subgradient has at most L + 1 non-zeros a row."""
+        return self.family.ranks is not None
+
+    @property
+    def ranks(self) -> Ranks:
+        """How the vertices of a hinge over ranks are found."""
+        if self.family.ranks is None:
+            raise UnsupportedCombinationError(
+                f"the loss {self.family.name} has no vertices by rank; take another loss or method"
+            )
+        return self.family.ranks
+
+    @property
+    def linear_conjugate(self) -> bool:
+        """Whether -Phi*(-alpha) = -<delta, alpha> on the domain, as for every hinge."""
+        return self.family.linear
+
+    @property
+    def convex(self) -> bool:
+        """Whether there is a dual problem, and with it a certificate."""
+        return self.family.column is not None
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the loss has a gradient everywhere as it is."""
+        return not self.family.linear
+
+    @property
+    def needs_label_sets(self) -> bool:
+        """Whether the loss is one of label sets and of nothing else."""
+        return self.family.labels is Labels.SETS
+
+    @property
+    def takes_label_sets(self) -> bool:
+        """Whether an example may have several labels."""
+        return self.family.labels is not Labels.ONE
+
+    @property
+    def codes(self) -> int:
+        """How many numbers y can be: classes, or label sets."""
+        return self.m if self.label_sets is None else len(self.label_sets)
+
+    def with_label_sets(self, label_sets: LabelSets | None, name: str) -> LossForm:
+        """Return the loss `name` for these label sets, or for single labels, where it is one of those."""
+        if label_sets is None:
+            if self.needs_label_sets:
+                raise InvalidProblemError(
+                    f"the loss {name} is for examples with several labels; give their label sets (the "
+                    "estimator is MultilabelClassifier), or take a loss of single labels"
+                )
+            return self
+        if not self.takes_label_sets:
+            raise UnsupportedCombinationError(
+                f"the loss {name} is for examples with one label each, and label sets are given; take "
+                "multilabel_hinge, multilabel_softmax, one_vs_all_hinge or one_vs_all_logistic"
+            )
+        if label_sets.m != self.m:
+            raise InvalidProblemError(
+                f"the label sets are of {label_sets.m} labels but there are {self.m} classes; give as many"
+            )
+        return replace(self, label_sets=label_sets)
+
+    def own_rows(self, y: IntArray) -> NDArray[np.bool_]:
+        """Return which classes are the own ones of each example, shape (len(y), m)."""
+        if self.label_sets is not None:
+            return self.label_sets.indicator(y)
+        return np.asarray(np.asarray(y)[:, None] == np.arange(self.m))
+
+    def margin_rows(self, y: IntArray) -> Float64Array:
+        """Return delta_y of each example, shape (len(y), m)."""
+        if self.margins is not None:
+            return np.asarray(self.margins[y])
+        return np.where(self.own_rows(y), self.family.own_margin, 1.0)
+
+
+def _fixed(array: Float64Array) -> Float64Array:
+    """Return a read-only view, so that functions are compiled once for margins from anywhere."""
+    view = np.ascontiguousarray(array, dtype=np.float64).view()
+    view.setflags(write=False)
+    return view
+
+
+#: Stands for single labels with the margins 1 - e_y.
+NO_MARGINS = _fixed(np.empty((0, 0)))

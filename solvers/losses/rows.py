@@ -1,0 +1,208 @@
+"""Gradients, losses and conjugates of any loss, row by row, compiled.
+
+u = -grad Phi_gamma(s) is the column problem's solution at q = s, c = gamma
+(`topline.solvers.losses.functions`), and Fenchel and Young's equality gives the loss: Phi_gamma(s) = -<u, s>
+- Phi*(-u) - (gamma/2) |u|^2.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import JitFunction
+from topline.solvers.losses.form import Labels, LossForm
+from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
+from topline.solvers.projections.ordering import column_workspace
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
+
+#: What stands for losses that nobody asks for.
+_NOT_ASKED = np.empty(0)
+
+
+def gradient_rows(
+    form: LossForm,
+    scores: FloatArray,
+    y: IntArray,
+    weights: Float64Array,
+    gammas: tuple[float, float],
+    U: FloatArray,
+    sums: Float64Array,
+    losses: Float64Array = _NOT_ASKED,
+) -> None:
+    """Write u_i = -grad Phi_gamma(s_i) to U (b, m), which may be `scores`, and add what the rows sum to.
+
+    Adds w_i times: the loss, -Phi*(-u_i) - (gamma/2) |u_i|^2, |u_i|^2; and the number of rows with u_i != 0.
+    With gamma = 0 u_i is minus a subgradient.  `gammas` are gamma, and gamma again or 0 where only the others
+    are smoothed.  `losses` (b,), if given, receives the loss of each row.
+    """
+    gradient = form.family.gradient
+    if gradient is not None and gammas[0] == 0.0:
+        _closed_rows(gradient, scores, y, weights, form.rho, form.table, U, losses, sums)
+        return
+    single = form.family.labels is Labels.ONE
+    _envelope_rows(
+        form.column, form.conjugate, single, form.family.balanced, scores, y, weights, *gammas, form.rho,
+        form.table, U, losses, sums,
+    )  # fmt: skip
+
+
+@jit
+def _closed_rows(
+    gradient: JitFunction,
+    scores: FloatArray,
+    y: IntArray,
+    weights: Float64Array,
+    rho: Float64Array,
+    margins: Float64Array,
+    U: FloatArray,
+    losses: Float64Array,
+    sums: Float64Array,
+) -> None:
+    """Do it by the closed form of a loss."""
+    m = scores.shape[1]
+    work, _ = column_workspace(m)
+    row, u = np.empty(m), np.empty(m)
+    for i in range(scores.shape[0]):
+        loss, conjugate = np.nan, 0.0
+        if _copy_row(scores, i, row, u):
+            loss, conjugate = gradient(row, y[i], rho, margins, u, work)
+        _write_row(i, weights[i], u, loss, conjugate, U, losses, sums)
+
+
+@jit
+def _envelope_rows(
+    column: JitFunction,
+    conjugate: JitFunction,
+    single: bool,
+    balanced: bool,
+    scores: FloatArray,
+    y: IntArray,
+    weights: Float64Array,
+    gamma: float,
+    gamma_own: float,
+    rho: Float64Array,
+    margins: Float64Array,
+    U: FloatArray,
+    losses: Float64Array,
+    sums: Float64Array,
+) -> None:
+    """Do it by the column update."""
+    m = scores.shape[1]
+    work, index_work = column_workspace(m)
+    row, u = np.empty(m), np.empty(m)
+    for i in range(scores.shape[0]):
+        loss, value = np.nan, 0.0
+        if _copy_row(scores, i, row, u):
+            own = y[i]
+            column(row, own, gamma, gamma_own, rho, margins, u, work, index_work, -1.0)
+            value = conjugate(u, own, margins)
+            if single:
+                loss, value = _loss_of_class(row, own, gamma, gamma_own, u, value)
+            else:
+                loss, value = _loss_of_sets(row, balanced, gamma, u, value)
+        _write_row(i, weights[i], u, loss, value, U, losses, sums)
+
+
+@jit
+def _copy_row(scores: FloatArray, i: int, row: Float64Array, u: Float64Array) -> bool:
+    """Copy the scores of a row; where they are no numbers, set u to 0 and return False."""
+    total = 0.0
+    for j in range(len(row)):
+        row[j] = scores[i, j]
+        total += row[j]
+    if math.isfinite(total):
+        return True
+    u[:] = 0.0
+    return False
+
+
+@jit
+def _write_row(
+    i: int,
+    weight: float,
+    u: Float64Array,
+    loss: float,
+    conjugate: float,
+    U: FloatArray,
+    losses: Float64Array,
+    sums: Float64Array,
+) -> None:
+    """Write u to row i of U and the loss to `losses`, and add to the sums."""
+    square = 0.0
+    for j in range(len(u)):
+        U[i, j] = u[j]
+        square += u[j] * u[j]
+    if len(losses):
+        losses[i] = loss
+    sums[LOSS] += weight * loss
+    sums[B_U] += weight * conjugate
+    sums[U_SQ] += weight * square
+    sums[ACTIVE] += square > 0.0
+
+
+@jit
+def _loss_of_class(
+    s: Float64Array, own: int, gamma: float, gamma_own: float, u: Float64Array, conjugate: float
+) -> tuple[float, float]:
+    """Return the loss and -Phi*(-u) - (gamma/2) |u|^2 from u and -Phi*(-u), where y is a class."""
+    conjugate -= 0.5 * gamma_own * u[own] * u[own]
+    linear = 0.0
+    for j in range(len(s)):
+        if j != own:
+            conjugate -= 0.5 * gamma * u[j] * u[j]
+            linear -= u[j] * (s[j] - s[own])
+    return conjugate + linear, conjugate
+
+
+@jit
+def _loss_of_sets(
+    s: Float64Array, balanced: bool, gamma: float, u: Float64Array, conjugate: float
+) -> tuple[float, float]:
+    """Return the same whatever the own classes are."""
+    # A row that sums to zero: what all scores have in common is left out.
+    common = s[0] if balanced else 0.0
+    linear = 0.0
+    for j in range(len(s)):
+        conjugate -= 0.5 * gamma * u[j] * u[j]
+        linear -= u[j] * (s[j] - common)
+    return conjugate + linear, conjugate
+
+
+@jit
+def conjugate_sum(
+    conjugate: JitFunction, A: FloatArray, y: IntArray, weights: Float64Array, margins: Float64Array
+) -> float:
+    """Return sum_i w_i (-Phi*(-alpha_i)) of the rows A (b, m), which lie in their domains."""
+    row = np.empty(A.shape[1])
+    total = 0.0
+    for i in range(A.shape[0]):
+        for j in range(A.shape[1]):
+            row[j] = A[i, j]
+        total += weights[i] * conjugate(row, y[i], margins)
+    return total
+
+
+@jit
+def change_of_conjugate(
+    conjugate: JitFunction,
+    linear: bool,
+    before: Float64Array,
+    after: Float64Array,
+    y: int,
+    margins: Float64Array,
+) -> float:
+    """Return -Phi*(-after) + Phi*(-before); overwrites `after` where that is linear.
+
+    There the difference of the rows is taken first, without the cancellation of two large values.
+    """
+    value: float = 0.0
+    if linear:
+        for j in range(len(after)):
+            after[j] -= before[j]
+    else:
+        value -= conjugate(before, y, margins)
+    value += conjugate(after, y, margins)
+    return value
