@@ -64,12 +64,14 @@ class Certificate:
     `basis` is "A" (the dual variables were stored: every row was checked and W(A) recomputed),
     "W and b", "W, b and aa" where smoothing > 0, "W" (A is the gradient at W), or for the average top-k risk
     "W and its cuts" (A and p are made again where training found them) or, where these were too many to
-    keep, "W, W(A) and b".  `gap_kind` is "true"; `smoothed_gap` is the smoothed upper bound that training
-    watches where smoothing > 0, None where it is the same.  `infeasibility` is the largest share by which a
-    dual row, or A as a whole, leaves its domain, and `w_difference` is |W - W(A)| / |W|, rounding where W was
-    made from A and anything where it was not; both None without A.  `agrees` says whether training recorded
-    the same P and D to 1e-6, `valid` whether these checks hold, and `certified` whether the relative gap is
-    also within the tolerance `tol` asked for.
+    keep, "W, W(A) and b".  The mean risk has these two where the best W and the best dual point are two: A is
+    a share of the gradients at another W, or b belongs to another W.  `gap_kind` is "true"; `smoothed_gap` is
+    the smoothed upper bound that training watches where smoothing > 0, None where it is the same.
+    `infeasibility` is the largest share by which a dual row, or A as a whole, leaves its domain, and
+    `w_difference` is |W - W(A)| / |W|, rounding where the best W was made from the last A and anything where
+    it was not; both None without A.  `agrees` says whether training recorded the same P and D to 1e-6,
+    `valid` whether these checks hold, and `certified` whether the relative gap is also within the tolerance
+    `tol` asked for.
     """
 
     model: str
@@ -122,6 +124,8 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
         _add_top(sums, stored, k, rows, progress)
     else:
         _begin(progress, len(rows))
+        if CUT_POINTS in stored.model.arrays:
+            _take_point(sums, stored)
         for X, y, A in _tiles(stored, rows, kernel, progress):
             sums.add(X, y, A, W)
     certificate = _conclude(stored, W, sums, started)
@@ -167,6 +171,13 @@ def _stored_cuts(stored: StoredModel) -> tuple[NDArray[np.float64], NDArray[np.f
         return stored.W[None], np.ones(1)
     points, shares = (np.asarray(stored.model.array(name)) for name in (CUT_POINTS, CUT_SHARES))
     return points, shares
+
+
+def _take_point(sums: CertificateSums, stored: StoredModel) -> None:
+    """Let the sums find the dual point where training did; its share is what could be wrong."""
+    points, shares = _stored_cuts(stored)
+    sums.point, sums.share = points[0], float(shares[0])
+    sums.infeasibility, sums.tolerance = max(0.0, sums.share - 1.0, -sums.share), FEASIBLE[8]
 
 
 def _begin(progress: Progress | None, rows: int) -> None:

@@ -19,7 +19,8 @@ class CertificateSums:
     """What one pass adds up; means are taken at the end.
 
     `class_weights` say how often a row counts, by its label, and `product` is X^T A, which starts at 0 where
-    the pass is to find a dual point, and stays None where b stands for one.
+    the pass is to find a dual point, and stays None where b stands for one.  That is `share` times minus the
+    gradients at the weights `point` (d, m), by default at W; its b is `share` times theirs, a lower bound.
     """
 
     loss: CertifiedLoss
@@ -36,6 +37,8 @@ class CertificateSums:
     mass: float = 0.0
     tolerance: float = 0.0
     product: NDArray[np.float64] | None = None
+    point: NDArray[np.float64] | None = None
+    share: float = 1.0
 
     def add(self, X: Any, y: NDArray[Any], A: NDArray[Any] | None, W: NDArray[np.float64]) -> None:
         """Add rows X (r, d) with labels y (r,) and, where they are kept, dual variables A (r, m)."""
@@ -46,15 +49,17 @@ class CertificateSums:
         if self.product is None:
             return
         if A is None:
-            beta = self.loss.gradient(scores, y, self.gamma, self.gamma_own)
-            alpha = beta * weights[:, None]
+            at = scores if self.point is None else np.asarray(X @ self.point)
+            beta, counted = self.loss.gradient(at, y, self.gamma, self.gamma_own), self.share * weights
+            alpha = beta * counted[:, None]
         else:
+            counted = weights
             alpha = A.astype(np.float64)
             beta = alpha / np.where(weights > 0.0, weights, np.inf)[:, None]
             self._check(alpha, beta, y, weights, FEASIBLE[A.dtype.itemsize])
         self.product += np.asarray(X.T @ alpha)
-        self.conjugate += float(weights @ self.loss.conjugate(beta, y))
-        self.penalty += float(weights @ penalties(beta, y, self.gamma, self.gamma_own))
+        self.conjugate += float(counted @ self.loss.conjugate(beta, y))
+        self.penalty += float(counted @ penalties(beta, y, self.gamma, self.gamma_own))
         if self.gamma > 0:
             lift = self.gamma * beta
             if self.gamma_own != self.gamma:

@@ -109,7 +109,8 @@ class _Reached:
         """Take it from the result of a solve in this process."""
         if result.A is None:
             raise AssertionError("the serial executor keeps A")
-        state = replace(result.state, W=result.W, conjugate_mean=result.conjugate_mean, pending_step=None)
+        W = result.W if result.W_dual is None else result.W_dual
+        state = replace(result.state, W=W, conjugate_mean=result.conjugate_mean, pending_step=None)
         return cls(C, state, csr_matrix(result.A), result.primal, result.dual)
 
     def dual_for(self, C: float, n: int, smoothing: float) -> float:

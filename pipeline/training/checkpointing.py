@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -173,11 +173,29 @@ class RunRecorder:
                 raise
 
 
-def written_where_held(executor: Executor, pending_step: PendingStep | None) -> DualSource:
-    """Return what writes A of an executor, with `pending_step` applied, from wherever its rows are held."""
+@dataclass(frozen=True)
+class _ScaledWriter:
+    """Writes a share of the rows that it is given."""
+
+    writer: DualWriter
+    share: float
+
+    def write(self, blocks: Iterable[tuple[int, int, NDArray[Any]]]) -> list[FileEntry]:
+        """Write runs of rows, each times the share, and return the files."""
+        return self.writer.write((start, stop, self.share * rows) for start, stop, rows in blocks)
+
+
+def written_where_held(
+    executor: Executor, pending_step: PendingStep | None, share: float = 1.0
+) -> DualSource:
+    """Return what writes a share of A of an executor, from wherever its rows are held.
+
+    `pending_step` is applied before.
+    """
 
     def write(writer: DualWriter) -> Sequence[FileEntry]:
-        return executor.map_duals(writer.write, pending_step)
+        scaled = writer if share == 1.0 else _ScaledWriter(writer, share)
+        return executor.map_duals(scaled.write, pending_step)
 
     return write
 

@@ -16,6 +16,7 @@ from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training.kernel_matrix import StopAskedError, kernel_of_rows
 from topline.pipeline.training.plan import TrainingPlan
 from topline.pipeline.training.run import Run
+from topline.solvers.blocks.duals import inside
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
@@ -61,6 +62,7 @@ def on_kernel(
     problem = Problem(
         plan.loss, n, n, plan.m, plan.lam, config.smoothing, config.smoothing_kind, label_sets=plan.label_sets
     )
+    A = result.dual_share * inside(problem, A, plan.rows.labels(), plan.sample_weight)
     K = MatrixRows(kernel.matrix)
     values: dict[str, Any] = dict(values_on_matrix(K, problem, plan.rows.labels(), plan.sample_weight, A))
     return judged_by_gap(replace(result, **values), config.tol)

@@ -14,6 +14,7 @@ from topline.pipeline.certification import CUT_POINTS, CUT_SHARES, DUAL_W
 from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.training.checkpointing import RunPlace, written_where_held
 from topline.pipeline.training.plan import TrainingPlan, resolve_options, run_identity
+from topline.solvers.core.requests import InsideRequest
 from topline.solvers.core.state import SolveResult
 from topline.solvers.executors import Executor
 from topline.solvers.methods.atoms import Atoms
@@ -69,13 +70,13 @@ def runs_of(store: Store, config: TrainConfig, dataset: Dataset) -> list[RunReco
 def store_model(run: Run, executor: Executor, result: SolveResult) -> str:
     """Store the model and return its URL.
 
-    The basis of its certificate is A where it is stored, otherwise W, b and |A|^2/n; that of an average top-k
-    risk is the points at which its vertices were found, where they are known.
+    The basis of its certificate is A where it is stored, otherwise W, b and |A|^2/n, or the points at which
+    the vertices or gradients were found that the dual point is made of, where they are known.
     """
     plan = run.plan
     arrays = ({} if plan.kernel is not None else {"W": result.W}) | dict(plan.transforms.arrays())
     if not plan.stores_duals:
-        arrays |= _cuts(result) or _dual_sums(result)
+        arrays |= _dual_point(result)
     record = _model_record(
         run,
         {
@@ -93,7 +94,11 @@ def store_model(run: Run, executor: Executor, result: SolveResult) -> str:
             "notes": list(run.notes),
         },
     )
-    duals = written_where_held(executor, result.state.pending_step) if plan.stores_duals else None
+    duals = None
+    if plan.stores_duals:
+        pending_step = result.state.pending_step
+        executor.run(InsideRequest(pending_step))
+        duals = written_where_held(executor, pending_step, result.dual_share)
     return save_model(plan.store, record, arrays, duals)
 
 
@@ -125,22 +130,20 @@ def _model_record(run: Run, result: Mapping[str, Any]) -> ModelRecord:
     )
 
 
-def _cuts(result: SolveResult) -> dict[str, NDArray[np.float64]]:
-    """Return the points and shares that the dual point of an average top-k risk is made of again."""
-    found = None if result.problem.mean_risk else Atoms.of(result.problem, result.state).cuts()
-    return {} if found is None else dict(zip((CUT_POINTS, CUT_SHARES), found, strict=True))
+def _dual_point(result: SolveResult) -> dict[str, NDArray[np.float64]]:
+    """Return what the dual point of a result is made of again; nothing where W alone says it.
 
-
-def _dual_sums(result: SolveResult) -> dict[str, NDArray[np.float64]]:
-    """Return b and |A|^2/n of the A that W was made from; nothing where it was made from none.
-
-    Of the average top-k risk that A may have made another W, which comes along.
+    These are points and shares of cuts, of which minus the gradients at another W than the model's are one,
+    or b and |A|^2/n with the W(A) that they belong to, if that is another.
     """
-    problem = result.problem
-    if result.W_dual is not None and not problem.mean_risk:
-        return {"dual_sums": np.asarray([result.conjugate_mean, 0.0]), DUAL_W: result.W_dual}
-    for mean_sq_dual in (result.state.mean_sq_dual, 0.0) if result.W_dual is None else ():
-        rounding = 1e-9 * (abs(result.conjugate_mean) + abs(result.primal))
-        if abs(problem.dual(result.W, result.conjugate_mean, mean_sq_dual) - result.dual) <= rounding:
-            return {"dual_sums": np.asarray([result.conjugate_mean, mean_sq_dual])}
-    return {}
+    cuts = None if result.problem.mean_risk else Atoms.of(result.problem, result.state).cuts()
+    found = result.found_at
+    if cuts is not None:
+        return dict(zip((CUT_POINTS, CUT_SHARES), cuts, strict=True))
+    if result.stationarity is not None:
+        return {}
+    if found is not None:
+        here = found.share == 1.0 and np.array_equal(found.W, result.W)
+        return {} if here else {CUT_POINTS: found.W[None], CUT_SHARES: np.array([found.share])}
+    sums = {"dual_sums": np.asarray([result.conjugate_mean, result.mean_sq_dual])}
+    return sums if result.W_dual is None else {**sums, DUAL_W: result.W_dual}

@@ -255,6 +255,8 @@ class _Session:
             if start is None
             else start.state,
             duals=duals if start is None else start.duals,
+            # A model with a kernel is its dual variables.
+            of_duals=plan.kernel is not None,
         )
         if result.status not in {Status.SOLVED, Status.NONFINITE}:
             self.recorder.save(result.state)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topline.pipeline.certification import DUAL_W
 from topline.pipeline.errors import InputError
 from topline.pipeline.options import TrainConfig
 from topline.pipeline.rows import StoredModel, TrainingRows, Transforms
@@ -116,8 +117,12 @@ def starting_point(run: Successor, model: str) -> StartingPoint:
     if problem:
         return StartingPoint(model, "zero", carried, problem)
     record = earlier.model.record
+    # The best W need not be W(A), which b belongs to.
+    stored = earlier.W
+    if not primal and DUAL_W in earlier.model.arrays:
+        stored = np.asarray(earlier.model.array(DUAL_W))
     W = np.zeros(run.shape)
-    W[:, columns >= 0] = earlier.W[:, columns[columns >= 0]]
+    W[:, columns >= 0] = stored[:, columns[columns >= 0]]
     if primal:
         return StartingPoint(model, "weights", carried, state=SolverState(round=0, W=W))
     if carried < n_before or (columns < 0).any() or "dual_sums" not in earlier.model.arrays:

@@ -17,6 +17,7 @@ from topline.solvers.core.requests import (
     ColumnRequest,
     DualsFromPrimalRequest,
     EvaluateRequest,
+    InsideRequest,
     LossesRequest,
     OracleRequest,
     PendingStep,
@@ -97,6 +98,9 @@ class Block:
                     return self._evaluate(request)
                 case RebuildRequest():
                     return self._rebuild(request)
+                case InsideRequest():
+                    self._duals_after(request.pending_step).widen()
+                    return BlockStats(rows=self.stop - self.start)
                 case DualsFromPrimalRequest():
                     return duals_from_primal(self.problem, self._tiles, self._kept_duals(), request)
                 case LossesRequest():
@@ -240,7 +244,8 @@ class Block:
         product = np.zeros((self.problem.m, self.problem.d))
         b = alpha_sq = 0.0
         for tile in self._tiles.read(_FLOAT64):
-            A = duals.rows_after(tile.number, tile.start, tile.stop, request.pending_step).astype(np.float64)
+            A = duals.rows_after(tile.number, tile.start, tile.stop, request.pending_step)
+            A = duals.feasible(A, tile.rows) if request.feasible else A.astype(np.float64)
             b += duals.conjugates(A, tile.rows)
             alpha_sq += duals.squares(A, tile.rows)
             clock.row_work()

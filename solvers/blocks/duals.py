@@ -176,6 +176,11 @@ class BlockDuals:
             A = self.A.read(start, stop).astype(np.float64)
             self.A.write(start, stop, nearest_rows(self._form, A, self._y[start:stop]))
 
+    def feasible(self, A: FloatArray, rows: slice) -> Float64Array:
+        """Return dual rows A (r, m) in the place of `rows` in float64, inside their domains."""
+        wide = A.astype(np.float64)
+        return wide if A.dtype == np.float64 else nearest_rows(self._form, wide, self._y[rows])
+
     def counted(self, start: int, stop: int) -> FloatArray:
         """Return the rows [start, stop) of A, each times its weight."""
         A = self.A.read(start, stop)
@@ -210,6 +215,19 @@ class BlockDuals:
         if self._change is None:
             self._change = make_store(self._cuts, self._problem.m, self.A.dtype, self._budget)
         return self._change
+
+
+def inside(problem: Problem, A: FloatArray, y: IntArray, weights: Float64Array | None) -> Float64Array:
+    """Return rows A (n, m), each times its weight, in float64 and inside their domains where float32 was."""
+    if A.dtype == np.float64:
+        return np.asarray(A, dtype=np.float64)
+    factors = np.ones(len(y)) if weights is None else weights
+    points = A / np.where(factors > 0.0, factors, np.inf)[:, None]
+    rows = max(_AT_ONCE // problem.m, 1)
+    for start in range(0, len(y), rows):
+        part = slice(start, start + rows)
+        points[part] = nearest_rows(problem.form, points[part], y[part])
+    return np.asarray(points * factors[:, None])
 
 
 def whole_bytes(rows: int, m: int) -> int:

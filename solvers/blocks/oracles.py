@@ -119,6 +119,8 @@ def duals_from_primal(
         U = scratch.scores_of(tile.X, request.W)
         clock.product()
         gradients.find(U, tile.y, tile.weights, sums)
+        if request.share != 1.0:
+            U *= request.share
         duals.load(tile.start, U)
         b += duals.conjugates(U, tile.rows)
         alpha_sq += duals.squares(U, tile.rows)

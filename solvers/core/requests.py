@@ -109,22 +109,32 @@ class RebuildRequest:
     """Sum x_i alpha_i^T, b(alpha_i) and |alpha_i|^2 from the stored A with float64 products.
 
     Where `exact`, A is in float64 from then on, with every row inside its domain to that precision.  Where
-    `inside`, every row is put at the nearest point of its domain first: A may come from anywhere.
+    `inside`, every row is put at the nearest point of its domain first: A may come from anywhere.  Where
+    `feasible`, rows that float32 has rounded are so for the sums alone, and A stays as it is.
     """
 
     pending_step: PendingStep | None = None
     exact: bool = False
     inside: bool = False
+    feasible: bool = False
+
+
+@dataclass(frozen=True)
+class InsideRequest:
+    """Keep A in float64 from now on, every row that float32 had rounded inside its domain; sum nothing."""
+
+    pending_step: PendingStep | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class DualsFromPrimalRequest:
-    """Set A to -grad Phi_gamma at the scores of W (d, m), in float64, and sum it as a RebuildRequest does.
+    """Set A to `share` times -grad Phi_gamma at the scores of W (d, m), in float64, and sum it.
 
-    The sum of the losses Phi_gamma comes along.  Only for a problem that is smooth.
+    The sums are those of a RebuildRequest, and the losses Phi_gamma at W.  Only for a problem that is smooth.
     """
 
     W: Float64Array
+    share: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +166,7 @@ Request: TypeAlias = (
     | ColumnRequest
     | EvaluateRequest
     | RebuildRequest
+    | InsideRequest
     | DualsFromPrimalRequest
     | LossesRequest
     | SelectedRowsRequest

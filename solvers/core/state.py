@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from topline.solvers.core.dual_points import FoundAt
 from topline.solvers.core.problem import HasGap, Problem
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.rows import is_sparse
@@ -36,8 +37,11 @@ class SolverState:
     mean_sq_dual : |A|_F^2 / n; 0 where no A is kept.
     passes : passes over the examples so far.
     seconds : seconds of solving so far, over all resumptions.
-    loss_at_zero : mean loss at W = 0, known after the first round; it bounds the ball of projected_gradient.
-    best_primal, best_dual : best values seen; both bound the optimum.
+    loss_at_zero : mean loss at W = 0, not smoothed where smoothing goes through A; it bounds the ball of
+        projected_gradient.  Known from the start, or after a first round at W = 0.
+    primal_at_zero : P(0), which no W that a run gives exceeds; None where nobody has worked it out.
+    best_primal, best_dual : best values seen; both bound the optimum.  `topline.solvers.core.best` keeps the
+        points that they belong to in `memory`.
     exact : whether the method has gone over to float64 products.
     pending_step : the step that blocks have not yet applied to A.
     memory : what the method remembers besides, by name: atoms, or the last steps of L-BFGS.
@@ -57,6 +61,7 @@ class SolverState:
     passes: int = 0
     seconds: float = 0.0
     loss_at_zero: float | None = None
+    primal_at_zero: float | None = None
     best_primal: float = math.inf
     best_dual: float = -math.inf
     exact: bool = False
@@ -72,13 +77,14 @@ class SolverState:
 
 @dataclass(frozen=True)
 class IterationRecord:
-    """One round, as callbacks and histories see it; objective values belong to the iterate it started from.
+    """One round, as callbacks and histories see it.
 
     Attributes
     ----------
     round, passes : number of this round from 0, and passes over the examples up to its end.
     seconds : seconds of solving up to its end.
-    primal, dual, gap, relative_gap : objective values and their difference; `gap_kind` says which gap.
+    primal, dual, gap, relative_gap : the smallest P and the largest D of the rounds so far and their
+        difference, never negative; `gap_kind` says which gap.
     step : step that was then taken towards the new vertex.
     active : share of examples with a non-zero loss direction.
     seconds_products, seconds_kernels : time of this round in products and per-row work, summed over blocks.
@@ -133,8 +139,10 @@ class SolveResult(HasGap):
 
     Attributes
     ----------
-    W : (d, m) float64; with A it is W(A), rebuilt from A, unless `W_dual` says otherwise.
-    A : (n, m) dual variables, None where they were not kept or live with an executor elsewhere.
+    W : (d, m) float64, that of the smallest P that was measured, W = 0 included; W(A) unless `W_dual` says
+        otherwise.
+    A : (n, m) dual variables inside their domains, None where they were not kept or live with an executor
+        elsewhere.  Of an interrupted run they are those to go on from, which float32 may have rounded.
     conjugate_mean : (1/n) sum b(alpha_i), linear term of the dual at A.
     primal, dual, gap, relative_gap : P(W), D(A), their difference; the true gap unless `gap_kind` says
         "lifted", or "none" where the loss is not convex: they are then NaN and certify nothing.
@@ -145,7 +153,10 @@ class SolveResult(HasGap):
     history : one record per round of this call; of more than 10,000 rounds an even choice, and the last.
     problem : what was solved.
     state : state from which a further call continues exactly where this one stopped (with A as its duals).
-    W_dual : (d, m) float64, the W(A) whose dual value D is, where the method's W is another; else None.
+    W_dual : (d, m) float64, the W(A) whose dual value D is, where W is another; else None.
+    mean_sq_dual : |A|_F^2 / n of that A, as far as it is smoothed and not in `conjugate_mean` already.
+    found_at : the weights at which that A is a share of minus the gradients, where it was found so.
+    dual_share : how much that A is of the one that the executor holds.
     stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex, which is all that such a run says
         about W; else None.
     collapsed : whether W = 0, which tells no class from another, is as good as W and within `tol` of the
@@ -176,6 +187,9 @@ class SolveResult(HasGap):
     problem: Problem = field(repr=False)
     state: SolverState = field(repr=False)
     W_dual: Float64Array | None = field(default=None, repr=False)
+    mean_sq_dual: float = 0.0
+    found_at: FoundAt | None = field(default=None, repr=False)
+    dual_share: float = 1.0
     stationarity: float | None = None
     collapsed: bool = False
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from topline.solvers.blocks.duals import inside
 from topline.solvers.core.problem import Problem, inner, refuse_reversed
 from topline.solvers.core.requests import EvaluateRequest, RebuildRequest
 from topline.solvers.core.risks import AverageTopK
@@ -149,6 +150,7 @@ def solve_with_kernel(
     A = result.A
     if remote is not None:
         A = np.concatenate([rows for _, _, rows in remote.duals(result.state.pending_step)])
+        A = result.dual_share * inside(problem, A, labels, weights)
     values = _certified(features, problem, labels, weights, result, A)
     spent = factored - began + time.perf_counter() - solved
     inherited = {part.name: getattr(result, part.name) for part in fields(SolveResult)}

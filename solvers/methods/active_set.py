@@ -32,7 +32,7 @@ from topline.solvers.methods.base import (
     rises,
     towards,
 )
-from topline.solvers.methods.certificate import FinalValues, final_values
+from topline.solvers.methods.certificate import DualSide, FinalValues, with_best_primal
 from topline.solvers.methods.simplex_qp import maximise_on_simplex, rise_between
 from topline.solvers.typing import Float64Array
 
@@ -176,15 +176,9 @@ class AtomFrankWolfe(Method):
         *,
         duals_kept: bool,  # noqa: ARG002 - never, see MethodSpec.dual_free
     ) -> FinalValues:
-        """Return the values of a last state in float64, from W and b as they are."""
-        conjugate_mean = state.conjugate_mean - 0.5 * problem.smoothing * state.mean_sq_dual
-        values = final_values(
-            problem,
-            executor,
-            replace(state, conjugate_mean=conjugate_mean, mean_sq_dual=0.0, pending_step=None),
-            duals_kept=False,
-        )
-        return replace(values, smoothed_gap=values.gap)
+        """Return the best W and the mixture of the atoms in float64."""
+        linear = state.conjugate_mean - 0.5 * problem.smoothing * state.mean_sq_dual
+        return with_best_primal(problem, executor, state, DualSide(state.W, linear), duals_kept=False)
 
 
 def _worst(atoms: Atoms, gradient: Float64Array) -> int:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.dual_points import DualPoint
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import Request
 from topline.solvers.core.state import GapKind, SolverState
@@ -35,6 +36,9 @@ class Measurement:
     Attributes
     ----------
     primal, dual, gap_kind : objective values, and which gap their difference is.
+    W : (d, m) weights whose P is at most `primal`; None for those of the state.
+    point : the dual point whose D is `dual`; None for the state's own, which is A where blocks keep it and
+        the method follows it, else W and b.
     before : the state that was measured, with the values learned on the way.
     stats : the blocks' answer.
     passes : passes over the examples that this took.
@@ -49,6 +53,8 @@ class Measurement:
     stats: BlockStats
     passes: int
     stationarity: float | None = None
+    W: Float64Array | None = None
+    point: DualPoint | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +78,22 @@ class Advance:
 
 
 class Method(Protocol):
-    """A method as a value, to inherit; what it must remember from round to round is in the state."""
+    """A method as a value, to inherit; what it must remember from round to round is in the state.
+
+    A method hands over the best that it knows by its measurements, each of which says P and D and what they
+    belong to: `Measurement.W` the weights, `Measurement.point` the dual point.  The loop keeps the smallest
+    P with its W and the largest D with its point in the state (`topline.solvers.core.best`), whatever the
+    method passes on, reports and stops by these, and `final_values` measures them again in float64:
+
+    * a method whose A lies in the blocks (`follows_duals`) gives no point: D is that of A, which it must
+      not let fall;
+    * one whose dual point is minus the gradients at weights V gives `FoundAt(V, share)`: they become A
+      where the blocks keep it, and a certificate finds them again from V;
+    * one that knows W(A) and b alone gives `Summed(W(A), b)`, or nothing where they are the state's.
+
+    `best_multiple` gives the share of a dual point that is best, so that no D is below that of A = 0.
+    `best_weights(state)` and `best_dual_point(state)` read what is kept.
+    """
 
     #: Whether W is the W(A) of kept dual variables; else the method moves W itself.
     follows_duals: ClassVar[bool] = True
@@ -86,9 +107,17 @@ class Method(Protocol):
         ...
 
     def final(
-        self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
+        self,
+        problem: Problem,
+        executor: Executor,
+        state: SolverState,
+        *,
+        duals_kept: bool,
     ) -> FinalValues:
-        """Return the values of a last state in float64, W and b rebuilt from A where it is kept."""
+        """Return the best W and dual point in float64, W and b rebuilt from A where it is kept.
+
+        State and A stay as they are: a run may go on from them.
+        """
         return final_values(problem, executor, state, duals_kept=duals_kept)
 
 
@@ -100,21 +129,26 @@ def measured_at(
     dual: float,
     gap_kind: GapKind = "true",
     *,
-    value: float | None = None,
+    point: DualPoint | None = None,
     **learned: Any,
 ) -> Measurement:
-    """Return the measurement of a state after one pass, with the best values so far and what was `learned`.
-
-    `value` is P at W itself, where `primal` is that of another point.
-    """
-    before = replace(
-        state,
-        loss_at_zero=stats.loss / problem.n if state.round == 0 else state.loss_at_zero,
-        best_primal=min(state.best_primal, primal if value is None else value),
-        best_dual=max(state.best_dual, dual),
-        **learned,
+    """Return the measurement of a state after one pass, with what was `learned`."""
+    return Measurement(
+        primal,
+        dual,
+        gap_kind,
+        replace(with_loss_at_zero(problem, state, stats), **learned),
+        stats,
+        passes=1,
+        point=point,
     )
-    return Measurement(primal, dual, gap_kind, before, stats, passes=1)
+
+
+def with_loss_at_zero(problem: Problem, state: SolverState, stats: BlockStats) -> SolverState:
+    """Note the mean loss of an answer at W = 0, if that is where the state is and nobody knows it yet."""
+    if state.loss_at_zero is not None or state.round > 0 or state.W.any():
+        return state
+    return replace(state, loss_at_zero=stats.loss / problem.n)
 
 
 def product_of(stats: BlockStats) -> Float64Array:

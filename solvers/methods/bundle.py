@@ -15,13 +15,14 @@ W. Ben-Ameur, J. Neto, "Acceleration of cutting-plane and column generation algo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from topline.solvers.core.best import best_weights
+from topline.solvers.core.dual_points import Summed
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import EvaluateRequest, OracleRequest
+from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors import Executor
 from topline.solvers.methods.atoms import Atoms
@@ -35,14 +36,13 @@ from topline.solvers.methods.base import (
     rises,
     towards,
 )
-from topline.solvers.methods.certificate import FinalValues, checked_order
+from topline.solvers.methods.certificate import DualSide, FinalValues, with_best_primal
 from topline.solvers.methods.simplex_qp import maximise_on_simplex, rise_between
-from topline.solvers.typing import Float64Array
 
 #: Atoms of weight 0 that are kept, for they may come back.
 _IDLE = 30
-#: Names under which a state remembers the best W, its P, and W of the mixture.
-_BEST, _BEST_PRIMAL, _MIXTURE = "best.W", "best.primal", "mixture.W"
+#: Name under which a state remembers W of the mixture.
+_MIXTURE = "mixture.W"
 
 
 @dataclass(frozen=True)
@@ -56,24 +56,23 @@ class Bundle(Method):
     share: float = 0.3
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
-        """Evaluate P and the vertex at W; the values are those of the best W so far and of the mixture."""
+        """Evaluate P and the vertex at W; D is that of the mixture."""
         state = replace(state, exact=True)
         stats = run(OracleRequest(round=state.round, W=state.W, envelope=True, exact=True))
-        loss = stats.loss / problem.n
-        value = problem.primal(state.W, loss)
-        memory = dict(state.memory)
-        if _MIXTURE not in memory:
-            memory[_MIXTURE] = state.W
-        if _BEST not in memory or not value >= memory[_BEST_PRIMAL][0]:
-            memory |= {_BEST: state.W, _BEST_PRIMAL: np.array([value])}
-        primal = float(memory[_BEST_PRIMAL][0])
-        dual = problem.dual(memory[_MIXTURE], state.conjugate_mean, state.mean_sq_dual)
-        return measured_at(problem, state, stats, primal, dual, value=value, memory=memory)
+        primal = problem.primal(state.W, stats.loss / problem.n)
+        mixture = state.memory.get(_MIXTURE, state.W)
+        dual = problem.dual(mixture, state.conjugate_mean, state.mean_sq_dual)
+        memory = {**state.memory, _MIXTURE: mixture}
+        return measured_at(
+            problem, state, stats, primal, dual,
+            point=Summed(mixture, state.conjugate_mean), memory=memory,
+        )  # fmt: skip
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
         """Take the vertex among the atoms, give them their best weights, and continue between."""
         before, stats = measured.before, measured.stats
-        mixture, best = before.memory[_MIXTURE], before.memory[_BEST]
+        mixture, best = before.memory[_MIXTURE], best_weights(before)
+        best = before.W if best is None else best
         atoms = Atoms.of(problem, replace(before, W=mixture))
         W, conjugate_mean = problem.scale * product_of(stats), stats.conjugate_u / problem.n
         direction = towards(problem, mixture, before.conjugate_mean, W, conjugate_mean)
@@ -97,7 +96,7 @@ class Bundle(Method):
         after = replace(
             after,
             W=best + share * (mixture - best) if share < 1.0 else mixture,
-            memory={**_of_best(before.memory), _MIXTURE: mixture, **atoms.memory()},
+            memory={_MIXTURE: mixture, **atoms.memory()},
         )
         return Advance(step=step, moved=moved, after=after, active=stats.active, passes=0)
 
@@ -109,35 +108,10 @@ class Bundle(Method):
         *,
         duals_kept: bool,  # noqa: ARG002 - never, see MethodSpec.dual_free
     ) -> FinalValues:
-        """Return P at the best W and D of the mixture in float64.
+        """Return the best W and the mixture in float64.
 
         Raises CertificateError where D exceeds P by more than rounding.
         """
-        W, mixture = state.memory.get(_BEST, state.W), state.memory.get(_MIXTURE, state.W)
-        if not (np.isfinite(W).all() and np.isfinite(mixture).all() and math.isfinite(state.conjugate_mean)):
-            return FinalValues(
-                W=W,
-                conjugate_mean=state.conjugate_mean,
-                primal=math.nan,
-                dual=math.nan,
-                smoothed_gap=math.nan,
-            )
-        stats = executor.run(EvaluateRequest(W))
-        primal, dual = (
-            problem.primal(W, stats.loss / problem.n),
-            problem.dual(mixture, state.conjugate_mean, 0.0),
-        )
-        return checked_order(
-            FinalValues(
-                W=W,
-                conjugate_mean=state.conjugate_mean,
-                primal=primal,
-                dual=dual,
-                smoothed_gap=primal - dual,
-                W_dual=mixture,
-            )
-        )
-
-
-def _of_best(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
-    return {name: memory[name] for name in (_BEST, _BEST_PRIMAL)}
+        mixture = state.memory.get(_MIXTURE, state.W)
+        dual = DualSide(mixture, state.conjugate_mean)
+        return with_best_primal(problem, executor, state, dual, duals_kept=False)

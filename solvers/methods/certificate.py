@@ -1,14 +1,25 @@
-"""The final numbers of an iterate: P, D and the gap, from float64 products and not from the rounds' sums."""
+"""The final numbers of a run: P, D and the gap, from float64 products and not from the rounds' sums.
+
+W and the dual point are looked for apart: W is the best of the last iterate, of what the rounds found best
+and of W = 0; the dual point is A where blocks keep it, else the best that the state knows.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from topline.solvers.core.problem import HasGap, Problem, refuse_reversed
-from topline.solvers.core.requests import EvaluateRequest, RebuildRequest
+from topline.solvers.core.best import best_dual_point, best_weights
+from topline.solvers.core.dual_points import FoundAt, best_share
+from topline.solvers.core.problem import HasGap, Problem, refuse_reversed, squared_norm
+from topline.solvers.core.requests import (
+    DualsFromPrimalRequest,
+    EvaluateRequest,
+    OracleRequest,
+    RebuildRequest,
+)
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import Executor
@@ -16,16 +27,18 @@ from topline.solvers.typing import Float64Array
 
 #: A gap below minus this share of the terms that it is the difference of is a mistake, not rounding.
 _ROUNDING = 1e-9
-#: The same where A was rounded to float32 and so is feasible only to that precision.
-_ROUNDING_FLOAT32 = 1e-6
+#: A W that was found in a round is measured again where its P lies below that of the last by this share.
+_BETTER = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class FinalValues(HasGap):
-    """An iterate and its objective values; gap is the true one, smoothed_gap its bound with smoothing.
+    """What a run is worth; gap is the true one, smoothed_gap its bound with smoothing.
 
-    `W_dual` is the W(A) that D belongs to, where it is not W.  Where the loss is not convex `stationarity` is
-    |grad P(W)| / |grad P(0)|, and b, D and the gaps are NaN.
+    `W_dual` is the W(A) that D belongs to, where it is not W, `conjugate_mean` and `mean_sq_dual` are its b
+    and |A|^2 / n, `dual_share` how much it is of the A that blocks keep, and `found_at` is where it was found
+    if it is a share of minus the gradients there. Where the loss is not convex `stationarity` is |grad P(W)|
+    / |grad P(0)|, and b, D and the gaps are NaN.
     """
 
     W: Float64Array
@@ -34,6 +47,9 @@ class FinalValues(HasGap):
     dual: float
     smoothed_gap: float
     W_dual: Float64Array | None = None
+    mean_sq_dual: float = 0.0
+    found_at: FoundAt | None = None
+    dual_share: float = 1.0
     stationarity: float | None = None
 
     @property
@@ -43,41 +59,176 @@ class FinalValues(HasGap):
         return math.isfinite(self.primal) and math.isfinite(bound)
 
 
+@dataclass(frozen=True, eq=False)
+class DualSide:
+    """A dual point by its sums, W(A) (d, m), b and |A|^2 / n; `share` of the A that blocks keep."""
+
+    W: Float64Array
+    conjugate_mean: float
+    mean_sq_dual: float = 0.0
+    found_at: FoundAt | None = None
+    share: float = 1.0
+
+    def value(self, problem: Problem) -> float:
+        """D of the point."""
+        return problem.dual(self.W, self.conjugate_mean, self.mean_sq_dual)
+
+    def times(self, share: float) -> DualSide:
+        """Return the multiple of a point whose -Phi* is not linear, or its lower bound."""
+        return replace(
+            self,
+            W=share * self.W,
+            conjugate_mean=share * self.conjugate_mean,
+            mean_sq_dual=share * share * self.mean_sq_dual,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _PrimalSide:
+    """Weights (d, m), P there, and P of eq. 4 where A is kept."""
+
+    W: Float64Array
+    primal: float
+    primal_bound: float
+
+
 def rebuild(
-    problem: Problem, executor: Executor, state: SolverState, *, inside: bool = False
+    problem: Problem,
+    executor: Executor,
+    state: SolverState,
+    *,
+    inside: bool = False,
+    feasible: bool = False,
 ) -> tuple[Float64Array, float, float]:
-    """Return W(A), b and |A|^2 / n of the stored A (eq. 2 and 3 of `core.problem`); put `inside` if asked."""
-    stats = executor.run(RebuildRequest(state.pending_step, exact=state.exact, inside=inside))
+    """Return W(A), b and |A|^2 / n of the stored A (eq. 2 and 3 of `core.problem`).
+
+    `inside` puts every row into its domain first, `feasible` does so for the sums alone.
+    """
+    stats = executor.run(
+        RebuildRequest(state.pending_step, exact=state.exact, inside=inside, feasible=feasible)
+    )
     if stats.product is None or stats.rows != problem.n:
         raise StateLostError(f"the rebuilt sum covers {stats.rows} of {problem.n} rows; run it again")
     return problem.scale * stats.product, stats.conjugate_u / problem.n, stats.alpha_sq / problem.n
 
 
 def final_values(
-    problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
+    problem: Problem,
+    executor: Executor,
+    state: SolverState,
+    *,
+    duals_kept: bool,
 ) -> FinalValues:
-    """Measure a state: W and b as they are without A, rebuilt from A where it is kept.
+    """Measure the last state and the best that its rounds have found, all in float64.
+
+    Rows of A that float32 has rounded count as the nearest points of their domains, while A stays as it is.
 
     Raises CertificateError where D exceeds P by more than rounding.
     """
-    W, conjugate_mean, mean_sq_dual = (
-        rebuild(problem, executor, state) if duals_kept else (state.W, state.conjugate_mean, 0.0)
-    )
-    if not (np.isfinite(W).all() and math.isfinite(conjugate_mean)):
-        return FinalValues(
-            W=W, conjugate_mean=conjugate_mean, primal=math.nan, dual=math.nan, smoothed_gap=math.nan
-        )
-    stats = executor.run(EvaluateRequest(W, state.pending_step))
-    primal = problem.primal(W, stats.loss / problem.n)
-    dual = problem.dual(W, conjugate_mean, mean_sq_dual)
-    smoothed_gap = problem.primal_bound(W, mean_sq_dual, stats.shifted_loss / problem.n) - dual
-    values = FinalValues(
-        W=W, conjugate_mean=conjugate_mean, primal=primal, dual=dual, smoothed_gap=smoothed_gap
-    )
-    return checked_order(values, _ROUNDING_FLOAT32 if duals_kept else _ROUNDING)
+    point = best_dual_point(state)
+    loss = None
+    if isinstance(point, FoundAt):
+        dual, loss = _of_gradients(problem, executor, point, duals_kept=duals_kept)
+    elif duals_kept:
+        dual = of_rows(problem, executor, state)
+    else:
+        dual = _of_sums(problem, state)
+    return with_best_primal(problem, executor, state, dual, loss, duals_kept=duals_kept)
 
 
-def checked_order(values: FinalValues, share: float = _ROUNDING) -> FinalValues:
-    """Return the values; CertificateError where D exceeds P by more than this share of their terms."""
-    refuse_reversed(values.primal, values.dual, abs(values.primal) + abs(values.conjugate_mean), share)
-    return values
+def of_rows(problem: Problem, executor: Executor, state: SolverState) -> DualSide:
+    """Return the sums of the A that blocks keep, each row inside its domain."""
+    return DualSide(*rebuild(problem, executor, state, feasible=True))
+
+
+def at_best_share(problem: Problem, dual: DualSide) -> DualSide:
+    """Return the multiple of a dual point that raises D most."""
+    square = problem.lam * squared_norm(dual.W) + problem.smoothing * dual.mean_sq_dual
+    share = best_share(dual.conjugate_mean, square)
+    return replace(dual.times(share), share=share) if share < 1.0 else dual
+
+
+def with_best_primal(
+    problem: Problem,
+    executor: Executor,
+    state: SolverState,
+    dual: DualSide,
+    loss_at_point: float | None = None,
+    *,
+    duals_kept: bool,
+) -> FinalValues:
+    """Return a dual point with the W of the smallest P.
+
+    `loss_at_point` is the mean loss where the point was found, if it was found at weights.
+    """
+    found = best_weights(state)
+    if not (np.isfinite(dual.W).all() and math.isfinite(dual.conjugate_mean)):
+        nan = math.nan
+        return FinalValues(dual.W, dual.conjugate_mean, primal=nan, dual=nan, smoothed_gap=nan)
+    bound = 0.5 * problem.smoothing * dual.mean_sq_dual
+
+    def measured(W: Float64Array) -> _PrimalSide:
+        stats = executor.run(EvaluateRequest(W, state.pending_step))
+        shifted = problem.primal(W, stats.shifted_loss / problem.n) + bound if duals_kept else math.inf
+        return _PrimalSide(W, problem.primal(W, stats.loss / problem.n), shifted)
+
+    if loss_at_point is not None and dual.found_at is not None:
+        at = dual.found_at.W
+        best = _PrimalSide(at, problem.primal(at, loss_at_point), math.inf)
+    else:
+        at = dual.W
+        best = measured(at)
+    if (
+        found is not None
+        and not np.array_equal(found, at)
+        and state.best_primal < (1.0 - _BETTER) * best.primal
+    ):
+        other = measured(found)
+        best = other if other.primal < best.primal else best
+    if state.primal_at_zero is not None and state.primal_at_zero < best.primal:
+        best = _PrimalSide(np.zeros_like(dual.W), state.primal_at_zero, math.inf)
+    value = dual.value(problem)
+    refuse_reversed(best.primal, value, abs(best.primal) + abs(dual.conjugate_mean), _ROUNDING)
+    # What is left is rounding: a smaller D bounds the optimum as well.
+    value = min(value, best.primal)
+    return FinalValues(
+        W=best.W,
+        conjugate_mean=dual.conjugate_mean,
+        primal=best.primal,
+        dual=value,
+        smoothed_gap=best.primal_bound - value if math.isfinite(best.primal_bound) else best.primal - value,
+        W_dual=None if np.array_equal(best.W, dual.W) else dual.W,
+        mean_sq_dual=dual.mean_sq_dual,
+        found_at=dual.found_at,
+        dual_share=dual.share,
+    )
+
+
+def _of_sums(problem: Problem, state: SolverState) -> DualSide:
+    """Return the state's own dual point, of W and b, or a better one that it remembers."""
+    here, point = DualSide(state.W, state.conjugate_mean), best_dual_point(state)
+    if point is None or isinstance(point, FoundAt):
+        return here
+    there = DualSide(point.W, point.linear)
+    return there if there.value(problem) > here.value(problem) else here
+
+
+def _of_gradients(
+    problem: Problem, executor: Executor, point: FoundAt, *, duals_kept: bool
+) -> tuple[DualSide, float]:
+    """Find a point again where it was found, and make it the A of the blocks where they keep one.
+
+    Returns its sums and the mean loss at the weights.
+    """
+    if duals_kept:
+        stats = executor.run(DualsFromPrimalRequest(point.W, point.share))
+    else:
+        stats = executor.run(OracleRequest(0, point.W, envelope=True, exact=True))
+    if stats.product is None:
+        raise StateLostError("the blocks returned no product for the dual point; run it again")
+    dual = DualSide(
+        problem.scale * stats.product, stats.conjugate_u / problem.n, stats.alpha_sq / problem.n, point
+    )
+    if duals_kept or point.share == 1.0:
+        return dual, stats.loss / problem.n
+    return dual.times(point.share), stats.loss / problem.n

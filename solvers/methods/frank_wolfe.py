@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass, replace
 
 from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.dual_points import Summed, best_multiple
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.requests import OracleRequest, PendingStep
 from topline.solvers.core.state import GapKind, SolverState
 from topline.solvers.errors import StateLostError
+from topline.solvers.executors import Executor
 from topline.solvers.methods.base import (
     Advance,
     Measurement,
@@ -20,6 +22,7 @@ from topline.solvers.methods.base import (
     rises,
     stepped,
 )
+from topline.solvers.methods.certificate import FinalValues, at_best_share, of_rows, with_best_primal
 from topline.solvers.methods.step_rules import Direction, StepRule
 
 
@@ -40,7 +43,15 @@ class FrankWolfe(Method):
         primal = problem.primal_bound(state.W, mean_sq_dual, stats.loss / problem.n)
         dual = problem.dual(state.W, state.conjugate_mean, mean_sq_dual)
         kind: GapKind = "lifted" if problem.smoothing > 0 else "true"
-        return measured_at(problem, state, stats, primal, dual, kind, mean_sq_dual=mean_sq_dual)
+        if self.rule.exact:
+            return measured_at(problem, state, stats, primal, dual, kind, mean_sq_dual=mean_sq_dual)
+        # Steps that no value decides may take D far down: the best of all multiples of A is kept.
+        linear = state.conjugate_mean - 0.5 * problem.smoothing * mean_sq_dual
+        share, multiple = best_multiple(problem, state.W, linear)
+        return measured_at(
+            problem, state, stats, primal, max(dual, multiple), kind,
+            point=Summed(share * state.W, share * linear), mean_sq_dual=mean_sq_dual,
+        )  # fmt: skip
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
         """Step towards the vertex."""
@@ -54,6 +65,20 @@ class FrankWolfe(Method):
             active=measured.stats.active,
             passes=0,
         )
+
+    def final(
+        self,
+        problem: Problem,
+        executor: Executor,
+        state: SolverState,
+        *,
+        duals_kept: bool,
+    ) -> FinalValues:
+        """Return the final values; where D may have fallen, of the best of the multiples of A."""
+        if self.rule.exact or not duals_kept:
+            return super().final(problem, executor, state, duals_kept=duals_kept)
+        dual = at_best_share(problem, of_rows(problem, executor, state))
+        return with_best_primal(problem, executor, state, dual, duals_kept=True)
 
     def _direction(self, problem: Problem, state: SolverState, stats: BlockStats) -> Direction:
         alpha_u = stats.alpha_u / problem.n

@@ -21,12 +21,13 @@ import numpy as np
 from scipy.linalg import blas
 
 from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.dual_points import FoundAt, best_multiple
 from topline.solvers.core.problem import Problem, inner, squared_norm
-from topline.solvers.core.requests import DualsFromPrimalRequest, OracleRequest
+from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors import Executor
-from topline.solvers.methods.base import Advance, Measurement, Method, Runner, product_of
-from topline.solvers.methods.certificate import FinalValues, checked_order
+from topline.solvers.methods.base import Advance, Measurement, Method, Runner, product_of, with_loss_at_zero
+from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.line_search import Bracket
 from topline.solvers.typing import Float64Array
 
@@ -107,7 +108,7 @@ class Lbfgs(Method):
     pairs: int = 10
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
-        """Evaluate P and its gradient at W; the values are those of the best point so far."""
+        """Evaluate P, its gradient and with it a dual point at W."""
         memory, passes = dict(state.memory), 1
         if not problem.form.convex and "first" not in memory:
             zero = np.zeros_like(state.W)
@@ -117,26 +118,24 @@ class Lbfgs(Method):
         stats = run(OracleRequest(state.round, state.W, envelope=True, exact=state.exact))
         value = problem.primal(state.W, stats.loss / problem.n)
         steepness = squared_norm(_gradient(problem, state.W, stats))
-        if _is_best(value, steepness, state):
-            memory |= {"best": state.W, "best_values": np.array([value, steepness])}
-        primal, steepness = (float(v) for v in memory["best_values"])
-        convex = problem.form.convex
-        dual = primal - steepness / (2.0 * problem.lam) if convex else math.nan
-        return Measurement(
-            primal=primal,
-            dual=dual,
-            gap_kind="true" if convex else "none",
-            before=replace(
-                state,
-                loss_at_zero=stats.loss / problem.n if state.round == 0 else state.loss_at_zero,
-                best_primal=min(state.best_primal, value),
-                best_dual=max(state.best_dual, dual) if convex else state.best_dual,
-                memory=memory,
-            ),
-            stats=stats,
-            passes=passes,
-            stationarity=None if convex else _stationarity(steepness, memory),
+        if _is_best(value, steepness, memory):
+            lowest = min(value, float(memory["best_values"][2])) if "best_values" in memory else value
+            memory |= {"best": state.W, "best_values": np.array([value, steepness, lowest])}
+        before = replace(with_loss_at_zero(problem, state, stats), memory=memory)
+        if not problem.form.convex:
+            value, steepness = (float(v) for v in memory["best_values"][:2])
+            return Measurement(
+                value, math.nan, "none", before, stats, passes,
+                stationarity=_stationarity(steepness, memory), W=memory["best"],
+            )  # fmt: skip
+        dual, share = value - steepness / (2.0 * problem.lam), 1.0
+        # Far from the optimum W(U) is so large that a part of U bounds P better.
+        part, multiple = best_multiple(
+            problem, problem.scale * product_of(stats), stats.conjugate_u / problem.n
         )
+        if part < 1.0 and not dual > multiple:
+            share, dual = part, multiple
+        return Measurement(value, dual, "true", before, stats, passes, point=FoundAt(state.W, share))
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
         """Take the step that was tried and set off in the next direction, or change it."""
@@ -178,36 +177,27 @@ class Lbfgs(Method):
         return _towards(measured, before.W + line.step * direction, line, remembered)
 
     def final(
-        self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
+        self,
+        problem: Problem,
+        executor: Executor,
+        state: SolverState,
+        *,
+        duals_kept: bool,
     ) -> FinalValues:
-        """Return P at the best point W and D at its U, by float64 products; U becomes A where it is kept.
-
-        Raises CertificateError where D exceeds P by more than rounding.
-        """
+        """Return P and D of what was found best by float64 products; where there is no D, |grad P| at W."""
+        if problem.form.convex:
+            return super().final(problem, executor, state, duals_kept=duals_kept)
         W = state.memory.get("best", state.W)
-        if duals_kept:
-            stats = executor.run(DualsFromPrimalRequest(W))
-        else:
-            stats = executor.run(OracleRequest(state.round, W, envelope=True, exact=True))
-        primal = problem.primal(W, stats.loss / problem.n)
-        if not problem.form.convex:
-            steepness = squared_norm(_gradient(problem, W, stats))
-            stationarity = _stationarity(steepness, state.memory)
-            nan = math.nan
-            return FinalValues(
-                W, conjugate_mean=nan, primal=primal, dual=nan, smoothed_gap=nan, stationarity=stationarity
-            )
-        W_dual = problem.scale * product_of(stats)
-        dual = problem.dual(W_dual, stats.conjugate_u / problem.n, stats.alpha_sq / problem.n)
-        values = FinalValues(
+        stats = executor.run(OracleRequest(state.round, W, envelope=True, exact=True))
+        steepness = squared_norm(_gradient(problem, W, stats))
+        return FinalValues(
             W,
-            conjugate_mean=stats.conjugate_u / problem.n,
-            primal=primal,
-            dual=dual,
-            smoothed_gap=primal - dual,
-            W_dual=W_dual,
+            conjugate_mean=math.nan,
+            primal=problem.primal(W, stats.loss / problem.n),
+            dual=math.nan,
+            smoothed_gap=math.nan,
+            stationarity=_stationarity(steepness, state.memory),
         )
-        return checked_order(values)
 
     def _without_progress(self, measured: Measurement, pairs: Pairs) -> Advance:
         """Begin again at the best point with float64 products, or end where these were in use."""
@@ -219,9 +209,7 @@ class Lbfgs(Method):
             round=before.round + 1,
             W=before.memory["best"],
             exact=True,
-            best_primal=math.inf,
-            best_dual=-math.inf,
-            memory={**_kept(before.memory), **pairs.to_memory()},
+            memory={**_without_best(before.memory), **pairs.to_memory()},
         )
         return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
 
@@ -236,13 +224,14 @@ def unfit_for_lbfgs(problem: Problem) -> str | None:
     )
 
 
-def _is_best(value: float, steepness: float, state: SolverState) -> bool:
-    """Return whether a point with this P and |grad P|^2 is better than those of the state so far."""
-    if "best_values" not in state.memory or math.isnan(value):
-        return "best_values" not in state.memory
-    if value < (1.0 - _STALLED) * state.best_primal:
+def _is_best(value: float, steepness: float, memory: Mapping[str, Float64Array]) -> bool:
+    """Return whether a point with this P and |grad P|^2 is better than those remembered."""
+    if "best_values" not in memory or math.isnan(value):
+        return "best_values" not in memory
+    lowest = float(memory["best_values"][2])
+    if value < (1.0 - _STALLED) * lowest:
         return True
-    return value <= (1.0 + _STALLED) * state.best_primal and steepness < state.memory["best_values"][1]
+    return value <= (1.0 + _STALLED) * lowest and steepness < memory["best_values"][1]
 
 
 def _towards(
@@ -257,6 +246,11 @@ def _towards(
 def _kept(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
     """Return what is remembered whatever the direction."""
     return {name: memory[name] for name in ("first", "best", "best_values") if name in memory}
+
+
+def _without_best(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
+    """Return what stays where float64 begins: values of float32 are not to be compared with its own."""
+    return {"first": memory["first"]} if "first" in memory else {}
 
 
 def _gradient(problem: Problem, W: Float64Array, stats: BlockStats) -> Float64Array:

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.blas_threads import one_blas_thread
+from topline.solvers.blocks.duals import inside
 from topline.solvers.core.inputs import checked_problem, checked_seed, checked_weights
 from topline.solvers.core.problem import Problem, SmoothingKind, problem_key, relative_gap
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
 from topline.solvers.core.state import SolveResult, SolverState
-from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor, TopLossExecutor
 from topline.solvers.kernels import solve_with_kernel
@@ -24,7 +25,8 @@ from topline.solvers.losses import LabelSets, Loss
 from topline.solvers.methods import MethodSpec, default_method, method_named
 from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.run.warm_start import state_of_duals
-from topline.solvers.typing import Float64Array, FloatArray
+from topline.solvers.run.zero_weights import risk_at_zero
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Multiplications a round below which threads cost more than they bring.
 _SMALL_ROUND = 1e8
@@ -56,6 +58,7 @@ def solve(
     m: int | None = None,
     state: SolverState | None = None,
     duals: Iterable[DualRows] | None = None,
+    of_duals: bool = False,
 ) -> SolveResult:
     """Minimise lam/2 |W|^2 + (1/n) sum_i w_i Phi_gamma(W^T x_i; y_i) and certify the result.
 
@@ -102,6 +105,8 @@ def solve(
         ``executor.duals(state.pending_step)`` or ``[(0, n, result.A)]`` of the same problem.  Duals alone
         start a new run from their best multiple, by one pass more; they may be those of other features,
         another lam, smoothing, loss or other weights: rows outside their domain are put at its nearest point.
+    of_duals : give W(A) and judge by it, where A is kept, not the best W of all rounds: for those who keep A
+        alone.
 
     Raises
     ------
@@ -136,7 +141,7 @@ def solve(
             solve, y=labels, loss=loss, lam=lam, smoothing=smoothing, method=spec.name, sample_weight=weights,
             tol=tol, max_passes=max_passes, seed=seed, executor=executor, callbacks=callbacks,
             smoothing_kind=smoothing_kind, keep_duals=keep_duals, time_limit=time_limit, m=problem.m,
-            state=state, duals=duals, risk=risk, label_sets=problem.label_sets,
+            state=state, duals=duals, risk=risk, label_sets=problem.label_sets, of_duals=True,
         )  # fmt: skip
         remote = executor if keep_duals and executor is not None and not executor.in_process else None
         return solve_with_kernel(kernel, problem, rows, labels, weights, linear, tol, remote)
@@ -152,10 +157,18 @@ def solve(
         spec.refuse_budget(problem, executor.dual_bytes)
         executor.bind(problem, rows, labels, keep_duals=duals_kept, weights=weights)
         state = replace(_started(problem, executor, state, duals), problem_key=key)
+        of_duals = of_duals and duals_kept
+        state = _with_zero(problem, labels, weights, state, of_duals=of_duals)
         chosen = spec.method_for(problem, executor.blocks, seed)
         blocks = TopLossExecutor(executor, problem, risk) if isinstance(risk, AverageTopK) else executor
-        run = iterate(problem, blocks, chosen, criteria, state, callbacks, duals_kept=duals_kept)
-        A = _collected_duals(executor, run.state) if duals_kept and executor.in_process else None
+        run = iterate(
+            problem, blocks, chosen, criteria, state, callbacks, duals_kept=duals_kept, of_duals=of_duals
+        )
+        A = None
+        if duals_kept and executor.in_process:
+            A = _collected_duals(executor, run.state)
+            if run.status is not Status.INTERRUPTED:
+                A = run.final.dual_share * inside(problem, A, labels, weights)
     return _result(problem, run, A, criteria.tol)
 
 
@@ -183,6 +196,17 @@ def _started(
     executor.load_duals(duals)
     # They come with the step that the state was waiting to see applied.
     return replace(state, pending_step=None)
+
+
+def _with_zero(
+    problem: Problem, labels: IntArray, weights: Float64Array | None, state: SolverState, *, of_duals: bool
+) -> SolverState:
+    """Tell a state what W = 0 is worth, unless W is to be W(A) whatever it is worth."""
+    if not of_duals:
+        state = replace(state, primal_at_zero=risk_at_zero(problem, labels, weights))
+    if state.loss_at_zero is not None or not state.W.any():
+        return state
+    return replace(state, loss_at_zero=risk_at_zero(problem, labels, weights, smoothed=False))
 
 
 def _refuse_counts(problem: Problem, weights: Float64Array | None, *, keep_duals: bool) -> None:
@@ -244,7 +268,7 @@ def _collapsed(problem: Problem, run: Run, tol: float) -> bool:
 
     That is of a risk that can make it the optimum.  Weights that a large lam keeps near 0 are better than 0.
     """
-    at_zero = run.state.loss_at_zero
+    at_zero = run.state.primal_at_zero
     if problem.mean_risk or at_zero is None or run.final.primal < (1.0 - _NO_BETTER) * at_zero:
         return False
     return relative_gap(at_zero - run.final.dual, at_zero) <= tol
@@ -267,6 +291,9 @@ def _result(problem: Problem, run: Run, A: FloatArray | None, tol: float) -> Sol
         problem=problem,
         state=run.state,
         W_dual=final.W_dual,
+        mean_sq_dual=final.mean_sq_dual,
+        found_at=final.found_at,
+        dual_share=final.dual_share,
         stationarity=final.stationarity,
         collapsed=_collapsed(problem, run, tol),
     )

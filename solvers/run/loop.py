@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from topline.solvers.core.best import with_best_of, with_dual, with_primal
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.history_thinning import ThinnedHistory
 from topline.solvers.core.problem import Problem, relative_gap
@@ -52,14 +53,17 @@ def iterate(
     callbacks: Sequence[Callback] = (),
     *,
     duals_kept: bool,
+    of_duals: bool = False,
 ) -> Run:
-    """Run rounds until `ending` or a callback ends them, then measure the last state in float64.
+    """Run rounds until `ending` or a callback ends them, then measure the best and last in float64.
+
+    Where `of_duals`, that is W(A) of the last A that the blocks keep, and no other W counts.
 
     The executor is bound to the problem.  `state` continues an earlier run (default: A = 0).  Where it says
     that it had to put other dual variables in the place of lost ones, the run continues from those.
     """
     state = SolverState.start(problem) if state is None else state
-    rounds = _Rounds(problem, executor, method, criteria, state, callbacks, duals_kept)
+    rounds = _Rounds(problem, executor, method, criteria, state, callbacks, duals_kept, of_duals)
     while True:
         try:
             ended = rounds.take_one()
@@ -82,10 +86,11 @@ class _Rounds:
         state: SolverState,
         callbacks: Sequence[Callback],
         duals_kept: bool,
+        of_duals: bool,
     ) -> None:
         self._problem, self._executor, self._method = problem, executor, method
         self._criteria, self._callbacks, self._duals_kept = criteria, callbacks, duals_kept
-        self._state = state
+        self._state, self._of_duals = state, of_duals
         self._began, self._seconds_before = time.perf_counter(), state.seconds
         self._target, self._refuted = criteria, False
         self._follows_duals = duals_kept and method.follows_duals
@@ -101,20 +106,20 @@ class _Rounds:
     def take_one(self) -> Run | None:
         """Take one round; returns the run where it was the last."""
         problem, timer = self._problem, _RoundTimer(self._executor)
-        measured = self._method.measure(problem, timer.run, self._state)
+        measured = self._with_best(self._method.measure(problem, timer.run, self._state))
+        primal, dual = self._bounds(measured)
         # From an iterate that was found to be worse than it looked the run continues, however it looks now.
-        solved = not self._refuted and is_solved(
-            measured.primal, measured.dual, self._target, measured.stationarity
-        )
+        solved = not self._refuted and is_solved(primal, dual, self._target, measured.stationarity)
         advance = stay(measured) if solved else self._method.advance(problem, timer.run, measured)
         here = time.perf_counter() - self._began
         record = _record(
-            problem, measured, advance, timer, self._traffic_timer.read(), self._seconds_before + here
-        )
+            problem, measured, (primal, dual), advance, timer, self._traffic_timer.read(),
+            self._seconds_before + here,
+        )  # fmt: skip
         self._history.add(record)
         status = ending(record, self._target, seconds=here, moved=advance.moved, solved=solved)
         # An iterate that ends the run by its own merit is kept as it was measured; else the step counts.
-        after = measured.before if status in ENDS_AT_ITERATE else advance.after
+        after = measured.before if status in ENDS_AT_ITERATE else with_best_of(advance.after, measured.before)
         self._state = replace(after, passes=record.passes, seconds=record.seconds)
         if status not in ENDS_AT_ITERATE and _due_for_rebuild(measured.before, self._state):
             self._rebuild()
@@ -127,7 +132,12 @@ class _Rounds:
 
     def _ended(self, status: Status) -> Run | None:
         """Return the run that ends with this status; None where it does not hold in float64."""
-        final = self._method.final(self._problem, self._executor, self._state, duals_kept=self._duals_kept)
+        final = self._method.final(
+            self._problem,
+            self._executor,
+            self._state,
+            duals_kept=self._duals_kept,
+        )
         confirmed = _confirmed(status, final, self._criteria)
         if confirmed is not None:
             seconds = self._seconds_before + time.perf_counter() - self._began
@@ -135,10 +145,33 @@ class _Rounds:
             return Run(state=state, status=confirmed, final=final, history=self._history.records())
         # The rounds' own numbers were too good by rounding: ask more of them and continue.
         self._target, self._refuted = replace(self._target, tol=0.5 * self._target.tol), True
-        if self._follows_duals:
-            self._state = replace(self._state, exact=True)
-            self._rebuild()
+        # What was measured now takes the place of what looked better.
+        state = replace(
+            self._state, exact=True, best_primal=math.inf, best_dual=min(self._state.best_dual, final.dual)
+        )
+        self._state = state if self._of_duals else with_primal(state, final.W, final.primal)
+        self._rebuild()
         return None
+
+    def _with_best(self, measured: Measurement) -> Measurement:
+        """Let the state that was measured remember the best W and dual point so far, this one included."""
+        before = with_best_of(measured.before, self._state)
+        if math.isfinite(measured.primal) and not self._of_duals:
+            before = with_primal(before, before.W if measured.W is None else measured.W, measured.primal)
+        if math.isfinite(measured.dual):
+            before = with_dual(before, measured.dual, measured.point)
+        return replace(measured, before=before)
+
+    def _bounds(self, measured: Measurement) -> tuple[float, float]:
+        """Return the smallest P and the largest D so far, of which the run can give both points.
+
+        A that blocks keep is as it is now.  What little D exceeds P by is rounding of the rounds' products.
+        """
+        if measured.stationarity is not None or not math.isfinite(measured.primal):
+            return measured.primal, measured.dual
+        primal = measured.primal if self._of_duals else measured.before.best_primal
+        dual = measured.dual if self._follows_duals else measured.before.best_dual
+        return primal, min(dual, primal) if math.isfinite(measured.dual) else measured.dual
 
     def _rebuild(self) -> None:
         """Recompute W, b and |A|^2 from A, where they follow it."""
@@ -217,20 +250,22 @@ def _go_on(callbacks: Sequence[Callback], record: IterationRecord, state: Solver
 def _record(
     problem: Problem,
     measured: Measurement,
+    bounds: tuple[float, float],
     advance: Advance,
     timer: _RoundTimer,
     moved: Traffic,
     seconds: float,
 ) -> IterationRecord:
-    gap = measured.primal - measured.dual
+    primal, dual = bounds
+    gap = primal - dual
     return IterationRecord(
         round=measured.before.round,
         passes=measured.before.passes + measured.passes + advance.passes,
         seconds=seconds,
-        primal=measured.primal,
-        dual=measured.dual,
+        primal=primal,
+        dual=dual,
         gap=gap,
-        relative_gap=relative_gap(gap, measured.primal),
+        relative_gap=relative_gap(gap, primal),
         gap_kind=measured.gap_kind,
         step=advance.step,
         active=advance.active / problem.n,

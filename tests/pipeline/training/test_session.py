@@ -249,7 +249,8 @@ def test_dual_variables_are_stored_where_they_are_asked_for(folder: Path) -> Non
     assert kept.certificate is not None
     assert left.certificate is not None
     assert kept.certificate.basis == "A"
-    assert left.certificate.basis == "W and b"
+    # W(A) comes along where the best W is another.
+    assert left.certificate.basis in {"W and b", "W, W(A) and b"}
     assert left.certificate.certified
 
 

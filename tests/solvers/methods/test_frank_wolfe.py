@@ -67,7 +67,8 @@ class TestEveryLossSmoothingAndRegulariser:
             assert result.gap == pytest.approx(primal - dual, rel=1e-6, abs=1e-9 * primal)
             assert result.gap_kind == "true"
             assert result.gap <= result.smoothed_gap + 1e-9 * primal
-            np.testing.assert_allclose(result.W, reference.weights_of(X, lam, result.A), rtol=1e-9, atol=1e-9)
+            W = result.W if result.W_dual is None else result.W_dual
+            np.testing.assert_allclose(W, reference.weights_of(X, lam, result.A), rtol=1e-9, atol=1e-9)
 
     def test_the_optimum_lies_between_dual_and_primal(self, loss, smoothing, lam_n) -> None:
         X, y = examples(n=20, d=3)
@@ -78,19 +79,24 @@ class TestEveryLossSmoothingAndRegulariser:
         assert result.relative_gap < 0.3
 
     def test_the_dual_never_falls_and_the_two_gaps_agree(self, loss, smoothing, lam_n) -> None:
-        """Frank-Wolfe gap <grad D, U - A> and lifted duality gap come from different reductions."""
+        """Frank-Wolfe gap <grad D, U - A> and lifted duality gap come from different reductions.
+
+        A round reports the smallest P so far: the gap is that of its own iterate where that is the best.
+        """
         X, y = examples()
         rounds = trajectory(X, y, loss, lam_n, smoothing)
         duals = [record.dual for record, _ in rounds]
         assert (np.diff(duals) >= -1e-14 * max(duals)).all()
         lam, n = lam_n / len(y), len(y)
-        for (record, _), (_, A) in zip(rounds[1:], rounds[:-1], strict=True):
+        for (record, _), (before, A) in zip(rounds[1:], rounds[:-1], strict=True):
             S = X @ reference.weights_of(X, lam, A) + smoothing * A
             slope = 0.0
             for s, a, label in zip(S, A, y, strict=True):
                 gradient = -reference.margins_of(loss, label, M) - s
                 slope += (reference.vertex(loss, s, label) - a) @ gradient / n
-            assert record.gap == pytest.approx(slope, rel=1e-9, abs=1e-12)
+            assert record.gap <= slope + 1e-9 * abs(slope) + 1e-12
+            if record.primal < before.primal:
+                assert record.gap == pytest.approx(slope, rel=1e-9, abs=1e-12)
             assert record.gap_kind == ("lifted" if smoothing > 0 else "true")
 
     def test_the_step_maximises_the_dual_on_the_segment(self, loss, smoothing, lam_n) -> None:

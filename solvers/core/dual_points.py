@@ -1,0 +1,52 @@
+"""Dual points whose rows no block keeps, and the best multiple of any.
+
+A = 0 is feasible for every loss, and so is all that lies on the way to it from a feasible A.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from topline.solvers.core.problem import Problem, squared_norm
+from topline.solvers.typing import Float64Array
+
+
+@dataclass(frozen=True, eq=False)
+class FoundAt:
+    """The dual point `share` times minus the gradients of Phi_gamma at the scores of W (d, m).
+
+    `share` lies in [0, 1]: A = 0 is feasible and so is every point on the way to it.
+    """
+
+    W: Float64Array
+    share: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Summed:
+    """A dual point of which W(A) (d, m) is known and the linear term, less gamma/2 aa where there is one."""
+
+    W: Float64Array
+    linear: float
+
+
+#: A dual point whose rows no block keeps.
+DualPoint: TypeAlias = FoundAt | Summed
+
+
+def best_share(linear: float, square: float) -> float:
+    """Return the s in [0, 1] with the highest s linear - s^2 square / 2, a lower bound of D(s A).
+
+    `square` is lam |W(A)|^2; where |A|^2 is known apart, gamma aa may be part of it.
+    """
+    if not linear > 0.0:
+        return 0.0
+    return min(linear / square, 1.0) if square > 0.0 else 1.0
+
+
+def best_multiple(problem: Problem, W: Float64Array, linear: float) -> tuple[float, float]:
+    """Return the best share of a dual point with this W(A) and linear term, and what D is there at least."""
+    square = problem.lam * squared_norm(W)
+    share = best_share(linear, square)
+    return share, share * linear - 0.5 * share * share * square
