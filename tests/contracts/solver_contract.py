@@ -165,15 +165,15 @@ class SolverContract:
         if not case.convex:
             return
         assert result.gap == pytest.approx(result.primal - result.dual, abs=1e-15)
+        W = result.W if result.W_dual is None else result.W_dual
         if result.A is None:
             # Without A its linear term is taken on trust here, and checked by the optimum below.
-            expected = result.conjugate_mean - 0.5 * LAM * np.sum(result.W**2)
+            expected = result.conjugate_mean - 0.5 * LAM * np.sum(W**2)
         else:
             A = np.asarray(result.A, dtype=np.float64)
             expected = reference.dual(
                 features, case.labels, case.loss, LAM, case.smoothing, A, case.kind, case.weights
             )
-            W = result.W if result.W_dual is None else result.W_dual
             np.testing.assert_allclose(W, reference.weights_of(features, LAM, A), rtol=0, atol=100 * rounding)
             self.check_feasible(case, A)
         assert result.dual == pytest.approx(expected, rel=rounding, abs=rounding * result.primal)
