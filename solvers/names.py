@@ -57,6 +57,7 @@ LOSS_RULES: Mapping[str, LossRule] = MappingProxyType(
 METHOD_NAMES = (
     "dual_ascent",
     "sdca",
+    "newton",
     "fw",
     "fw_away",
     "fw_pairwise",

@@ -7,6 +7,7 @@ import numpy as np
 from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.blocks.column_atoms import BlockColumnAtoms
 from topline.solvers.blocks.duals import BlockDuals
+from topline.solvers.blocks.newton import BlockNewton
 from topline.solvers.blocks.oracles import LargestLossesOracle, duals_from_primal
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
 from topline.solvers.core.block_stats import BlockStats
@@ -21,6 +22,7 @@ from topline.solvers.core.requests import (
     LossesRequest,
     OracleRequest,
     PendingStep,
+    ProximalRequest,
     RebuildRequest,
     Request,
     SelectedRowsRequest,
@@ -74,6 +76,7 @@ class Block:
         self._largest_losses = LargestLossesOracle(problem, X, self._y, self._tiles, start, self._dtype)
         self._ascent: BlockAscent | None = None
         self._column_atoms: BlockColumnAtoms | None = None
+        self._newton: BlockNewton | None = None
         self._duals: BlockDuals | None = None
         if keep_duals:
             cuts = [0, *(stop for _, _, stop in self._tiles.bounds())]
@@ -94,6 +97,8 @@ class Block:
                     return self._find_vertex(request)
                 case AscentRequest() | ColumnRequest():
                     return self._find_change(request, threads)
+                case ProximalRequest():
+                    return self._find_curvature(request)
                 case EvaluateRequest():
                     return self._evaluate(request)
                 case RebuildRequest():
@@ -122,7 +127,7 @@ class Block:
     def load_duals(self, start: int, rows: FloatArray) -> None:
         """Replace A from row `start` of the problem on by `rows` (r, m)."""
         self._kept_duals().load_counted(start - self.start, rows)
-        self._column_atoms = None
+        self._column_atoms = self._newton = None
 
     def finish_step(self, pending_step: PendingStep | None) -> None:
         """Take A for what it is after a step: applied where its change waits, however far requests had come.
@@ -130,12 +135,12 @@ class Block:
         Every row is feasible before, after and between rounds, so that A is a state to continue from.
         """
         self._kept_duals().finish_step(pending_step)
-        self._column_atoms = None
+        self._column_atoms = self._newton = None
 
     def take_duals(self, other: Block) -> None:
         """Take the dual variables of a block of the same rows, which is used no more."""
         self._duals = other._kept_duals()
-        self._column_atoms = None
+        self._column_atoms = self._newton = None
 
     def _find_vertex(self, request: OracleRequest) -> BlockStats:
         """Sum the vertex u_i at s_i + gamma alpha_i (Tajima et al., eq. 2.25 with the sign of C.24)."""
@@ -192,6 +197,18 @@ class Block:
                 stats = self._column_atoms.run(request, A, change)
         duals.changed(request.round)
         return stats
+
+    def _find_curvature(self, request: ProximalRequest) -> BlockStats:
+        """Answer a request of second order, after applying the pending step to every row."""
+        if request.sigma > 0:
+            duals = self._duals_after(request.pending_step)
+            if request.exact:
+                duals.widen()
+        rows = self.stop - self.start
+        self._newton = self._newton or BlockNewton(
+            self.problem, self._tiles, rows, self._duals, self._dtype
+        )
+        return self._newton.run(request)
 
     def _evaluate(self, request: EvaluateRequest) -> BlockStats:
         clock = Clock()

@@ -30,7 +30,8 @@ class BlockStats:
     ----------
     rows : examples summed over.
     product : (d, m) float64, sum x_i u_i^T; None where the request asks for none.  Here and below u_i is
-        alpha_i in the answer to a RebuildRequest, and the change of alpha_i in that to an AscentRequest.
+        alpha_i in the answer to a RebuildRequest, and the change of alpha_i in that to an AscentRequest.  A
+        GramRequest is answered by the (m d, d) Gram matrices of all classes, a SlopeRequest by a (1, 1) sum.
     conjugate_u : sum b(u_i), b(u) = -Phi*(-u), which is -<delta_i, u_i> for the hinges; for an
         AscentRequest the change of sum b(alpha_i).
     alpha_u : sum <alpha_i, u_i>; 0 where no A is kept.
@@ -44,7 +45,7 @@ class BlockStats:
         smoothing is 0.
     largest : the largest losses in the answer to a LossesRequest.
     active : rows with u_i != 0; in the answer to a LossesRequest, with a loss.
-    visited : column updates of an AscentRequest.
+    visited : column updates of an AscentRequest; rows whose scores a second-order request took.
     seconds_products : time in products with X and in reading it, summed over blocks.
     seconds_kernels : time in everything per row, summed over blocks.
     """

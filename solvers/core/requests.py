@@ -5,7 +5,8 @@ Requests are values: they can be sent to another machine, sent again, and compar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from topline.solvers.core.deflation import DeflatedDirection
@@ -91,6 +92,47 @@ class ColumnRequest(_RoundRequest):
 
 
 @dataclass(frozen=True, eq=False)
+class ProximalRequest(_RoundRequest):
+    """Evaluate P, and the envelope of a proximal step on the dual, at W (d, m), after the pending step.
+
+    U = -grad Phi_(gamma + sigma) at the scores W^T x_i - sigma alpha_i is left waiting to be mixed into A.  A
+    smooth loss takes sigma = 0: U is then minus its gradient, and no A is needed.
+
+    Attributes
+    ----------
+    round, W, pending_step : as for the other requests.
+    sigma : weight >= 0 of the proximal term sigma/(2n) |A - A_t|^2.
+    exact : products in float64, not in the precision of the features.
+    last_step : the step from the point of the round before along the V of its SlopeRequests, which a block
+        that still has their scores takes instead of products with W; NaN for products.
+    """
+
+    sigma: float = 0.0
+    exact: bool = False
+    last_step: float = math.nan
+
+
+@dataclass(frozen=True, eq=False)
+class CurvatureRequest(ProximalRequest):
+    """Multiply the generalised Hessian of the envelopes at the point of a ProximalRequest with V (d, m)."""
+
+    V: Float64Array = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class GramRequest(ProximalRequest):
+    """Sum x_i x_i^T, weighted by the curvature of every class, at the point of a ProximalRequest."""
+
+
+@dataclass(frozen=True, eq=False)
+class SlopeRequest(ProximalRequest):
+    """Find the slope of the envelopes `step` along V (d, m) away from the point of a ProximalRequest."""
+
+    V: Float64Array = field(kw_only=True)
+    step: float = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
 class EvaluateRequest:
     """Sum the losses at W (d, m), after applying `pending_step`; U and A stay as they are.
 
@@ -164,6 +206,10 @@ Request: TypeAlias = (
     OracleRequest
     | AscentRequest
     | ColumnRequest
+    | ProximalRequest
+    | CurvatureRequest
+    | GramRequest
+    | SlopeRequest
     | EvaluateRequest
     | RebuildRequest
     | InsideRequest

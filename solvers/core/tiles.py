@@ -112,6 +112,10 @@ class TileReader:
             rows = slice(start, stop)
             yield Tile(number, start, stop, as_rows(X, dtype), self._y[rows], self._weights[rows])
 
+    def labels_and_weights(self, rows: slice) -> tuple[IntArray, Float64Array]:
+        """Return y and the weights of some rows, reading nothing."""
+        return self._y[rows], self._weights[rows]
+
     def bounds(self) -> Iterator[tuple[int, int, int]]:
         """Yield (number, start, stop) of the tiles, reading nothing."""
         first, last = self._first_row, self._first_row + len(self._y)

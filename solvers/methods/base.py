@@ -106,6 +106,12 @@ class Method(Protocol):
         """Take the step of this round."""
         ...
 
+    def taken_up(
+        self, state: SolverState, W: Float64Array, conjugate_mean: float, mean_sq_dual: float, /
+    ) -> SolverState:
+        """Return a state with W(A), b and |A|^2 / n rebuilt from A."""
+        return replace(state, W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
+
     def final(
         self,
         problem: Problem,

@@ -17,6 +17,7 @@ from topline.solvers.methods.bundle import Bundle
 from topline.solvers.methods.dual_ascent import DualAscent, Sdca
 from topline.solvers.methods.frank_wolfe import FrankWolfe
 from topline.solvers.methods.lbfgs import Lbfgs, unfit_for_lbfgs
+from topline.solvers.methods.newton import ProximalNewton
 from topline.solvers.methods.per_example import ColumnFrankWolfe, unfit_for_columns
 from topline.solvers.methods.step_rules import ExactStep, HarmonicStep, OpenLoopStep
 from topline.solvers.names import MEAN_METHOD, TOP_LOSSES_METHOD
@@ -107,6 +108,7 @@ def _always(method: Method) -> Callable[[int, int], Method]:
 _SPECS = (
     MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
     MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True),
+    MethodSpec("newton", _always(ProximalNewton()), keeps_duals=True),
     MethodSpec("fw", _always(FrankWolfe(ExactStep())), smooths_through_duals=True, any_risk=True),
     MethodSpec("fw_away", _always(AtomFrankWolfe(AwaySteps())), dual_free=True, any_risk=True),
     MethodSpec("fw_pairwise", _always(AtomFrankWolfe(PairwiseSteps())), dual_free=True, any_risk=True),

@@ -182,7 +182,7 @@ class _Rounds:
         except DualsReplacedError as error:
             self.go_on_after(error)
         else:
-            self._state = replace(self._state, W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
+            self._state = self._method.taken_up(self._state, W, conjugate_mean, mean_sq_dual)
 
 
 def _due_for_rebuild(before: SolverState, after: SolverState) -> bool:
