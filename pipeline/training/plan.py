@@ -126,7 +126,7 @@ class TrainingPlan:
     @property
     def keep_duals(self) -> bool:
         """Whether the blocks hold dual variables; smoothing and the dual methods need them."""
-        return self.stores_duals or self.method.needs_duals(self.config.smoothing)
+        return self.stores_duals or self.method.needs_duals(self.loss.form(self.m), self.config.smoothing)
 
     @property
     def bounds(self) -> list[int]:

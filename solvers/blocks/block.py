@@ -205,9 +205,7 @@ class Block:
             if request.exact:
                 duals.widen()
         rows = self.stop - self.start
-        self._newton = self._newton or BlockNewton(
-            self.problem, self._tiles, rows, self._duals, self._dtype
-        )
+        self._newton = self._newton or BlockNewton(self.problem, self._tiles, rows, self._duals, self._dtype)
         return self._newton.run(request)
 
     def _evaluate(self, request: EvaluateRequest) -> BlockStats:

@@ -91,7 +91,7 @@ class BlockNewton:
                 return self._evaluate(request)
 
     def _stand_at(self, request: ProximalRequest) -> None:
-        """Go to the point of the request, with the scores there where they follow from those that are kept."""
+        """Go to the point of the request, keeping scores that those there follow from."""
         point = request.round, request.exact
         if point == self._point:
             return
@@ -243,9 +243,7 @@ class BlockNewton:
             yield curved, tile.X[curved.rows] if curved.X is None else curved.X
         self._curved = found
 
-    def _look(
-        self, tile: Tile, request: ProximalRequest, W: FloatArray, scratch: Scratch
-    ) -> _Curved | None:
+    def _look(self, tile: Tile, request: ProximalRequest, W: FloatArray, scratch: Scratch) -> _Curved | None:
         """Find the rows of a tile whose u moves with its scores, by one random short step."""
         A = self._dual_rows(tile.number, tile.rows, request) if request.sigma > 0 else None
         plain = self._plain_scores(tile.number, tile.X, W, scratch)

@@ -113,11 +113,11 @@ class Lbfgs(Method):
         if not problem.form.convex and "first" not in memory:
             zero = np.zeros_like(state.W)
             at_zero = run(OracleRequest(state.round, zero, envelope=True, exact=state.exact))
-            first = _gradient(problem, zero, at_zero)
+            first = gradient_of(problem, zero, at_zero)
             memory["first"], passes = np.array([math.sqrt(squared_norm(first))]), 2
         stats = run(OracleRequest(state.round, state.W, envelope=True, exact=state.exact))
         value = problem.primal(state.W, stats.loss / problem.n)
-        steepness = squared_norm(_gradient(problem, state.W, stats))
+        steepness = squared_norm(gradient_of(problem, state.W, stats))
         if _is_best(value, steepness, memory):
             lowest = min(value, float(memory["best_values"][2])) if "best_values" in memory else value
             memory |= {"best": state.W, "best_values": np.array([value, steepness, lowest])}
@@ -128,21 +128,14 @@ class Lbfgs(Method):
                 value, math.nan, "none", before, stats, passes,
                 stationarity=_stationarity(steepness, memory), W=memory["best"],
             )  # fmt: skip
-        dual, share = value - steepness / (2.0 * problem.lam), 1.0
-        # Far from the optimum W(U) is so large that a part of U bounds P better.
-        part, multiple = best_multiple(
-            problem, problem.scale * product_of(stats), stats.conjugate_u / problem.n
-        )
-        if part < 1.0 and not dual > multiple:
-            share, dual = part, multiple
-        return Measurement(value, dual, "true", before, stats, passes, point=FoundAt(state.W, share))
+        return at_gradient(problem, before, stats)
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
         """Take the step that was tried and set off in the next direction, or change it."""
         before, stats = measured.before, measured.stats
         memory = before.memory
         value = problem.primal(before.W, stats.loss / problem.n)
-        gradient = _gradient(problem, before.W, stats)
+        gradient = gradient_of(problem, before.W, stats)
         pairs = Pairs.of(memory)
         if "line" in memory:
             line = Bracket.of(memory["line"])
@@ -189,7 +182,7 @@ class Lbfgs(Method):
             return super().final(problem, executor, state, duals_kept=duals_kept)
         W = state.memory.get("best", state.W)
         stats = executor.run(OracleRequest(state.round, W, envelope=True, exact=True))
-        steepness = squared_norm(_gradient(problem, W, stats))
+        steepness = squared_norm(gradient_of(problem, W, stats))
         return FinalValues(
             W,
             conjugate_mean=math.nan,
@@ -212,6 +205,19 @@ class Lbfgs(Method):
             memory={**_without_best(before.memory), **pairs.to_memory()},
         )
         return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
+
+
+def at_gradient(problem: Problem, state: SolverState, stats: BlockStats) -> Measurement:
+    """Return the measurement of W by the loss and -grad Phi_gamma there, which make a dual point."""
+    value = problem.primal(state.W, stats.loss / problem.n)
+    steepness = squared_norm(gradient_of(problem, state.W, stats))
+    dual, share = value - steepness / (2.0 * problem.lam), 1.0
+    # Far from the optimum W(U) is so large that a part of U bounds P better.
+    part, multiple = best_multiple(problem, problem.scale * product_of(stats), stats.conjugate_u / problem.n)
+    if part < 1.0 and not dual > multiple:
+        share, dual = part, multiple
+    before = with_loss_at_zero(problem, state, stats)
+    return Measurement(value, dual, "true", before, stats, passes=1, point=FoundAt(state.W, share))
 
 
 def unfit_for_lbfgs(problem: Problem) -> str | None:
@@ -253,7 +259,7 @@ def _without_best(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]
     return {"first": memory["first"]} if "first" in memory else {}
 
 
-def _gradient(problem: Problem, W: Float64Array, stats: BlockStats) -> Float64Array:
+def gradient_of(problem: Problem, W: Float64Array, stats: BlockStats) -> Float64Array:
     """Return grad P(W) = lam (W - W(U))."""
     return np.asarray(problem.lam * (W - problem.scale * product_of(stats)))
 

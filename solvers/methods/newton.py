@@ -7,8 +7,8 @@ the smooth problem
     F(W) = lam/2 |W|^2 + (1/n) sum_i Phi_c(q_i; y_i),   q_i = W^T x_i - sigma alpha_i,  c = gamma + sigma,
 
 up to a constant, with grad F(W) = lam (W - W(U)) at u_i = -grad Phi_c(q_i).  F is piecewise quadratic, so
-that a semismooth Newton method minimises it (X. Li, D. Sun, K.-C. Toh, SIAM J. Optim. 28, 2018): its Hessian
-lam I + (1/n) sum_i x_i x_i^T (x) J_i is multiplied by the blocks, which leave out all rows with J_i = 0.  U is
+that a semismooth Newton method minimises it (X. Li, D. Sun, K.-C. Toh, SIAM J. Optim. 28, 2018): blocks
+multiply with its Hessian lam I + (1/n) sum_i x_i x_i^T (x) J_i, and leave out all rows with J_i = 0.  U is
 dual feasible, and with E the sum of what Fenchel and Young's inequality leaves,
 
     P(W) - D(U) = |grad F(W)|^2 / (2 lam) + E,
@@ -32,20 +32,21 @@ from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.problem import Problem, inner, squared_norm
 from topline.solvers.core.requests import (
     CurvatureRequest,
-    EvaluateRequest,
     GramRequest,
     PendingStep,
     ProximalRequest,
-    RebuildRequest,
     SlopeRequest,
 )
 from topline.solvers.core.state import SolverState
-from topline.solvers.executors import Executor
 from topline.solvers.methods.base import Advance, Measurement, Method, Runner, measured_at, product_of, rises
-from topline.solvers.methods.certificate import FinalValues, checked_order, rebuild
+from topline.solvers.methods.lbfgs import at_gradient, gradient_of
 from topline.solvers.methods.step_rules import Direction, ExactStep
 from topline.solvers.typing import Float64Array
 
+#: Names in `SolverState.memory`: sigma, the gap after the last proximal step, the share at which F is
+#: minimised well enough and the last Newton step; W(A); the Gram matrices, and the products of the first
+#: solution with them.
+_CONTROL, _W_DUAL, _GRAMS, _COUNT = "newton.control", "newton.W_dual", "newton.grams", "newton.products"
 #: sigma at first, where dual variables are of size 1 and margins too, and its factor where a proximal step
 #: leaves more than this share of the gap.
 _SIGMA = 10.0
@@ -69,6 +70,8 @@ _TRIALS = 12
 _FRESH = 10
 #: Numbers in the Gram matrices of all classes up to which they precondition.
 _GRAM_NUMBERS = 1 << 23
+#: The same for a smooth loss, to whose matrices every row adds in every class.
+_GRAM_NUMBERS_SMOOTH = 1 << 16
 #: They are summed again for every step where d is at most so many times m, for they then cost less than they
 #: save, and else where a solution takes so many times the products of the first after them.
 _NARROW = 40
@@ -115,21 +118,18 @@ class ProximalNewton(Method):
     """Semismooth Newton steps for the hinges, around proximal steps on the dual.
 
     In the state W is where F is minimised, and not W(A); b and |A|^2 are those of A.  The memory holds W(A),
-    sigma, the gap after the last proximal step, the best W so far, which a run gives, and the preconditioner.
+    sigma, the gap after the last proximal step, the last step and the preconditioner.
     """
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
-        """Evaluate P at W; the gap is that of the best W so far and A."""
+        """Evaluate P at W; D is that of A."""
         memory = dict(state.memory)
-        if "newton.W_dual" not in memory:
-            memory |= {"newton.W_dual": state.W, "newton.sigma": np.array([_SIGMA, math.inf, _INNER, math.nan])}
-        stats = run(_point(state, memory["newton.sigma"]))
+        if _W_DUAL not in memory:
+            memory |= {_W_DUAL: state.W, _CONTROL: np.array([_SIGMA, math.inf, _INNER, math.nan])}
+        stats = run(_point(state, memory[_CONTROL]))
         value = problem.primal(state.W, stats.loss / problem.n)
-        if "newton.best" not in memory or value < state.best_primal:
-            memory["newton.best"] = state.W
-        dual = problem.dual(memory["newton.W_dual"], state.conjugate_mean, state.mean_sq_dual)
-        best = min(value, state.best_primal)
-        measured = measured_at(problem, state, stats, best, dual, value=value, memory=memory)
+        dual = problem.dual(memory[_W_DUAL], state.conjugate_mean, state.mean_sq_dual)
+        measured = measured_at(problem, state, stats, value, dual, memory=memory)
         return replace(measured, passes=math.ceil(stats.visited / problem.n))
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
@@ -140,16 +140,16 @@ class ProximalNewton(Method):
         steepness = squared_norm(gradient) / (2.0 * problem.lam)
         value = problem.primal(before.W, stats.loss / problem.n)
         dual_u = problem.dual(W_u, stats.conjugate_u / problem.n, stats.u_sq / problem.n)
-        inner_share = float(before.memory["newton.sigma"][2])
-        closes = measured.primal - dual_u <= _CLOSES * (measured.primal - measured.dual)
+        inner_share = float(before.memory[_CONTROL][2])
+        closes = before.best_primal - dual_u <= _CLOSES * (before.best_primal - measured.dual)
         if steepness <= inner_share * (value - dual_u - steepness) or closes:
             return self._proximal_step(problem, measured, W_u)
-        if not before.exact and measured.primal - measured.dual < _SINGLE * abs(measured.primal):
-            return self._go_exact(problem, run, measured)
-        counted = _Counted(problem, run, _point(before, before.memory["newton.sigma"]))
+        if not before.exact and before.best_primal - measured.dual < _SINGLE * abs(before.best_primal):
+            return _with_exact_products(measured)
+        counted = _Counted(problem, run, _point(before, before.memory[_CONTROL]))
         step, W, memory = newton_step(counted, gradient, before)
         if step == 0.0 and not before.exact:
-            return self._go_exact(problem, run, measured)
+            return _with_exact_products(measured)
         after = replace(before, round=before.round + 1, W=W, memory=memory)
         return Advance(step, moved=step > 0.0, after=after, active=stats.active, passes=counted.passes())
 
@@ -157,33 +157,13 @@ class ProximalNewton(Method):
         self, state: SolverState, W: Float64Array, conjugate_mean: float, mean_sq_dual: float
     ) -> SolverState:
         """Return the state with W(A), b and |A|^2 rebuilt from A."""
-        memory = {**state.memory, "newton.W_dual": W}
+        memory = {**state.memory, _W_DUAL: W}
         return replace(state, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual, memory=memory)
-
-    def final(
-        self, problem: Problem, executor: Executor, state: SolverState, *, duals_kept: bool
-    ) -> FinalValues:
-        """Return P at the best W so far and D at A, by float64 products."""
-        del duals_kept
-        W_dual, conjugate_mean, mean_sq_dual = rebuild(problem, executor, state)
-        W = state.memory.get("newton.best", state.W)
-        stats = executor.run(EvaluateRequest(W, state.pending_step))
-        primal = problem.primal(W, stats.loss / problem.n)
-        dual = problem.dual(W_dual, conjugate_mean, mean_sq_dual)
-        values = FinalValues(
-            W,
-            conjugate_mean=conjugate_mean,
-            primal=primal,
-            dual=dual,
-            smoothed_gap=problem.primal_bound(W, mean_sq_dual, stats.shifted_loss / problem.n) - dual,
-            W_dual=W_dual,
-        )
-        return checked_order(values, 1e-6)
 
     def _proximal_step(self, problem: Problem, measured: Measurement, W_u: Float64Array) -> Advance:
         """Take the exact step from A to U, and choose the next sigma."""
         before, stats = measured.before, measured.stats
-        W_dual = before.memory["newton.W_dual"]
+        W_dual = before.memory[_W_DUAL]
         direction = Direction.of(
             problem,
             W_dual,
@@ -193,8 +173,8 @@ class ProximalNewton(Method):
             square=stats.u_sq / problem.n - 2.0 * stats.alpha_u / problem.n + before.mean_sq_dual,
         )
         step = ExactStep().step(before.round, direction)
-        sigma, earlier, inner_share, _ = (float(v) for v in before.memory["newton.sigma"])
-        gap = measured.primal - measured.dual - direction.rise(step)
+        sigma, earlier, inner_share, _ = (float(v) for v in before.memory[_CONTROL])
+        gap = before.best_primal - measured.dual - direction.rise(step)
         if gap > _POOR * earlier or math.isinf(earlier):
             sigma *= _SHRINK
         # Where D does not rise F was not minimised well enough, or there is no more to be had.
@@ -209,25 +189,45 @@ class ProximalNewton(Method):
             exact=before.exact or stuck,
             memory={
                 **before.memory,
-                "newton.W_dual": W_dual + step * direction.weights,
-                "newton.sigma": np.array([sigma, gap, inner_share, 0.0]),
+                _W_DUAL: W_dual + step * direction.weights,
+                _CONTROL: np.array([sigma, gap, inner_share, 0.0]),
             },
         )
         moved = not (stuck and before.exact and inner_share < _LEAST)
         return Advance(step, moved=moved, after=after, active=stats.active, passes=0)
 
-    def _go_exact(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
-        """Go on with float64 products, W(A), b and |A|^2 rebuilt from A."""
-        before = measured.before
-        stats = run(RebuildRequest(before.pending_step, exact=True))
-        after = self.taken_up(
-            before,
-            problem.scale * product_of(stats),
-            stats.conjugate_u / problem.n,
-            stats.alpha_sq / problem.n,
-        )
-        after = replace(after, round=before.round + 1, exact=True, best_dual=-math.inf)
-        return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=1)
+
+@dataclass(frozen=True)
+class Newton(Method):
+    """Newton steps for a loss that has a gradient everywhere, which also makes the dual points."""
+
+    #: W is no W(A): a dual point is made of minus the gradients at W.
+    follows_duals: ClassVar[bool] = False
+
+    def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
+        """Evaluate P, its gradient and with it a dual point at W."""
+        control = state.memory.get(_CONTROL, np.array([0.0, math.inf, _INNER, math.nan]))
+        state = replace(state, memory={**state.memory, _CONTROL: control})
+        stats = run(_point(state, control))
+        measured = at_gradient(problem, state, stats)
+        return replace(measured, passes=math.ceil(stats.visited / problem.n))
+
+    def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
+        """Take a Newton step."""
+        before, stats = measured.before, measured.stats
+        counted = _Counted(problem, run, _point(before, before.memory[_CONTROL]))
+        step, W, memory = newton_step(counted, gradient_of(problem, before.W, stats), before)
+        if step == 0.0 and not before.exact:
+            return _with_exact_products(measured)
+        after = replace(before, round=before.round + 1, W=W, memory=memory)
+        return Advance(step, moved=step > 0.0, after=after, active=stats.active, passes=counted.passes())
+
+
+def _with_exact_products(measured: Measurement) -> Advance:
+    """Go on with float64 products from the same point."""
+    before = measured.before
+    after = replace(before, round=before.round + 1, exact=True)
+    return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
 
 
 def newton_step(
@@ -241,13 +241,13 @@ def newton_step(
     V, products, fresh = _direction(counted, gradient, memory)
     slope = inner(gradient, V)
     if fresh:
-        memory["newton.products"] = np.array([float(products)])
-    if "newton.grams" in memory:
-        stale = products > _STALE * float(memory["newton.products"][0])
+        memory[_COUNT] = np.array([float(products)])
+    if _GRAMS in memory:
+        stale = products > _STALE * float(memory[_COUNT][0])
         if stale or problem.d <= _NARROW * problem.m:
-            del memory["newton.grams"]
+            del memory[_GRAMS]
     step = _line_search(lambda step: counted.slope(V, step), slope) if slope < 0.0 else 0.0
-    memory["newton.sigma"] = np.array([*memory["newton.sigma"][:3], step])
+    memory[_CONTROL] = np.array([*memory[_CONTROL][:3], step])
     return step, state.W + step * V, memory
 
 
@@ -256,10 +256,11 @@ def _direction(
 ) -> tuple[Float64Array, int, bool]:
     """Return about -H^-1 g by conjugate gradients, its products, and whether Gram matrices are new."""
     problem = counted.problem
-    fresh = "newton.grams" not in memory and problem.m * problem.d**2 <= _GRAM_NUMBERS
+    most = _GRAM_NUMBERS_SMOOTH if problem.form.smooth else _GRAM_NUMBERS
+    fresh = _GRAMS not in memory and problem.m * problem.d**2 <= most
     if fresh:
-        memory["newton.grams"] = counted.grams()
-    precondition = _preconditioner(problem, memory.get("newton.grams"))
+        memory[_GRAMS] = counted.grams()
+    precondition = _preconditioner(problem, memory.get(_GRAMS))
     V, residual = np.zeros_like(gradient), -gradient
     z = precondition(residual)
     direction, product = z, inner(residual, z)
@@ -284,9 +285,7 @@ def _direction(
     return V, products, fresh
 
 
-def _preconditioner(
-    problem: Problem, grams: Float64Array | None
-) -> Callable[[Float64Array], Float64Array]:
+def _preconditioner(problem: Problem, grams: Float64Array | None) -> Callable[[Float64Array], Float64Array]:
     """Return the product with the inverse of lam I + the Gram matrix of each class; the identity without."""
     if grams is None:
         return lambda residual: residual

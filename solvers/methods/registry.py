@@ -11,13 +11,14 @@ from topline.solvers.blocks.duals import whole_bytes
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.risks import MeanRisk, Risk
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.losses import LossForm
 from topline.solvers.methods.active_set import AtomFrankWolfe, AwaySteps, FullyCorrective, PairwiseSteps
 from topline.solvers.methods.base import Method
 from topline.solvers.methods.bundle import Bundle
 from topline.solvers.methods.dual_ascent import DualAscent, Sdca
 from topline.solvers.methods.frank_wolfe import FrankWolfe
 from topline.solvers.methods.lbfgs import Lbfgs, unfit_for_lbfgs
-from topline.solvers.methods.newton import ProximalNewton
+from topline.solvers.methods.newton import Newton, ProximalNewton
 from topline.solvers.methods.per_example import ColumnFrankWolfe, unfit_for_columns
 from topline.solvers.methods.step_rules import ExactStep, HarmonicStep, OpenLoopStep
 from topline.solvers.names import MEAN_METHOD, TOP_LOSSES_METHOD
@@ -39,6 +40,7 @@ class MethodSpec:
     whole_duals : whether it works on A as arrays, which a budget for dual variables must hold.
     any_risk : whether it needs but W, b and vertices, so that the risk may be another one than the mean.
     make_for_risk : gives the method for another risk than the mean, where that is another one.
+    make_for_smooth : gives the method for a smooth loss where that is another one, which needs no A.
     unfit : says why a problem is not for this method, or None.
     """
 
@@ -52,16 +54,21 @@ class MethodSpec:
     whole_duals: bool = False
     any_risk: bool = False
     make_for_risk: Callable[[], Method] | None = None
+    make_for_smooth: Callable[[], Method] | None = None
     unfit: Callable[[Problem], str | None] = lambda _problem: None
 
     def method_for(self, problem: Problem, blocks: int, seed: int) -> Method:
         """Return the method for a problem."""
         if self.make_for_risk is not None and not problem.mean_risk:
             return self.make_for_risk()
+        if self.make_for_smooth is not None and problem.form.smooth:
+            return self.make_for_smooth()
         return self.make(blocks, seed)
 
-    def needs_duals(self, smoothing: float) -> bool:
-        """Return whether A must be kept, with this smoothing."""
+    def needs_duals(self, form: LossForm, smoothing: float) -> bool:
+        """Return whether A must be kept, with this loss and smoothing."""
+        if self.make_for_smooth is not None and form.smooth:
+            return False
         return self.keeps_duals or (self.smooths_through_duals and smoothing > 0)
 
     def refuse(self, problem: Problem) -> None:
@@ -108,7 +115,7 @@ def _always(method: Method) -> Callable[[int, int], Method]:
 _SPECS = (
     MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
     MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True),
-    MethodSpec("newton", _always(ProximalNewton()), keeps_duals=True),
+    MethodSpec("newton", _always(ProximalNewton()), keeps_duals=True, make_for_smooth=Newton),
     MethodSpec("fw", _always(FrankWolfe(ExactStep())), smooths_through_duals=True, any_risk=True),
     MethodSpec("fw_away", _always(AtomFrankWolfe(AwaySteps())), dual_free=True, any_risk=True),
     MethodSpec("fw_pairwise", _always(AtomFrankWolfe(PairwiseSteps())), dual_free=True, any_risk=True),

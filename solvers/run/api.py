@@ -145,7 +145,7 @@ def solve(
         )  # fmt: skip
         remote = executor if keep_duals and executor is not None and not executor.in_process else None
         return solve_with_kernel(kernel, problem, rows, labels, weights, linear, tol, remote)
-    duals_kept = keep_duals or spec.needs_duals(problem.smoothing)
+    duals_kept = keep_duals or spec.needs_duals(problem.form, problem.smoothing)
     key = problem_key(problem, labels, weights)
     _check_state(problem, key, state, duals_kept=duals_kept, duals_given=duals is not None)
     with ExitStack() as stack:

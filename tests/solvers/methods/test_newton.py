@@ -1,0 +1,186 @@
+"""Newton's method: its second-order sums against differences, and what does not depend on blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from topline import (
+    MaxHinge,
+    OneVsAll,
+    Problem,
+    SerialExecutor,
+    Softmax,
+    Status,
+    TopKEntropy,
+    TopKHinge,
+    UsunierHinge,
+    WeightedTopKHinge,
+    solve,
+)
+from topline.solvers.core.problem import inner
+from topline.solvers.core.requests import (
+    CurvatureRequest,
+    GramRequest,
+    PendingStep,
+    ProximalRequest,
+    SlopeRequest,
+)
+
+N, D, M = 240, 9, 5
+LOSSES = [
+    MaxHinge(),
+    TopKHinge(2),
+    UsunierHinge(2),
+    WeightedTopKHinge((1.0, 0.5)),
+    OneVsAll("hinge"),
+    Softmax(),
+    TopKEntropy(2),
+]
+
+
+def examples(seed=0, n=N, d=D, m=M, noise=1.5):
+    """Draw standardised rows of overlapping classes, their features correlated."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(m, size=n)
+    X = (rng.standard_normal((m, d))[y] + noise * rng.standard_normal((n, d))) @ rng.standard_normal((d, d))
+    return (X - X.mean(axis=0)) / X.std(axis=0), y
+
+
+X, Y = examples()
+WEIGHTS = np.random.default_rng(1).uniform(0.0, 2.0, N)
+
+
+class At:
+    """A point away from A = 0, on blocks that the rows are cut into."""
+
+    def __init__(self, loss, smoothing=0.0, blocks=3, features=X):
+        rng = np.random.default_rng(2)
+        self.problem = Problem(loss, n=N, d=D, m=M, lam=0.5 / N, smoothing=smoothing)
+        self.executor = SerialExecutor(blocks=blocks)
+        self.executor.bind(self.problem, features, Y, keep_duals=True, weights=WEIGHTS)
+        self.sigma = 0.0 if self.problem.form.smooth else 0.7
+        pending = None
+        if self.sigma:
+            W = 0.2 * rng.standard_normal((D, M))
+            self.executor.run(ProximalRequest(0, W, sigma=self.sigma))
+            pending = PendingStep(round=0, step=0.6)
+        self.W = 0.3 * rng.standard_normal((D, M))
+        self.V = rng.standard_normal((D, M))
+        self.point = ProximalRequest(1, self.W, pending, sigma=self.sigma)
+
+    def gradient(self, W):
+        """Give the product of the sum of envelopes, minus their gradient."""
+        # Another round each time: nothing that is kept may answer.
+        self.point = replace(self.point, round=self.point.round + 2, W=W)
+        return self.executor.run(self.point).product
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.4])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_curvature_is_the_derivative_of_the_gradient(loss, smoothing) -> None:
+    at = At(loss, 0.0 if isinstance(loss, Softmax | TopKEntropy) else smoothing)
+    V = 1e-6 * at.V
+    expected = (at.gradient(at.W - V) - at.gradient(at.W + V)) / 2e-6
+    here = at.gradient(at.W)
+    product = at.executor.run(CurvatureRequest(**vars(at.point), V=at.V)).product
+    # Between the two points of the difference hardly a row has a kink; float64 leaves ten digits of each.
+    np.testing.assert_allclose(product, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    slope = at.executor.run(SlopeRequest(**vars(at.point), V=at.V, step=0.0)).product[0, 0]
+    assert slope == pytest.approx(inner(here, at.V), rel=1e-12)
+    ahead = at.executor.run(SlopeRequest(**vars(at.point), V=at.V, step=0.3)).product[0, 0]
+    assert ahead == pytest.approx(inner(at.gradient(at.W + 0.3 * at.V), at.V), rel=1e-9)
+
+
+@pytest.mark.parametrize("loss", [MaxHinge(), TopKHinge(2), OneVsAll("hinge")], ids=lambda loss: loss.name)
+def test_gram_matrices_are_the_diagonal_blocks_of_the_hessian(loss) -> None:
+    at = At(loss)
+    at.gradient(at.W)
+    grams = at.executor.run(GramRequest(**vars(at.point))).product.reshape(M, D, D)
+    for j in range(M):
+        for k in range(D):
+            V = np.zeros((D, M))
+            V[k, j] = 1.0
+            column = at.executor.run(CurvatureRequest(**vars(at.point), V=V)).product[:, j]
+            # Of one-vs-all classes do not move together: there it is a preconditioner and no more.
+            if not isinstance(loss, OneVsAll):
+                np.testing.assert_allclose(grams[j, :, k], column, rtol=0, atol=1e-5 * np.abs(grams).max())
+            assert grams[j, :, k] @ column >= 0.0
+
+
+@pytest.mark.parametrize("loss", [TopKHinge(2), Softmax()], ids=lambda loss: loss.name)
+def test_what_is_kept_between_rounds_changes_no_sum(loss) -> None:
+    at, again = At(loss), At(loss, blocks=1)
+    first = at.executor.run(at.point)
+    at.executor.run(SlopeRequest(**vars(at.point), V=at.V, step=0.25))
+    following = replace(at.point, round=2, W=at.W + 0.25 * at.V, last_step=0.25)
+    followed = at.executor.run(following)
+    fresh = again.executor.run(replace(following, last_step=float("nan")))
+    assert first.visited == fresh.visited == N
+    assert followed.visited == 0
+    np.testing.assert_allclose(
+        followed.product, fresh.product, rtol=0, atol=1e-9 * np.abs(fresh.product).max()
+    )
+    assert followed.loss == pytest.approx(fresh.loss, rel=1e-12)
+    # The same request again changes nothing.
+    assert at.executor.run(following).loss == followed.loss
+
+
+@pytest.mark.parametrize("features", [X, X.astype(np.float32), csr_matrix(X)], ids=["f64", "f32", "csr"])
+def test_runs_do_not_depend_on_blocks(features) -> None:
+    results = [
+        solve(
+            features,
+            Y,
+            TopKHinge(2),
+            lam=1e-2 / N,
+            method="newton",
+            tol=1e-6,
+            executor=SerialExecutor(blocks=k),
+        )
+        for k in (1, 2, 7)
+    ]
+    for result in results:
+        assert result.status is Status.SOLVED
+        assert result.primal == pytest.approx(results[0].primal, rel=1e-6)
+        assert result.passes <= 1.5 * results[0].passes
+    duals = np.maximum.accumulate([record.dual for record in results[1].history])
+    # D is that of A, which exact steps never let fall but by rounding of float32.
+    assert np.all([record.dual for record in results[1].history] >= duals - 1e-6)
+
+
+def test_several_blocks_of_standardised_rows_with_a_large_C_are_solved() -> None:
+    """Dual ascent takes thousands of passes here as soon as there are two blocks."""
+    X, y = examples(3, n=2_000, d=17, m=10)
+    newton, ascent = (
+        solve(
+            X.astype(np.float32), y, MaxHinge(), lam=0.1 / len(y), method=method, max_passes=300,
+            executor=SerialExecutor(blocks=8),
+        )
+        for method in ("newton", "dual_ascent")
+    )  # fmt: skip
+    assert newton.status is Status.SOLVED
+    assert newton.passes <= 200
+    assert ascent.status is Status.MAX_PASSES
+    assert newton.primal < ascent.primal
+
+
+@pytest.mark.parametrize("loss", [MaxHinge(), Softmax()], ids=lambda loss: loss.name)
+def test_a_run_goes_on_where_it_was_interrupted(loss) -> None:
+    whole = solve(X, Y, loss, lam=1e-2 / N, method="newton", tol=1e-5)
+    rounds = len(whole.history) // 2
+    half = solve(
+        X, Y, loss, lam=1e-2 / N, method="newton", tol=1e-5, keep_duals=True,
+        callbacks=[lambda record, _: record.round < rounds],
+    )  # fmt: skip
+    assert half.status is Status.INTERRUPTED
+    rest = solve(
+        X, Y, loss, lam=1e-2 / N, method="newton", tol=1e-5, keep_duals=True, state=half.state,
+        duals=[(0, N, half.A)],
+    )  # fmt: skip
+    assert rest.status is Status.SOLVED
+    assert rest.primal == pytest.approx(whole.primal, rel=2e-5)
+    assert rest.passes <= 2 * whole.passes
