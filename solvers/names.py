@@ -55,6 +55,7 @@ LOSS_RULES: Mapping[str, LossRule] = MappingProxyType(
 )
 
 METHOD_NAMES = (
+    "auto",
     "dual_ascent",
     "sdca",
     "newton",

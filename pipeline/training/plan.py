@@ -17,13 +17,14 @@ from topline.pipeline.options import TrainConfig
 from topline.pipeline.options.problem import chosen_loss, chosen_risk, read_margins, resolved_k
 from topline.pipeline.rows import TrainingRows, Transforms
 from topline.pipeline.training.kernel_matrix import refuse_size
-from topline.pipeline.training.problem_checks import check_kernel, check_labels, check_problem
+from topline.pipeline.training.problem_checks import check_kernel, check_labels, check_problem, problem_of
 from topline.pipeline.training.starting_point import StartingPoint, Successor, starting_point
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.risks import Risk
 from topline.solvers.core.rows import as_rows
 from topline.solvers.kernels import ChiSquaredKernel, Kernel, make_kernel
 from topline.solvers.losses import LabelSets, Loss
-from topline.solvers.methods import MethodSpec, method_named
+from topline.solvers.methods import METHODS, Choice, MethodSpec, chosen_method, method_named
 from topline.storage.datasets import Dataset
 from topline.storage.errors import MismatchError
 from topline.storage.runs import latest_checkpoint, read_run
@@ -109,8 +110,21 @@ class TrainingPlan:
 
     @property
     def method(self) -> MethodSpec:
-        """What the chosen method asks for."""
-        return method_named(self.config.method)
+        """What the method asks for that is named, or that "auto" takes."""
+        return METHODS[self.choice.method]
+
+    @cached_property
+    def choice(self) -> Choice:
+        """The method that is named, or that "auto" takes, and why."""
+        duals_given = self.start is not None and self.start.duals is not None
+        kernel = self.kernel is not None
+        _, choice = chosen_method(self.config.method, self.problem, kernel=kernel, duals_given=duals_given)
+        return choice
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What is solved, in terms of the rows themselves."""
+        return problem_of(self.config, self.loss, self.rows)
 
     @property
     def stores_duals(self) -> bool:
@@ -126,7 +140,7 @@ class TrainingPlan:
     @property
     def keep_duals(self) -> bool:
         """Whether the blocks hold dual variables; smoothing and the dual methods need them."""
-        return self.stores_duals or self.method.needs_duals(self.loss.form(self.m), self.config.smoothing)
+        return self.stores_duals or self.method.needs_duals(self.problem.form, self.config.smoothing)
 
     @property
     def bounds(self) -> list[int]:

@@ -13,7 +13,7 @@ from topline.pipeline.options.problem import check_average_top, chosen_loss, cho
 from topline.pipeline.rows import TrainingRows, parse_transforms
 from topline.solvers.core.problem import Problem
 from topline.solvers.losses import LabelSets, Loss, MultilabelSoftmax
-from topline.solvers.methods import method_named
+from topline.solvers.methods import chosen_method, method_named
 
 logger = logging.getLogger(__name__)
 
@@ -71,17 +71,20 @@ def check_problem(config: TrainConfig, loss: Loss, rows: TrainingRows) -> None:
     _check_label_kind(config, loss, info.m, f"dataset {info.id}", several=info.label_sets is not None)
     if sets is not None and loss.name == MultilabelSoftmax.name:
         _check_bare_rows(loss, rows, sets)
-    (n, d), m = rows.shape, info.m
-    lam = 1.0 / (len(rows) * config.C)
-    _check_method(config, Problem(
-        loss, n, d, m, lam, config.smoothing, config.smoothing_kind, sets, risk=chosen_risk(config, n)
-    ))  # fmt: skip
+    _check_method(config, problem_of(config, loss, rows))
+
+
+def problem_of(config: TrainConfig, loss: Loss, rows: TrainingRows) -> Problem:
+    """Return what these options solve on these rows."""
+    (n, d), m = rows.shape, rows.dataset.info.m
+    lam, sets, risk = 1.0 / (n * config.C), rows.solver_label_sets, chosen_risk(config, n)
+    return Problem(loss, n, d, m, lam, config.smoothing, config.smoothing_kind, sets, risk=risk)
 
 
 def _check_method(config: TrainConfig, problem: Problem) -> None:
     """Refuse a method that is not for a problem, and duals that it cannot keep."""
     check_average_top(config)
-    method = method_named(config.method)
+    method, _ = chosen_method(config.method, problem, kernel=config.kernel is not None)
     method.refuse(problem)
     if config.keep_duals and method.dual_free:
         raise ConfigError(f"the method {method.name} never knows the dual variables: leave keep_duals out")

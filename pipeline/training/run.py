@@ -92,6 +92,8 @@ def store_model(run: Run, executor: Executor, result: SolveResult) -> str:
             "seconds": result.seconds,
             "collapsed": result.collapsed,
             "notes": list(run.notes),
+            "method": result.method,
+            "why": result.why if plan.choice.method == "auto" else plan.choice.why,
         },
     )
     duals = None

@@ -228,15 +228,16 @@ class BlockNewton:
         """Yield the rows whose J is not zero, tile by tile, with their features."""
         dtype = self._precision(request)
         if self._curved is not None and all(curved.X is not None for curved in self._curved.values()):
-            for curved in self._curved.values():
-                if curved.X is not None:
-                    yield curved, curved.X
+            for kept in self._curved.values():
+                if kept.X is not None:
+                    yield kept, kept.X
             return
-        known, found = self._curved, {}
+        known = self._curved
+        found: dict[int, _Curved] = {}
         W = np.ascontiguousarray(request.W, dtype=dtype)
         scratch = Scratch(self._tiles.rows, self._problem.m, dtype)
         for tile in self._tiles.read(dtype):
-            curved = known.get(tile.number) if known is not None else self._look(tile, request, W, scratch)
+            curved = self._look(tile, request, W, scratch) if known is None else known.get(tile.number)
             if curved is None:
                 continue
             found[tile.number] = curved

@@ -162,6 +162,7 @@ class SolveResult(HasGap):
     collapsed : whether W = 0, which tells no class from another, is as good as W and within `tol` of the
         optimum, as it is under the average top-k risk when k is below the number of examples that no W gets
         right.
+    method, why : what solved it, of "auto" the methods that it took, and why those.
 
     Examples
     --------
@@ -192,6 +193,8 @@ class SolveResult(HasGap):
     dual_share: float = 1.0
     stationarity: float | None = None
     collapsed: bool = False
+    method: str = ""
+    why: str = ""
 
     def decision_function(self, X: Any) -> Float64Array:
         """Return the scores X W, shape (rows of X, m), in float64."""

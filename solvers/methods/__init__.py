@@ -6,6 +6,10 @@ loop that takes round after round is `topline.solvers.run`, the work on examples
 
 from __future__ import annotations
 
+from topline.solvers.methods.auto import (
+    Choice,
+    change_of_method,
+)
 from topline.solvers.methods.base import (
     Advance,
     Measurement,
@@ -17,6 +21,7 @@ from topline.solvers.methods.certificate import (
 from topline.solvers.methods.registry import (
     METHODS,
     MethodSpec,
+    chosen_method,
     default_method,
     method_named,
 )
@@ -24,10 +29,13 @@ from topline.solvers.methods.registry import (
 __all__ = [
     "METHODS",
     "Advance",
+    "Choice",
     "FinalValues",
     "Measurement",
     "Method",
     "MethodSpec",
+    "change_of_method",
+    "chosen_method",
     "default_method",
     "method_named",
 ]

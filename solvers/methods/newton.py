@@ -50,6 +50,8 @@ _CONTROL, _W_DUAL, _GRAMS, _COUNT = "newton.control", "newton.W_dual", "newton.g
 #: sigma at first, where dual variables are of size 1 and margins too, and its factor where a proximal step
 #: leaves more than this share of the gap.
 _SIGMA = 10.0
+#: sigma at first where A comes from another method.
+_SIGMA_WARM = 1.0
 _SHRINK = 0.5
 _POOR = 0.5
 #: F is minimised until its share of the gap is below this one of E,
@@ -230,6 +232,17 @@ def _with_exact_products(measured: Measurement) -> Advance:
     return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
 
 
+def few_numbers(problem: Problem) -> bool:
+    """Return whether the Gram matrices of a smooth problem are small enough to be summed at each step."""
+    return problem.m * problem.d**2 <= _GRAM_NUMBERS_SMOOTH
+
+
+def warm_start(state: SolverState) -> SolverState:
+    """Return a state that proximal steps go on from, given one of A, whose W is W(A)."""
+    control = np.array([_SIGMA_WARM, math.inf, _INNER, math.nan])
+    return replace(state, memory={**state.memory, _W_DUAL: state.W, _CONTROL: control})
+
+
 def newton_step(
     counted: _Counted, gradient: Float64Array, state: SolverState
 ) -> tuple[float, Float64Array, dict[str, Float64Array]]:
@@ -256,8 +269,8 @@ def _direction(
 ) -> tuple[Float64Array, int, bool]:
     """Return about -H^-1 g by conjugate gradients, its products, and whether Gram matrices are new."""
     problem = counted.problem
-    most = _GRAM_NUMBERS_SMOOTH if problem.form.smooth else _GRAM_NUMBERS
-    fresh = _GRAMS not in memory and problem.m * problem.d**2 <= most
+    few = few_numbers(problem) if problem.form.smooth else problem.m * problem.d**2 <= _GRAM_NUMBERS
+    fresh = few and _GRAMS not in memory
     if fresh:
         memory[_GRAMS] = counted.grams()
     precondition = _preconditioner(problem, memory.get(_GRAMS))

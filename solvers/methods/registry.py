@@ -13,6 +13,7 @@ from topline.solvers.core.risks import MeanRisk, Risk
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.losses import LossForm
 from topline.solvers.methods.active_set import AtomFrankWolfe, AwaySteps, FullyCorrective, PairwiseSteps
+from topline.solvers.methods.auto import AscentThenNewton, Choice, choose
 from topline.solvers.methods.base import Method
 from topline.solvers.methods.bundle import Bundle
 from topline.solvers.methods.dual_ascent import DualAscent, Sdca
@@ -113,6 +114,7 @@ def _always(method: Method) -> Callable[[int, int], Method]:
 
 
 _SPECS = (
+    MethodSpec("auto", AscentThenNewton, keeps_duals=True, one_block=True, convex_only=False, any_risk=True),
     MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
     MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True),
     MethodSpec("newton", _always(ProximalNewton()), keeps_duals=True, make_for_smooth=Newton),
@@ -168,3 +170,14 @@ def method_named(name: Any) -> MethodSpec:
     if not isinstance(name, str) or name not in METHODS:
         raise InvalidProblemError(f"there is no method named {name!r}; take one of {', '.join(METHODS)}")
     return METHODS[name]
+
+
+def chosen_method(
+    name: Any, problem: Problem, *, kernel: bool = False, duals_given: bool = False
+) -> tuple[MethodSpec, Choice]:
+    """Return the method of this name, of "auto" the one for the problem, and what was taken and why."""
+    spec = method_named(name)
+    if spec.name != "auto":
+        return spec, Choice(spec.name, "asked for")
+    choice = choose(problem, kernel=kernel, duals_given=duals_given)
+    return METHODS[choice.method], choice

@@ -22,7 +22,7 @@ from topline.solvers.errors import InvalidProblemError, StateLostError, Unsuppor
 from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor, TopLossExecutor
 from topline.solvers.kernels import solve_with_kernel
 from topline.solvers.losses import LabelSets, Loss
-from topline.solvers.methods import MethodSpec, default_method, method_named
+from topline.solvers.methods import Choice, MethodSpec, change_of_method, chosen_method, default_method
 from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.run.warm_start import state_of_duals
 from topline.solvers.run.zero_weights import risk_at_zero
@@ -72,12 +72,14 @@ def solve(
     loss : one of the losses of this package, such as ``TopKHinge(5)``.
     lam : weight of the regulariser; C = 1/(lam n).
     smoothing : gamma of the Moreau envelope; 0 trains on the loss itself.
-    method : "dual_ascent" (exact column updates, many sweeps over the rows that move), "sdca" (the same in
-        plain passes over all rows), "lbfgs" (smooth problems only), "fw" (Frank-Wolfe with exact steps),
-        "fw_open_loop" (steps 2/(t+1)), "projected_gradient" (steps 1/t and the ball), "fw_away",
-        "fw_pairwise", "fw_fully_corrective" (over whole-matrix atoms), "fw_away_columns" or
-        "fw_pairwise_columns" (over the atoms of every example).  By default dual_ascent, and for another
-        risk than the mean fw_fully_corrective.
+    method : "auto" (what the problem asks for: dual_ascent that goes over to newton where that is cheaper,
+        lbfgs or newton for a smooth loss; `result.why` says it), "dual_ascent" (exact column updates, many
+        sweeps over the rows that move), "sdca" (the same in plain passes over all rows), "newton" (proximal
+        steps on the dual around semismooth Newton steps, whose passes do not depend on the blocks), "lbfgs"
+        (smooth problems only), "fw" (Frank-Wolfe with exact steps), "fw_open_loop" (steps 2/(t+1)),
+        "projected_gradient" (steps 1/t and the ball), "fw_away", "fw_pairwise", "fw_fully_corrective" (over
+        whole-matrix atoms), "fw_away_columns" or "fw_pairwise_columns" (over the atoms of every example).
+        By default dual_ascent, and for another risk than the mean fw_fully_corrective.
     kernel : None for the features as they are; "linear", "rbf", "polynomial", "chi2" or a value such as
         ``RBFKernel(0.5)``; or "precomputed", with X = K(train, train).  The result is a `KernelResult`.
         ``KernelFeatures.of(kernel, X)`` serves many calls on the same rows.
@@ -125,12 +127,17 @@ def solve(
     >>> result.status, result.relative_gap <= 1e-3, result.W.shape
     (<Status.SOLVED: 'solved'>, True, (6, 6))
     """
-    spec = method_named(default_method(risk) if method is None else method)
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
     problem, rows, labels = checked_problem(
         X, y, loss, lam, smoothing, smoothing_kind, m, risk, label_sets=label_sets
     )
     weights, seed = checked_weights(sample_weight, problem.n), checked_seed(seed)
+    spec, choice = chosen_method(
+        default_method(risk) if method is None else method,
+        problem,
+        kernel=kernel is not None or of_duals,
+        duals_given=duals is not None and state is None,
+    )
     spec.refuse(problem)
     _refuse_counts(problem, weights, keep_duals=keep_duals)
     if kernel is None:
@@ -169,7 +176,7 @@ def solve(
             A = _collected_duals(executor, run.state)
             if run.status is not Status.INTERRUPTED:
                 A = run.final.dual_share * inside(problem, A, labels, weights)
-    return _result(problem, run, A, criteria.tol)
+    return _result(problem, run, A, criteria.tol, choice)
 
 
 def _refuse_duals(problem: Problem, spec: MethodSpec, *, keep_duals: bool) -> None:
@@ -274,8 +281,10 @@ def _collapsed(problem: Problem, run: Run, tol: float) -> bool:
     return relative_gap(at_zero - run.final.dual, at_zero) <= tol
 
 
-def _result(problem: Problem, run: Run, A: FloatArray | None, tol: float) -> SolveResult:
+def _result(problem: Problem, run: Run, A: FloatArray | None, tol: float, choice: Choice) -> SolveResult:
     final = run.final
+    if choice.method == "auto":
+        choice = change_of_method(run.state)
     return SolveResult(
         W=final.W,
         A=A,
@@ -296,4 +305,6 @@ def _result(problem: Problem, run: Run, A: FloatArray | None, tol: float) -> Sol
         dual_share=final.dual_share,
         stationarity=final.stationarity,
         collapsed=_collapsed(problem, run, tol),
+        method=choice.method,
+        why=choice.why,
     )

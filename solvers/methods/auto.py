@@ -1,0 +1,121 @@
+"""Which method serves a problem, and a change of method where a run shows that another one is cheaper.
+
+Dual ascent needs the fewest passes wherever features are tame, and any number where they are not: rows that
+are standardised, a large C, several blocks.  Newton's method takes some tens of passes more on the first and
+a hundred or two on the others.  What a problem will be shows in the rounds of dual ascent itself, whose A is
+a good place for Newton's method to start from.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from topline.solvers.core.problem import Problem, relative_gap
+from topline.solvers.core.state import SolverState
+from topline.solvers.methods.base import Advance, Measurement, Method, Runner
+from topline.solvers.methods.dual_ascent import DualAscent
+from topline.solvers.methods.newton import ProximalNewton, few_numbers, warm_start
+from topline.solvers.typing import Float64Array
+
+#: Names in `SolverState.memory`: passes and gap where the forecast began; passes, relative gap and forecast
+#: where the method was changed.
+_SINCE, _CHANGED = "auto.since", "auto.changed"
+#: Passes between two forecasts, of one block and of several, which show sooner what they are.
+_WATCHED = (40, 12)
+#: A forecast of so many passes is more than Newton's method takes as a rule.
+_TOO_MANY = 250.0
+#: A forecast goes to this share of D, and below it to a tenth of the present gap.
+_AIM = 1e-3
+
+
+class Choice(NamedTuple):
+    """The name of a method, and why it was taken."""
+
+    method: str
+    why: str
+
+
+def choose(problem: Problem, *, kernel: bool, duals_given: bool) -> Choice:
+    """Return the method for a problem; "auto" for dual ascent that may become Newton's method on the way."""
+    if not problem.mean_risk:
+        return Choice("fw_fully_corrective", f"the risk {problem.risk.name} weighs examples anew each round")
+    if not problem.form.convex:
+        return Choice("lbfgs", f"the loss {problem.loss.name} is not convex")
+    if kernel:
+        return Choice("dual_ascent", "a model with a kernel is its dual variables")
+    if problem.form.smooth and not duals_given:
+        if few_numbers(problem):
+            return Choice("newton", f"the loss {problem.loss.name} is smooth and W has few numbers")
+        return Choice("lbfgs", f"the loss {problem.loss.name} is smooth")
+    if problem.form.smooth:
+        return Choice("dual_ascent", "the run starts from dual variables")
+    return Choice("auto", "")
+
+
+def change_of_method(state: SolverState) -> Choice:
+    """Return what a run that began with dual ascent came to, and why."""
+    if _CHANGED not in state.memory:
+        return Choice("dual_ascent", "it closed the gap fast enough")
+    passes, gap, forecast = (float(v) for v in state.memory[_CHANGED])
+    more = "no end" if math.isinf(forecast) else f"some {forecast:,.0f} passes"
+    return Choice(
+        "dual_ascent, newton", f"newton from pass {passes:,.0f} on, at a gap of {gap:.1e} with {more} to go"
+    )
+
+
+@dataclass(frozen=True)
+class AscentThenNewton(Method):
+    """Dual ascent that goes over to Newton's method where its own forecast is too long.
+
+    `blocks` and `seed` are those of DualAscent.
+    """
+
+    blocks: int = 1
+    seed: int = 0
+
+    def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
+        """Measure as the method does whose turn it is."""
+        return self._now(state).measure(problem, run, state)
+
+    def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
+        """Take a round of the method whose turn it is, or change it."""
+        before = measured.before
+        method = self._now(before)
+        if isinstance(method, ProximalNewton):
+            return method.advance(problem, run, measured)
+        gap = before.best_primal - measured.dual
+        since = before.memory.get(_SINCE, np.array([before.passes, gap]))
+        begun, gap_then = (float(v) for v in since)
+        if before.passes - begun >= _WATCHED[self.blocks > 1]:
+            forecast = (before.passes - begun) * _laps(gap, gap_then, measured.dual)
+            if forecast > _TOO_MANY:
+                changed = np.array([before.passes, relative_gap(gap, before.best_primal), forecast])
+                after = warm_start(replace(before, round=before.round + 1, memory={_CHANGED: changed}))
+                return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
+            since = np.array([before.passes, gap])
+        advance = method.advance(problem, run, measured)
+        return replace(advance, after=replace(advance.after, memory={**advance.after.memory, _SINCE: since}))
+
+    def taken_up(
+        self, state: SolverState, W: Float64Array, conjugate_mean: float, mean_sq_dual: float
+    ) -> SolverState:
+        """Return a state with W(A), b and |A|^2 / n rebuilt from A."""
+        return self._now(state).taken_up(state, W, conjugate_mean, mean_sq_dual)
+
+    def _now(self, state: SolverState) -> Method:
+        return ProximalNewton() if _CHANGED in state.memory else DualAscent(self.blocks, self.seed)
+
+
+def _laps(gap: float, gap_then: float, dual: float) -> float:
+    """Return how many times as many passes more the gap takes if it goes on falling as it did.
+
+    It is the gap itself whose fall is looked at: where D is small beside P the relative one hardly moves.
+    """
+    if not 0.0 < gap < gap_then:
+        return math.inf if gap > 0.0 else 0.0
+    goal = min(_AIM * dual, 0.1 * gap) if dual > 0.0 else 0.1 * _AIM * gap
+    return math.log(gap / goal) / math.log(gap_then / gap)
