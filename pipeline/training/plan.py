@@ -24,7 +24,7 @@ from topline.solvers.core.risks import Risk
 from topline.solvers.core.rows import as_rows
 from topline.solvers.kernels import ChiSquaredKernel, Kernel, make_kernel
 from topline.solvers.losses import LabelSets, Loss
-from topline.solvers.methods import METHODS, Choice, MethodSpec, chosen_method, method_named
+from topline.solvers.methods import METHODS, Choice, MethodSpec, chosen_method
 from topline.storage.datasets import Dataset
 from topline.storage.errors import MismatchError
 from topline.storage.runs import latest_checkpoint, read_run

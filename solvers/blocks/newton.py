@@ -26,7 +26,8 @@ from topline.solvers.core.requests import CurvatureRequest, GramRequest, Proxima
 from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.core.tiles import Scratch, Tile, TileReader
 from topline.solvers.errors import StateLostError
-from topline.solvers.losses import Family, ranking
+from topline.solvers.losses import ranking
+from topline.solvers.losses.entropy import SOFTMAX
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 _FLOAT64 = np.dtype(np.float64)
@@ -69,7 +70,7 @@ class BlockNewton:
     ) -> None:
         self._problem, self._tiles, self._rows = problem, tiles, rows
         self._duals, self._dtype = duals, dtype
-        self._softmax = problem.form.family is Family.ENTROPY and len(problem.form.rho) == 1
+        self._softmax = problem.form.family is SOFTMAX
         self._keeps = rows * problem.m * dtype.itemsize <= _KEPT_BYTES
         self._point: tuple[int, bool] | None = None
         self._scores: dict[int, FloatArray] = {}

@@ -85,6 +85,7 @@ CASES = [
 ]
 #: What methods are for that are not for every convex loss.
 FITS = {
+    "auto": lambda _: True,
     "lbfgs": lambda case: case.smooth,
     "fw_away_columns": lambda case: case.ranked,
     "fw_pairwise_columns": lambda case: case.ranked,
