@@ -12,7 +12,7 @@ One thread alone gains as well: four rows share the loads of four classes, and W
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,8 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArra
 #: and at most so many.
 _TILE_SHARE = 6
 _TILE_ROWS = (4, 64)
+#: Multiplications of a sweep's scores below which one thread is done before the others are of use.
+_SHARED = 1 << 28
 #: Chunks that the classes of a tile are cut into.
 _CHUNKS = 16
 #: Places of the counters: tiles that are updated, and from `_FIRST` on, each `_APART` places, so that no two
@@ -95,6 +97,7 @@ class TiledWeights:
     def __init__(self, start: FloatArray, dtype: np.dtype[Any], apart: Float64Array, threads: int) -> None:
         m, d = start.shape
         self._threads, self._apart = threads, apart
+        self._pool: ThreadPoolExecutor | None = None
         padded = -(-m // GROUP) * GROUP
         self._padded: FloatArray = np.zeros((padded, d), dtype=dtype)
         self.W: FloatArray = self._padded[:m]
@@ -128,15 +131,13 @@ class TiledWeights:
         # Without a tile they do nothing, but are compiled or loaded before a thread waits for another.
         _help(part, none)
         _lead(part, none, *loss, self._apart, rises)
-        helpers = [
-            threading.Thread(target=_help, args=(part, shared), name="topline-sweep")
-            for _ in range(min(self._threads, tiles) - 1)
-        ]
-        for helper in helpers:
-            helper.start()
+        helpers = min(self._threads, tiles) - 1 if n * self._padded.size >= _SHARED else 0
+        if helpers and self._pool is None:
+            self._pool = ThreadPoolExecutor(helpers, thread_name_prefix="topline-sweep")
+        # Nobody waits for a helper to begin: on a busy machine the first thread does its chunks meanwhile.
+        begun = [self._pool.submit(_help, part, shared) for _ in range(helpers)] if self._pool else []
         _lead(part, shared, *loss, self._apart, rises)
-        for helper in helpers:
-            helper.join()
+        wait([helper for helper in begun if not helper.cancel()])
 
 
 @jit

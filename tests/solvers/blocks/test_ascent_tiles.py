@@ -20,6 +20,7 @@ def change(problem, X, y, weights, request, start, monkeypatch, *, by_tiles, thr
     """Give what one order brings from dual rows `start`, in tiles of 8 rows or row by row."""
     monkeypatch.setattr(ascent_work, "_LARGE_W", 0 if by_tiles else 1 << 40)
     monkeypatch.setattr(ascent_tiles, "_TILE_ROWS", (8, 8))
+    monkeypatch.setattr(ascent_tiles, "_SHARED", 0)
     A, delta = (DenseStore(len(y), problem.m, np.dtype(np.float64)) for _ in range(2))
     A.dense[:] = start
     block = BlockAscent(problem, X, y.astype(np.int32), weights, 0, np.dtype(np.float64))
@@ -95,6 +96,7 @@ def test_whole_runs_end_at_the_optimum(loss, blocks, dtype, monkeypatch) -> None
 def test_threads_finish_every_chunk_once(monkeypatch) -> None:
     """Many more threads than cores, on tiles of a few rows, over and over: no number differs."""
     monkeypatch.setattr(ascent_work, "_LARGE_W", 0)
+    monkeypatch.setattr(ascent_tiles, "_SHARED", 0)
     X, y = examples(n=300, d=40)
     X = X.astype(np.float32)
     problem = Problem(TopKHinge(2), n=300, d=40, m=M, lam=0.01)
