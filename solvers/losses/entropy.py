@@ -74,8 +74,10 @@ def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
     return nearest_by_column(replace(form, family=OTHERS_SUM_THEN_HINGE), A, y)
 
 
-SOFTMAX = Family("softmax", _column, _conjugate, gradient=_gradient, nearest=_nearest)
-_TOPK_ENTROPY = Family("topk_entropy", _column, _conjugate, nearest=_nearest, of_one_rank=SOFTMAX)
+SOFTMAX = Family("softmax", _column, _conjugate, smooth=True, gradient=_gradient, nearest=_nearest)
+_TOPK_ENTROPY = Family(
+    "topk_entropy", _column, _conjugate, smooth=True, nearest=_nearest, of_one_rank=SOFTMAX
+)
 
 
 class Softmax(LossWithoutParameters):

@@ -47,7 +47,8 @@ class Family:
     column : the column update, from which value, gradient, envelope and vertices follow; None where there is
         no dual problem, and then there is a gradient.
     conjugate : -Phi*(-alpha); None with `column`.
-    linear : whether that is linear on the domain, as for every hinge; else the loss is smooth.
+    linear : whether that is linear on the domain, as for every hinge.
+    smooth : whether the loss has a gradient everywhere as it is.
     gradient : the loss itself where a closed form is faster than the column update with c = 0.
     ranks : how to find vertices by ranking classes, for hinges over ranks; None for dense vertices.
     labels : what y may be.
@@ -63,6 +64,7 @@ class Family:
     column: JitFunction | None
     conjugate: JitFunction | None
     linear: bool = False
+    smooth: bool = False
     gradient: JitFunction | None = None
     ranks: Ranks | None = None
     labels: Labels = Labels.ONE
@@ -155,7 +157,7 @@ class LossForm:
     @property
     def smooth(self) -> bool:
         """Whether the loss has a gradient everywhere as it is."""
-        return not self.family.linear
+        return self.family.smooth
 
     @property
     def needs_label_sets(self) -> bool:

@@ -78,7 +78,7 @@ def _probabilities(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array
 
 _HINGE = Family("multilabel_hinge", _hinge_column, _hinge_conjugate, linear=True, labels=Labels.SETS)
 _SOFTMAX = Family(
-    "multilabel_softmax", _softmax_column, _softmax_conjugate, gradient=_softmax_gradient,
+    "multilabel_softmax", _softmax_column, _softmax_conjugate, smooth=True, gradient=_softmax_gradient,
     labels=Labels.SETS, empty_sets=False, nearest=_probabilities,
 )  # fmt: skip
 

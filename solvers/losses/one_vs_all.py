@@ -65,8 +65,8 @@ _HINGE = Family(
     own_margin=-1.0, nearest=_nearest,
 )  # fmt: skip
 _LOGISTIC = Family(
-    "one_vs_all_logistic", _logistic_column, _logistic_conjugate, labels=Labels.ANY, balanced=False,
-    nearest=_nearest,
+    "one_vs_all_logistic", _logistic_column, _logistic_conjugate, smooth=True, labels=Labels.ANY,
+    balanced=False, nearest=_nearest,
 )  # fmt: skip
 _FAMILIES = MappingProxyType({"hinge": _HINGE, "logistic": _LOGISTIC})
 

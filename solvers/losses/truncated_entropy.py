@@ -56,7 +56,9 @@ def _gradient(s: Any, own: Any, rho: Any, _: Any, u: Any, work: Any) -> Any:
     return math.log(total) + (highest - s[own]), np.nan
 
 
-_TRUNCATED = Family("truncated_topk_entropy", None, None, gradient=_gradient, of_one_rank=SOFTMAX)
+_TRUNCATED = Family(
+    "truncated_topk_entropy", None, None, smooth=True, gradient=_gradient, of_one_rank=SOFTMAX
+)
 
 
 class TruncatedTopKEntropy(LossOfK):
