@@ -85,7 +85,7 @@ def _check_method(config: TrainConfig, problem: Problem) -> None:
     """Refuse a method that is not for a problem, and duals that it cannot keep."""
     check_average_top(config)
     method, _ = chosen_method(config.method, problem, kernel=config.kernel is not None)
-    method.refuse(problem)
+    method.refuse(problem, kernel=config.kernel is not None)
     if config.keep_duals and method.dual_free:
         raise ConfigError(f"the method {method.name} never knows the dual variables: leave keep_duals out")
     if config.keep_duals and not problem.form.convex:

@@ -1,24 +1,22 @@
 """Second-order sums of one block: envelopes of a proximal step, and their curvature, row by row.
 
 The envelope of example i is Phi_c at q_i = W^T x_i - sigma alpha_i with c = gamma + sigma, its gradient in W
-is -x_i u(q_i)^T, and its generalised Hessian x_i x_i^T (x) J_i with J_i = -du/dq.  u is piecewise linear for
-the hinges and smooth for the entropies, so that a difference along a short step is J_i times the step for
-every loss, exact up to rounding where no kink lies between.  Rows whose J_i is zero are left out of every
-product: near the optimum they are most.
+is -x_i u(q_i)^T, and its generalised Hessian x_i x_i^T (x) J_i (`topline.solvers.blocks.envelopes`).  Rows
+whose J_i is zero are left out of every product: near the optimum they are most.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from topline.solvers.blocks.duals import BlockDuals
+from topline.solvers.blocks.envelopes import CurvedRows, Envelopes
 from topline.solvers.blocks.jit import lift_scores
-from topline.solvers.blocks.vertices import DenseVertices, vertices_of
+from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.problem import Problem
@@ -27,36 +25,12 @@ from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.core.tiles import Scratch, Tile, TileReader
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking
-from topline.solvers.losses.entropy import SOFTMAX
-from topline.solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.typing import FloatArray, IntArray
 
 _FLOAT64 = np.dtype(np.float64)
-#: A difference of u is taken over this share of the distance in which u can change by its whole range.
-_SHORT = 1e-7
-#: A change of u below this share of the one that a unit J would make is rounding.
-_FLAT = 1e-4
-#: The same for a smooth loss, whose J is nowhere exactly zero.
-_FLAT_SMOOTH = 1e-7
 #: Bytes of scores, and of gathered rows, that a block keeps between the requests of one round.
 _KEPT_BYTES = 1 << 29
 _GATHERED_BYTES = 1 << 28
-
-
-@dataclass(frozen=True, eq=False)
-class _Curved:
-    """Rows of a tile whose J is not zero.
-
-    `X` is None where their features are read again, `scores` are q, `U` is u(q) there, `classes` tells in
-    which classes u moves.
-    """
-
-    rows: IntArray
-    X: Rows | None
-    y: IntArray
-    weights: Float64Array
-    scores: Float64Array
-    U: Float64Array
-    classes: Any
 
 
 class BlockNewton:
@@ -70,12 +44,11 @@ class BlockNewton:
     ) -> None:
         self._problem, self._tiles, self._rows = problem, tiles, rows
         self._duals, self._dtype = duals, dtype
-        self._softmax = problem.form.family is SOFTMAX
         self._keeps = rows * problem.m * dtype.itemsize <= _KEPT_BYTES
         self._point: tuple[int, bool] | None = None
         self._scores: dict[int, FloatArray] = {}
         self._moves: dict[int, FloatArray] = {}
-        self._curved: dict[int, _Curved] | None = None
+        self._curved: dict[int, CurvedRows] | None = None
         self._gathered = 0
 
     def run(self, request: ProximalRequest) -> BlockStats:
@@ -111,7 +84,7 @@ class BlockNewton:
         clock, problem, dtype = Clock(), self._problem, self._precision(request)
         W = np.ascontiguousarray(request.W, dtype=dtype)
         scratch = Scratch(self._tiles.rows, problem.m, dtype)
-        plain, envelope = vertices_of(problem, self._tiles.rows, smoothed=True), self._envelope(request)
+        plain, envelope = vertices_of(problem, self._tiles.rows, smoothed=True), self._envelopes(request)
         sums, shifted = np.zeros(ranking.N_SUMS), np.zeros(ranking.N_SUMS)
         product = np.zeros((problem.m, problem.d))
         conjugate = u_sq = alpha_u = 0.0
@@ -151,12 +124,13 @@ class BlockNewton:
         """Sum x_i (J_i V^T x_i)^T."""
         clock, dtype = Clock(), self._precision(request)
         V = np.ascontiguousarray(request.V, dtype=dtype)
+        envelopes = self._envelopes(request)
         product = np.zeros((self._problem.m, self._problem.d))
         visited = 0
         for curved, X in self._curved_rows(request):
             T = np.asarray(X @ V)
             clock.product()
-            JT = self._moved(curved, T, request) * curved.weights[:, None]
+            JT = envelopes.moved(curved, T) * curved.weights[:, None]
             clock.row_work()
             small = JT.astype(dtype)
             product += (X.T @ small).T if is_sparse(X) else small.T @ X
@@ -169,11 +143,11 @@ class BlockNewton:
     def _gram(self, request: GramRequest) -> BlockStats:
         """Sum J_i,jj x_i x_i^T for every class j, with J as of a centring of the classes in which u moves."""
         clock, m, d = Clock(), self._problem.m, self._problem.d
-        grams = np.zeros((m, d, d))
+        grams, envelopes = np.zeros((m, d, d)), self._envelopes(request)
         visited = 0
         for curved, X in self._curved_rows(request):
             clock.product()
-            diagonals = self._diagonals(curved, request) * curved.weights[:, None]
+            diagonals = envelopes.diagonals(curved) * curved.weights[:, None]
             clock.row_work()
             for j in range(m):
                 rows = np.flatnonzero(diagonals[:, j])
@@ -193,7 +167,7 @@ class BlockNewton:
     def _slope(self, request: SlopeRequest) -> BlockStats:
         """Sum <u(q_i + step V^T x_i), V^T x_i>, minus the slope of the envelopes."""
         clock, dtype = Clock(), self._precision(request)
-        envelope, sums = self._envelope(request), np.zeros(ranking.N_SUMS)
+        envelope, sums = self._envelopes(request), np.zeros(ranking.N_SUMS)
         total, visited = 0.0, 0
         for number, rows, scores, moves, taken in self._line(request, dtype):
             visited += taken
@@ -225,7 +199,7 @@ class BlockNewton:
                 self._moves[tile.number] = moves
             yield tile.number, tile.rows, scores, moves, (tile.stop - tile.start) * (2 if fresh else 1)
 
-    def _curved_rows(self, request: ProximalRequest) -> Iterator[tuple[_Curved, Rows]]:
+    def _curved_rows(self, request: ProximalRequest) -> Iterator[tuple[CurvedRows, Rows]]:
         """Yield the rows whose J is not zero, tile by tile, with their features."""
         dtype = self._precision(request)
         if self._curved is not None and all(curved.X is not None for curved in self._curved.values()):
@@ -234,7 +208,7 @@ class BlockNewton:
                     yield kept, kept.X
             return
         known = self._curved
-        found: dict[int, _Curved] = {}
+        found: dict[int, CurvedRows] = {}
         W = np.ascontiguousarray(request.W, dtype=dtype)
         scratch = Scratch(self._tiles.rows, self._problem.m, dtype)
         for tile in self._tiles.read(dtype):
@@ -245,19 +219,17 @@ class BlockNewton:
             yield curved, tile.X[curved.rows] if curved.X is None else curved.X
         self._curved = found
 
-    def _look(self, tile: Tile, request: ProximalRequest, W: FloatArray, scratch: Scratch) -> _Curved | None:
+    def _look(
+        self, tile: Tile, request: ProximalRequest, W: FloatArray, scratch: Scratch
+    ) -> CurvedRows | None:
         """Find the rows of a tile whose u moves with its scores, by one random short step."""
         A = self._dual_rows(tile.number, tile.rows, request) if request.sigma > 0 else None
         plain = self._plain_scores(tile.number, tile.X, W, scratch)
         scores = self._shifted(plain, A, tile.y, request).astype(np.float64)
-        everything = _Curved(
-            np.arange(len(scores)), None, tile.y, tile.weights, scores, self._u(scores, tile, request), None
-        )
-        generator = np.random.default_rng((request.round, tile.number))
-        probe = generator.standard_normal(scores.shape)
-        largest = np.abs(probe).max(axis=1, keepdims=True)
-        flat = _FLAT_SMOOTH if self._problem.form.smooth else _FLAT
-        classes = np.abs(self._moved(everything, probe, request)) > flat * largest / self._stiffness(request)
+        envelopes = self._envelopes(request)
+        U = envelopes.gradients(scores, tile.y, tile.weights)
+        everything = CurvedRows(np.arange(len(scores)), None, tile.y, tile.weights, scores, U)
+        classes = envelopes.moving(everything, (request.round, tile.number))
         rows = np.flatnonzero(classes.any(axis=1))
         if not rows.size:
             return None
@@ -266,35 +238,9 @@ class BlockNewton:
         if self._gathered + size * tile.X.dtype.itemsize <= _GATHERED_BYTES:
             self._gathered += int(size * tile.X.dtype.itemsize)
             gathered = tile.X[rows]
-        return _Curved(
-            rows, gathered, tile.y[rows], tile.weights[rows], scores[rows], everything.U[rows], classes[rows]
+        return CurvedRows(
+            rows, gathered, tile.y[rows], tile.weights[rows], scores[rows], U[rows], classes[rows]
         )
-
-    def _moved(self, curved: _Curved, T: Any, request: ProximalRequest) -> Float64Array:
-        """Return J_i t_i for the rows of T (r, m): of softmax by its formula, else by a difference of u."""
-        if self._softmax:
-            P = -curved.U
-            P[np.arange(len(P)), curved.y] += 1.0
-            return np.asarray(P * (T - np.einsum("ij,ij->i", P, T)[:, None]))
-        largest = np.abs(T).max(axis=1, keepdims=True).astype(np.float64)
-        step = _SHORT * self._stiffness(request) / np.where(largest > 0.0, largest, 1.0)
-        at = curved.scores + step * T
-        self._envelope(request).find(at, curved.y, curved.weights, np.zeros(ranking.N_SUMS))
-        return np.asarray((curved.U - at) / step)
-
-    def _diagonals(self, curved: _Curved, request: ProximalRequest) -> Float64Array:
-        """Return J_i,jj (r, m), as if the classes in which u moves were centred, or from u of an entropy."""
-        if self._problem.form.smooth:
-            sizes = np.abs(curved.U)
-            return np.asarray(sizes * np.maximum(1.0 - sizes, 0.0))
-        count = curved.classes.sum(axis=1, keepdims=True)
-        share = np.where(count > 1, 1.0 - 1.0 / np.maximum(count, 1), 1.0)
-        return np.asarray(curved.classes * share / self._stiffness(request))
-
-    def _u(self, scores: Float64Array, tile: Tile, request: ProximalRequest) -> Float64Array:
-        U = scores.copy()
-        self._envelope(request).find(U, tile.y, tile.weights, np.zeros(ranking.N_SUMS))
-        return U
 
     def _plain_scores(self, number: int, X: Rows, W: FloatArray, scratch: Scratch) -> FloatArray:
         """Return X W of a tile, as kept or made."""
@@ -330,16 +276,8 @@ class BlockNewton:
         cross = 0.5 * (duals.squares(A64 + U64, rows) - duals.squares(A64, rows) - square)
         return alpha_u + cross, u_sq + square
 
-    def _envelope(self, request: ProximalRequest) -> DenseVertices:
-        """Return u of Phi_(gamma + sigma)."""
-        problem = self._problem
-        if request.sigma > 0:
-            problem = replace(problem, smoothing=problem.smoothing + request.sigma)
-        return DenseVertices(problem, smoothed=True)
-
-    def _stiffness(self, request: ProximalRequest) -> float:
-        """Return c = gamma + sigma, in terms of which u moves by its whole range; 1 for a smooth loss."""
-        return self._problem.smoothing + request.sigma or 1.0
+    def _envelopes(self, request: ProximalRequest) -> Envelopes:
+        return Envelopes(self._problem, request.sigma)
 
     def _precision(self, request: ProximalRequest) -> np.dtype[Any]:
         return _FLOAT64 if request.exact else self._dtype

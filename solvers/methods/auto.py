@@ -18,7 +18,8 @@ from topline.solvers.core.problem import Problem, relative_gap
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, Runner
 from topline.solvers.methods.dual_ascent import DualAscent
-from topline.solvers.methods.newton import ProximalNewton, few_numbers, warm_start
+from topline.solvers.methods.newton import ProximalNewton, warm_start
+from topline.solvers.methods.newton_steps import few_numbers
 from topline.solvers.typing import Float64Array
 
 #: Names in `SolverState.memory`: passes and gap where the forecast began; passes, relative gap and forecast

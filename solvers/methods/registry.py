@@ -39,6 +39,7 @@ class MethodSpec:
     one_block : whether it takes more rounds on several blocks, so that one is the default.
     convex_only : whether it needs a dual problem.
     whole_duals : whether it works on A as arrays, which a budget for dual variables must hold.
+    follows_duals : whether W is W(A), or no A is known; a model with a kernel needs that.
     any_risk : whether it needs but W, b and vertices, so that the risk may be another one than the mean.
     make_for_risk : gives the method for another risk than the mean, where that is another one.
     make_for_smooth : gives the method for a smooth loss where that is another one, which needs no A.
@@ -53,6 +54,7 @@ class MethodSpec:
     one_block: bool = False
     convex_only: bool = True
     whole_duals: bool = False
+    follows_duals: bool = True
     any_risk: bool = False
     make_for_risk: Callable[[], Method] | None = None
     make_for_smooth: Callable[[], Method] | None = None
@@ -72,8 +74,13 @@ class MethodSpec:
             return False
         return self.keeps_duals or (self.smooths_through_duals and smoothing > 0)
 
-    def refuse(self, problem: Problem) -> None:
+    def refuse(self, problem: Problem, *, kernel: bool = False) -> None:
         """Raise UnsupportedCombinationError where the problem is not for this method."""
+        if kernel and not self.follows_duals:
+            raise UnsupportedCombinationError(
+                f"the method {self.name} moves W apart from A, and a model with a kernel is its dual "
+                "variables; take auto or dual_ascent"
+            )
         if self.convex_only and not problem.form.convex:
             raise UnsupportedCombinationError(
                 f"the loss {problem.loss.name} is not convex and has no dual problem, which the method "
@@ -117,7 +124,9 @@ _SPECS = (
     MethodSpec("auto", AscentThenNewton, keeps_duals=True, one_block=True, convex_only=False, any_risk=True),
     MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
     MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True),
-    MethodSpec("newton", _always(ProximalNewton()), keeps_duals=True, make_for_smooth=Newton),
+    MethodSpec(
+        "newton", _always(ProximalNewton()), keeps_duals=True, follows_duals=False, make_for_smooth=Newton
+    ),
     MethodSpec("fw", _always(FrankWolfe(ExactStep())), smooths_through_duals=True, any_risk=True),
     MethodSpec("fw_away", _always(AtomFrankWolfe(AwaySteps())), dual_free=True, any_risk=True),
     MethodSpec("fw_pairwise", _always(AtomFrankWolfe(PairwiseSteps())), dual_free=True, any_risk=True),

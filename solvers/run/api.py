@@ -138,7 +138,7 @@ def solve(
         kernel=kernel is not None or of_duals,
         duals_given=duals is not None and state is None,
     )
-    spec.refuse(problem)
+    spec.refuse(problem, kernel=kernel is not None or of_duals)
     _refuse_counts(problem, weights, keep_duals=keep_duals)
     if kernel is None:
         _refuse_duals(problem, spec, keep_duals=keep_duals)

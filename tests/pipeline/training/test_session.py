@@ -162,7 +162,7 @@ def test_a_class_without_rows_counts_for_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "newton"}, "there is no method named 'newton'"),
+        ({"method": "simplex"}, "there is no method named 'simplex'"),
         ({"loss": "softmax", "k": None, "smoothing": 0.5}, "the loss softmax is smooth as it is"),
         ({"smoothing_kind": "others"}, "the smoothing kind others is for .* not for topk_hinge with"),
         ({"loss": "truncated_topk_entropy"}, "truncated_topk_entropy is not convex .* which the method fw"),

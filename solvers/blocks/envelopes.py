@@ -1,0 +1,90 @@
+"""Envelopes of some rows and their curvature.
+
+u is piecewise linear for the hinges and smooth for the entropies, so that a difference along a short step is
+J_i = -du/dq times the step for every loss, exact up to rounding where no kink lies between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from topline.solvers.blocks.vertices import DenseVertices
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.rows import Rows
+from topline.solvers.losses import ranking
+from topline.solvers.losses.entropy import SOFTMAX
+from topline.solvers.typing import Float64Array, IntArray
+
+#: A difference of u is taken over this share of the distance in which u can change by its whole range.
+_SHORT = 1e-7
+#: A change of u below this share of the one that a unit J would make is rounding.
+_FLAT = 1e-4
+#: The same for a smooth loss, whose J is nowhere exactly zero.
+_FLAT_SMOOTH = 1e-7
+
+
+@dataclass(frozen=True, eq=False)
+class CurvedRows:
+    """Rows of a tile whose J is not zero.
+
+    `X` is None where their features are read again, `scores` are q, `U` is u(q) there, `classes` tells in
+    which classes u moves.
+    """
+
+    rows: IntArray
+    X: Rows | None
+    y: IntArray
+    weights: Float64Array
+    scores: Float64Array
+    U: Float64Array
+    classes: Any = None
+
+
+class Envelopes:
+    """Phi_c of a problem, c = gamma + sigma; sigma is 0 for a smooth loss."""
+
+    def __init__(self, problem: Problem, sigma: float) -> None:
+        if sigma > 0:
+            problem = replace(problem, smoothing=problem.smoothing + sigma)
+        self._vertices = DenseVertices(problem, smoothed=True)
+        self._softmax, self._smooth = problem.form.family is SOFTMAX, problem.form.smooth
+        #: c, in terms of which u moves by its whole range; 1 for a smooth loss.
+        self._stiffness = problem.smoothing or 1.0
+        self.mix_later, self.accumulate = self._vertices.mix_later, self._vertices.accumulate
+        self.find = self._vertices.find
+
+    def gradients(self, scores: Float64Array, y: IntArray, weights: Float64Array) -> Float64Array:
+        """Return u of some rows."""
+        U = scores.copy()
+        self.find(U, y, weights, np.zeros(ranking.N_SUMS))
+        return U
+
+    def moved(self, curved: CurvedRows, T: Any) -> Float64Array:
+        """Return J_i t_i for the rows of T (r, m): of softmax by its formula, else by a difference of u."""
+        if self._softmax:
+            P = -curved.U
+            P[np.arange(len(P)), curved.y] += 1.0
+            return np.asarray(P * (T - np.einsum("ij,ij->i", P, T)[:, None]))
+        largest = np.abs(T).max(axis=1, keepdims=True).astype(np.float64)
+        step = _SHORT * self._stiffness / np.where(largest > 0.0, largest, 1.0)
+        at = self.gradients(curved.scores + step * T, curved.y, curved.weights)
+        return np.asarray((curved.U - at) / step)
+
+    def moving(self, curved: CurvedRows, seed: tuple[int, int]) -> Any:
+        """Return in which classes u of each row moves with the scores, by one random short step."""
+        probe = np.random.default_rng(seed).standard_normal(curved.scores.shape)
+        largest = np.abs(probe).max(axis=1, keepdims=True)
+        flat = (_FLAT_SMOOTH if self._smooth else _FLAT) / self._stiffness
+        return np.abs(self.moved(curved, probe)) > flat * largest
+
+    def diagonals(self, curved: CurvedRows) -> Float64Array:
+        """Return J_i,jj (r, m), as if the classes in which u moves were centred, or from u of an entropy."""
+        if self._smooth:
+            sizes = np.abs(curved.U)
+            return np.asarray(sizes * np.maximum(1.0 - sizes, 0.0))
+        count = curved.classes.sum(axis=1, keepdims=True)
+        share = np.where(count > 1, 1.0 - 1.0 / np.maximum(count, 1), 1.0)
+        return np.asarray(curved.classes * share / self._stiffness)

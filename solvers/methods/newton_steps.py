@@ -1,0 +1,180 @@
+"""A Newton step on a sum of envelopes: conjugate gradients for its direction, and an exact line search.
+
+The blocks multiply with the Hessian lam I + (1/n) sum_i x_i x_i^T (x) J_i.  Where they are small, the Gram
+matrices of its diagonal blocks, one a class, precondition.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.problem import Problem, inner
+from topline.solvers.core.requests import CurvatureRequest, GramRequest, ProximalRequest, SlopeRequest
+from topline.solvers.core.state import SolverState
+from topline.solvers.methods.base import Runner, product_of
+from topline.solvers.typing import Float64Array
+
+#: Name in `SolverState.memory` of sigma, the gap after the last proximal step, the share at which F is
+#: minimised well enough, and the last Newton step.
+CONTROL = "newton.control"
+#: Names of the Gram matrices, and of the products that the first solution with them took.
+_GRAMS, _COUNT = "newton.grams", "newton.products"
+#: Conjugate gradients stop at this share of the residual, or after so many products.
+_RESIDUAL = 0.1
+_PRODUCTS = 60
+#: A line search ends where this share of the slope is left, or after so many trials.
+_SLOPE_LEFT = 0.1
+_TRIALS = 12
+#: Rounds after which scores are products again, and not those of the round before and a step.
+_FRESH = 10
+#: Numbers in the Gram matrices of all classes up to which they precondition.
+_GRAM_NUMBERS = 1 << 23
+#: The same for a smooth loss, to whose matrices every row adds in every class.
+_GRAM_NUMBERS_SMOOTH = 1 << 16
+#: They are summed again for every step where d is at most so many times m, for they then cost less than they
+#: save, and else where a solution takes so many times the products of the first after them.
+_NARROW = 40
+_STALE = 1.5
+
+
+@dataclass(frozen=True, eq=False)
+class CountedRun:
+    """Runs requests at one point and counts the rows whose scores they took."""
+
+    problem: Problem
+    run: Runner
+    point: ProximalRequest
+    rows: list[int] = field(default_factory=list)
+
+    def curvature(self, V: Float64Array) -> Float64Array:
+        """Return the Hessian of F times V (d, m)."""
+        stats = self._counted(CurvatureRequest(**vars(self.point), V=V))
+        return np.asarray(self.problem.lam * V + product_of(stats) / self.problem.n)
+
+    def grams(self) -> Float64Array:
+        """Return the mean of J_i,jj x_i x_i^T for every class j, shape (m, d, d)."""
+        product = product_of(self._counted(GramRequest(**vars(self.point))))
+        return product.reshape(self.problem.m, self.problem.d, self.problem.d) / self.problem.n
+
+    def slope(self, V: Float64Array, step: float) -> float:
+        """Return the derivative of F, `step` along V (d, m) away."""
+        stats = self._counted(SlopeRequest(**vars(self.point), V=V, step=step))
+        W = self.point.W
+        return self.problem.lam * inner(W + step * V, V) - float(product_of(stats)[0, 0]) / self.problem.n
+
+    def passes(self) -> int:
+        """Return how many passes over the examples that was."""
+        return math.ceil(sum(self.rows) / self.problem.n)
+
+    def _counted(self, request: ProximalRequest) -> BlockStats:
+        stats = self.run(request)
+        self.rows.append(stats.visited)
+        return stats
+
+
+def point_of(state: SolverState, control: Float64Array) -> ProximalRequest:
+    """Return the point of a state; scores are made anew from time to time, lest they drift."""
+    last_step = math.nan if state.round % _FRESH == 0 else float(control[3])
+    return ProximalRequest(
+        state.round, state.W, state.pending_step, sigma=float(control[0]), exact=state.exact,
+        last_step=last_step,
+    )  # fmt: skip
+
+
+def few_numbers(problem: Problem) -> bool:
+    """Return whether the Gram matrices of a smooth problem are small enough to be summed at each step."""
+    return problem.m * problem.d**2 <= _GRAM_NUMBERS_SMOOTH
+
+
+def newton_step(
+    counted: CountedRun, gradient: Float64Array, state: SolverState
+) -> tuple[float, Float64Array, dict[str, Float64Array]]:
+    """Return the step along Newton's direction, W after it, and the memory with what preconditions the next.
+
+    A step of 0 says that the direction does not descend.
+    """
+    problem, memory = counted.problem, dict(state.memory)
+    V, products, fresh = _direction(counted, gradient, memory)
+    slope = inner(gradient, V)
+    if fresh:
+        memory[_COUNT] = np.array([float(products)])
+    if _GRAMS in memory:
+        stale = products > _STALE * float(memory[_COUNT][0])
+        if stale or problem.d <= _NARROW * problem.m:
+            del memory[_GRAMS]
+    step = _line_search(lambda step: counted.slope(V, step), slope) if slope < 0.0 else 0.0
+    memory[CONTROL] = np.array([*memory[CONTROL][:3], step])
+    return step, state.W + step * V, memory
+
+
+def _direction(
+    counted: CountedRun, gradient: Float64Array, memory: dict[str, Float64Array]
+) -> tuple[Float64Array, int, bool]:
+    """Return about -H^-1 g by conjugate gradients, its products, and whether Gram matrices are new."""
+    problem = counted.problem
+    few = few_numbers(problem) if problem.form.smooth else problem.m * problem.d**2 <= _GRAM_NUMBERS
+    fresh = few and _GRAMS not in memory
+    if fresh:
+        memory[_GRAMS] = counted.grams()
+    precondition = _preconditioner(problem, memory.get(_GRAMS))
+    V, residual = np.zeros_like(gradient), -gradient
+    z = precondition(residual)
+    direction, product = z, inner(residual, z)
+    first, products = product, 0
+    while products < _PRODUCTS and product > 0.0:
+        Hp = counted.curvature(direction)
+        products += 1
+        curvature = inner(direction, Hp)
+        if not curvature > 0.0:
+            break
+        length = product / curvature
+        V = V + length * direction
+        residual = residual - length * Hp
+        z = precondition(residual)
+        product, last = inner(residual, z), product
+        if product <= _RESIDUAL**2 * first:
+            break
+        direction = z + (product / last) * direction
+    if not inner(gradient, V) < 0.0:
+        # Rows at a kink made the Hessian another one for opposite directions.
+        V = -precondition(gradient)
+    return V, products, fresh
+
+
+def _preconditioner(problem: Problem, grams: Float64Array | None) -> Callable[[Float64Array], Float64Array]:
+    """Return the product with the inverse of lam I + the Gram matrix of each class; the identity without."""
+    if grams is None:
+        return lambda residual: residual
+    try:
+        factors = [cho_factor(gram + problem.lam * np.eye(problem.d)) for gram in grams]
+    except LinAlgError:
+        return lambda residual: residual
+    return lambda residual: np.stack(
+        [cho_solve(factor, residual[:, j]) for j, factor in enumerate(factors)], axis=1
+    )
+
+
+def _line_search(slope_at: Callable[[float], float], slope: float) -> float:
+    """Return a step at which little of the slope is left, by secants between steps too short and too long."""
+    low, low_slope, high, high_slope = 0.0, slope, math.inf, math.nan
+    step = 1.0
+    for _ in range(_TRIALS):
+        found = slope_at(step)
+        if abs(found) <= _SLOPE_LEFT * abs(slope) or math.isnan(found):
+            break
+        if found < 0.0:
+            low, low_slope = step, found
+        else:
+            high, high_slope = step, found
+        if math.isinf(high):
+            step *= 2.0
+            continue
+        share = -low_slope / (high_slope - low_slope)
+        step = low + min(max(share, 0.1), 0.9) * (high - low)
+    return step
