@@ -52,13 +52,13 @@ class BlockAscent(SweptRows):
         delta.clear()
         work = Work(self, request, DualWindow(A, delta), threads)
         feed = self.feed_for(A)
-        first = work.sweep(feed.shuffled(np.arange(len(self.y)), work.random))
+        first = work.sweep(feed.shuffled(work.allowed(np.arange(len(self.y))), work.random))
         busy = np.flatnonzero(work.rises >= 0.0)
         if request.sweeps > _PLAIN_SWEEPS and len(busy):
             _stages(work, feed.held(busy), busy, first, request.sweeps)
             return work.stats(feed)
         for _ in range(request.sweeps - 1):
-            busy = busy[work.moved(busy)]
+            busy = work.allowed(busy[work.moved(busy)])
             work.sweep(feed.shuffled(busy, work.random))
         return work.stats(feed)
 
@@ -75,17 +75,17 @@ def _stages(work: Work, held: RowFeed | HeldRows, rows: Int64Array, first: float
     budget = _MOST_VISITS * len(work.rises)
     extrapolation = Extrapolation(work, held, rows) if Extrapolation.fits(work, rows) else None
     for _ in range(_MOST_STAGES):
-        chosen = rows
+        chosen = work.allowed(rows)
         rise = 0.0
         for _ in range(sweeps):
             last = work.sweep(held.shuffled(chosen, work.random))
             rise += last
             budget -= held.cost(len(chosen))
-            chosen = rows[work.moved(rows)]
-            if budget <= 0 or not len(chosen):
+            chosen = work.allowed(rows[work.moved(rows)])
+            if budget <= 0 or not len(chosen) or work.over:
                 break
         # The primal objective is far from its least value where rows were moved together: sweeps come last.
-        if budget <= 0 or last < _STAGE_PAYS * first:
+        if budget <= 0 or work.over or last < _STAGE_PAYS * first:
             return
-        if extrapolation is not None:
+        if extrapolation is not None and len(work.allowed(rows)) == len(rows):
             extrapolation.step(rise)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +30,8 @@ _LARGE_W = 1 << 20
 #: Rows over which a change is summed at once, and numbers in them.
 _SUMMED_ROWS = 4096
 _SUMMED_NUMBERS = 1 << 22
+#: Rows that are visited between two looks at the clock.
+_TIMED_ROWS = 2048
 #: A row whose rise is below this share of the mean has not moved.
 _STILL = 0.01
 
@@ -81,7 +84,8 @@ class Work:
         self.random = np.random.default_rng((request.seed, request.round, block.index))
         self.scale = block.problem.scale * request.safety_factor
         self.linear = block.problem.form.linear_conjugate
-        self.rises = np.empty(len(block.y))
+        #: By how much the dual rose at each row when it was last visited; below 0 where it rests.
+        self.rises = np.full(len(block.y), -1.0)
         self._products = np.dtype(np.float64) if request.exact else block.dtype
         self._start = request.W
         self.sparse = False
@@ -92,11 +96,36 @@ class Work:
         self.clock = Clock()
         self.visited = 0
         self._still = 0.0
+        self._most = request.most_passes * len(block.y)
+        self._until = None if request.seconds is None else time.monotonic() + request.seconds
+
+    @property
+    def over(self) -> bool:
+        """Whether no more rows are to be visited."""
+        late = self._until is not None and time.monotonic() >= self._until
+        return late or self.visited >= self._most
+
+    def allowed(self, rows: Int64Array) -> Int64Array:
+        """Return as many of some rows as may still be visited."""
+        left = self._most - self.visited
+        return rows if len(rows) <= left else rows[: int(left)]
+
+    def _pieces(self, portions: Iterable[Portion]) -> Iterator[Portion]:
+        """Yield portions, in pieces between which the time is looked at if it is limited."""
+        for portion in portions:
+            if self._until is None:
+                yield portion
+                continue
+            for low in range(0, len(portion.rows), _TIMED_ROWS):
+                part = slice(low, low + _TIMED_ROWS)
+                if self.over:
+                    return
+                yield portion._replace(places=portion.places[part], rows=portion.rows[part])
 
     def sweep(self, portions: Iterable[Portion]) -> float:
         """Update rows once each; returns what the dual rises by at least."""
         total, visited = 0.0, 0
-        for portion in portions:
+        for portion in self._pieces(portions):
             self._lay_out(portion.X)
             self.duals.open(portion.slab)
             self.clock.product()

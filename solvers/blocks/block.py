@@ -148,6 +148,8 @@ class Block:
         dtype = _FLOAT64 if request.exact else self._dtype
         W = np.ascontiguousarray(request.W, dtype=dtype)
         duals = None if request.envelope else self._lifting_duals()
+        if duals is not None and request.exact:
+            self._duals_after(request.pending_step).widen()
         scratch = Scratch(self._tiles.rows, self.problem.m, dtype)
         vertices = vertices_of(self.problem, self._tiles.rows, smoothed=request.envelope)
         product = np.zeros((self.problem.m, self.problem.d))
@@ -261,6 +263,7 @@ class Block:
         for tile in self._tiles.read(_FLOAT64):
             A = duals.rows_after(tile.number, tile.start, tile.stop, request.pending_step)
             A = duals.feasible(A, tile.rows) if request.feasible else A.astype(np.float64)
+            A = A if request.share == 1.0 else request.share * A
             b += duals.conjugates(A, tile.rows)
             alpha_sq += duals.squares(A, tile.rows)
             clock.row_work()

@@ -30,7 +30,10 @@ def checked_rows(X: Any) -> RowSource:
 
 
 def checked_labels(y: Any, n: int, m: Any) -> tuple[IntArray, int]:
-    """Return labels as (n,) int32 and the number of classes (by default the largest label + 1)."""
+    """Return labels as (n,) int32 and the number of classes (by default the largest label + 1).
+
+    Without m every class below the largest must have an example: others would be made of a slip.
+    """
     labels = np.asarray(y)
     if labels.ndim != 1:
         raise InvalidProblemError(f"the labels have the shape {labels.shape}; give one label per example")
@@ -49,7 +52,7 @@ def checked_labels(y: Any, n: int, m: Any) -> tuple[IntArray, int]:
         raise InvalidProblemError(
             f"m is {m!r}; give the number of classes as a whole number, or leave it out"
         )
-    classes = int(labels.max()) + 1 if m is None else int(m)
+    classes = _classes_without_gaps(labels) if m is None else int(m)
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if wrong.size:
         row = int(wrong[0])
@@ -57,6 +60,20 @@ def checked_labels(y: Any, n: int, m: Any) -> tuple[IntArray, int]:
             f"the label of row {row} is {labels[row]}; labels must lie between 0 and {classes - 1}"
         )
     return labels.astype(np.int32), classes
+
+
+def _classes_without_gaps(labels: Any) -> int:
+    """Return the largest label + 1; InvalidProblemError where classes below it have no example."""
+    there = np.unique(labels[labels >= 0])
+    classes = int(there[-1]) + 1 if len(there) else 1
+    if len(there) == classes or not len(there):
+        return classes
+    first = int(np.flatnonzero(there != np.arange(len(there)))[0])
+    raise InvalidProblemError(
+        f"the largest label is {classes - 1}, but class {first} and {classes - len(there) - 1} more below it "
+        f"have no example; give np.unique(y, return_inverse=True)[1] as y, or m={classes} to have them as "
+        "classes all the same"
+    )
 
 
 def checked_problem(

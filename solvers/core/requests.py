@@ -65,6 +65,8 @@ class AscentRequest(_RoundRequest):
     seed : of the random orders; with the round and the block it fixes them.
     exact : products and A in float64, not in the precision of the features.
     shared : the direction along which examples are shrunk; W then starts from the point that it is drawn to.
+    most_passes : visits, as a multiple of the rows, that are not exceeded.
+    seconds : time after which no more rows are visited; None for no limit.
     """
 
     sweeps: int = 1
@@ -72,6 +74,8 @@ class AscentRequest(_RoundRequest):
     seed: int = 0
     exact: bool = False
     shared: DeflatedDirection | None = None
+    most_passes: float = math.inf
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,13 +156,15 @@ class RebuildRequest:
 
     Where `exact`, A is in float64 from then on, with every row inside its domain to that precision.  Where
     `inside`, every row is put at the nearest point of its domain first: A may come from anywhere.  Where
-    `feasible`, rows that float32 has rounded are so for the sums alone, and A stays as it is.
+    `feasible`, rows that float32 has rounded are so for the sums alone, which are those of `share` times
+    these rows, and A stays as it is.
     """
 
     pending_step: PendingStep | None = None
     exact: bool = False
     inside: bool = False
     feasible: bool = False
+    share: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -36,18 +36,24 @@ class Status(Enum):
     NONFINITE = "nonfinite"
 
 
+#: Smallest relative gap that can be told from rounding in float64; float32 gives way to it long before.
+FINEST_TOL = 1e-14
+
+
 @dataclass(frozen=True)
 class StoppingCriteria:
     """Bounds of a run.
 
     Attributes
     ----------
-    tol : relative gap to reach, > 0; where the loss is not convex, |grad P(W)| / |grad P(0)|.
-    max_passes : passes over the examples, counted over all resumptions, after which no round begins; the
-        final certificate costs one pass more.
-    time_limit : seconds of this call, None for no limit.
+    tol : relative gap to reach, at least 1e-14, which is what sums in float64 resolve; where the loss is not
+        convex, |grad P(W)| / |grad P(0)|.
+    max_passes : passes over the examples, counted over all resumptions, which the rounds do not exceed; the
+        final certificate costs one pass or two more.
+    time_limit : seconds of this call, None for no limit; sweeps stop at it, and a pass that measures W is the
+        last that is begun before.
 
-    Raises InvalidProblemError where one of them is not positive.
+    Raises InvalidProblemError where one of them is not positive, or tol is finer than numbers can show.
 
     Examples
     --------
@@ -64,6 +70,10 @@ class StoppingCriteria:
         tol: Any = self.tol
         if not (isinstance(tol, Real) and 0.0 < float(tol) < math.inf):
             raise InvalidProblemError(f"tol is {tol!r}; give a positive number")
+        if float(tol) < FINEST_TOL:
+            raise InvalidProblemError(
+                f"tol is {tol!r}, which float64 does not resolve; give at least {FINEST_TOL:g}"
+            )
         passes: Any = self.max_passes
         if isinstance(passes, bool) or not isinstance(passes, Integral) or int(passes) < 1:
             raise InvalidProblemError(f"max_passes is {passes!r}; give a whole number of at least 1")

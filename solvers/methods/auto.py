@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -74,6 +74,9 @@ class AscentThenNewton(Method):
 
     `blocks` and `seed` are those of DualAscent.
     """
+
+    #: As those of DualAscent do.
+    advances_by_passes: ClassVar[bool] = True
 
     blocks: int = 1
     seed: int = 0

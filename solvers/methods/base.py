@@ -5,6 +5,7 @@ The two are apart because a run ends at an iterate that is good enough, before t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeAlias
@@ -42,6 +43,7 @@ class Measurement:
     before : the state that was measured, with the values learned on the way.
     stats : the blocks' answer.
     passes : passes over the examples that this took.
+    passes_left : how many more the run may take, as the loop adds.
     stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex and there is no dual value, else
         None.
     """
@@ -55,6 +57,7 @@ class Measurement:
     stationarity: float | None = None
     W: Float64Array | None = None
     point: DualPoint | None = None
+    passes_left: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +100,8 @@ class Method(Protocol):
 
     #: Whether W is the W(A) of kept dual variables; else the method moves W itself.
     follows_duals: ClassVar[bool] = True
+    #: Whether to advance takes passes of its own: it is left where there is no budget or time for any.
+    advances_by_passes: ClassVar[bool] = False
 
     def measure(self, problem: Problem, run: Runner, state: SolverState, /) -> Measurement:
         """Return the objective values of a state."""

@@ -74,7 +74,7 @@ class DualSide:
         return problem.dual(self.W, self.conjugate_mean, self.mean_sq_dual)
 
     def times(self, share: float) -> DualSide:
-        """Return the multiple of a point whose -Phi* is not linear, or its lower bound."""
+        """Return a multiple; where -Phi* is not linear its b is a lower bound."""
         return replace(
             self,
             W=share * self.W,
@@ -99,13 +99,15 @@ def rebuild(
     *,
     inside: bool = False,
     feasible: bool = False,
+    share: float = 1.0,
 ) -> tuple[Float64Array, float, float]:
     """Return W(A), b and |A|^2 / n of the stored A (eq. 2 and 3 of `core.problem`).
 
-    `inside` puts every row into its domain first, `feasible` does so for the sums alone.
+    `inside` puts every row into its domain first, `feasible` does so for the sums alone, which are those of
+    `share` times the rows.
     """
     stats = executor.run(
-        RebuildRequest(state.pending_step, exact=state.exact, inside=inside, feasible=feasible)
+        RebuildRequest(state.pending_step, exact=state.exact, inside=inside, feasible=feasible, share=share)
     )
     if stats.product is None or stats.rows != problem.n:
         raise StateLostError(f"the rebuilt sum covers {stats.rows} of {problem.n} rows; run it again")
@@ -136,16 +138,18 @@ def final_values(
     return with_best_primal(problem, executor, state, dual, loss, duals_kept=duals_kept)
 
 
-def of_rows(problem: Problem, executor: Executor, state: SolverState) -> DualSide:
-    """Return the sums of the A that blocks keep, each row inside its domain."""
-    return DualSide(*rebuild(problem, executor, state, feasible=True))
+def of_rows(problem: Problem, executor: Executor, state: SolverState, share: float = 1.0) -> DualSide:
+    """Return the sums of a share of the A that blocks keep, each row inside its domain."""
+    W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, state, feasible=True, share=share)
+    return DualSide(W, conjugate_mean, mean_sq_dual, share=share)
 
 
-def at_best_share(problem: Problem, dual: DualSide) -> DualSide:
-    """Return the multiple of a dual point that raises D most."""
-    square = problem.lam * squared_norm(dual.W) + problem.smoothing * dual.mean_sq_dual
-    share = best_share(dual.conjugate_mean, square)
-    return replace(dual.times(share), share=share) if share < 1.0 else dual
+def of_best_share(problem: Problem, executor: Executor, state: SolverState) -> DualSide:
+    """Return the multiple of the A that blocks keep that raises D most."""
+    whole = of_rows(problem, executor, state)
+    square = problem.lam * squared_norm(whole.W) + problem.smoothing * whole.mean_sq_dual
+    share = best_share(whole.conjugate_mean, square)
+    return of_rows(problem, executor, state, share) if share < 1.0 else whole
 
 
 def with_best_primal(

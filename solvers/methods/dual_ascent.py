@@ -64,6 +64,7 @@ class DualAscent(Method):
 
     blocks: int = 1
     seed: int = 0
+    advances_by_passes: ClassVar[bool] = True
     #: Whether several blocks keep the direction that all examples share apart
     #: (`topline.solvers.core.deflation`).
     deflates: ClassVar[bool] = True

@@ -22,8 +22,11 @@ from topline.solvers.methods.base import (
     rises,
     stepped,
 )
-from topline.solvers.methods.certificate import FinalValues, at_best_share, of_rows, with_best_primal
+from topline.solvers.methods.certificate import FinalValues, of_best_share, with_best_primal
 from topline.solvers.methods.step_rules import Direction, StepRule
+
+#: A relative gap from which on products and A are in float64.
+_SINGLE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,12 @@ class FrankWolfe(Method):
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W, and find the vertex on the way."""
-        stats = run(OracleRequest(round=state.round, W=state.W, pending_step=state.pending_step))
+        if problem.smoothing == 0 and not problem.form.sparse_vertices:
+            # Rounded to float32 a dense vertex lies outside its domain, and so would W and b, for ever.
+            state = replace(state, exact=True)
+        stats = run(
+            OracleRequest(round=state.round, W=state.W, pending_step=state.pending_step, exact=state.exact)
+        )
         # The blocks know |A|^2 of the A they hold; the recursion for it is only needed between rounds.
         mean_sq_dual = stats.alpha_sq / problem.n
         primal = problem.primal_bound(state.W, mean_sq_dual, stats.loss / problem.n)
@@ -58,10 +66,13 @@ class FrankWolfe(Method):
         before = measured.before
         direction = self._direction(problem, before, measured.stats)
         step = self.rule.step(before.round, direction)
+        gap, stuck = measured.primal - measured.dual, self.rule.exact and not rises(direction)
+        after = self._advance(problem, before, direction, step)
         return Advance(
             step=step,
-            moved=not self.rule.exact or rises(direction),
-            after=self._advance(problem, before, direction, step),
+            # A round that brings nothing in float32 is the occasion to go over to float64, not the end.
+            moved=not (stuck and before.exact),
+            after=replace(after, exact=before.exact or stuck or gap < _SINGLE * abs(measured.primal)),
             active=measured.stats.active,
             passes=0,
         )
@@ -77,7 +88,7 @@ class FrankWolfe(Method):
         """Return the final values; where D may have fallen, of the best of the multiples of A."""
         if self.rule.exact or not duals_kept:
             return super().final(problem, executor, state, duals_kept=duals_kept)
-        dual = at_best_share(problem, of_rows(problem, executor, state))
+        dual = of_best_share(problem, executor, state)
         return with_best_primal(problem, executor, state, dual, duals_kept=True)
 
     def _direction(self, problem: Problem, state: SolverState, stats: BlockStats) -> Direction:

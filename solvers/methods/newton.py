@@ -31,7 +31,7 @@ from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, Runner, measured_at, product_of, rises
 from topline.solvers.methods.lbfgs import at_gradient, gradient_of
-from topline.solvers.methods.newton_steps import CONTROL, CountedRun, newton_step, point_of
+from topline.solvers.methods.newton_steps import CONTROL, FEWEST_PASSES, CountedRun, newton_step, point_of
 from topline.solvers.methods.step_rules import Direction, ExactStep
 from topline.solvers.typing import Float64Array
 
@@ -62,6 +62,8 @@ class ProximalNewton(Method):
     sigma, the gap after the last proximal step, the last step and the preconditioner.
     """
 
+    advances_by_passes: ClassVar[bool] = True
+
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Evaluate P at W; D is that of A."""
         memory = dict(state.memory)
@@ -87,7 +89,9 @@ class ProximalNewton(Method):
             return self._proximal_step(problem, measured, W_u)
         if not before.exact and before.best_primal - measured.dual < _SINGLE * abs(before.best_primal):
             return _with_exact_products(measured)
-        counted = CountedRun(problem, run, point_of(before, before.memory[CONTROL]))
+        if measured.passes_left < FEWEST_PASSES:
+            return _ended(measured)
+        counted = CountedRun(problem, run, point_of(before, before.memory[CONTROL]), measured.passes_left)
         step, W, memory = newton_step(counted, gradient, before)
         if step == 0.0 and not before.exact:
             return _with_exact_products(measured)
@@ -144,6 +148,7 @@ class Newton(Method):
 
     #: W is no W(A): a dual point is made of minus the gradients at W.
     follows_duals: ClassVar[bool] = False
+    advances_by_passes: ClassVar[bool] = True
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Evaluate P, its gradient and with it a dual point at W."""
@@ -156,12 +161,22 @@ class Newton(Method):
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Take a Newton step."""
         before, stats = measured.before, measured.stats
-        counted = CountedRun(problem, run, point_of(before, before.memory[CONTROL]))
+        if measured.passes_left < FEWEST_PASSES:
+            return _ended(measured)
+        counted = CountedRun(problem, run, point_of(before, before.memory[CONTROL]), measured.passes_left)
         step, W, memory = newton_step(counted, gradient_of(problem, before.W, stats), before)
         if step == 0.0 and not before.exact:
             return _with_exact_products(measured)
         after = replace(before, round=before.round + 1, W=W, memory=memory)
         return Advance(step, moved=step > 0.0, after=after, active=stats.active, passes=counted.passes())
+
+
+def _ended(measured: Measurement) -> Advance:
+    """Leave the passes that are left: they are too few for a step."""
+    before = measured.before
+    after = replace(before, round=before.round + 1)
+    passes = int(measured.passes_left)
+    return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=passes)
 
 
 def _with_exact_products(measured: Measurement) -> Advance:

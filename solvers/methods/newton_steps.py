@@ -28,6 +28,8 @@ _GRAMS, _COUNT = "newton.grams", "newton.products"
 #: Conjugate gradients stop at this share of the residual, or after so many products.
 _RESIDUAL = 0.1
 _PRODUCTS = 60
+#: Passes without which no step is begun: for Gram matrices, a product and the line search.
+FEWEST_PASSES = 3
 #: A line search ends where this share of the slope is left, or after so many trials.
 _SLOPE_LEFT = 0.1
 _TRIALS = 12
@@ -45,11 +47,12 @@ _STALE = 1.5
 
 @dataclass(frozen=True, eq=False)
 class CountedRun:
-    """Runs requests at one point and counts the rows whose scores they took."""
+    """Runs requests at one point and counts the rows whose scores they took, of `passes_left` times all."""
 
     problem: Problem
     run: Runner
     point: ProximalRequest
+    passes_left: float
     rows: list[int] = field(default_factory=list)
 
     def curvature(self, V: Float64Array) -> Float64Array:
@@ -71,6 +74,10 @@ class CountedRun:
     def passes(self) -> int:
         """Return how many passes over the examples that was."""
         return math.ceil(sum(self.rows) / self.problem.n)
+
+    def allows_product(self) -> bool:
+        """Return whether a product more, of the size of the last, leaves a pass for the line search."""
+        return sum(self.rows) + self.rows[-1] + self.problem.n <= self.passes_left * self.problem.n
 
     def _counted(self, request: ProximalRequest) -> BlockStats:
         stats = self.run(request)
@@ -138,7 +145,7 @@ def _direction(
         residual = residual - length * Hp
         z = precondition(residual)
         product, last = inner(residual, z), product
-        if product <= _RESIDUAL**2 * first:
+        if product <= _RESIDUAL**2 * first or not counted.allows_product():
             break
         direction = z + (product / last) * direction
     if not inner(gradient, V) < 0.0:

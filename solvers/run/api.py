@@ -15,6 +15,7 @@ from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.blocks.duals import inside
 from topline.solvers.core.inputs import checked_problem, checked_seed, checked_weights
 from topline.solvers.core.problem import Problem, SmoothingKind, problem_key, relative_gap
+from topline.solvers.core.requests import InsideRequest
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import Status, StoppingCriteria
@@ -102,7 +103,7 @@ def solve(
     label_sets : the label sets that y numbers; None where it does not.
     keep_duals : keep A (n, m) also with a Frank-Wolfe method and no smoothing, where it is not needed.
     time_limit : seconds.
-    m : number of classes; by default the largest label + 1.
+    m : number of classes; by default the largest label + 1, and then every class needs an example.
     state, duals : continue from a SolverState and, where A is kept, from
         ``executor.duals(state.pending_step)`` or ``[(0, n, result.A)]`` of the same problem.  Duals alone
         start a new run from their best multiple, by one pass more; they may be those of other features,
@@ -172,6 +173,9 @@ def solve(
             problem, blocks, chosen, criteria, state, callbacks, duals_kept=duals_kept, of_duals=of_duals
         )
         A = None
+        if duals_kept and run.status is Status.SOLVED:
+            # Nobody goes on from here, so that the blocks may hold what was certified.
+            executor.run(InsideRequest(run.state.pending_step))
         if duals_kept and executor.in_process:
             A = _collected_duals(executor, run.state)
             if run.status is not Status.INTERRUPTED:

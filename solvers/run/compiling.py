@@ -10,8 +10,11 @@ from topline.solvers.core.half_floats import widened
 from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
 from topline.solvers.core.row_packing import pack, unpack
+from topline.solvers.core.stopping import FINEST_TOL
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import LabelSets, Loss
+from topline.solvers.losses.batches import nearest_rows
+from topline.solvers.methods import method_named
 from topline.solvers.run.api import solve
 
 #: Enough passes to meet every compiled function: the second round applies the step of the first, and
@@ -55,7 +58,7 @@ def compile_jit_functions(
         lam=_LAM,
         smoothing=smoothing,
         method=method,
-        tol=1e-15,
+        tol=FINEST_TOL,
         max_passes=_PASSES,
         executor=SerialExecutor(),
         smoothing_kind=smoothing_kind,
@@ -64,3 +67,7 @@ def compile_jit_functions(
         label_sets=sets if several else None,
         m=m,
     )
+    form = loss.form(m).with_label_sets(sets if several else None, loss.name)
+    if keep_duals or method_named(method).needs_duals(form, smoothing):
+        # The run above ends in float64, where rows need not be put inside their domains.
+        nearest_rows(form, np.zeros((1, m)), np.asarray(y if several else [0])[:1])

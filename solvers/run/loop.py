@@ -10,18 +10,17 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from topline.solvers.core.best import with_best_of, with_dual, with_primal
-from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.history_thinning import ThinnedHistory
 from topline.solvers.core.problem import Problem, relative_gap
-from topline.solvers.core.requests import Request
 from topline.solvers.core.state import IterationRecord, SolverState
-from topline.solvers.core.stopping import ENDS_AT_ITERATE, Status, StoppingCriteria, is_solved
+from topline.solvers.core.stopping import ENDS_AT_ITERATE, FINEST_TOL, Status, StoppingCriteria, is_solved
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import Executor
 from topline.solvers.methods import Advance, FinalValues, Measurement, Method
 from topline.solvers.methods.base import stay
 from topline.solvers.methods.certificate import rebuild
+from topline.solvers.run.timers import Left, RoundTimer, TrafficTimer
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +94,7 @@ class _Rounds:
         self._target, self._refuted = criteria, False
         self._follows_duals = duals_kept and method.follows_duals
         self._history: ThinnedHistory[IterationRecord] = ThinnedHistory()
-        self._traffic_timer = _TrafficTimer(executor)
+        self._traffic_timer = TrafficTimer(executor)
 
     def go_on_after(self, error: DualsReplacedError) -> None:
         """Take up A as it is now, which has every step applied; the round under way is started again."""
@@ -105,19 +104,22 @@ class _Rounds:
 
     def take_one(self) -> Run | None:
         """Take one round; returns the run where it was the last."""
-        problem, timer = self._problem, _RoundTimer(self._executor)
+        problem, timer = self._problem, RoundTimer(self._executor, self._left)
         measured = self._with_best(self._method.measure(problem, timer.run, self._state))
         primal, dual = self._bounds(measured)
         # From an iterate that was found to be worse than it looked the run continues, however it looks now.
         solved = not self._refuted and is_solved(primal, dual, self._target, measured.stationarity)
-        advance = stay(measured) if solved else self._method.advance(problem, timer.run, measured)
+        timer.passes = measured.before.passes + measured.passes
+        measured = replace(measured, passes_left=self._left(timer.passes).passes)
+        ends = solved or (self._method.advances_by_passes and self._left(timer.passes).nothing)
+        advance = stay(measured) if ends else self._method.advance(problem, timer.run, measured)
         here = time.perf_counter() - self._began
         record = _record(
             problem, measured, (primal, dual), advance, timer, self._traffic_timer.read(),
             self._seconds_before + here,
         )  # fmt: skip
         self._history.add(record)
-        status = ending(record, self._target, seconds=here, moved=advance.moved, solved=solved)
+        status = self._ending(record, seconds=here, moved=advance.moved, solved=solved)
         # An iterate that ends the run by its own merit is kept as it was measured; else the step counts.
         after = measured.before if status in ENDS_AT_ITERATE else with_best_of(advance.after, measured.before)
         self._state = replace(after, passes=record.passes, seconds=record.seconds)
@@ -128,23 +130,38 @@ class _Rounds:
         if status is None:
             self._refuted = False
             return None
-        return self._ended(status)
+        return self._ended(status, self._ending(record, seconds=here, moved=True, solved=False))
 
-    def _ended(self, status: Status) -> Run | None:
-        """Return the run that ends with this status; None where it does not hold in float64."""
+    def _ending(self, record: IterationRecord, *, seconds: float, moved: bool, solved: bool) -> Status | None:
+        # A pass that measures and none that advances would bring nothing: the end measures anyway.
+        least = 2 if self._method.advances_by_passes else 1
+        return ending(record, self._target, seconds=seconds, moved=moved, solved=solved, least=least)
+
+    def _left(self, passes: int) -> Left:
+        """Return what the budgets leave after so many passes."""
+        limit = self._criteria.time_limit
+        seconds = None if limit is None else limit - (time.perf_counter() - self._began)
+        return Left(self._criteria.max_passes - passes, seconds)
+
+    def _ended(self, status: Status, spent: Status | None) -> Run | None:
+        """Return the run that ends with this status; None where it does not hold in float64.
+
+        `spent` is how the run ends where it does not hold and the budget leaves nothing.
+        """
         final = self._method.final(
             self._problem,
             self._executor,
             self._state,
             duals_kept=self._duals_kept,
         )
-        confirmed = _confirmed(status, final, self._criteria)
+        confirmed = _confirmed(status, final, self._criteria) or spent
         if confirmed is not None:
             seconds = self._seconds_before + time.perf_counter() - self._began
             state = replace(self._state, seconds=seconds)
             return Run(state=state, status=confirmed, final=final, history=self._history.records())
         # The rounds' own numbers were too good by rounding: ask more of them and continue.
-        self._target, self._refuted = replace(self._target, tol=0.5 * self._target.tol), True
+        tol = max(0.5 * self._target.tol, FINEST_TOL)
+        self._target, self._refuted = replace(self._target, tol=tol), True
         # What was measured now takes the place of what looked better.
         state = replace(
             self._state, exact=True, best_primal=math.inf, best_dual=min(self._state.best_dual, final.dual)
@@ -204,43 +221,6 @@ def _confirmed(status: Status, final: FinalValues, criteria: StoppingCriteria) -
     return None if status is Status.SOLVED else status
 
 
-class _RoundTimer:
-    """Runs the requests of one round and counts the time that they took."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self.products = self.per_row = self.waiting = 0.0
-
-    @property
-    def workers(self) -> int:
-        """How many blocks run at the same time."""
-        return self._executor.workers
-
-    def run(self, request: Request) -> BlockStats:
-        """Run a request; what is not products or per-row work of a busy worker is waiting."""
-        began = time.perf_counter()
-        stats = self._executor.run(request)
-        busy = (stats.seconds_products + stats.seconds_kernels) / self._executor.workers
-        self.products += stats.seconds_products
-        self.per_row += stats.seconds_kernels
-        self.waiting += max(time.perf_counter() - began - busy, 0.0)
-        return stats
-
-
-class _TrafficTimer:
-    """Reads what the executor counted from one record to the next."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._before = executor.traffic()
-
-    def read(self) -> Traffic:
-        """Return what was added since the last reading."""
-        now = self._executor.traffic()
-        moved, self._before = now.since(self._before), now
-        return moved
-
-
 def _go_on(callbacks: Sequence[Callback], record: IterationRecord, state: SolverState) -> bool:
     """Call every callback, also after one that said False."""
     answers = [callback(record, state) for callback in callbacks]
@@ -252,7 +232,7 @@ def _record(
     measured: Measurement,
     bounds: tuple[float, float],
     advance: Advance,
-    timer: _RoundTimer,
+    timer: RoundTimer,
     moved: Traffic,
     seconds: float,
 ) -> IterationRecord:
@@ -283,12 +263,18 @@ def _record(
 
 
 def ending(
-    record: IterationRecord, criteria: StoppingCriteria, *, seconds: float, moved: bool, solved: bool
+    record: IterationRecord,
+    criteria: StoppingCriteria,
+    *,
+    seconds: float,
+    moved: bool,
+    solved: bool,
+    least: int = 1,
 ) -> Status | None:
     """Return why the run ends after this round, None to continue.
 
     `seconds` is the time since this call began, `moved` whether a step can still improve the dual, `solved`
-    whether the iterate that was measured is good enough.
+    whether the iterate that was measured is good enough, and `least` how many passes a round takes at least.
     """
     bound = record.dual if record.stationarity is None else record.stationarity
     if not all(math.isfinite(value) for value in (record.primal, bound, record.step)):
@@ -297,7 +283,7 @@ def ending(
         return Status.SOLVED
     if not moved:
         return Status.NO_PROGRESS
-    if record.passes >= criteria.max_passes:
+    if record.passes + least > criteria.max_passes:
         return Status.MAX_PASSES
     if criteria.time_limit is not None and seconds >= criteria.time_limit:
         return Status.TIME_LIMIT

@@ -1,0 +1,186 @@
+"""Numbers that cannot be wrong, over random problems of every size: P, D, gap, status and budget of a run.
+
+Truth is the definition of P and D in `tests.reference`, evaluated at the W and the dual point that came back,
+and that P at any W bounds the optimum from above.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.reference import losses as reference
+from tests.reference.smooth import is_smooth
+from tests.solvers.problems import random_margins, several_labels
+from topline import (
+    METHODS,
+    MaxHinge,
+    MultilabelHinge,
+    MultilabelSoftmax,
+    SerialExecutor,
+    SolveResult,
+    Status,
+    StructuredHinge,
+    TopKHinge,
+    UnsupportedCombinationError,
+    UsunierHinge,
+    WeightedTopKHinge,
+    WeightedUsunierHinge,
+    exponential,
+    linear,
+    solve,
+)
+from topline.solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge
+
+SEEDS = [pytest.param(seed, marks=() if seed < 60 else pytest.mark.slow) for seed in range(1500)]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A problem and what it was solved with."""
+
+    X: Any
+    labels: Any
+    loss: Any
+    lam: float
+    smoothing: float
+    kind: str
+    weights: Any
+    options: dict[str, Any]
+
+    def primal(self, W: Any) -> float:
+        return float(
+            reference.primal(
+                self.X, self.labels, self.loss, self.lam, self.smoothing, W, self.kind, self.weights
+            )
+        )
+
+    def dual(self, A: Any) -> float:
+        return float(
+            reference.dual(
+                self.X, self.labels, self.loss, self.lam, self.smoothing, A, self.kind, self.weights
+            )
+        )
+
+    def solved(self, X: Any, **options: Any) -> SolveResult:
+        return solve(
+            X, loss=self.loss, lam=self.lam, smoothing=self.smoothing, smoothing_kind=self.kind,
+            sample_weight=self.weights, **{**self.options, **options},
+        )  # fmt: skip
+
+
+def losses_of(m: int, random: np.random.Generator) -> list[Any]:
+    """Every convex loss for m classes."""
+    k, others = int(random.integers(1, m + 1)), int(random.integers(1, m))
+    return [
+        MaxHinge(), StructuredHinge(random_margins(m, seed=k)), TopKHinge(k), UsunierHinge(k),
+        WeightedTopKHinge(linear(k)), WeightedUsunierHinge(exponential(k)), TopKOthersHinge(others),
+        OneVsAll("hinge"), OneVsAll("logistic"), Softmax(), TopKEntropy(others), MultilabelHinge(),
+        MultilabelSoftmax(),
+    ]  # fmt: skip
+
+
+def one_of(random: np.random.Generator, values: Any) -> Any:
+    return values[int(random.integers(len(values)))]
+
+
+def drawn(random: np.random.Generator) -> Drawn:
+    """Draw a problem: rows of size 1e-6 to 1e6, C from 1e-6 to 1e6, either precision, any loss and method."""
+    n, d, m = (int(random.integers(low, high)) for low, high in ((2, 14), (1, 6), (2, 6)))
+    loss = one_of(random, losses_of(m, random))
+    method = one_of(random, list(METHODS))
+    smoothing = 0.0 if is_smooth(loss) else one_of(random, [0.0, 0.0, 10.0 ** random.uniform(-2, 1)])
+    kind = one_of(random, ["moreau", "moreau", "others"]) if smoothing else "moreau"
+    size = 10.0 ** random.uniform(-6, 6) * 10.0 ** random.uniform(-1, 1, d)
+    X = (random.standard_normal((n, d)) * size).astype(one_of(random, [np.float32, np.float64]))
+    labels = y = random.integers(0, m, n)
+    options: dict[str, Any] = {"y": y, "m": m}
+    if isinstance(loss, MultilabelHinge | MultilabelSoftmax):
+        sets, codes = several_labels(y, m)
+        options, labels = {"y": codes, "label_sets": sets}, [sets.labels(code) for code in codes]
+    options |= {
+        "method": method,
+        "tol": 10.0 ** random.uniform(-10, -1),
+        "max_passes": int(one_of(random, [1, 2, 3, 7, 20, 100, 400])),
+        "keep_duals": bool(random.integers(2)) and not METHODS[method].dual_free,
+    }
+    weights = one_of(random, [None, None, random.uniform(0.1, 2.0, n)])
+    lam = 1.0 / (n * 10.0 ** random.uniform(-6, 6))
+    return Drawn(X, labels, loss, lam, smoothing, kind, weights, options)
+
+
+def solved(seed: int) -> tuple[Drawn, SolveResult]:
+    """Draw problems until one is not refused by name, and solve it on one to three blocks."""
+    random = np.random.default_rng(seed)
+    while True:
+        case = drawn(random)
+        try:
+            with SerialExecutor(blocks=min(int(random.integers(1, 4)), len(case.X))) as executor:
+                return case, case.solved(case.X, executor=executor)
+        except UnsupportedCombinationError:
+            continue
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_run_says_is_true(seed: int) -> None:
+    case, result = solved(seed)
+    primal = case.primal(result.W)
+    slack = rounding_of(case, result.W)
+    assert result.primal == pytest.approx(primal, rel=1e-9, abs=slack)
+    at_zero = case.primal(np.zeros_like(result.W))
+    assert result.primal <= at_zero * (1.0 + 1e-12)
+    assert result.gap >= 0.0
+    assert all(record.gap >= 0.0 for record in result.history)
+    assert result.dual >= 0.0
+    assert result.passes <= case.options["max_passes"]
+    dual = check_dual_point(case, result, primal)
+    if result.status is Status.SOLVED:
+        # A is taken for what it is; w_i times a row of float32 is rounded once more on its way out.
+        assert primal - dual <= (case.options["tol"] * (1.0 + 1e-6) + 1e-12) * primal + slack
+    else:
+        assert result.relative_gap > case.options["tol"]
+
+
+def rounding_of(case: Drawn, W: Any) -> float:
+    """Return what P by definition may be off by: scores that cancel where W is far off, in any order of sums.
+
+    The envelope of the reference is found numerically, to some 1e-11 of the scores.
+    """
+    sizes = np.abs(case.X).astype(np.float64) @ np.abs(W)
+    counts = 1.0 if case.weights is None else case.weights.max()
+    share = 16.0 * np.finfo(np.float64).eps * W.shape[1] + (1e-11 if case.smoothing > 0 else 0.0)
+    return float(counts * share * sizes.max())
+
+
+def check_dual_point(case: Drawn, result: SolveResult, primal: float) -> float:
+    """Check D at the dual point that came back, and return it."""
+    if result.A is None:
+        return result.dual
+    A = np.asarray(result.A, dtype=np.float64)
+    W = result.W if result.W_dual is None else result.W_dual
+    # Where float32 rows count by weights, w_i times a row is rounded on its way out.
+    rounding = 1e-6 if case.weights is not None and case.X.dtype == np.float32 else 1e-9
+    np.testing.assert_allclose(
+        W, reference.weights_of(case.X, case.lam, A), rtol=0, atol=rounding * max(np.abs(W).max(), 1e-300)
+    )
+    for i, (row, label) in enumerate(zip(A, case.labels, strict=True)):
+        count = 1.0 if case.weights is None else case.weights[i]
+        assert reference.infeasibility(case.loss, row / count, label) <= 1e-14
+    dual = case.dual(A)
+    assert result.dual == pytest.approx(dual, abs=rounding * max(primal, abs(dual)))
+    return dual
+
+
+@pytest.mark.parametrize("seed", SEEDS[::2])
+def test_no_dual_value_exceeds_the_optimum(seed: int) -> None:
+    """P at the W that float64 rows lead to, by definition, is not below the optimum."""
+    case, result = solved(seed)
+    method = "lbfgs" if case.smoothing > 0 or is_smooth(case.loss) else "dual_ascent"
+    best = case.solved(
+        np.asarray(case.X, dtype=np.float64), method=method, tol=1e-12, max_passes=2000, keep_duals=False
+    )
+    lowest = min(case.primal(W) + rounding_of(case, W) for W in (best.W, result.W))
+    assert result.dual <= lowest * (1.0 + 1e-12)
