@@ -18,7 +18,8 @@ from topline.solvers.run.compiling import compile_jit_functions
 
 def signatures():
     found = [o for o in gc.get_objects() if isinstance(o, Dispatcher)]
-    return {f.py_func.__qualname__: list(f.signatures) for f in found if "solvers" in f.py_func.__module__}
+    named = [(f"{f.py_func.__module__}.{f.py_func.__qualname__}", list(f.signatures)) for f in found]
+    return {name: signatures for name, signatures in named if "solvers" in name}
 
 method, smoothing, is_sparse = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "sparse"
 packed, d = sys.argv[4] == "packed", int(sys.argv[5])

@@ -102,7 +102,7 @@ def test_duals_alone_start_from_their_best_multiple() -> None:
         ({"Cs": [1.0, 0.0]}, InvalidProblemError, "C is 0.0; give a positive number"),
         ({"Cs": [np.nan]}, InvalidProblemError, "C is nan"),
         ({"method": "fw"}, UnsupportedCombinationError, "the method fw starts from no earlier solution"),
-        ({"method": "newton"}, InvalidProblemError, "no method named"),
+        ({"method": "oldton"}, InvalidProblemError, "no method named"),
     ],
 )
 def test_what_is_refused(changes, error, message) -> None:
