@@ -33,13 +33,14 @@ def _column(
 @conjugate_function
 def _conjugate(alpha: Any, y: Any, _: Any) -> Any:
     """Return -sum x log x - p log p with p = 1 - sum x (Lapin's thesis, prop. 6.3)."""
-    value, p = 0.0, 1.0
+    value = total = 0.0
     for j in range(len(alpha)):
         x = -alpha[j]
         if j != y and x > 0.0:
             value -= x * math.log(x)
-            p -= x
-    return value - p * math.log(p) if p > 0.0 else value
+            total += x
+    # Where p is nearly 1 the digits of its logarithm are those of what is missing.
+    return value - (1.0 - total) * math.log1p(-total) if total < 1.0 else value
 
 
 @gradient_function
@@ -60,13 +61,15 @@ def _gradient(s: Any, own: Any, _rho: Any, _margins: Any, u: Any, work: Any) -> 
     for j in range(m):
         u[j] *= share
     u[own] = 0.0
-    mass = product = 0.0
+    mass = entropy = 0.0
     for j in range(m):
         mass -= u[j]
-        product += u[j] * (x[j] - x[own])
+        if u[j] < 0.0:
+            entropy += u[j] * math.log(-u[j])
     u[own] = mass
-    loss = math.log(total) - x[own]
-    return loss, loss + product
+    # Where the own class has nearly all, the digits of the loss are those of what it lacks.
+    loss = -math.log1p(-mass) if mass < 0.5 else math.log(total) - x[own]
+    return loss, entropy + math.exp(-loss) * loss
 
 
 def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:

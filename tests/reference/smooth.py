@@ -34,7 +34,7 @@ def smooth_value(loss, s, y):
     if isinstance(loss, TopKEntropy):
         return topk_entropy(a, loss.k)[0]
     a = np.sort(a)[: m - guesses_of(loss)]
-    return float(logsumexp(np.append(a, 0.0)))
+    return float(np.logaddexp(0.0, logsumexp(a)))
 
 
 def smooth_gradient(loss, s, y):
@@ -88,7 +88,9 @@ def smooth_conjugate(loss, alpha, y):
     if isinstance(loss, MultilabelSoftmax):
         return multilabel.entropy_conjugate(alpha, y)
     x = np.maximum(-np.delete(alpha, y), 0.0)
-    return float(entr(x).sum() + entr(max(0.0, 1.0 - x.sum())))
+    # The entropy of a rest near 1 has its digits in what is missing to 1.
+    rest = max(0.0, 1.0 - x.sum())
+    return float(entr(x).sum() - (rest * np.log1p(-x.sum()) if rest > 0.0 else 0.0))
 
 
 def smooth_infeasibility(loss, alpha, y):
