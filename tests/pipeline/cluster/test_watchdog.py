@@ -59,11 +59,11 @@ def test_blocks_of_a_call_that_hangs_move(
     hung: list[str] = []
     genuine = Block.run
 
-    def hanging(block: Block, request: Any) -> Any:
+    def hanging(block: Block, request: Any, threads: int) -> Any:
         if not hung and request.round == 5:
             hung.append(get_worker().address)
             _over.wait()
-        return genuine(block, request)
+        return genuine(block, request, threads)
 
     monkeypatch.setattr(Block, "run", hanging)
     with (

@@ -60,7 +60,7 @@ def call(**changes):
         ({"max_passes": 0}, "max_passes is 0"),
         ({"max_passes": 1.5}, "max_passes is 1.5"),
         ({"time_limit": 0.0}, "time_limit is 0.0"),
-        ({"method": "newton"}, "there is no method named 'newton'; take one of"),
+        ({"method": "simplex"}, "there is no method named 'simplex'; take one of"),
         ({"method": ["fw"]}, r"there is no method named \['fw'\]; take one of"),
         ({"lam": "0.1"}, "lam is '0.1'; give a positive number"),
         ({"smoothing": None}, "smoothing is None; give a number of at least 0"),

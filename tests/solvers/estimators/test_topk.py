@@ -555,7 +555,7 @@ def test_a_budget_that_runs_out_warns_and_still_certifies() -> None:
         ({"loss": "topk_hinge", "weights": "flat"}, "topk_hinge takes no weights"),
         ({"loss": "structured_hinge"}, "structured_hinge needs margins"),
         ({"loss": TopKHinge(2), "weights": "flat"}, "is complete; leave weights and margins out"),
-        ({"solver": "newton"}, "there is no method named 'newton'"),
+        ({"solver": "simplex"}, "there is no method named 'simplex'"),
         ({"smoothing": -1.0}, "smoothing is -1.0"),
         ({"tol": 0.0}, "tol is 0.0"),
         ({"max_passes": 0}, "max_passes is 0"),
