@@ -61,6 +61,12 @@ class ArrayGroup:
         self._files = files
         self._duals: StoredDuals | None = None
 
+    def check(self) -> None:
+        """Raise `IntegrityError` where the group's own documents are damaged; `array` checks the rest."""
+        for path in self._files.by_path:
+            if "/" not in path:
+                self._files.read(path)
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the arrays, without the duals."""

@@ -95,6 +95,7 @@ def latest_checkpoint(
         try:
             record, files = read_checkpoint_record(store, run_id, round_number)
             group = ArrayGroup(files)
+            group.check()
             if group.has_duals and check_duals:
                 group.duals.check()
             arrays = {name: group.array(name) for name in group.names}

@@ -200,7 +200,7 @@ def test_another_fingerprint_is_refused_by_name(
         latest_checkpoint(local_store, "r0001", fingerprint={**PRINT, **changes})
 
 
-@pytest.mark.parametrize("victim", ["W/c/0/0", "W/zarr.json", "duals/000000000000-000000000050"])
+@pytest.mark.parametrize("victim", ["zarr.json", "W/c/0/0", "W/zarr.json", "duals/000000000000-000000000050"])
 @pytest.mark.parametrize("loss", ["flipped", "missing", "empty"])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(local_store: Store, victim: str, loss: str) -> None:
     save(local_store, 1)
