@@ -136,11 +136,11 @@ def at_call(function: Callable[..., Any], fault: Mapping[str, Any]) -> Callable[
 
 def logged(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
-    def wrapped(block: Any, order: Any) -> Any:
+    def wrapped(block: Any, order: Any, *options: Any) -> Any:
         what = f"{type(order).__name__}:{getattr(order, 'round', '')}:{getattr(order, 'exact', '')}"
         with Path(os.environ["CHAOS_LOG"]).open("a") as log:
             log.write(f"{os.getpid()} {what} {block.index}\n")
-        return run(block, order)
+        return run(block, order, *options)
 
     return wrapped
 
