@@ -26,6 +26,7 @@ import signal
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,9 @@ def at_call(function: Callable[..., Any], fault: Mapping[str, Any]) -> Callable[
 def logged(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def wrapped(block: Any, order: Any, *options: Any) -> Any:
-        what = f"{type(order).__name__}:{getattr(order, 'round', '')}:{getattr(order, 'exact', '')}"
+        # At the end two orders of one kind may differ in their weights alone.
+        at = zlib.crc32(np.ascontiguousarray(getattr(order, "W", 0.0)).tobytes())
+        what = f"{type(order).__name__}:{getattr(order, 'round', '')}:{getattr(order, 'exact', '')}:{at}"
         with Path(os.environ["CHAOS_LOG"]).open("a") as log:
             log.write(f"{os.getpid()} {what} {block.index}\n")
         return run(block, order, *options)
