@@ -28,7 +28,7 @@ from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel
 from topline.storage.cache import PredictionsDraft, StoredPredictions, cache_key
 from topline.storage.datasets import Dataset
-from topline.storage.stores import FileEntry, open_store
+from topline.storage.stores import FileEntry, Store, open_store
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -112,21 +112,10 @@ def predict_dataset(
     found = StoredPredictions.find(store, key)
     reused = found is not None
     if found is None:
-        draft = PredictionsDraft.begin(
-            store,
-            key,
-            dataset.plan,
-            rule.best.top_k,
-            probabilities=rule.probabilities is not None,
-            set_classes=0 if rule.sets is None else record.m,
-        )
+        draft = _draft(store, key, dataset, rule, record.m)
         task = BatchTask(stored.model.url, dataset, draft, rule)
-        try:
-            entries = _entries(task, cluster or ClusterConfig(), progress, client)
-            found = draft.publish(key, entries, {**facts, "class_names": list(record.class_names)})
-        except BaseException:
-            draft.discard()
-            raise
+        facts["class_names"] = list(record.class_names)
+        found = _predicted(task, key, facts, cluster or ClusterConfig(), progress, client)
     if config.output is not None:
         with table_writer(config.output, table_schema("sample_id", sets=found.sets is not None)) as write:
             for table in dataset_tables(found, dataset):
@@ -148,6 +137,34 @@ def predict_dataset(
         output=None if config.output is None else str(config.output),
         page=None if config.page is None else str(config.page),
     )
+
+
+def _draft(store: Store, key: str, dataset: Dataset, rule: AnswerRule, m: int) -> PredictionsDraft:
+    """Begin the predictions of a dataset, with room for what the rule answers."""
+    return PredictionsDraft.begin(
+        store,
+        key,
+        dataset.plan,
+        rule.best.top_k,
+        probabilities=rule.probabilities is not None,
+        set_classes=0 if rule.sets is None else m,
+    )
+
+
+def _predicted(
+    task: BatchTask,
+    key: str,
+    facts: Mapping[str, Any],
+    cluster: ClusterConfig,
+    progress: Progress | None,
+    client: Client | None,
+) -> StoredPredictions:
+    """Predict all rows and publish that, or leave nothing behind."""
+    try:
+        return task.draft.publish(key, _entries(task, cluster, progress, client), facts)
+    except BaseException:
+        task.draft.discard()
+        raise
 
 
 def predict_units(task: BatchTask, units: Sequence[int]) -> list[FileEntry]:
