@@ -20,7 +20,7 @@ from topline.solvers.projections.multilabel import (
     multilabel_hinge_column,
     multilabel_softmax_row,
 )
-from topline.solvers.projections.own_classes import own_class
+from topline.solvers.projections.own_classes import minus_others
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -34,15 +34,7 @@ def _hinge_column(
 @conjugate_function
 def _hinge_conjugate(alpha: Any, y: Any, sets: Any) -> Any:
     """Return minus the sum over the labels outside Y."""
-    value = 0.0
-    place, own = 1, own_class(sets, y, 1)
-    for j in range(len(alpha)):
-        if j == own:
-            place += 1
-            own = own_class(sets, y, place)
-        else:
-            value -= alpha[j]
-    return value
+    return minus_others(alpha, sets, y, 0.0)
 
 
 @column_function

@@ -13,7 +13,7 @@ from topline.solvers.losses.base import rank_form
 from topline.solvers.losses.form import Family, Labels, LossForm
 from topline.solvers.losses.functions import column_function, conjugate_function
 from topline.solvers.projections.binary import binary_entropy, binary_hinge_column, binary_logistic_column
-from topline.solvers.projections.own_classes import own_class
+from topline.solvers.projections.own_classes import minus_others
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -34,16 +34,7 @@ def _logistic_column(
 @conjugate_function
 def _hinge_conjugate(alpha: Any, y: Any, sets: Any) -> Any:
     """Return sum_j z_j alpha_j."""
-    value = 0.0
-    place, own = 1, own_class(sets, y, 1)
-    for j in range(len(alpha)):
-        if j == own:
-            value += alpha[j]
-            place += 1
-            own = own_class(sets, y, place)
-        else:
-            value -= alpha[j]
-    return value
+    return minus_others(alpha, sets, y, 1.0)
 
 
 @conjugate_function

@@ -22,3 +22,18 @@ def own_class(sets: Float64Array, y: int, place: int) -> int:
 def own_count(sets: Float64Array, y: int) -> int:
     """Return the size of label set y."""
     return int(sets[0, y + 1] - sets[0, y])
+
+
+@jit
+def minus_others(alpha: Float64Array, sets: Float64Array, y: int, own_sign: float) -> float:
+    """Return `own_sign` times the sum of alpha over the own classes, less that over all others."""
+    value = 0.0
+    place, own = 1, own_class(sets, y, 1)
+    for j in range(len(alpha)):
+        if j == own:
+            value += own_sign * alpha[j]
+            place += 1
+            own = own_class(sets, y, place)
+        else:
+            value -= alpha[j]
+    return value
