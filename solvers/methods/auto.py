@@ -60,7 +60,7 @@ def choose(problem: Problem, *, kernel: bool, duals_given: bool) -> Choice:
 def change_of_method(state: SolverState) -> Choice:
     """Return what a run that began with dual ascent came to, and why."""
     if _CHANGED not in state.memory:
-        return Choice("dual_ascent", "it closed the gap fast enough")
+        return Choice("dual_ascent", "no forecast asked for another method")
     passes, gap, forecast = (float(v) for v in state.memory[_CHANGED])
     more = "no end" if math.isinf(forecast) else f"some {forecast:,.0f} passes"
     return Choice(

@@ -71,6 +71,7 @@ class Advance:
     after : the next state.
     active : examples that take part in the direction.
     passes : passes over the examples that this took.
+    short : whether the passes that are left are too few to go on.
     """
 
     step: float
@@ -78,6 +79,7 @@ class Advance:
     after: SolverState
     active: int
     passes: int
+    short: bool = False
 
 
 class Method(Protocol):

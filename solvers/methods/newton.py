@@ -89,14 +89,7 @@ class ProximalNewton(Method):
             return self._proximal_step(problem, measured, W_u)
         if not before.exact and before.best_primal - measured.dual < _SINGLE * abs(before.best_primal):
             return _with_exact_products(measured)
-        if measured.passes_left < FEWEST_PASSES:
-            return _ended(measured)
-        counted = CountedRun(problem, run, point_of(before, before.memory[CONTROL]), measured.passes_left)
-        step, W, memory = newton_step(counted, gradient, before)
-        if step == 0.0 and not before.exact:
-            return _with_exact_products(measured)
-        after = replace(before, round=before.round + 1, W=W, memory=memory)
-        return Advance(step, moved=step > 0.0, after=after, active=stats.active, passes=counted.passes())
+        return _newton_round(problem, run, measured, gradient)
 
     def taken_up(
         self, state: SolverState, W: Float64Array, conjugate_mean: float, mean_sq_dual: float
@@ -160,23 +153,21 @@ class Newton(Method):
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Take a Newton step."""
-        before, stats = measured.before, measured.stats
-        if measured.passes_left < FEWEST_PASSES:
-            return _ended(measured)
-        counted = CountedRun(problem, run, point_of(before, before.memory[CONTROL]), measured.passes_left)
-        step, W, memory = newton_step(counted, gradient_of(problem, before.W, stats), before)
-        if step == 0.0 and not before.exact:
-            return _with_exact_products(measured)
-        after = replace(before, round=before.round + 1, W=W, memory=memory)
-        return Advance(step, moved=step > 0.0, after=after, active=stats.active, passes=counted.passes())
+        gradient = gradient_of(problem, measured.before.W, measured.stats)
+        return _newton_round(problem, run, measured, gradient)
 
 
-def _ended(measured: Measurement) -> Advance:
-    """Leave the passes that are left: they are too few for a step."""
-    before = measured.before
-    after = replace(before, round=before.round + 1)
-    passes = int(measured.passes_left)
-    return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=passes)
+def _newton_round(problem: Problem, run: Runner, measured: Measurement, gradient: Float64Array) -> Advance:
+    """Take a Newton step, go over to float64 products where it brings nothing, or end for want of passes."""
+    before, active = measured.before, measured.stats.active
+    if measured.passes_left < FEWEST_PASSES:
+        return Advance(0.0, moved=True, after=before, active=active, passes=0, short=True)
+    counted = CountedRun(problem, run, point_of(before, before.memory[CONTROL]), measured.passes_left)
+    step, W, memory = newton_step(counted, gradient, before)
+    if step == 0.0 and not before.exact:
+        return _with_exact_products(measured)
+    after = replace(before, round=before.round + 1, W=W, memory=memory)
+    return Advance(step, moved=step > 0.0, after=after, active=active, passes=counted.passes())
 
 
 def _with_exact_products(measured: Measurement) -> Advance:

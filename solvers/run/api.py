@@ -152,7 +152,8 @@ def solve(
             state=state, duals=duals, risk=risk, label_sets=problem.label_sets, of_duals=True,
         )  # fmt: skip
         remote = executor if keep_duals and executor is not None and not executor.in_process else None
-        return solve_with_kernel(kernel, problem, rows, labels, weights, linear, tol, remote)
+        result = solve_with_kernel(kernel, problem, rows, labels, weights, linear, tol, remote)
+        return replace(result, method=choice.method, why=choice.why)
     duals_kept = keep_duals or spec.needs_duals(problem.form, problem.smoothing)
     key = problem_key(problem, labels, weights)
     _check_state(problem, key, state, duals_kept=duals_kept, duals_given=duals is not None)
@@ -167,20 +168,28 @@ def solve(
         state = replace(_started(problem, executor, state, duals), problem_key=key)
         of_duals = of_duals and duals_kept
         state = _with_zero(problem, labels, weights, state, of_duals=of_duals)
-        chosen = spec.method_for(problem, executor.blocks, seed)
+        method_here = spec.method_for(problem, executor.blocks, seed)
         blocks = TopLossExecutor(executor, problem, risk) if isinstance(risk, AverageTopK) else executor
         run = iterate(
-            problem, blocks, chosen, criteria, state, callbacks, duals_kept=duals_kept, of_duals=of_duals
+            problem, blocks, method_here, criteria, state, callbacks, duals_kept=duals_kept, of_duals=of_duals
         )
-        A = None
-        if duals_kept and run.status is Status.SOLVED:
-            # Nobody goes on from here, so that the blocks may hold what was certified.
-            executor.run(InsideRequest(run.state.pending_step))
-        if duals_kept and executor.in_process:
-            A = _collected_duals(executor, run.state)
-            if run.status is not Status.INTERRUPTED:
-                A = run.final.dual_share * inside(problem, A, labels, weights)
+        A = _final_duals(problem, executor, run, labels, weights) if duals_kept else None
     return _result(problem, run, A, criteria.tol, choice)
+
+
+def _final_duals(
+    problem: Problem, executor: Executor, run: Run, labels: IntArray, weights: Float64Array | None
+) -> FloatArray | None:
+    """Return A as it was certified, of an interrupted run as it is; None where it lies elsewhere."""
+    if run.status is Status.SOLVED:
+        # Nobody goes on from here, so that the blocks may hold what was certified.
+        executor.run(InsideRequest(run.state.pending_step))
+    if not executor.in_process:
+        return None
+    A = _collected_duals(executor, run.state)
+    return (
+        A if run.status is Status.INTERRUPTED else run.final.dual_share * inside(problem, A, labels, weights)
+    )
 
 
 def _refuse_duals(problem: Problem, spec: MethodSpec, *, keep_duals: bool) -> None:

@@ -119,7 +119,7 @@ class _Rounds:
             self._seconds_before + here,
         )  # fmt: skip
         self._history.add(record)
-        status = self._ending(record, seconds=here, moved=advance.moved, solved=solved)
+        status = self._ending(record, advance, seconds=here, moved=advance.moved, solved=solved)
         # An iterate that ends the run by its own merit is kept as it was measured; else the step counts.
         after = measured.before if status in ENDS_AT_ITERATE else with_best_of(advance.after, measured.before)
         self._state = replace(after, passes=record.passes, seconds=record.seconds)
@@ -130,11 +130,15 @@ class _Rounds:
         if status is None:
             self._refuted = False
             return None
-        return self._ended(status, self._ending(record, seconds=here, moved=True, solved=False))
+        return self._ended(status, self._ending(record, advance, seconds=here, moved=True, solved=False))
 
-    def _ending(self, record: IterationRecord, *, seconds: float, moved: bool, solved: bool) -> Status | None:
+    def _ending(
+        self, record: IterationRecord, advance: Advance, *, seconds: float, moved: bool, solved: bool
+    ) -> Status | None:
         # A pass that measures and none that advances would bring nothing: the end measures anyway.
         least = 2 if self._method.advances_by_passes else 1
+        if advance.short:
+            least = self._criteria.max_passes
         return ending(record, self._target, seconds=seconds, moved=moved, solved=solved, least=least)
 
     def _left(self, passes: int) -> Left:

@@ -120,6 +120,11 @@ def test_the_values_are_those_of_K_and_A(loss, smoothing, method) -> None:
     )
 
 
+def test_auto_says_why_it_takes_what_a_kernel_needs() -> None:
+    result = solve(X, Y, MaxHinge(), LAM, method="auto", kernel=RBF)
+    assert (result.method, result.why) == ("dual_ascent", "a model with a kernel is its dual variables")
+
+
 def test_a_method_that_moves_W_apart_from_A_is_refused() -> None:
     with pytest.raises(UnsupportedCombinationError, match="newton moves W apart from A"):
         solve(X, Y, MaxHinge(), LAM, method="newton", kernel=RBF)

@@ -17,6 +17,7 @@ from topline import (
     Status,
     TopKEntropy,
     TopKHinge,
+    TruncatedTopKEntropy,
     UsunierHinge,
     WeightedTopKHinge,
     solve,
@@ -166,6 +167,50 @@ def test_several_blocks_of_standardised_rows_with_a_large_C_are_solved() -> None
     assert newton.passes <= 200
     assert ascent.status is Status.MAX_PASSES
     assert newton.primal < ascent.primal
+
+
+def test_auto_changes_the_method_where_its_forecast_is_long_and_says_so() -> None:
+    X, y = examples(3, n=2_000, d=17, m=10)
+    X = X.astype(np.float32)
+    tame = solve(X, y, MaxHinge(), lam=100.0 / len(y), method="auto")
+    assert (tame.status, tame.method) == (Status.SOLVED, "dual_ascent")
+    alone = solve(X, y, MaxHinge(), lam=100.0 / len(y), method="dual_ascent")
+    assert np.array_equal(tame.W, alone.W)
+
+    def hard(**options):
+        with SerialExecutor(blocks=8) as executor:
+            return solve(X, y, MaxHinge(), lam=0.1 / len(y), method="auto", executor=executor, **options)
+
+    whole = hard()
+    assert (whole.status, whole.method) == (Status.SOLVED, "dual_ascent, newton")
+    assert whole.why.startswith("newton from pass 12 on")
+    # D does not fall where the method changes.
+    duals = np.array([record.dual for record in whole.history])
+    assert np.all(np.diff(duals) >= -1e-6)
+    # A run that is taken up after the change goes on with newton.
+    half = hard(keep_duals=True, callbacks=[lambda record, _: record.round < len(duals) - 4])
+    assert (half.status, half.method) == (Status.INTERRUPTED, "dual_ascent, newton")
+    rest = hard(state=half.state, duals=[(0, len(y), half.A)])
+    assert (rest.status, rest.why) == (Status.SOLVED, whole.why)
+    assert rest.primal == pytest.approx(whole.primal, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "d", "method"),
+    [(Softmax(), 9, "newton"), (Softmax(), 130, "lbfgs"), (TruncatedTopKEntropy(2), 9, "lbfgs")],
+    ids=["few numbers", "many numbers", "not convex"],
+)
+def test_auto_takes_what_a_smooth_loss_asks_for(loss, d, method) -> None:
+    X, y = examples(4, d=d)
+    result = solve(X, y, loss, lam=1.0 / N, method="auto")
+    assert result.method == method
+    assert loss.name in result.why
+
+
+def test_passes_that_are_too_few_for_a_step_are_not_counted_as_taken() -> None:
+    """One measures W = 0; of three passes two are left, and a step may take three."""
+    result = solve(X, Y, MaxHinge(), lam=1e-3 / N, method="newton", max_passes=3)
+    assert (result.status, result.passes) == (Status.MAX_PASSES, 1)
 
 
 @pytest.mark.parametrize("loss", [MaxHinge(), Softmax()], ids=lambda loss: loss.name)
