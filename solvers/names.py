@@ -69,5 +69,5 @@ METHOD_NAMES = (
     "projected_gradient",
     "lbfgs",
 )
-#: The best method for the mean of the losses, and for the mean of the largest ones.
-MEAN_METHOD, TOP_LOSSES_METHOD = "dual_ascent", "fw_fully_corrective"
+#: The method where none is named.
+DEFAULT_METHOD = "auto"

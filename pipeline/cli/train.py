@@ -63,6 +63,7 @@ def training_facts(result: TrainResult) -> dict[str, str]:
         "model": result.model,
         "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}",
         "training": f"{result.status} after {result.passes:,} passes, {result.seconds:.1f} s",
+        "method": f"{result.method}: {result.why}",
         **(
             {}
             if result.average_top is None

@@ -148,7 +148,8 @@ def load_estimator(folder: str | Path) -> ExportedClassifier:
 def _estimator(content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ExportedClassifier:
     loss, result = loss_from_dict(content["loss"]), content["result"]
     k = int(content["loss"].get("k") or 1)
-    made = ExportedClassifier(loss, k, **content["parameters"])
+    parameters = dict(content["parameters"])
+    made = ExportedClassifier(loss, k, method=parameters.pop("solver"), **parameters)
     made.classes_ = np.sort(np.array(content["class_names"]))
     made.coef_, made.intercept_ = arrays["coef_"], arrays["intercept_"]
     made.transforms_ = Transforms.from_arrays(content["transforms"], arrays)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from topline.solvers.names import LOSS_RULES, MEAN_METHOD, METHOD_NAMES, TOP_LOSSES_METHOD, LossRule
+from topline.solvers.names import DEFAULT_METHOD, LOSS_RULES, METHOD_NAMES, LossRule
 
 Weights = Literal["flat", "linear", "exponential"]
 
@@ -67,10 +67,11 @@ class TrainConfig(BaseModel):
         default=None,
         gt=0.0,
         allow_inf_nan=False,
-        description="Minimise the mean of the K largest losses, not of all; below 1 a share of the rows."
-        " The method is then fw_fully_corrective unless another fw is named",
+        description="Minimise the mean of the K largest losses, not of all; below 1 a share of the rows",
     )
-    method: NonEmpty = Field(default=MEAN_METHOD, description=", ".join(METHOD_NAMES))
+    method: NonEmpty = Field(
+        default=DEFAULT_METHOD, description="auto takes what the problem asks for: " + ", ".join(METHOD_NAMES)
+    )
     kernel: Literal["linear", "rbf", "polynomial", "chi2"] | None = Field(
         default=None, description="Exact kernel: linear, rbf, polynomial or chi2; none trains on the features"
     )
@@ -111,13 +112,6 @@ class TrainConfig(BaseModel):
         default=2.0, gt=0.0, description="Seconds between checkpoints, more where saving is slow"
     )
     certify: bool = Field(default=True, description="Recompute the gap from what was stored, at the end")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _method_of_the_risk(cls, given: Any) -> Any:
-        """Take the method that serves the average top-k risk, where none is named."""
-        asks = isinstance(given, dict) and given.get("average_top") is not None and not given.get("resume")
-        return {"method": TOP_LOSSES_METHOD, **given} if asks else given
 
     @model_validator(mode="after")
     def _parameters_fit_the_loss(self) -> TrainConfig:

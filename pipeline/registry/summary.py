@@ -17,7 +17,7 @@ def summary(record: ModelRecord) -> dict[str, Any]:
         "dataset": record.dataset,
         "loss": dict(record.loss),
         "C": record.C,
-        "method": record.method,
+        "method": record.result.get("method") or record.method,
         "relative_gap": certificate.get("relative_gap"),
         "certified": certificate.get("certified"),
         "accuracy": evaluation.get("topk"),

@@ -18,6 +18,7 @@ from topline.pipeline.telemetry import Forecast, HistoryRecorder, TimeLeft
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.executors import Executor, SerialExecutor
+from topline.solvers.methods import Choice, change_of_method
 from topline.storage.arrays import DualSource, DualWriter, StoredDuals
 from topline.storage.errors import StorageError
 from topline.storage.runs import Checkpoint, RunLock, latest_checkpoint, save_checkpoint
@@ -106,10 +107,12 @@ class RunRecorder:
         self._forecast = Forecast(tol)
         self._forecast_at, self._left = time.monotonic(), self._forecast.left()
         self.latest: SolverState | None = None
+        self._method: str | None = None
 
     def __call__(self, record: IterationRecord, state: SolverState) -> bool:
         """Note one round; whether to continue."""
         self.latest = state
+        self._note_change(change_of_method(state))
         now = time.monotonic()
         facts = self._history.round(record)
         if self._progress is not None:
@@ -119,6 +122,12 @@ class RunRecorder:
         if self._pace.is_due(now):
             self.save(state)
         return not self._flag
+
+    def _note_change(self, choice: Choice) -> None:
+        """Note that the method was changed in mid-run."""
+        if self._method not in (None, choice.method):
+            self.note({"event": "note", "reason": choice.why})
+        self._method = choice.method
 
     def note(self, record: Mapping[str, Any]) -> None:
         """Append an event to the history."""

@@ -47,8 +47,9 @@ def _why(plan: TrainingPlan, blocks: int, asked: int, threads: int) -> str:
         reason = f"the data is stored in {_counted(most, 'piece')}"
     else:
         reason = (
-            f"{plan.config.method} keeps {ASCENT_BLOCK_BYTES >> 20} MiB of features in a block, as several"
-            f" blocks take many times the passes; --blocks {min(asked, most)} cuts the data all the same"
+            f"{plan.choice.begins_with} keeps {ASCENT_BLOCK_BYTES >> 20} MiB of features in a block,"
+            " as several blocks take many times the passes;"
+            f" --blocks {min(asked, most)} cuts the data all the same"
         )
     return f"of {asked} workers {blocks} can work, with {_counted(threads, 'thread')} each: {reason}"
 

@@ -22,9 +22,11 @@ from topline.pipeline.training.starting_point import StartingPoint, Successor, s
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.risks import Risk
 from topline.solvers.core.rows import as_rows
+from topline.solvers.core.state import SolveResult
 from topline.solvers.kernels import ChiSquaredKernel, Kernel, make_kernel
 from topline.solvers.losses import LabelSets, Loss
 from topline.solvers.methods import METHODS, Choice, MethodSpec, chosen_method
+from topline.solvers.names import DEFAULT_METHOD
 from topline.storage.datasets import Dataset
 from topline.storage.errors import MismatchError
 from topline.storage.runs import latest_checkpoint, read_run
@@ -116,10 +118,12 @@ class TrainingPlan:
     @cached_property
     def choice(self) -> Choice:
         """The method that is named, or that "auto" takes, and why."""
-        duals_given = self.start is not None and self.start.duals is not None
-        kernel = self.kernel is not None
-        _, choice = chosen_method(self.config.method, self.problem, kernel=kernel, duals_given=duals_given)
+        _, choice = chosen_method(self.config.method, self.problem, kernel=self.kernel is not None)
         return choice
+
+    def why(self, result: SolveResult) -> str:
+        """Return why the result was solved by what it was."""
+        return result.why if self.choice.method == DEFAULT_METHOD else self.choice.why
 
     @cached_property
     def problem(self) -> Problem:
@@ -180,7 +184,7 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     plan = TrainingPlan(config, store, rows, loss, transforms, _kernel(config, rows))
     if config.start_from is None:
         return plan
-    successor = Successor(config, rows, transforms, loss, plan.keep_duals)
+    successor = Successor(config, rows, transforms, loss, plan.choice.method, plan.keep_duals)
     return replace(plan, start=starting_point(successor, config.start_from))
 
 

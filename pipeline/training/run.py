@@ -93,7 +93,7 @@ def store_model(run: Run, executor: Executor, result: SolveResult) -> str:
             "collapsed": result.collapsed,
             "notes": list(run.notes),
             "method": result.method,
-            "why": result.why if plan.choice.method == "auto" else plan.choice.why,
+            "why": plan.why(result),
         },
     )
     duals = None

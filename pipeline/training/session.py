@@ -53,7 +53,8 @@ class TrainResult:
     Where the loss is not convex dual and gaps are NaN (null in JSON), `gap_kind` is "none" and
     `stationarity` says how far the gradient fell.  `average_top` is how many of the largest losses
     count, None for the mean of all, and `collapsed` says that W = 0 is then within the tolerance of the best.
-    `notes` are sentences about how the run went, such as why fewer workers worked than were asked for.
+    `notes` are sentences about how the run went, such as why fewer workers worked than were asked for, and
+    `method` and `why` say what solved it; of "auto" what that took.
     """
 
     model: str
@@ -75,6 +76,8 @@ class TrainResult:
     average_top: float | None = None
     collapsed: bool = False
     notes: tuple[str, ...] = ()
+    method: str = ""
+    why: str = ""
 
     @property
     def solved(self) -> bool:
@@ -98,6 +101,7 @@ class TrainResult:
         known |= {name: math.nan for name in ("dual", "gap", "relative_gap") if known[name] is None}
         known["collapsed"] = bool(known["collapsed"])
         known["notes"] = tuple(known["notes"] or ())
+        known |= {name: known[name] or "" for name in ("method", "why")}
         certificate = values["certificate"]
         return cls(**{**known, "certificate": Certificate.from_dict(certificate) if certificate else None})
 
@@ -301,6 +305,8 @@ def _conclude(run: Run, result: SolveResult, url: str, certificate: Certificate 
         average_top=plan.risk.k if isinstance(plan.risk, AverageTopK) else None,
         collapsed=result.collapsed,
         notes=run.notes,
+        method=result.method,
+        why=plan.why(result),
     )
     finish_run(plan.store, run.id, trained.to_dict())
     return trained

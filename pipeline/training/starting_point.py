@@ -78,13 +78,23 @@ class StartingPoint:
 
 @dataclass(frozen=True, eq=False)
 class Successor:
-    """The run that is to start from an earlier model; `keep_duals` says whether its blocks hold any."""
+    """The run that is to start from an earlier model; `keep_duals` says whether its blocks hold any.
+
+    `method` is the one that "auto" takes, where that was asked for.
+    """
 
     config: TrainConfig
     rows: TrainingRows
     transforms: Transforms
     loss: Loss
+    method: str
     keep_duals: bool
+
+    @property
+    def moves_weights(self) -> bool:
+        """Whether the method goes from any W, of which it makes the dual variables."""
+        smooth = self.loss.form(self.rows.dataset.info.m).smooth
+        return self.method == "lbfgs" or (self.method == "newton" and smooth)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -96,7 +106,8 @@ def starting_point(run: Successor, model: str) -> StartingPoint:
     """Return what the model of id `model` is worth for a run; `NotFoundError` where there is none.
 
     A is feasible whatever n, lam and the features are, so dual variables are taken wherever they are stored
-    and the method keeps them.  W alone is a start for L-BFGS; for Frank-Wolfe only with the sums of its A,
+    and the method keeps them.  W alone is a start for L-BFGS and for Newton's method on a smooth loss; for
+    Frank-Wolfe only with the sums of its A,
     and while every row of that A is still there.
     """
     try:
@@ -110,7 +121,7 @@ def starting_point(run: Successor, model: str) -> StartingPoint:
         why = f"{model} was trained on rows that are for calibration now"
         return StartingPoint(model, "zero", carried, why)
     problem = _weights_misfit(run, earlier)
-    primal = run.config.method == "lbfgs" and not problem
+    primal = run.moves_weights and not problem
     if run.keep_duals and earlier.model.has_duals and not primal:
         duals = MovedDuals(earlier.model.dual_blocks(), places, columns)
         return StartingPoint(model, "duals", carried, duals=duals)
@@ -146,11 +157,11 @@ def _weights_misfit(run: Successor, earlier: StoredModel) -> str:
     if record.d != run.shape[0] or tuple(record.transforms) != tuple(run.transforms.record()):
         return f"{record.id} has other transforms"
     earlier_top = record.config.get("average_top") is not None
-    if run.config.average_top is not None or (earlier_top and run.config.method == "fw"):
+    if run.config.average_top is not None or (earlier_top and run.method == "fw"):
         return "the dual point of an average top-k risk is not carried over to other rows or risks"
-    if run.config.method not in ("lbfgs", "fw"):
-        return f"the method {run.config.method} starts from dual variables, and {record.id} has none"
-    if run.config.method == "fw" and record.loss != run.loss.to_dict():
+    if not run.moves_weights and run.method != "fw":
+        return f"the method {run.method} starts from dual variables, and {record.id} has none"
+    if run.method == "fw" and record.loss != run.loss.to_dict():
         return f"{record.id} has another loss"
     return ""
 

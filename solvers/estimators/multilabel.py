@@ -21,6 +21,7 @@ from topline.solvers.estimators.support import combined_weights, seed_of
 from topline.solvers.estimators.training import Training
 from topline.solvers.kernels import Kernel
 from topline.solvers.losses import Loss, checked_k, make_loss
+from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.typing import Float64Array
 
 #: The rule that predicts the same number of labels for every row.
@@ -51,8 +52,8 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         Weight of the losses against the regulariser.
     smoothing : float, default=None
         Gamma of a hinge's Moreau envelope, 0 for the hinge itself; None for 1 with a hinge.
-    solver : str, default="dual_ascent"
-        `method` of `solve`: also "lbfgs" for smooth losses, "sdca", "fw" and the others of its kind.
+    method : str, default="auto"
+        As for `solve`: "auto" takes what the problem asks for, and `method_` says what that was.
     tol : float, default=1e-3
         Relative duality gap to reach.
     max_passes : int, default=1000
@@ -84,8 +85,8 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
     multilabel_ : bool, False where `fit` was given one label a row (n,): the highest score is then predicted,
         and with two classes coef_, intercept_ and the scores are the second's minus the first's.
     kernel_, support_, dual_coef_ : with a kernel, as in TopKClassifier; coef_ is there for "linear" only.
-    n_features_in_, feature_names_in_, n_iter_, primal_, dual_, dual_gap_, relative_gap_, status_, history_ :
-        as in TopKClassifier.
+    n_features_in_, feature_names_in_, n_iter_, primal_, dual_, dual_gap_, relative_gap_, status_, method_,
+    why_, history_ : as in TopKClassifier.
 
     Examples
     --------
@@ -104,7 +105,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         loss: str | Loss = "multilabel_hinge",
         C: float = 1.0,
         smoothing: float | None = None,
-        solver: str = "dual_ascent",
+        method: str = DEFAULT_METHOD,
         tol: float = 1e-3,
         *,
         max_passes: int = 1000,
@@ -121,7 +122,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         self.loss = loss
         self.C = C
         self.smoothing = smoothing
-        self.solver = solver
+        self.method = method
         self.tol = tol
         self.max_passes = max_passes
         self.fit_intercept = fit_intercept

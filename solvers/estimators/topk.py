@@ -27,6 +27,7 @@ from topline.solvers.estimators.training import Training
 from topline.solvers.kernels import Kernel
 from topline.solvers.losses import Loss, checked_k
 from topline.solvers.methods import method_named
+from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -60,8 +61,8 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         Gamma of the loss's envelope; 0 trains on the loss itself.
     smoothing_kind : "moreau" or "others", default="moreau"
         What is smoothed: all scores, or those of the other classes only.
-    solver : str, default="dual_ascent"
-        `method` of `solve`: also "lbfgs" for smooth losses, "sdca", "fw" and the others of its kind.
+    method : str, default="auto"
+        As for `solve`: "auto" takes what the problem asks for, and `method_` says what that was.
     tol : float, default=1e-3
         Relative duality gap to reach; without a dual, share of the gradient at zero.
     max_passes : int, default=1000
@@ -75,7 +76,8 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         Margins of "structured_hinge", rows (true class) and columns in the order of `classes_`.
     warm_start : bool, default=False
         Start from the dual variables of the last fit where labels, weights and loss are the same, as along a
-        path of C; otherwise start afresh.  Keeps an (n, m) array; only with "dual_ascent" and "sdca".
+        path of C; otherwise start afresh.  Keeps an (n, m) array, and takes a method that knows it: "auto",
+        "dual_ascent", "sdca" or "newton".
     class_weight : dict or "balanced", default=None
         Weight of each class (1 where a dict has none), times `sample_weight`; "balanced" gives every class
         the same total.
@@ -107,6 +109,7 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
     primal_, dual_, dual_gap_, relative_gap_ : floats, P, D, P - D and its share of P, measured in float64;
         all but primal_ are NaN where the loss is not convex.
     status_ : Status, how training ended.
+    method_, why_ : what `method` came to, and why.
     history_ : tuple of IterationRecord, one a round (of more than 10,000 an even choice, and the last).
     calibration_ : after `fit_probabilities` or `conformalize`, what they found.
 
@@ -128,7 +131,7 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         k: int = 5,
         C: float = 1.0,
         smoothing: float = 0.0,
-        solver: str = "dual_ascent",
+        method: str = DEFAULT_METHOD,
         tol: float = 1e-3,
         *,
         smoothing_kind: SmoothingKind = "moreau",
@@ -148,7 +151,7 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         self.k = k
         self.C = C
         self.smoothing = smoothing
-        self.solver = solver
+        self.method = method
         self.tol = tol
         self.smoothing_kind = smoothing_kind
         self.max_passes = max_passes
@@ -171,7 +174,7 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         Raises
         ------
         InvalidProblemError (a ValueError) : a parameter or the data cannot make a problem.
-        UnsupportedCombinationError (a ValueError) : warm_start with a solver that keeps no dual variables.
+        UnsupportedCombinationError (a ValueError) : warm_start with a method that keeps no dual variables.
         NonFiniteError : the numbers overflowed.
         """
         X, classes, labels = self._examples(X, y)
@@ -212,12 +215,15 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         return float(np.mean((rank <= self._guesses(k)) & (self.classes_[place] == y)))
 
     def _solve(self, X: Any, labels: IntArray, weights: Float64Array | None, loss: Loss) -> SolveResult:
-        if self.warm_start and not method_named(self.solver).keeps_duals:
+        if not self.warm_start:
+            return self._train(X, labels, weights, loss, self.smoothing, self.smoothing_kind)
+        if not method_named(self.method).keeps_duals:
             raise UnsupportedCombinationError(
-                f"the solver {self.solver} has no warm_start; take dual_ascent or leave warm_start out"
+                f"the method {self.method} has no warm_start; take auto or leave warm_start out"
             )
-        warm: WarmStart | None = getattr(self, "_warm", None) if self.warm_start else None
+        warm: WarmStart | None = getattr(self, "_warm", None)
         start = {} if warm is None else warm.options(loss, labels, weights)
+        start["keep_duals"] = True
         return self._train(X, labels, weights, loss, self.smoothing, self.smoothing_kind, start=start)
 
     def _guesses(self, k: int | None) -> int:

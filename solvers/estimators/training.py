@@ -25,7 +25,7 @@ class Training(FittedModel):
     """Training and its attributes, for an estimator with the parameters named here."""
 
     C: float
-    solver: str
+    method: str
     tol: float
     max_passes: int
     random_state: Any
@@ -46,7 +46,7 @@ class Training(FittedModel):
         """Solve for the rows of X (n, d); `start` are the duals that `solve` starts from, if any."""
         rows, kernel = self._with_intercept(X)
         return solve(
-            rows, labels, loss, 1.0 / (len(labels) * positive_number("C", self.C)), smoothing, self.solver,
+            rows, labels, loss, 1.0 / (len(labels) * positive_number("C", self.C)), smoothing, self.method,
             kernel, weights, self.tol, self.max_passes, seed_of(self.random_state),
             smoothing_kind=smoothing_kind, label_sets=label_sets, **start,
         )  # fmt: skip
@@ -62,4 +62,5 @@ class Training(FittedModel):
             self._keep_weights(one_of_two(result.W) if two_as_one else result.W)
         self._keep_certificate(result, result.passes)
         self.status_ = result.status
+        self.method_, self.why_ = result.method, result.why
         self.history_ = result.history

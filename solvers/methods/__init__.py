@@ -22,7 +22,6 @@ from topline.solvers.methods.registry import (
     METHODS,
     MethodSpec,
     chosen_method,
-    default_method,
     method_named,
 )
 
@@ -36,6 +35,5 @@ __all__ = [
     "MethodSpec",
     "change_of_method",
     "chosen_method",
-    "default_method",
     "method_named",
 ]

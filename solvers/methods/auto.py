@@ -8,6 +8,7 @@ a good place for Newton's method to start from.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
@@ -21,6 +22,8 @@ from topline.solvers.methods.dual_ascent import DualAscent
 from topline.solvers.methods.newton import ProximalNewton, warm_start
 from topline.solvers.methods.newton_steps import few_numbers
 from topline.solvers.typing import Float64Array
+
+logger = logging.getLogger(__name__)
 
 #: Names in `SolverState.memory`: passes and gap where the forecast began; passes, relative gap and forecast
 #: where the method was changed.
@@ -39,8 +42,13 @@ class Choice(NamedTuple):
     method: str
     why: str
 
+    @property
+    def begins_with(self) -> str:
+        """The method of the first rounds."""
+        return "dual_ascent" if self.method == "auto" else self.method
 
-def choose(problem: Problem, *, kernel: bool, duals_given: bool) -> Choice:
+
+def choose(problem: Problem, *, kernel: bool) -> Choice:
     """Return the method for a problem; "auto" for dual ascent that may become Newton's method on the way."""
     if not problem.mean_risk:
         return Choice("fw_fully_corrective", f"the risk {problem.risk.name} weighs examples anew each round")
@@ -48,19 +56,17 @@ def choose(problem: Problem, *, kernel: bool, duals_given: bool) -> Choice:
         return Choice("lbfgs", f"the loss {problem.loss.name} is not convex")
     if kernel:
         return Choice("dual_ascent", "a model with a kernel is its dual variables")
-    if problem.form.smooth and not duals_given:
+    if problem.form.smooth:
         if few_numbers(problem):
             return Choice("newton", f"the loss {problem.loss.name} is smooth and W has few numbers")
         return Choice("lbfgs", f"the loss {problem.loss.name} is smooth")
-    if problem.form.smooth:
-        return Choice("dual_ascent", "the run starts from dual variables")
     return Choice("auto", "")
 
 
 def change_of_method(state: SolverState) -> Choice:
     """Return what a run that began with dual ascent came to, and why."""
     if _CHANGED not in state.memory:
-        return Choice("dual_ascent", "no forecast asked for another method")
+        return Choice("dual_ascent", "the gap of a hinge fell as fast as it should")
     passes, gap, forecast = (float(v) for v in state.memory[_CHANGED])
     more = "no end" if math.isinf(forecast) else f"some {forecast:,.0f} passes"
     return Choice(
@@ -99,6 +105,7 @@ class AscentThenNewton(Method):
             if forecast > _TOO_MANY:
                 changed = np.array([before.passes, relative_gap(gap, before.best_primal), forecast])
                 after = warm_start(replace(before, round=before.round + 1, memory={_CHANGED: changed}))
+                logger.info("%s", change_of_method(after).why)
                 return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
             since = np.array([before.passes, gap])
         advance = method.advance(problem, run, measured)

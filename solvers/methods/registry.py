@@ -9,7 +9,6 @@ from typing import Any
 
 from topline.solvers.blocks.duals import whole_bytes
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.risks import MeanRisk, Risk
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.losses import LossForm
 from topline.solvers.methods.active_set import AtomFrankWolfe, AwaySteps, FullyCorrective, PairwiseSteps
@@ -22,7 +21,6 @@ from topline.solvers.methods.lbfgs import Lbfgs, unfit_for_lbfgs
 from topline.solvers.methods.newton import Newton, ProximalNewton
 from topline.solvers.methods.per_example import ColumnFrankWolfe, unfit_for_columns
 from topline.solvers.methods.step_rules import ExactStep, HarmonicStep, OpenLoopStep
-from topline.solvers.names import MEAN_METHOD, TOP_LOSSES_METHOD
 
 
 @dataclass(frozen=True)
@@ -169,11 +167,6 @@ _SPECS = (
 METHODS: Mapping[str, MethodSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
 
 
-def default_method(risk: Risk) -> str:
-    """Return the method that is best for a risk when none is asked for."""
-    return MEAN_METHOD if isinstance(risk, MeanRisk) else TOP_LOSSES_METHOD
-
-
 def method_named(name: Any) -> MethodSpec:
     """Return the method of this name; InvalidProblemError where there is none."""
     if not isinstance(name, str) or name not in METHODS:
@@ -181,12 +174,10 @@ def method_named(name: Any) -> MethodSpec:
     return METHODS[name]
 
 
-def chosen_method(
-    name: Any, problem: Problem, *, kernel: bool = False, duals_given: bool = False
-) -> tuple[MethodSpec, Choice]:
+def chosen_method(name: Any, problem: Problem, *, kernel: bool = False) -> tuple[MethodSpec, Choice]:
     """Return the method of this name, of "auto" the one for the problem, and what was taken and why."""
     spec = method_named(name)
     if spec.name != "auto":
         return spec, Choice(spec.name, "asked for")
-    choice = choose(problem, kernel=kernel, duals_given=duals_given)
+    choice = choose(problem, kernel=kernel)
     return METHODS[choice.method], choice

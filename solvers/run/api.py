@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -23,11 +24,14 @@ from topline.solvers.errors import InvalidProblemError, StateLostError, Unsuppor
 from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor, TopLossExecutor
 from topline.solvers.kernels import solve_with_kernel
 from topline.solvers.losses import LabelSets, Loss
-from topline.solvers.methods import Choice, MethodSpec, change_of_method, chosen_method, default_method
+from topline.solvers.methods import Choice, MethodSpec, change_of_method, chosen_method
+from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.run.warm_start import state_of_duals
 from topline.solvers.run.zero_weights import risk_at_zero
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
+
+logger = logging.getLogger(__name__)
 
 #: Multiplications a round below which threads cost more than they bring.
 _SMALL_ROUND = 1e8
@@ -42,7 +46,7 @@ def solve(
     loss: Loss,
     lam: float,
     smoothing: float = 0.0,
-    method: str | None = None,
+    method: str = DEFAULT_METHOD,
     kernel: Any = None,
     sample_weight: Any = None,
     tol: float = 1e-3,
@@ -74,13 +78,14 @@ def solve(
     lam : weight of the regulariser; C = 1/(lam n).
     smoothing : gamma of the Moreau envelope; 0 trains on the loss itself.
     method : "auto" (what the problem asks for: dual_ascent that goes over to newton where that is cheaper,
-        lbfgs or newton for a smooth loss; `result.why` says it), "dual_ascent" (exact column updates, many
-        sweeps over the rows that move), "sdca" (the same in plain passes over all rows), "newton" (proximal
-        steps on the dual around semismooth Newton steps, whose passes do not depend on the blocks), "lbfgs"
-        (smooth problems only), "fw" (Frank-Wolfe with exact steps), "fw_open_loop" (steps 2/(t+1)),
-        "projected_gradient" (steps 1/t and the ball), "fw_away", "fw_pairwise", "fw_fully_corrective" (over
-        whole-matrix atoms), "fw_away_columns" or "fw_pairwise_columns" (over the atoms of every example).
-        By default dual_ascent, and for another risk than the mean fw_fully_corrective.
+        lbfgs or newton for a smooth loss, dual_ascent with a kernel, fw_fully_corrective for another risk
+        than the mean; `result.method` and `result.why` say what it took), "dual_ascent" (exact column
+        updates, many sweeps over the rows that move), "sdca" (the same in plain passes over all rows),
+        "newton" (proximal steps on the dual around semismooth Newton steps, whose passes do not depend on the
+        blocks), "lbfgs" (smooth problems only), "fw" (Frank-Wolfe with exact steps), "fw_open_loop" (steps
+        2/(t+1)), "projected_gradient" (steps 1/t and the ball), "fw_away", "fw_pairwise",
+        "fw_fully_corrective" (over whole-matrix atoms), "fw_away_columns" or "fw_pairwise_columns" (over the
+        atoms of every example).
     kernel : None for the features as they are; "linear", "rbf", "polynomial", "chi2" or a value such as
         ``RBFKernel(0.5)``; or "precomputed", with X = K(train, train).  The result is a `KernelResult`.
         ``KernelFeatures.of(kernel, X)`` serves many calls on the same rows.
@@ -133,14 +138,13 @@ def solve(
         X, y, loss, lam, smoothing, smoothing_kind, m, risk, label_sets=label_sets
     )
     weights, seed = checked_weights(sample_weight, problem.n), checked_seed(seed)
-    spec, choice = chosen_method(
-        default_method(risk) if method is None else method,
-        problem,
-        kernel=kernel is not None or of_duals,
-        duals_given=duals is not None and state is None,
-    )
+    spec, choice = chosen_method(method, problem, kernel=kernel is not None or of_duals)
     spec.refuse(problem, kernel=kernel is not None or of_duals)
+    if spec.name != method:
+        logger.info("%s: %s", spec.name, choice.why)
     _refuse_counts(problem, weights, keep_duals=keep_duals)
+    if method == DEFAULT_METHOD and duals is not None and not spec.dual_free:
+        keep_duals = True
     if kernel is None:
         _refuse_duals(problem, spec, keep_duals=keep_duals)
     else:

@@ -14,7 +14,7 @@ from topline.solvers.core.stopping import FINEST_TOL
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import LabelSets, Loss
 from topline.solvers.losses.batches import nearest_rows
-from topline.solvers.methods import method_named
+from topline.solvers.methods import Choice, method_named
 from topline.solvers.run.api import solve
 
 #: Enough passes to meet every compiled function: the second round applies the step of the first, and
@@ -41,6 +41,8 @@ def compile_jit_functions(
 ) -> None:
     """Compile (or load) what features (n, d) with this loss and method need, on a tiny problem.
 
+    Of "auto" that is what it begins with: most runs never change their method.
+
     Numba keeps compiled functions beside the package, so that only the first call on a machine takes long:
     tens of seconds on a slow one.  Without this call the first pass takes them.  `several` says that examples
     have label sets.
@@ -57,7 +59,7 @@ def compile_jit_functions(
         loss,
         lam=_LAM,
         smoothing=smoothing,
-        method=method,
+        method=Choice(method, "").begins_with,
         tol=FINEST_TOL,
         max_passes=_PASSES,
         executor=SerialExecutor(),

@@ -12,6 +12,7 @@ from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationEr
 from topline.solvers.kernels import KernelFeatures
 from topline.solvers.losses import Loss
 from topline.solvers.methods import method_named
+from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run.api import solve
 
 
@@ -21,7 +22,7 @@ def regularisation_path(
     loss: Loss,
     Cs: Iterable[float],
     smoothing: float = 0.0,
-    method: str = "dual_ascent",
+    method: str = DEFAULT_METHOD,
     *,
     keep_duals: bool = False,
     **options: Any,
@@ -29,12 +30,13 @@ def regularisation_path(
     """Solve for each C, with lam = 1/(n C), and return the certified results in the order of `Cs`.
 
     The smallest C comes first and starts from zero; each further one starts from the dual variables of the
-    one before, which are feasible whatever C is, or with lbfgs from its weights.  A smooth loss gains most,
-    and more where the C lie close: without smoothing the last digits of a gap cost the same from any start.
+    one before, which are feasible whatever C is, or, where the method needs none, from its weights.  A smooth
+    loss gains most, and more where the C lie close: without smoothing the last digits of a gap cost the same
+    from any start.
 
     Parameters
     ----------
-    X, y, loss, smoothing, method : as for `solve`; of the methods those that always keep A, and lbfgs.
+    X, y, loss, smoothing, method : as for `solve`; a method that always keeps A, auto, or lbfgs.
     Cs : positive numbers.
     keep_duals : keep A (n, m) with every result; otherwise no result has it.
     options : whatever else `solve` takes, but lam, state and duals.
@@ -53,19 +55,15 @@ def regularisation_path(
     >>> results[0].primal > results[1].primal
     True
     """
-    spec = method_named(method)
-    from_weights = method == "lbfgs"
-    if not (spec.keeps_duals or from_weights):
+    if not (method_named(method).keeps_duals or method == "lbfgs"):
         raise UnsupportedCombinationError(
-            f"the method {method} starts from no earlier solution; take dual_ascent, sdca or lbfgs"
+            f"the method {method} starts from no earlier solution; take auto, dual_ascent, sdca or lbfgs"
         )
     if not isinstance(Cs, Iterable):
         raise InvalidProblemError(f"Cs is {Cs!r}; give a sequence of positive numbers")
     values = [positive_number("C", C) for C in Cs]
     if not values:
         raise InvalidProblemError("there is no C; give at least one")
-    if from_weights:
-        options["keep_duals"] = keep_duals
     if options.get("kernel") is not None:
         # One matrix and one factor serve every C.
         options["kernel"] = KernelFeatures.of(options["kernel"], checked_rows(X))
@@ -73,19 +71,18 @@ def regularisation_path(
     results: dict[float, SolveResult] = {}
     last: SolveResult | None = None
     for C in sorted(set(values)):
-        start = {} if last is None else _weights_of(last) if from_weights else _duals_of(last)
-        last = solve(X, y, loss, 1.0 / (n * C), smoothing, method, **options, **start)
+        start = {} if last is None else _start_from(last)
+        last = solve(X, y, loss, 1.0 / (n * C), smoothing, method, keep_duals=keep_duals, **options, **start)
         results[C] = last if keep_duals else replace(last, A=None)
     return [results[C] for C in values]
 
 
-def _weights_of(result: SolveResult) -> dict[str, Any]:
-    return {"state": SolverState(round=0, W=result.W)}
-
-
-def _duals_of(result: SolveResult) -> dict[str, Any]:
+def _start_from(result: SolveResult) -> dict[str, Any]:
+    if result.method == "lbfgs" or (result.method == "newton" and result.problem.form.smooth):
+        return {"state": SolverState(round=0, W=result.W)}
     if result.A is None:
         raise UnsupportedCombinationError(
-            "the dual variables live with the executor elsewhere; leave executor out"
+            f"{result.method} left no dual variables here that the next C could start from; leave executor "
+            "and risk out"
         )
     return {"duals": [(0, len(result.A), result.A)]}

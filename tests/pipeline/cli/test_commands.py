@@ -174,7 +174,7 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(topline: Any, store:
     file.write_text(f'[train]\nstore = "{store}"\nk = 3\ntol = 0.2\nC = 0.5\n[cluster]\nworkers = 0\n')
     model = topline("train", "--config", str(file), "--k", "2", "--json").json["model"]
     config = topline("models", "show", model, "--json").json["config"]
-    assert (config["k"], config["C"], config["method"]) == (2, 0.5, "dual_ascent")
+    assert (config["k"], config["C"], config["method"]) == (2, 0.5, "auto")
 
 
 @pytest.mark.parametrize(

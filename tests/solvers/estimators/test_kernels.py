@@ -151,7 +151,7 @@ def test_two_classes_score_by_one_number() -> None:
 
 
 def test_other_solvers_reach_the_same_optimum() -> None:
-    slow, best = fitted(solver="fw", tol=5e-3, max_passes=20000), fitted()
+    slow, best = fitted(method="fw", tol=5e-3, max_passes=20000), fitted()
     assert best.dual_ <= slow.primal_ * (1 + 1e-9)
     assert slow.dual_ <= best.primal_ * (1 + 1e-9)
 

@@ -51,7 +51,7 @@ UNLABELLED = dict.fromkeys(
 
 
 def expected_failures(model) -> dict[str, str]:
-    failures = NOT_TO_THE_LAST_DIGIT if model.solver == "dual_ascent" else {}
+    failures = NOT_TO_THE_LAST_DIGIT if model.method == "auto" else {}
     return failures | (UNLABELLED if model.loss == "multilabel_softmax" else {})
 
 
@@ -69,7 +69,7 @@ def test_scikit_learns_own_checks(estimator, check) -> None:
 @pytest.mark.slow
 @parametrize_with_checks(
     [
-        MultilabelClassifier(loss="multilabel_softmax", solver="lbfgs"),
+        MultilabelClassifier(loss="multilabel_softmax", method="lbfgs"),
     ],
     expected_failed_checks=expected_failures,
 )

@@ -23,9 +23,12 @@ def test_a_budget_is_used_up_by_sweeps_that_are_cut_off(blocks) -> None:
     X, y = examples(n=200)
     with SerialExecutor(blocks=blocks) as executor:
         ends = [
-            solve(X, y, TopKHinge(2), 1e-5, tol=1e-12, max_passes=passes, m=M, executor=executor).passes
+            solve(
+                X, y, TopKHinge(2), 1e-5, method="dual_ascent", tol=1e-12, max_passes=passes, m=M,
+                executor=executor,
+            ).passes
             for passes in range(2, 40)
-        ]
+        ]  # fmt: skip
     assert ends == sorted(ends)
     assert all(passes - 1 <= end <= passes for passes, end in zip(range(2, 40), ends, strict=True))
 

@@ -43,11 +43,11 @@ def distortions(A):
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
-@pytest.mark.parametrize("method", ["dual_ascent", "fw"])
-@pytest.mark.sampled(2)
+@pytest.mark.parametrize("method", ["auto", "dual_ascent", "fw"])
+@pytest.mark.sampled(3)
 def test_rows_outside_their_domain_claim_no_dual_value_beyond_the_optimum(loss, method) -> None:
     """The dual bounds every primal value from below, the optimal one of a run from zero too."""
-    best = solve(X, Y, loss, LAM, tol=1e-6, max_passes=20_000)
+    best = solve(X, Y, loss, LAM, tol=1e-6, max_passes=20_000, keep_duals=True)
     for name, A in distortions(best.A).items():
         result = solve(
             X, Y, loss, LAM, method=method, keep_duals=True, tol=3e-2, max_passes=2000, duals=[(0, N, A)],
@@ -67,6 +67,19 @@ def test_duals_of_other_weights_start_a_run() -> None:
     assert result.status is Status.SOLVED
     assert result.primal == pytest.approx(best.primal, rel=2e-4)
     assert result.dual <= best.primal * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("d", [8, 140], ids=["newton", "lbfgs"])
+def test_a_smooth_loss_goes_on_from_duals_by_the_method_that_it_takes_anyway(d) -> None:
+    X, y = examples(n=N, d=d, spread=1.5)
+    far = solve(X, y, Softmax(), LAM, tol=1e-8, keep_duals=True)
+    near = solve(X, y, Softmax(), 0.9 * LAM, tol=1e-8, duals=[(0, N, far.A)])
+    cold = solve(X, y, Softmax(), 0.9 * LAM, tol=1e-8)
+    assert near.method == cold.method == far.method
+    assert near.history[0].gap < 0.2 * cold.history[0].gap
+    assert near.primal == pytest.approx(cold.primal, rel=1e-7)
+    assert near.A is not None
+    assert cold.A is None
 
 
 @pytest.mark.parametrize(
