@@ -1,4 +1,4 @@
-"""Stored predictions of a dataset as rows of a table, unit by unit."""
+"""Stored predictions of a dataset as rows of a table, unit by unit, and how large their sets are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from topline.pipeline.prediction.answers import ordered_members
+from topline.pipeline.prediction.answers import AnswerRule, ordered_members
 from topline.pipeline.prediction.table import table_schema
 from topline.storage.cache import StoredPredictions
 from topline.storage.datasets import Dataset
@@ -51,6 +51,25 @@ def dataset_tables(found: StoredPredictions, dataset: Dataset) -> Iterator[pa.Ta
                 for members, best, there in zip(bits, classes, known.tolist(), strict=True)
             ]
         yield pa.table(columns, schema=table_schema("sample_id", sets=found.sets is not None))
+
+
+def set_sizes(found: StoredPredictions, dataset: Dataset, rule: AnswerRule) -> dict[str, Any] | None:
+    """Return what sets were made, their mean size, and how many are empty; rejected rows have none."""
+    if found.sets is None or rule.sets is None:
+        return None
+    known = dataset.labels() >= 0
+    sizes = np.concatenate(
+        [
+            np.bitwise_count(found.sets.rows(span.start, span.stop)).sum(axis=1)
+            for span in map(dataset.plan.bounds, range(dataset.plan.units))
+        ]
+    )[known]
+    facts = {name: value for name, value in rule.sets.facts().items() if name != "thresholds"}
+    return {
+        **facts,
+        "mean_size": float(sizes.mean()) if len(sizes) else 0.0,
+        "empty": int(np.count_nonzero(sizes == 0)),
+    }
 
 
 def _label_names(dataset: Dataset) -> Sequence[str]:

@@ -21,7 +21,7 @@ from topline.pipeline.errors import ClusterError, InputError
 from topline.pipeline.images import Pixels, SourceImages
 from topline.pipeline.options import ClusterConfig, PredictConfig
 from topline.pipeline.prediction.answers import AnswerRule, Answers
-from topline.pipeline.prediction.dataset_table import dataset_tables
+from topline.pipeline.prediction.dataset_table import dataset_tables, set_sizes
 from topline.pipeline.prediction.page import write_page
 from topline.pipeline.prediction.table import table_schema, table_writer
 from topline.pipeline.progress import Progress
@@ -131,7 +131,7 @@ def predict_dataset(
         top_k=rule.best.top_k,
         threshold=rule.best.threshold,
         probabilities=rule.calibration,
-        sets=_set_sizes(found, dataset, rule),
+        sets=set_sizes(found, dataset, rule),
         seconds=time.perf_counter() - started,
         reused=reused,
         output=None if config.output is None else str(config.output),
@@ -201,25 +201,6 @@ def _stored_arrays(answers: Answers) -> dict[str, NDArray[Any]]:
     if answers.sets is not None:
         found["sets"] = np.packbits(answers.sets, axis=1)
     return found
-
-
-def _set_sizes(found: StoredPredictions, dataset: Dataset, rule: AnswerRule) -> dict[str, Any] | None:
-    """Return what sets were made, their mean size, and how many are empty; rejected rows have none."""
-    if found.sets is None or rule.sets is None:
-        return None
-    known = dataset.labels() >= 0
-    sizes = np.concatenate(
-        [
-            np.bitwise_count(found.sets.rows(span.start, span.stop)).sum(axis=1)
-            for span in map(dataset.plan.bounds, range(dataset.plan.units))
-        ]
-    )[known]
-    facts = {name: value for name, value in rule.sets.facts().items() if name != "thresholds"}
-    return {
-        **facts,
-        "mean_size": float(sizes.mean()) if len(sizes) else 0.0,
-        "empty": int(np.count_nonzero(sizes == 0)),
-    }
 
 
 def _write_page(path: Path, model: str, found: StoredPredictions, dataset: Dataset) -> None:
