@@ -17,6 +17,7 @@ from topline.pipeline.cli import (
     ingest,
     models,
     predict,
+    report,
     retrain,
     run,
     sweep,
@@ -84,6 +85,7 @@ _add(
 )
 _add(MODELS, train.certify, "certify topline-run/models/m0001")
 _add(MODELS, evaluate.evaluate, "evaluate topline-run/models/m0001 --split test", "evaluate", flow=True)
+_add(MODELS, report.report, "report topline-run/models/m0001 --output report.html")
 _add(
     MODELS,
     predict.predict,

@@ -56,7 +56,7 @@ def show(call: Call, model: ModelArgument) -> Outcome:  # noqa: ARG001 - one sha
     decisions = [asdict(entry) for entry in standing.of(opened.record.id)]
     known = {"version": opened.record.version, "stage": standing.stage(opened.record.id)}
     evaluation = record.get("evaluation") or {}
-    lists = ("per_class", "confused", "per_label")
+    lists = ("per_class", "confused", "per_label", "confusion", "sizes")
     brief = {key: value for key, value in evaluation.items() if key not in lists}
     shown = {**known, **record, "evaluation": brief, "class_names": record["class_names"][:10]}
     width = max(len(name) for name, _ in flat(shown))

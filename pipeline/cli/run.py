@@ -33,6 +33,7 @@ def run(call: Call) -> Outcome:
     config = RunConfig(
         store=store,
         report=options.report,
+        training_sizes=options.training_sizes,
         extract=images,
         train=training,
         evaluate=call.config(EvaluateConfig),

@@ -11,8 +11,15 @@ from topline.pipeline.dashboard.charts import reigns_chart, timelines_chart, ver
 from topline.pipeline.dashboard.overview import Overview
 from topline.pipeline.dashboard.run_status import last_rounds, problem_words, remark, tiles, verdict
 from topline.pipeline.dashboard.store_follower import StoreFollower
+from topline.pipeline.dashboard.tables import (
+    champion_table,
+    decision_table,
+    model_table,
+    round_table,
+    run_table,
+)
 from topline.pipeline.pages import Live, Page, clock, flat, macros, make_page
-from topline.pipeline.report.run_section import event_rows, run_charts, work_charts, work_facts
+from topline.pipeline.report.run_section import event_table, run_charts, work_charts, work_facts
 from topline.pipeline.telemetry import RunView
 from topline.storage.runs import RunRecord
 from topline.storage.stores import open_store
@@ -26,10 +33,11 @@ def run_parts(run: RunView, now: float) -> dict[str, Markup]:
         "remark": Markup("{}").format(remark(run)),
         "tiles": make.tiles(tiles(run)),
         "charts": make.figures(run_charts(run.columns, run.tol) if run.rounds else []),
-        "rounds": make.rounds(last_rounds(run)),
+        "rounds": make.table(round_table(last_rounds(run))),
         "workers": timelines_chart(run),
-        "work": make.facts(work_facts(run)) + make.figures(work_charts(run) if run.rounds else []),
-        "events": make.events(event_rows(run)),
+        "work": make.facts(work_facts(run), name="cost")
+        + make.figures(work_charts(run) if run.rounds else []),
+        "events": make.table(event_table(run)),
     }
 
 
@@ -57,10 +65,10 @@ def overview_parts(seen: Overview, now: float, root: str | None) -> dict[str, Ma
         "tiles": make.tiles(seen.tiles),
         "versions": versions_chart(seen.models, seen.metrics),
         "reigns": reigns_chart(seen.reigns, now),
-        "history": make.history(seen.reigns),
-        "models": make.models(seen.models, seen.metrics, seen.models_in_all, root),
-        "runs": make.runs(seen.runs, root),
-        "decisions": make.decisions(seen.decisions),
+        "history": make.table(champion_table(seen.reigns, root)),
+        "models": make.table(model_table(seen, root)),
+        "runs": make.table(run_table(seen.runs, root)),
+        "decisions": make.table(decision_table(seen.decisions, root)),
     }
 
 

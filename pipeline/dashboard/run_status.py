@@ -136,12 +136,11 @@ def left_words(left: TimeLeft | None) -> tuple[str, str]:
     return rough_time(left.seconds), f"{rough_time(left.low)} to {rough_time(left.high)}"
 
 
-def last_rounds(run: RunView) -> list[dict[str, str]]:
+def last_rounds(run: RunView) -> list[dict[str, float | None]]:
     """Return the last rounds that are known, the newest first."""
     names = ("round", "seconds", "primal", "dual", "relative_gap", "step", "active")
     columns = [run.columns[name][-ROUNDS_SHOWN:][::-1].tolist() for name in names]
-    rows = [dict(zip(names, map(_finite, row), strict=True)) for row in zip(*columns, strict=True)]
-    return [{name: _shown(name, value) for name, value in row.items()} for row in rows]
+    return [dict(zip(names, map(_finite, row), strict=True)) for row in zip(*columns, strict=True)]
 
 
 def problem_words(config: Mapping[str, Any]) -> str:
@@ -156,11 +155,3 @@ def problem_words(config: Mapping[str, Any]) -> str:
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-def _shown(name: str, value: float | None) -> str:
-    if value is None:
-        return DASH
-    if name == "round":
-        return f"{value:,.0f}"
-    return f"{value:.3e}" if name == "relative_gap" else f"{value:.6g}"

@@ -2,7 +2,7 @@
 
 `METRICS` is the one list of metrics; whatever shows, compares or promotes models walks over it, and
 `register_metric` adds to it.  `evaluate` measures a stored model on a split and records the result with it.
-`worst_classes` finds what a report shows of the classes that a model confuses.
+`images_to_show` finds the images that a report shows, right and wrong ones.
 """
 
 from __future__ import annotations
@@ -30,15 +30,24 @@ from topline.pipeline.evaluation.records import (
     MultilabelEvaluation,
     ProbabilityQuality,
     SetQuality,
+    SizePoint,
 )
 
 if TYPE_CHECKING:
-    from topline.pipeline.evaluation.confusions import ReadImage, WorstClass, ranked_worst, worst_classes
+    from topline.pipeline.evaluation.confusions import (
+        Gallery,
+        ReadImage,
+        ShownImage,
+        WorstClass,
+        images_to_show,
+        ranked_worst,
+    )
     from topline.pipeline.evaluation.measurement import check_split, evaluate
 
 __all__ = [
     "METRICS",
     "Evaluation",
+    "Gallery",
     "LabelSetMetric",
     "Metric",
     "MultilabelEvaluation",
@@ -49,9 +58,12 @@ __all__ = [
     "ScoredLabelSets",
     "ScoredRows",
     "SetQuality",
+    "ShownImage",
+    "SizePoint",
     "WorstClass",
     "check_split",
     "evaluate",
+    "images_to_show",
     "measured",
     "ranked_worst",
     "ranks_against_ties",
@@ -59,16 +71,17 @@ __all__ = [
     "row_metric",
     "row_metrics",
     "topk_shares",
-    "worst_classes",
 ]
 
 _LAZY = {
+    "Gallery": "confusions",
     "ReadImage": "confusions",
+    "ShownImage": "confusions",
     "WorstClass": "confusions",
     "check_split": "measurement",
     "evaluate": "measurement",
+    "images_to_show": "confusions",
     "ranked_worst": "confusions",
-    "worst_classes": "confusions",
 }
 
 

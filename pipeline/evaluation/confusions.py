@@ -1,37 +1,59 @@
-"""The classes a model is worst at, with pictures of the images that it gives to another class."""
+"""Held-out images to look at: right, wrong and most confidently wrong ones, and those of the worst classes.
+
+One pass over the rows of the split that was evaluated finds them, over a part of it where it is very long;
+what is kept does not grow with the rows, and pictures are small.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topline.pipeline.calibration import calibration_of
 from topline.pipeline.errors import PipelineError
 from topline.pipeline.evaluation.metrics import ranks_against_ties
 from topline.pipeline.evaluation.records import ClassAccuracy, Evaluation
 from topline.pipeline.images import thumbnail
-from topline.pipeline.rows import StoredModel
+from topline.pipeline.rows import StoredModel, TrainingRows
+from topline.solvers.calibration import ProbabilityMap
 from topline.storage.datasets import Dataset
 
 WORST_CLASSES = 6
 IMAGES_PER_CLASS = 8
+#: Images of each kind in the gallery.
+GALLERY = 12
+#: Rows that are looked at; of longer splits batches all over them are.
+MOST_ROWS = 100_000
+PICTURE_SIDE = 128
 
 #: RGB pixels (h, w, 3) of the image in a row of the manifest; OSError or PipelineError where there is none.
 ReadImage = Callable[[Mapping[str, Any]], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
-class ConfusedImage:
-    """A held-out image that was given to another class; `picture` is a data URL, or `note` says why not."""
+class ShownImage:
+    """A held-out image: its class, the class it was given and how sure of it the model was, in words.
+
+    `rank` is that of its own class.  `picture` is a data URL, or `note` says why there is none.
+    """
 
     name: str
+    label: str
     predicted: str
     rank: int
+    figure: str = ""
     picture: str | None = None
     note: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether it was given its own class."""
+        return self.rank == 1
 
 
 @dataclass(frozen=True)
@@ -41,40 +63,97 @@ class WorstClass:
     name: str
     rows: int
     topk: Mapping[int, float]
-    images: tuple[ConfusedImage, ...] = ()
+    images: tuple[ShownImage, ...] = ()
 
 
 @dataclass(frozen=True)
-class _Miss:
+class Gallery:
+    """Images by how the model did: the most confidently wrong ones, and draws of wrong and of right ones.
+
+    `rows` of the split were looked at, all of them unless there are very many.
+    """
+
+    confident: tuple[ShownImage, ...] = ()
+    wrong: tuple[ShownImage, ...] = ()
+    right: tuple[ShownImage, ...] = ()
+    rows: int = 0
+
+    @property
+    def pictured(self) -> bool:
+        """Whether any image could be read."""
+        return any(image.picture for image in (*self.confident, *self.wrong, *self.right))
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A row of the dataset with its rank and the class it was given; `sure` is a probability or a margin."""
+
     row: int
+    label: int
     predicted: int
     rank: int
     margin: float
+    sure: float
 
 
-def worst_classes(stored: StoredModel, dataset: Dataset, read_image: ReadImage) -> list[WorstClass]:
-    """Return the classes with the lowest top-1 accuracy, each with a few of the images that were confused.
+@dataclass
+class _Kept:
+    """The few with the largest keys."""
+
+    most: int
+    heap: list[tuple[float, int, _Answer]] = field(default_factory=list)
+
+    def add(self, key: float, answer: _Answer) -> None:
+        entry = (key, -answer.row, answer)
+        if len(self.heap) < self.most:
+            heapq.heappush(self.heap, entry)
+        else:
+            heapq.heappushpop(self.heap, entry)
+
+    def best(self) -> list[_Answer]:
+        """Return them, the largest key first."""
+        return [answer for *_, answer in sorted(self.heap, key=lambda entry: entry[:2], reverse=True)]
+
+
+def images_to_show(
+    stored: StoredModel, dataset: Dataset, read_image: ReadImage
+) -> tuple[Gallery, list[WorstClass]]:
+    """Return the gallery, and the classes with the lowest top-1 accuracy, each with images that it lost.
 
     Reads the evaluation in the model's record and goes once more over the rows of its split.  A picture that
-    cannot be read any more is replaced by a note.  A class without confusions is left out, and so are all
-    classes of a model of several labels a row.
+    cannot be read any more is replaced by a note.  A class without confusions is left out.  There is nothing
+    of a model without an evaluation, or of several labels a row.
     """
     record = stored.model.record
     if record.evaluation is None or record.multilabel:
-        return []
+        return Gallery(), []
     evaluation = Evaluation.from_dict(record.evaluation)
     worst = [part for part in ranked_worst(evaluation.per_class) if part.topk[1] < 1.0][:WORST_CLASSES]
     codes = [record.class_names.index(part.name) for part in worst]
-    misses = _misses(stored, evaluation.split, codes)
-    manifest = dataset.manifest()
-    found = []
-    for part, code in zip(worst, codes, strict=True):
-        images = [
-            _confused_image(miss, record.class_names, manifest.slice(miss.row, 1).to_pylist()[0], read_image)
-            for miss in misses[code]
-        ]
-        found.append(WorstClass(part.name, part.rows, part.topk, tuple(images)))
-    return found
+    rows = stored.rows(evaluation.split)
+    found = calibration_of(stored).probabilities
+    misses = {code: _Kept(IMAGES_PER_CLASS) for code in codes}
+    # Of the wrong ones so many are drawn that enough are left without the most confident.
+    confident, wrong, right = _Kept(GALLERY), _Kept(2 * GALLERY), _Kept(GALLERY)
+    draws, seen = np.random.default_rng(0), 0
+    for answers, looked_at in _answers(stored, rows, found):
+        seen += looked_at
+        for answer, draw in zip(answers, draws.random(len(answers)).tolist(), strict=True):
+            if answer.rank == 1:
+                right.add(draw, answer)
+                continue
+            confident.add(answer.sure, answer)
+            wrong.add(draw, answer)
+            if answer.label in misses:
+                misses[answer.label].add(answer.margin, answer)
+    show = _Pictures(dataset, read_image, record.class_names, probable=found is not None)
+    surest = confident.best()
+    others = [answer for answer in wrong.best() if answer not in surest][:GALLERY]
+    gallery = Gallery(show.all(surest), show.all(others), show.all(right.best()), seen)
+    return gallery, [
+        WorstClass(part.name, part.rows, part.topk, show.all(misses[code].best()))
+        for part, code in zip(worst, codes, strict=True)
+    ]
 
 
 def ranked_worst(per_class: Sequence[ClassAccuracy]) -> list[ClassAccuracy]:
@@ -82,39 +161,60 @@ def ranked_worst(per_class: Sequence[ClassAccuracy]) -> list[ClassAccuracy]:
     return sorted(per_class, key=lambda part: (part.topk[1], -part.rows, part.name))
 
 
-def _misses(stored: StoredModel, split: str, codes: Sequence[int]) -> dict[int, list[_Miss]]:
-    """Return the rows of each class that lost by the largest margin; one pass, a few kept of each."""
-    rows = stored.rows(split)
+def _answers(
+    stored: StoredModel, rows: TrainingRows, found: ProbabilityMap | None
+) -> Iterator[tuple[list[_Answer], int]]:
+    """Return the answers to batches of rows, and how many rows each has."""
     labels = rows.labels()
-    kept: dict[int, list[_Miss]] = {code: [] for code in codes}
-    for start, stop, X in rows.tiles():
-        wanted = np.flatnonzero(np.isin(labels[start:stop], codes))
-        if not len(wanted):
+    wanted = max(1, rows.batches * MOST_ROWS // max(len(rows), 1))
+    for batch in np.unique(np.linspace(0, rows.batches - 1, min(wanted, rows.batches)).astype(int)).tolist():
+        start, stop = rows.batch_span(batch)
+        if start == stop:
             continue
-        scores = stored.scores(X[wanted])
-        y = labels[start:stop][wanted].astype(np.int64)
-        ranks = ranks_against_ties(scores, y)
-        own = scores[np.arange(len(y)), y]
-        scores[np.arange(len(y)), y] = -np.inf
-        firsts = scores.argmax(axis=1)
-        for i in np.flatnonzero(ranks > 1):
-            miss = _Miss(
-                int(rows.indices[start + wanted[i]]),
-                int(firsts[i]),
-                int(ranks[i]),
-                float(scores[i, firsts[i]] - own[i]),
-            )
-            best = sorted([*kept[int(y[i])], miss], key=lambda seen: -seen.margin)
-            kept[int(y[i])] = best[:IMAGES_PER_CLASS]
-    return kept
+        scores, y = stored.scores(rows.read_batch(batch)), labels[start:stop].astype(np.int64)
+        place, ranks = np.arange(len(y)), ranks_against_ties(scores, y)
+        own = scores[place, y]
+        others = scores.copy()
+        others[place, y] = -np.inf
+        firsts = np.where(ranks > 1, others.argmax(axis=1), y)
+        margins = np.abs(others.max(axis=1) - own)
+        sure = margins if found is None else found.probabilities(scores)[place, firsts]
+        columns = (rows.indices[start:stop], y, firsts, ranks, margins, sure)
+        yield [_Answer(*row) for row in zip(*(c.tolist() for c in columns), strict=True)], stop - start
 
 
-def _confused_image(
-    miss: _Miss, names: Sequence[str], entry: Mapping[str, Any], read_image: ReadImage
-) -> ConfusedImage:
-    name = str(entry["path"] or entry["sample_id"])
-    try:
-        picture = thumbnail(read_image(entry))
-    except (OSError, PipelineError) as error:
-        return ConfusedImage(name, names[miss.predicted], miss.rank, note=str(error))
-    return ConfusedImage(name, names[miss.predicted], miss.rank, picture=picture)
+class _Pictures:
+    """Makes images to show of answers; reads the manifest once, and an image once."""
+
+    def __init__(
+        self, dataset: Dataset, read_image: ReadImage, names: Sequence[str], *, probable: bool
+    ) -> None:
+        self._manifest = dataset.manifest().select(["path", "sample_id"])
+        self._read_image, self._names, self._probable = read_image, names, probable
+        self._known: dict[int, ShownImage] = {}
+
+    def all(self, answers: Sequence[_Answer]) -> tuple[ShownImage, ...]:
+        """Return the images of answers."""
+        return tuple(self._image(answer) for answer in answers)
+
+    def _image(self, answer: _Answer) -> ShownImage:
+        if answer.row not in self._known:
+            self._known[answer.row] = self._made(answer)
+        return self._known[answer.row]
+
+    def _made(self, answer: _Answer) -> ShownImage:
+        entry = self._manifest.slice(answer.row, 1).to_pylist()[0]
+        picture, note = None, ""
+        try:
+            picture = thumbnail(self._read_image(entry), PICTURE_SIDE)
+        except (OSError, PipelineError) as error:
+            note = str(error)
+        return ShownImage(
+            name=str(entry["path"] or entry["sample_id"]),
+            label=self._names[answer.label],
+            predicted=self._names[answer.predicted],
+            rank=answer.rank,
+            figure=f"{answer.sure:.1%}" if self._probable else f"by {answer.margin:.3g}",
+            picture=picture,
+            note=note,
+        )

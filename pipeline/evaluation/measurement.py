@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -28,6 +28,7 @@ from topline.pipeline.evaluation.records import (
     Evaluation,
     LabelQuality,
     MultilabelEvaluation,
+    SizePoint,
     Threshold,
     Tuned,
 )
@@ -47,6 +48,8 @@ from topline.storage.schema import SPLITS
 DEFAULT_RULE = "f1_micro"
 # A threshold is chosen on so many scores at most: a gigabyte is sorted, and more would not move it.
 TUNING_SCORES = 1 << 23
+# Of more classes no matrix of confusions is recorded, but the most frequent ones.
+MATRIX_CLASSES = 40
 
 
 def evaluate(
@@ -102,9 +105,16 @@ def evaluate(
         labels = MultilabelEvaluation(**facts)
         update_record(stored.model.url, evaluation=labels.to_dict(), threshold=asdict(labels.threshold))
         return labels
-    evaluation = Evaluation(**facts)
+    evaluation = Evaluation(**facts, sizes=_known_sizes(record.evaluation, split))
     update_record(stored.model.url, evaluation=evaluation.to_dict())
     return evaluation
+
+
+def _known_sizes(earlier: Mapping[str, Any] | None, split: str) -> tuple[SizePoint, ...]:
+    """Return the accuracies against training rows that an earlier evaluation on the same rows recorded."""
+    if earlier is None or earlier.get("split") != split:
+        return ()
+    return Evaluation.from_dict(earlier).sizes
 
 
 def check_split(split: str) -> None:
@@ -149,6 +159,7 @@ def _single_labels(
             for c in np.unique(y)
         ),
         "confused": _confused_pairs(y, firsts, ranks, record.class_names, confused),
+        "confusion": _confusion(y, np.where(ranks > 1, firsts, y), record.m),
         "probabilities": meter.probabilities(ranks),
         "sets": meter.sets(y, ranks),
     }
@@ -173,6 +184,13 @@ def _confused_pairs(
     pairs, counts = np.unique(y[wrong] * m + firsts[wrong], return_counts=True)
     order = np.argsort(-counts, kind="stable")[:most]
     return tuple(Confusion(names[pairs[i] // m], names[pairs[i] % m], int(counts[i])) for i in order)
+
+
+def _confusion(y: NDArray[np.int64], given: NDArray[np.int64], m: int) -> tuple[tuple[int, ...], ...]:
+    if m > MATRIX_CLASSES:
+        return ()
+    counts = np.bincount(y * m + given, minlength=m * m).reshape(m, m)
+    return tuple(map(tuple, counts.tolist()))
 
 
 def _label_sets(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -67,13 +68,28 @@ class SetQuality:
 
 
 @dataclass(frozen=True)
+class SizePoint:
+    """Top-k accuracies, by k, of a model of the same options trained on a draw of `rows` training rows.
+
+    `error` is the standard error of its top-1 accuracy less that of the model of all rows, on the same
+    held-out rows.
+    """
+
+    rows: int
+    topk: dict[int, float]
+    error: float
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Metrics of a model of one label a row on one split.
 
     `topk` are the top-k accuracies by k, and `metrics` the other metrics by name.  `majority_baseline` is the
     top-1 accuracy of always answering `majority_class`, the largest in training.  `per_class` has the classes
     that occur, in class order; `confused` the most frequent pairs first.  `probabilities` is None where the
-    model has none, and `sets` are empty where it has no calibration rows.
+    model has none, and `sets` are empty where it has no calibration rows.  `confusion` (m, m) counts the rows
+    of each class by the class that they were given, and is empty where there are very many classes.  `sizes`
+    are accuracies against training rows, smallest first and the model itself last; empty where not measured.
     """
 
     model: str
@@ -90,11 +106,19 @@ class Evaluation:
     metrics: dict[str, float] = field(default_factory=dict)
     probabilities: ProbabilityQuality | None = None
     sets: tuple[SetQuality, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
+    sizes: tuple[SizePoint, ...] = ()
+
+    @property
+    def macro(self) -> dict[int, float]:
+        """The mean over the classes of their top-k accuracies, by k."""
+        classes = self.per_class
+        return {k: math.fsum(c.topk[k] for c in classes) / max(len(classes), 1) for k in self.topk}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; the keys of `topk` are strings there."""
         values = asdict(self)
-        for part in (values, *values["per_class"]):
+        for part in (values, *values["per_class"], *values["sizes"]):
             part["topk"] = {str(k): share for k, share in part["topk"].items()}
         return values
 
@@ -121,6 +145,11 @@ class Evaluation:
                 "confused": confused,
                 "probabilities": _probabilities(values.get("probabilities")),
                 "sets": tuple(from_fields(SetQuality, part, PLACE) for part in values.get("sets", ())),
+                "confusion": tuple(map(tuple, values.get("confusion", ()))),
+                "sizes": tuple(
+                    from_fields(SizePoint, {**part, "topk": _by_k(part["topk"])}, PLACE)
+                    for part in values.get("sizes", ())
+                ),
             }
         return from_fields(cls, {**values, **parts}, PLACE)
 

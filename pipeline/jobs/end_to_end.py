@@ -98,12 +98,11 @@ def run(
         )
     else:
         logger.warning("dataset %s has no %s rows: nothing was evaluated", info.id, config.evaluate.split)
-    if progress is not None:
-        progress.begin("report")
+    report = write_report(trained.model, config.report, progress, training_sizes=config.training_sizes)
     return JobResult(
         train=trained,
         evaluation=evaluation,
-        report=write_report(trained.model, config.report),
+        report=report,
         store=store.url,
         images=images,
         features=info.features.get("about"),

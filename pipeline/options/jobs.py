@@ -22,6 +22,11 @@ class JobOptions(BaseModel):
 
     store: NonEmpty = Field(default=RUN_STORE, description="Store for features, models and reports")
     report: Path | None = Field(default=None, description="Report to write (default: in the store)")
+    training_sizes: bool | None = Field(
+        default=None,
+        description="Say in the report whether more images would help, by training on parts of them"
+        " (default: where that is cheap)",
+    )
 
 
 class RunConfig(JobOptions):

@@ -6,7 +6,16 @@ nothing is loaded from elsewhere.  Reports, sweeps and the dashboard share one b
 
 from __future__ import annotations
 
-from topline.pipeline.pages.charts import Scale, Series, bar_chart, legend, line_chart, x_ticks, y_grid
+from topline.pipeline.pages.charts import (
+    Scale,
+    Series,
+    bar_chart,
+    legend,
+    line_chart,
+    tick_text,
+    x_ticks,
+    y_grid,
+)
 from topline.pipeline.pages.formatting import (
     DASH,
     amount,
@@ -19,14 +28,22 @@ from topline.pipeline.pages.formatting import (
     percent,
     when,
 )
+from topline.pipeline.pages.matrix import ConfusionMatrix
+from topline.pipeline.pages.spreadsheet import harmless
+from topline.pipeline.pages.tables import Badge, Column, Link, Table
 from topline.pipeline.pages.templating import Live, Page, Tile, environment, macros, make_page, message_page
 
 __all__ = [
     "DASH",
+    "Badge",
+    "Column",
+    "ConfusionMatrix",
+    "Link",
     "Live",
     "Page",
     "Scale",
     "Series",
+    "Table",
     "Tile",
     "amount",
     "bar_chart",
@@ -36,6 +53,7 @@ __all__ = [
     "environment",
     "flat",
     "gap",
+    "harmless",
     "legend",
     "line_chart",
     "macros",
@@ -43,6 +61,7 @@ __all__ = [
     "message_page",
     "number",
     "percent",
+    "tick_text",
     "when",
     "x_ticks",
     "y_grid",

@@ -17,6 +17,9 @@ LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 40
 # A line of the width of a chart has room for about this many points; more would only make the file larger.
 MOST_POINTS = 300
 MOST_DECADES = 7
+# Of a linear axis the least span, as a share of its largest value, and of a logarithmic one as a ratio: what
+# varies by less is drawn nearly flat.
+LEAST_SHARE, LEAST_RATIO = 0.3, 2.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ def line_chart(
 ) -> Markup:
     """Draw lines over one pair of axes, on a logarithmic scale of at most `decades` where `log` is set.
 
-    `target` is a named horizontal line.
+    `target` is a horizontal line; its name is in the legend, and it is not drawn where the axis does not
+    reach.  An axis spans so much at least that what is noise does not look like a cliff.
     """
     shown = [line for line in lines if len(line.x)]
     if not shown:
@@ -95,33 +99,33 @@ def line_chart(
     x_axis = _x_scale(np.concatenate([line.x for line in shown]))
     y_axis = _y_scale(values, log=log, decades=decades)
     parts = [_axes(x_axis, y_axis, x_label, y_label)]
-    if target is not None:
-        parts.append(_target(y_axis(target[1]), target[0]))
+    if target is not None and y_axis.low <= target[1] <= y_axis.high:
+        parts.append(_target(y_axis(target[1])))
     parts += [_line(line, x_axis, y_axis) for line in shown]
     names = ", ".join(line.name for line in shown)
-    return _svg(Markup("").join(parts), HEIGHT, f"{names} against {x_label}") + legend(shown)
+    drawn = _svg(Markup("").join(parts), HEIGHT, f"{names} against {x_label}")
+    return drawn + legend(shown, None if target is None else target[0])
 
 
-def legend(lines: Sequence[Series]) -> Markup:
-    """Name the lines below a chart; a single one is named by its axis already."""
-    if len(lines) < 2:
-        return Markup("")
-    item = Markup('<span class="key s{0}"><i></i>{1}</span>')
-    return Markup('<div class="legend">{}</div>').format(
-        Markup("").join(item.format(line.style, line.name) for line in lines)
-    )
+def legend(lines: Sequence[Series], target: str | None = None) -> Markup:
+    """Name the lines below a chart, and its target; a single line is named by its axis already."""
+    item = Markup('<span class="key {0}"><i></i>{1}</span>')
+    keys = [item.format(f"s{line.style}", line.name) for line in lines] if len(lines) > 1 else []
+    if target is not None:
+        keys.append(item.format("target", target))
+    return Markup('<div class="legend">{}</div>').format(Markup("").join(keys)) if keys else Markup("")
 
 
 def bar_chart(rows: Sequence[tuple[str, float]], *, mark: tuple[str, float] | None = None) -> Markup:
     """Draw shares between 0 and 1 as horizontal bars; `mark` is a named vertical line across them."""
     height = 34 * len(rows) + 30
-    axis = Scale(0.0, 1.0, 64, WIDTH - 62)
+    axis = Scale(0.0, 1.0, 74, WIDTH - 84)
     parts = []
     for index, (name, share) in enumerate(rows):
         top = 34 * index + 6
         parts.append(
             Markup(
-                '<text class="tick" x="56" y="{1}" text-anchor="end">{0}</text>'
+                '<text class="tick" x="66" y="{1}" text-anchor="end">{0}</text>'
                 '<rect class="track" x="{2}" y="{3}" width="{4}" height="20" rx="3"/>'
                 '<rect class="bar" x="{2}" y="{3}" width="{5}" height="20" rx="3"/>'
                 '<text class="value" x="{6}" y="{1}">{7}</text>'
@@ -164,14 +168,18 @@ def _x_scale(values: NDArray[np.float64]) -> Scale:
 def _y_scale(values: NDArray[np.float64], *, log: bool, decades: int) -> Scale:
     low, high = float(values.min()), float(values.max())
     if log:
-        high = max(high, low * 1.01)
+        middle, half = math.sqrt(low) * math.sqrt(high), math.sqrt(LEAST_RATIO)
+        low, high = min(low, middle / half), max(high, middle * half)
         # A little air, and never so many decades that the interesting ones become thin.
         low = max(low, high * 10.0**-decades)
         return Scale(low / 1.4, high * 1.4, HEIGHT - BOTTOM, TOP, log=True)
-    if high <= low:
-        low, high = low - 0.5 * abs(low) - 1e-9, high + 0.5 * abs(high) + 1e-9
+    half = 0.5 * LEAST_SHARE * max(abs(low), abs(high)) + 1e-9
+    middle = 0.5 * (low + high)
+    # What is never negative has no axis below zero.
+    floor = 0.0 if low >= 0.0 else -math.inf
+    low, high = max(floor, min(low, middle - half)), max(high, middle + half)
     air = 0.05 * (high - low)
-    return Scale(low - air, high + air, HEIGHT - BOTTOM, TOP)
+    return Scale(max(floor, low - air), high + air, HEIGHT - BOTTOM, TOP)
 
 
 def _decades(low: float, high: float) -> list[float]:
@@ -232,11 +240,10 @@ def x_ticks(axis: Scale, y: float) -> Markup:
     return Markup("").join(tick.format(axis(value), y, tick_text(value)) for value in axis.ticks())
 
 
-def _target(y: float, name: str) -> Markup:
-    return Markup(
-        '<line class="target" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
-        '<text class="note" x="{0}" y="{3}">{4}</text>'
-    ).format(LEFT, WIDTH - RIGHT, f"{y:.1f}", f"{y - 5:.1f}", name)
+def _target(y: float) -> Markup:
+    return Markup('<line class="target" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>').format(
+        LEFT, WIDTH - RIGHT, f"{y:.1f}"
+    )
 
 
 def _line(line: Series, x_axis: Scale, y_axis: Scale) -> Markup:

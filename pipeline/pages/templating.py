@@ -1,4 +1,7 @@
-"""Pages from templates, each complete in itself: style and script are inside, and nothing else may run."""
+"""Pages from templates, each complete in itself: style and script are inside, and nothing else may run.
+
+The script sorts tables and asks for what is new; all that a page says is there without it.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import base64
 import functools
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from topline.pipeline.pages import formatting
+from topline.pipeline.pages.spreadsheet import csv_url
 
 FILTERS = ("number", "percent", "duration", "count", "when", "gap")
 
@@ -47,15 +52,16 @@ def make_page(template: str | Template, live: Live | None = None, *, style: str 
     Parameters
     ----------
     template : name of a template in `pipeline/pages/templates`, or a template.
-    live : where the page asks for what is new; only a live page has a script.
+    live : where the page asks for what is new.
     style : CSS beyond that of all pages.
     values : what the template shows; a value that it names and that is missing is an error.
     """
     style = _source("page.css") + style
-    script = "" if live is None else _source("page.js")
+    script = _source("tables.js") + ("" if live is None else _source("page.js"))
     policy = {"default-src": "'none'", "style-src": _digest(style), "img-src": "data:"}
+    policy["script-src"] = _digest(script)
     if live is not None:
-        policy |= {"script-src": _digest(script), "connect-src": "'self'"}
+        policy["connect-src"] = "'self'"
     policy |= {"base-uri": "'none'", "form-action": "'none'"}
     text = "; ".join(f"{name} {value}" for name, value in policy.items())
     filled = environment().get_template(template)
@@ -83,6 +89,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update((name, getattr(formatting, name)) for name in FILTERS)
+    made.filters["pairs_csv"] = partial(csv_url, ("name", "value"))
     return made
 
 

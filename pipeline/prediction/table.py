@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,14 +12,11 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from topline.pipeline.pages import harmless
 from topline.storage.errors import DiskFullError
 
 Key = Literal["sample_id", "path"]
 WriteTable = Callable[[pa.Table], None]
-
-# What spreadsheets take for the beginning of a formula, or drop before they look for one.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 
 
 def table_schema(key: Key, *, sets: bool) -> pa.Schema:
@@ -90,13 +86,3 @@ def _json(values: list[Any], *, decimal: bool) -> str:
     # A float32 has seven digits; Python would write what its conversion adds to them.
     shown = [float(f"{value:.7g}") for value in values] if decimal else values
     return json.dumps(shown, ensure_ascii=False)
-
-
-def harmless(text: str) -> str:
-    """Return the text of a cell so that no spreadsheet runs it: a formula gets an apostrophe before it.
-
-    Plain numbers, which begin with a sign too, stay as they are.
-    """
-    if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
-        return f"'{text}"
-    return text

@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
-from markupsafe import Markup
 
 from topline.pipeline.evaluation import (
     Evaluation,
+    Gallery,
     MultilabelEvaluation,
     ReadImage,
     WorstClass,
+    images_to_show,
     measured,
-    worst_classes,
+    ranked_worst,
 )
 from topline.pipeline.images import SourceImages
 from topline.pipeline.pages import (
     DASH,
-    Series,
+    ConfusionMatrix,
     Tile,
-    bar_chart,
     count,
-    duration,
     flat,
     gap,
-    line_chart,
     make_page,
+    percent,
 )
-from topline.pipeline.report.run_section import event_rows, run_charts, work_charts, work_facts
+from topline.pipeline.progress import Progress
+from topline.pipeline.report import tables
+from topline.pipeline.report.answer_charts import accuracy_chart, reliability_chart, sizes_chart
+from topline.pipeline.report.run_section import event_table, run_charts, work_charts, work_facts
+from topline.pipeline.report.tables import Rejected
+from topline.pipeline.report.training_sizes import measure_training_sizes, size_words
 from topline.pipeline.rows import StoredModel
 from topline.pipeline.telemetry import RunView, view_run
 from topline.storage.errors import NotFoundError
@@ -41,16 +47,10 @@ from topline.storage.models import ModelRecord
 from topline.storage.stores import open_store
 from topline.storage.stores.urls import join
 
+logger = logging.getLogger(__name__)
+
 REJECTED_SHOWN = 200
 USED_SPLITS = ("train", "val", "test", "calibration")
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """An image that was not used, and why."""
-
-    path: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -58,26 +58,43 @@ class ReportData:
     """Everything on the page; made from a store by `gather`, or by hand in tests.
 
     `record` holds the certificate, the evaluation and the configuration, `run` how it was trained, `counts`
-    the rows per split; `rejected` may be fewer than `rejected_total`.
+    the rows per split and `training_counts` the training rows of each class; `rejected` may be fewer than
+    `rejected_total`.
     """
 
     record: ModelRecord
     run: RunView = field(default_factory=RunView)
     counts: Mapping[str, int] = field(default_factory=dict)
+    gallery: Gallery = field(default_factory=Gallery)
     worst: Sequence[WorstClass] = ()
+    training_counts: Sequence[int] = ()
     rejected: Sequence[Rejected] = ()
     rejected_total: int = 0
     duplicates: int = 0
     created: str = ""
 
 
-def write_report(model_url: str, path: Path | None = None) -> str:
+def write_report(
+    model_url: str,
+    path: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    training_sizes: bool | None = False,
+) -> str:
     """Write the report of the model at `model_url` and return where it lies.
 
     Without a `path` it goes into the model's store, as reports/<model>.html.  A report that is there already
-    is replaced in one step.
+    is replaced in one step.  With `training_sizes` accuracies of models of fewer training rows are measured
+    and recorded first, where it is None only if that is cheap.
     """
     stored = StoredModel.open(model_url)
+    if training_sizes is not False:
+        why = measure_training_sizes(stored, progress, whatever_it_costs=bool(training_sizes))
+        if training_sizes and why:
+            logger.warning("accuracy against training rows was not measured: %s", why)
+        stored = StoredModel.open(model_url)
+    if progress is not None:
+        progress.begin("report")
     created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     page = render_report(gather(stored, SourceImages(stored.model.record.features), created)).encode()
     if path is not None:
@@ -96,14 +113,17 @@ def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportDa
     """
     record = stored.model.record
     dataset = stored.dataset()
-    manifest = dataset.manifest()
+    manifest = dataset.manifest().select(["path", "sample_id", "status", "error"])
     bad = manifest.filter(pc.equal(manifest["status"], "rejected"))
-    shown = bad.slice(0, REJECTED_SHOWN).select(["path", "sample_id", "error"]).to_pylist()
+    shown = bad.slice(0, REJECTED_SHOWN).to_pylist()
+    gallery, worst = images_to_show(stored, dataset, read_image)
     return ReportData(
         record=record,
         run=_run(stored),
         counts={split: dataset.info.counts.get(split, 0) for split in USED_SPLITS},
-        worst=worst_classes(stored, dataset, read_image),
+        gallery=gallery,
+        worst=worst,
+        training_counts=stored.rows("train").class_counts().tolist(),
         rejected=[
             Rejected(row["path"] or row["sample_id"], row["error"] or "no reason given") for row in shown
         ],
@@ -134,42 +154,72 @@ def render_report(data: ReportData) -> str:
         record=record,
         result=record.result,
         certificate=record.certificate,
+        verdict=verdict(record.certificate, record.result),
         measured=measured(stored),
         evaluation=evaluation,
         labels=labels,
-        tiles=report_tiles(record),
+        tables=tables,
+        tiles=report_tiles(record, evaluation),
+        answer=answer_words(evaluation),
+        matrix=confusion_matrix(evaluation, record.class_names),
         charts=run_charts(data.run.columns, _tolerance(record.config, record.certificate)),
         work_charts=work_charts(data.run),
         work_facts=work_facts(data.run),
-        events=event_rows(data.run),
+        events=event_table(data.run),
         accuracy_chart=accuracy_chart(evaluation),
-        reliability_chart=reliability_chart(evaluation),
+        reliability_chart=reliability_chart,
+        sizes_chart=sizes_chart,
+        size_words=size_words,
         configuration=flat(record.config),
         features=flat({name: value for name, value in record.features.items() if name != "about"}),
     ).html
 
 
-def report_tiles(record: ModelRecord) -> list[Tile]:
-    """Return the figures that are read first: the verdict, the headline metrics, what training took."""
-    certificate, result, evaluation = record.certificate, record.result, record.evaluation or {}
-    tone, words = verdict(certificate, result=result)
-    if certificate is not None:
-        note = f"relative gap, tolerance {certificate['tol']:g}"
-    else:
-        note = "the loss is not convex" if result.get("gap_kind") == "none" else "run topline certify"
-    figure = DASH if certificate is None else gap(certificate["relative_gap"])
+def report_tiles(record: ModelRecord, evaluation: Evaluation | None) -> list[Tile]:
+    """Return the figures that are read first: the headline metrics, the worst class, the certificate."""
     unit = "rows" if record.multilabel else "images"
-    rows = f"{count(evaluation.get('rows'))} {evaluation.get('split')} {unit}"
-    return [
-        Tile(words, figure, note, tone),
-        *(Tile(one.label, one.text(value), rows) for one, value in measured(evaluation) if one.headline),
-        Tile("passes", count(result.get("passes")), f"status: {result.get('status', 'unknown')}"),
-        Tile(
-            "training time",
-            duration(result.get("seconds")),
-            f"n {record.n:,}, d {record.d:,}, m {record.m:,}",
-        ),
-    ]
+    stored = record.evaluation or {}
+    rows = f"{count(stored.get('rows'))} {stored.get('split')} {unit}"
+    tiles = [Tile(one.label, one.text(value), rows) for one, value in measured(stored) if one.headline]
+    if evaluation is not None and evaluation.per_class:
+        worst = ranked_worst(evaluation.per_class)[0]
+        tiles.append(Tile("mean over classes", percent(evaluation.macro[1]), "top-1, every class alike"))
+        tiles.append(Tile("worst class", percent(worst.topk[1]), f"{worst.name}, {worst.rows:,} images"))
+        if evaluation.probabilities is not None:
+            error = percent(evaluation.probabilities.calibration_error)
+            tiles.append(Tile("calibration error", error, "how far probabilities are off"))
+    tone, words = verdict(record.certificate, record.result)
+    return [*tiles, Tile(words, *_gap(record), tone)]
+
+
+def _gap(record: ModelRecord) -> tuple[str, str]:
+    """Return the figure and the note of the certificate's tile."""
+    if record.certificate is not None:
+        return gap(
+            record.certificate["relative_gap"]
+        ), f"relative gap, tolerance {record.certificate['tol']:g}"
+    none = record.result.get("gap_kind") == "none"
+    return DASH, "the loss is not convex" if none else "run topline certify"
+
+
+def answer_words(evaluation: Evaluation | None) -> str:
+    """Return the answer in a sentence: how many held-out rows are right, and within how many guesses."""
+    if evaluation is None or 1 not in evaluation.topk:
+        return ""
+    right = round(evaluation.topk[1] * evaluation.rows)
+    said = f"{right:,} of {evaluation.rows:,} {evaluation.split} images were given their own class"
+    enough = next((k for k, share in evaluation.topk.items() if share >= 0.99), None)
+    if enough is not None and enough > 1:
+        said += f", and 99% or more have it among the first {enough}"
+    guess = f"always answering {evaluation.majority_class} would be right for"
+    return f"{said}; {guess} {evaluation.majority_baseline:.1%}."
+
+
+def confusion_matrix(evaluation: Evaluation | None, names: Sequence[str]) -> ConfusionMatrix | None:
+    """Return the matrix to show, None where none was recorded."""
+    if evaluation is None or not evaluation.confusion:
+        return None
+    return ConfusionMatrix(tuple(names), np.array(evaluation.confusion, dtype=np.int64))
 
 
 def verdict(
@@ -185,26 +235,6 @@ def verdict(
     if certificate.get("valid", True):
         return "fair", "Gap above the tolerance"
     return "bad", "Certificate refused"
-
-
-def accuracy_chart(evaluation: Evaluation | None) -> Markup:
-    """Draw the top-k accuracies against always answering the largest class."""
-    if evaluation is None:
-        return Markup("")
-    rows = [(f"top-{k}", share) for k, share in evaluation.topk.items()]
-    return bar_chart(rows, mark=("always the largest class", evaluation.majority_baseline))
-
-
-def reliability_chart(evaluation: Evaluation | None) -> Markup:
-    """Draw how often the first class is right against how probable it is."""
-    if evaluation is None or evaluation.probabilities is None:
-        return Markup("")
-    bins = evaluation.probabilities.bins
-    lines = [
-        Series.of("share right", [part.confidence for part in bins], [part.accuracy for part in bins], 1),
-        Series.of("exact", [0.0, 1.0], [0.0, 1.0], 5),
-    ]
-    return line_chart(lines, x_label="probability of the first class", y_label="share right")
 
 
 def _tolerance(config: Mapping[str, Any], certificate: Mapping[str, Any] | None) -> float | None:

@@ -10,7 +10,19 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from topline.pipeline.pages import DASH, Series, amount, clock, count, duration, line_chart, number, percent
+from topline.pipeline.pages import (
+    DASH,
+    Column,
+    Series,
+    Table,
+    amount,
+    clock,
+    count,
+    duration,
+    line_chart,
+    number,
+    percent,
+)
 from topline.pipeline.telemetry import EVENTS_SHOWN, RunEvent, RunView
 
 #: A chart with its title and what it is drawn over.
@@ -148,9 +160,10 @@ def work_facts(run: RunView) -> list[tuple[str, str]]:
     return facts
 
 
-def event_rows(run: RunView) -> list[tuple[str, str, str, str]]:
-    """Return the latest events as (time, after which round, what, more), the newest first."""
-    return [
+def event_table(run: RunView) -> Table:
+    """Return the latest events, the newest first."""
+    columns = (Column("time (UTC)", "t"), Column("when"), Column("what"), Column("more", "path"))
+    rows = [
         (
             clock(event.at),
             f"after {event.after + 1:,} rounds",
@@ -159,6 +172,7 @@ def event_rows(run: RunView) -> list[tuple[str, str, str, str]]:
         )
         for event in reversed(run.events[-EVENTS_SHOWN:])
     ]
+    return Table.of("events", columns, rows, empty="Nothing has happened yet.")
 
 
 def _event_details(event: RunEvent) -> str:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 def test_report_opens_without_a_network_and_without_a_complaint(tab: Tab, tmp_path: Path) -> None:
     complaints = tab.open_page(render_report(hand_made_report()), tmp_path)
     assert "Certified" in tab.text("body")
-    assert tab.ask("document.querySelectorAll('svg').length") == 10
+    assert tab.ask("document.querySelectorAll('svg').length") == 11
     assert complaints == []
 
 

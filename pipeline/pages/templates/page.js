@@ -1,4 +1,3 @@
-"use strict";
 {
   const source = document.body.dataset.source;
   const trouble = document.getElementById("trouble");
@@ -6,11 +5,22 @@
   const shown = new Map();
   let again = Number(document.body.dataset.again), failures = 0, timer = 0;
 
+  /* What has the focus, or is scrolled to, is so afterwards too. */
+  const replace = (place, html) => {
+    const able = "a, button, summary, [tabindex]";
+    const at = [...place.querySelectorAll(able)].indexOf(document.activeElement);
+    const scrolled = [...place.querySelectorAll(".scroll")].map((box) => [box.scrollLeft, box.scrollTop]);
+    place.innerHTML = html;
+    dress(place);
+    place.querySelectorAll(".scroll").forEach((box, i) => { if (scrolled[i]) box.scrollTo(...scrolled[i]); });
+    if (at >= 0) place.querySelectorAll(able)[at]?.focus({preventScroll: true});
+  };
+
   const show = (parts) => {
     for (const place of document.querySelectorAll("[data-part]")) {
       const html = parts[place.dataset.part];
       if (html !== undefined && shown.get(place) !== html) {
-        if (shown.has(place) || place.innerHTML !== html) place.innerHTML = html;
+        if (shown.has(place) || place.innerHTML !== html) replace(place, html);
         shown.set(place, html);
       }
     }

@@ -9,7 +9,8 @@ import pytest
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import PredictConfig, build
-from topline.pipeline.prediction.table import harmless, table_schema, table_writer
+from topline.pipeline.pages import harmless
+from topline.pipeline.prediction.table import table_schema, table_writer
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.pipeline.dashboards import view_of
-from topline.pipeline.evaluation.confusions import ConfusedImage, WorstClass
+from topline.pipeline.evaluation.confusions import Gallery, ShownImage, WorstClass
 from topline.pipeline.images import thumbnail
 from topline.pipeline.pages import amount, duration, flat
 from topline.pipeline.pages.charts import MOST_POINTS, Series, bar_chart, line_chart, thin
@@ -70,6 +70,12 @@ def hand_made_report() -> ReportData:
         "majority_class": names[0], "majority_baseline": 0.3, "seconds": 0.1, "created": "2026-01-01",
         "per_class": [{"name": name, "rows": 90, "topk": topk} for name in names],
         "confused": [{"true": names[1], "predicted": names[2], "count": 7}],
+        "confusion": [[83, 7, 0, 0], [0, 60, 30, 0], [0, 0, 90, 0], [45, 0, 0, 45]],
+        "sizes": [
+            {"rows": 314, "topk": topk | {"1": 0.70}, "error": 0.02},
+            {"rows": 628, "topk": topk | {"1": 0.75}, "error": 0.02},
+            {"rows": 1257, "topk": topk, "error": 0.0},
+        ],
     }  # fmt: skip
     record = ModelRecord(
         dataset="d0001-ab12", dataset_digest="ab" * 32, config={"loss": "topk_hinge", "k": 5, "tol": 1e-3},
@@ -83,13 +89,18 @@ def hand_made_report() -> ReportData:
         WorstClass(
             NASTY, 90, {1: 0.61, 3: 0.9},
             (
-                ConfusedImage("mug/1.png", "日本語", 2, picture),
-                ConfusedImage(NASTY, "calculator", 4, None, "gone: no such file"),
+                ShownImage("mug/1.png", NASTY, "日本語", 2, "91.0%", picture),
+                ShownImage(NASTY, NASTY, "calculator", 4, "60.0%", None, "gone: no such file"),
             ),
         )
     ]  # fmt: skip
     return ReportData(
         record=record, run=view_of(hand_made_history(120)), worst=worst,
+        gallery=Gallery(
+            confident=worst[0].images,
+            right=(ShownImage("mug/2.png", NASTY, NASTY, 1, "99.0%", picture),), rows=360,
+        ),
+        training_counts=(300, 310, 320, 327),
         counts={"train": 1257, "val": 0, "test": 360, "rejected": 2},
         rejected=[Rejected("bad/<b>.jpg", "cut short"), Rejected("x.png", "zero bytes")],
         rejected_total=2, duplicates=3, created="2026-01-01T00:00:00+00:00",
@@ -108,16 +119,20 @@ def test_page_is_complete_in_itself() -> None:
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!data:|#)""", page)
     assert "@import" not in page
     assert "url(" not in page
-    assert "<script" not in page
+    assert page.count("<script") == 1
+    assert "fetch(" not in page
 
 
 def test_page_shows_certificate_accuracy_confusions_and_lineage() -> None:
     page = render_report(hand_made_report())
-    for expected in ("6.40e-04", "Certified", "81.0%", "99.0%", "own class: rank 2", "image not readable",
-                     "gone: no such file", "cut short", "325 features: HOG.", "d0001-ab12", "backbone.name",
+    for expected in ("6.40e-04", "Certified", "81.0%", "99.0%", "rank 2", "Most confused pairs",
+                     "292 of 360 test images", "(+6.0%, standard error 2.0%)", "no picture",
+                     "cut short", "325 features: HOG.", "d0001-ab12", "backbone.name",
                      "日本語"):  # fmt: skip
         assert expected in page
-    assert page.count("<svg") == 10
+    assert page.count("<svg") == 11
+    order = [page.index(f'<section id="{name}">') for name in ("answer", "gallery", "data", "training")]
+    assert order == sorted(order)
 
 
 def test_page_shows_what_the_run_cost() -> None:
@@ -138,7 +153,7 @@ def test_page_shows_what_the_run_cost() -> None:
         if "round" in record
     ]
     page = render_report(replace(hand_made_report(), run=view_of(older)))
-    assert page.count("<svg") == 7
+    assert page.count("<svg") == 8
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import softmax
+from sklearn.metrics import confusion_matrix, recall_score
 
 from tests.pipeline.small_data import small_dataset
-from topline.pipeline.evaluation import evaluate, ranks_against_ties
-from topline.pipeline.evaluation.confusions import IMAGES_PER_CLASS, WORST_CLASSES, worst_classes
+from topline.pipeline.calibration import calibration_of
+from topline.pipeline.evaluation import Evaluation, evaluate, ranks_against_ties
+from topline.pipeline.evaluation.confusions import GALLERY, IMAGES_PER_CLASS, WORST_CLASSES, images_to_show
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.report import write_report
 from topline.pipeline.rows.stored_model import StoredModel
@@ -29,7 +32,7 @@ def red(_: object) -> np.ndarray:
 
 def test_worst_classes_show_their_most_confident_confusions(model: str) -> None:
     stored = StoredModel.open(model)
-    found = worst_classes(stored, stored.dataset(), red)
+    _, found = images_to_show(stored, stored.dataset(), red)
     assert 0 < len(found) <= WORST_CLASSES
     shares = [part.topk[1] for part in found]
     assert shares == sorted(shares)
@@ -49,12 +52,53 @@ def test_worst_classes_show_their_most_confident_confusions(model: str) -> None:
             assert image.picture is not None
 
 
+def test_gallery_has_the_surest_mistakes_and_draws_of_the_others(model: str) -> None:
+    stored = StoredModel.open(model)
+    gallery, _ = images_to_show(stored, stored.dataset(), red)
+    rows = stored.rows("test")
+    scores, y = np.asarray(rows[0 : len(rows)] @ stored.W), rows.labels()
+    right = scores.argmax(axis=1) == y
+    ids = np.asarray(stored.dataset().sample_ids())[rows.indices]
+    found = calibration_of(stored).probabilities
+    assert found is not None
+    sure = softmax(found.slope * scores, axis=1).max(axis=1)
+    surest = ids[~right][np.argsort(-sure[~right])][:GALLERY]
+    assert [image.name for image in gallery.confident] == surest.tolist()
+    assert {image.name for image in gallery.right} <= set(ids[right])
+    assert {image.name for image in gallery.wrong} <= set(ids[~right]) - set(surest)
+    assert len(gallery.right) == min(GALLERY, right.sum())
+    assert len(gallery.wrong) == min(GALLERY, (~right).sum() - len(surest))
+    assert gallery.rows == len(rows)
+    assert gallery.pictured
+    assert images_to_show(stored, stored.dataset(), red)[0] == gallery
+
+
+def test_of_a_very_long_split_a_part_is_looked_at(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topline.pipeline.evaluation.confusions.MOST_ROWS", 20)
+    stored = StoredModel.open(model)
+    gallery, _ = images_to_show(stored, stored.dataset(), red)
+    assert 0 < gallery.rows < len(stored.rows("test")) // 2
+
+
+def test_recorded_matrix_counts_the_answers(model: str) -> None:
+    stored = StoredModel.open(model)
+    assert stored.model.record.evaluation is not None
+    found = Evaluation.from_dict(stored.model.record.evaluation)
+    rows = stored.rows("test")
+    answers = np.asarray(rows[0 : len(rows)] @ stored.W).argmax(axis=1)
+    assert np.array_equal(confusion_matrix(rows.labels(), answers), found.confusion)
+    recalls = recall_score(rows.labels(), answers, average="macro")
+    assert found.macro[1] == pytest.approx(recalls)
+
+
 def test_pictures_that_are_gone_are_replaced_by_a_note(model: str) -> None:
     def gone(_: object) -> np.ndarray:
         raise FileNotFoundError(2, "there is no such file")
 
     stored = StoredModel.open(model)
-    found = worst_classes(stored, stored.dataset(), gone)
+    gallery, found = images_to_show(stored, stored.dataset(), gone)
+    assert gallery.confident
+    assert not gallery.pictured
     assert all(image.picture is None for part in found for image in part.images)
     assert "no such file" in found[0].images[0].note
 
@@ -63,7 +107,7 @@ def test_report_of_imported_features_needs_no_images(model: str, tmp_path: Path)
     place = write_report(model)
     assert Path(place) == Path(model).parents[1] / "reports" / "m0001.html"
     page = Path(place).read_text(encoding="utf-8")
-    assert "image not readable" in page
+    assert "There are no pictures to show" in page
     assert "so there are no images" in page
     elsewhere = tmp_path / "new" / "page.html"
     assert write_report(model, elsewhere) == str(elsewhere)

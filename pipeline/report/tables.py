@@ -1,0 +1,121 @@
+"""The tables of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from topline.pipeline.evaluation import Evaluation, Gallery, MultilabelEvaluation, ranked_worst
+from topline.pipeline.pages import Column, Table, count, percent
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """An image that was not used, and why."""
+
+    path: str
+    reason: str
+
+
+NAME, ROWS = Column("class"), Column("images", "n", count)
+
+
+def class_table(evaluation: Evaluation) -> Table:
+    """Return the accuracies of the classes, the worst first."""
+    ks = list(evaluation.topk)
+    columns = [NAME, ROWS, *(Column(f"top-{k}", "n", percent) for k in ks)]
+    parts = ranked_worst(evaluation.per_class)
+    rows = [(part.name, part.rows, *(part.topk.get(k) for k in ks)) for part in parts]
+    return Table.of("classes", columns, rows)
+
+
+def pair_table(evaluation: Evaluation) -> Table:
+    """Return the most frequent confusions."""
+    columns = (NAME, Column("taken for"), ROWS)
+    rows = [(pair.true, pair.predicted, pair.count) for pair in evaluation.confused]
+    return Table.of("confused-pairs", columns, rows, empty="No image was taken for another class.")
+
+
+def set_table(evaluation: Evaluation) -> Table:
+    """Return what the sets of the calibration rows promise and hold."""
+    columns = (
+        Column("promised", "n", percent), Column("guarantee"), Column("sets by"),
+        Column("measured", "n", percent), Column("least of a class", "n", percent),
+        Column("mean size", "n", "{:.2f}".format), Column("none of these", "n", percent),
+        Column("fixed k as accurate", "n", count),
+    )  # fmt: skip
+    rows = [
+        (part.coverage, "in every class" if part.per_class else "on average", part.sets_by, part.measured,
+         part.least_class, part.mean_size, part.empty, part.fixed_k)
+        for part in evaluation.sets
+    ]  # fmt: skip
+    return Table.of("sets", columns, rows)
+
+
+def bin_table(evaluation: Evaluation) -> Table:
+    """Return the bins of the reliability diagram."""
+    columns = (
+        Column("from", "n", percent), Column("to", "n", percent), ROWS,
+        Column("mean probability", "n", percent), Column("share right", "n", percent),
+    )  # fmt: skip
+    bins = () if evaluation.probabilities is None else evaluation.probabilities.bins
+    rows = [(part.low, part.high, part.rows, part.confidence, part.accuracy) for part in bins]
+    return Table.of("reliability", columns, rows)
+
+
+def size_table(evaluation: Evaluation) -> Table:
+    """Return accuracies against training rows."""
+    ks = list(evaluation.topk)
+    columns = (
+        Column("training rows", "n", count),
+        *(Column(f"top-{k}", "n", percent) for k in ks),
+        Column("standard error of the difference to all", "n", percent),
+    )
+    rows = [(point.rows, *(point.topk.get(k) for k in ks), point.error) for point in evaluation.sizes]
+    return Table.of("training-sizes", columns, rows)
+
+
+def gallery_table(gallery: Gallery, figure: str) -> Table:
+    """Return the rows of the gallery, for data without pictures; `figure` names how sure the model was."""
+    columns = (Column("row", "path"), Column("answer"), NAME, Column("given"), Column(figure, "n"))
+    groups = {
+        "most confidently wrong": gallery.confident, "wrong": gallery.wrong, "right": gallery.right,
+    }  # fmt: skip
+    rows = [
+        (one.name, said, one.label, one.predicted, one.figure)
+        for said, part in groups.items()
+        for one in part
+    ]
+    return Table.of("gallery", columns, rows, empty="No row was looked at.")
+
+
+def rejected_table(files: Sequence[Rejected]) -> Table:
+    """Return files that were not used, with their reasons."""
+    rows = [(file.path, file.reason) for file in files]
+    return Table.of("rejected-files", (Column("file", "path"), Column("reason")), rows)
+
+
+def label_table(labels: MultilabelEvaluation) -> Table:
+    """Return the quality of each label, the worst first."""
+    columns = (
+        Column("label"), Column("rows", "n", count), Column("precision", "n", percent),
+        Column("recall", "n", percent), Column("F1", "n", percent), Column("average precision", "n", percent),
+    )  # fmt: skip
+    parts = sorted(labels.per_label, key=lambda part: (part.f1, -part.rows, part.name))
+    rows = [(p.name, p.rows, p.precision, p.recall, p.f1, p.average_precision) for p in parts]
+    return Table.of("labels", columns, rows)
+
+
+def tuned_table(labels: MultilabelEvaluation) -> Table:
+    """Return the metrics of several labels a row, with the thresholds that would be best for each."""
+    columns = (
+        Column("metric"), Column("value", "n"), Column("with its own threshold", "n"),
+        Column("which is", "n"),
+    )  # fmt: skip
+    return Table.of("metrics", columns, labels.table())
+
+
+def count_table(names: Sequence[str], counts: Sequence[int]) -> Table:
+    """Return the training rows of each class."""
+    rows = zip(names, counts, strict=False) if counts else ()
+    return Table.of("class-counts", (NAME, Column("training rows", "n", count)), rows, empty="Not known.")

@@ -1,0 +1,190 @@
+"""Accuracy against the number of training rows: models of nested draws, each started from the one before."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.evaluation import Evaluation, SizePoint, ranks_against_ties, topk_shares
+from topline.pipeline.options import TrainConfig
+from topline.pipeline.options.problem import chosen_loss
+from topline.pipeline.progress import Progress
+from topline.pipeline.rows import StoredModel, TrainingRows
+from topline.solvers.core.rows import as_rows, stacked
+from topline.solvers.losses import Loss
+from topline.solvers.run import solve
+from topline.storage.models import update_record
+
+logger = logging.getLogger(__name__)
+
+#: Draws: the largest is half of the training rows or what fits, and each has half of the rows of the next.
+DRAWS = 3
+#: Bytes of rows that are drawn at most, and multiplications of one pass where nobody asked for more.
+MOST_BYTES, CHEAP_PASS = 1 << 28, 1e9
+#: Bytes of all training rows, which are read once, where nobody asked for more.
+CHEAP_BYTES = 1 << 31
+#: Held-out rows that are scored.
+MOST_HELD_OUT = 20_000
+TOL, PASSES, SEED = 1e-3, 200, 0
+
+
+def measure_training_sizes(
+    stored: StoredModel, progress: Progress | None = None, *, whatever_it_costs: bool = False
+) -> str:
+    """Record with the model's evaluation how accurate models of fewer rows are; return why not, "" if so.
+
+    Draws are nested and have about the same share of every class; a model of fewer rows has the same C,
+    transforms and loss.  What is recorded already is not measured again.
+    """
+    record = stored.model.record
+    if record.evaluation is None:
+        return "the model has not been evaluated"
+    evaluation = None if record.multilabel else Evaluation.from_dict(record.evaluation)
+    reason = _obstacle(stored)
+    if evaluation is None or reason:
+        return reason or "models of several labels a row have no such curve yet"
+    if evaluation.sizes:
+        return ""
+    rows = stored.rows("train")
+    sizes = _sizes(rows, record.m, cheap=not whatever_it_costs)
+    if not sizes:
+        return "too few rows, or too many to be drawn in passing: topline report --training-sizes asks for it"
+    try:
+        loss = chosen_loss(TrainConfig.model_validate(record.config))
+    except (InputError, ConfigError, ValueError) as error:
+        return f"the options of the model cannot be read any more: {error}"
+    points = _Curve(stored, loss, evaluation, progress).points(rows, sizes)
+    measured = {**record.evaluation, "sizes": [_plain(point) for point in points]}
+    update_record(stored.model.url, evaluation=measured)
+    return ""
+
+
+def _plain(point: SizePoint) -> dict[str, Any]:
+    topk = {str(k): share for k, share in point.topk.items()}
+    return {"rows": point.rows, "topk": topk, "error": point.error}
+
+
+def _obstacle(stored: StoredModel) -> str:
+    """Return why the model has no such curve, "" where it has one."""
+    record = stored.model.record
+    if stored.kernel is not None:
+        return "a model with a kernel is a sum over its training rows"
+    if record.config.get("average_top") is not None or record.result.get("gap_kind") == "none":
+        return "its objective is not a mean of convex losses"
+    return ""
+
+
+def _sizes(rows: TrainingRows, m: int, *, cheap: bool) -> list[int]:
+    """Return the rows of the draws, smallest first; none where they would be too few to learn from."""
+    n, d = rows.shape
+    most = min(n // 2, MOST_BYTES // (4 * d))
+    if cheap and rows.nbytes > CHEAP_BYTES:
+        return []
+    if cheap:
+        most = min(most, int(CHEAP_PASS / (d * m)))
+    sizes = [most >> step for step in reversed(range(DRAWS))]
+    return [size for size in sizes if size >= 2 * m] if most >= 4 * m else []
+
+
+class _Curve:
+    """Trains and scores the models of one curve."""
+
+    def __init__(
+        self, stored: StoredModel, loss: Loss, evaluation: Evaluation, progress: Progress | None
+    ) -> None:
+        self._stored, self._loss, self._progress = stored, loss, progress
+        self._ks = list(evaluation.topk)
+        held = stored.rows(evaluation.split)
+        wanted = np.arange(0, len(held), -(-len(held) // MOST_HELD_OUT))
+        self._X, self._y = _picked(held, wanted), held.labels()[wanted].astype(np.int64)
+
+    def points(self, rows: TrainingRows, sizes: Sequence[int]) -> list[SizePoint]:
+        """Return the points of draws of `rows` with so many rows each, and of the model itself."""
+        order = _nested_order(rows.labels())
+        drawn = np.sort(order[: sizes[-1]])
+        # Where each row of the drawn ones stands in the order: a draw is what stands before its size.
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        X, y, rank = _picked(rows, drawn), rows.labels()[drawn].astype(np.int64), rank[drawn]
+        if self._progress is not None:
+            self._progress.begin("sizes", len(sizes), "models")
+        whole = self._ranks(self._stored.W)
+        points, duals = [], np.zeros((len(drawn), self._stored.model.record.m), dtype=np.float32)
+        for size in sizes:
+            here = np.flatnonzero(rank < size)
+            W, duals[here] = self._trained(X[here], y[here], duals[here])
+            ranks = self._ranks(W)
+            differ = np.count_nonzero((ranks == 1) != (whole == 1))
+            points.append(SizePoint(size, topk_shares(ranks, self._ks), float(np.sqrt(differ) / len(whole))))
+            if self._progress is not None:
+                self._progress.advance(1)
+        return [*points, SizePoint(len(rows), topk_shares(whole, self._ks), 0.0)]
+
+    def _trained(
+        self, X: Any, y: NDArray[np.int64], duals: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Return W and A of a draw, started from the dual variables of the draw before."""
+        record = self._stored.model.record
+        weights = None if record.class_weights is None else np.asarray(record.class_weights)[y]
+        result = solve(
+            X, y, self._loss, 1.0 / (len(y) * record.C), record.smoothing, "dual_ascent",
+            sample_weight=weights, smoothing_kind=record.smoothing_kind,  # type: ignore[arg-type]
+            tol=TOL, max_passes=PASSES, seed=SEED, m=record.m, keep_duals=True,
+            duals=[(0, len(y), duals)] if duals.any() else None,
+        )  # fmt: skip
+        if result.A is None:
+            raise InputError("the dual variables of a draw are not in this process")
+        return result.W, np.asarray(result.A, dtype=np.float32)
+
+    def _ranks(self, W: NDArray[np.float64]) -> NDArray[np.int64]:
+        return ranks_against_ties(np.asarray(self._X @ W, dtype=np.float64), self._y)
+
+
+def _nested_order(labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Return an order of the rows of which every beginning has about the same share of each class."""
+    rng = np.random.default_rng(SEED)
+    shuffled = rng.permutation(len(labels))
+    place = np.empty(len(labels))
+    for code in np.unique(labels):
+        own = shuffled[labels[shuffled] == code]
+        place[own] = (np.arange(len(own)) + rng.random()) / len(own)
+    return np.argsort(place, kind="stable")
+
+
+def _picked(rows: TrainingRows, wanted: NDArray[np.int64]) -> Any:
+    """Return the rows with these ascending numbers as float32; reads the batches that hold some."""
+    parts = []
+    for batch in range(rows.batches):
+        start, stop = rows.batch_span(batch)
+        first, last = np.searchsorted(wanted, (start, stop))
+        if first < last:
+            parts.append(rows.read_batch(batch)[wanted[first:last] - start])
+    return as_rows(stacked(parts), np.dtype(np.float32))
+
+
+def size_words(points: Sequence[SizePoint]) -> str:
+    """Return in words whether more training rows would help, "" where it was not measured."""
+    if len(points) < 2:
+        return ""
+    last, before = points[-1], points[-2]
+    doublings = float(np.log2(last.rows / before.rows))
+    gain, error = last.topk[1] - before.topk[1], before.error
+    said = (
+        f"From {before.rows:,} to {last.rows:,} training rows top-1 went from {before.topk[1]:.1%} to"
+        f" {last.topk[1]:.1%}"
+    )
+    margin = f"{gain:+.1%}, standard error {error:.1%}"
+    if gain > 2.0 * error and gain / doublings >= 0.002:
+        more = f"as many images again may bring up to {gain / doublings:.1%} more"
+        return f"{said} ({margin}): more images of the same kind are likely to help, {more}."
+    if gain < -2.0 * error:
+        return f"{said} ({margin}): more rows made it worse, so look at their labels before adding more."
+    return (
+        f"{said} ({margin}), which is not more than chance: more images of the same kind are not likely to"
+        " help much; cleaner labels or other features may."
+    )
