@@ -16,7 +16,10 @@ from topline.pipeline.options import DASHBOARD_PORT, RUN_STORE
 
 RunArgument = Annotated[
     str | None,
-    typer.Argument(metavar="RUN", help="A run such as r0001 or STORE/runs/r0001 (default: runs and models)"),
+    typer.Argument(
+        metavar="RUN",
+        help="A run such as r0001 or STORE/runs/r0001, or a model such as m0001 (default: runs and models)",
+    ),
 ]
 
 
@@ -43,7 +46,7 @@ def dashboard(
     if run is not None and "/" in run:
         from topline.storage.stores import split_url
 
-        store, run = split_url(run, "runs")
+        store, run = split_url(run, "models" if "/models/" in run else "runs")
     if out is not None:
         return _write(store, run, out)
     return _serve(store, run, host, port, allow_remote=allow_remote)
@@ -59,17 +62,21 @@ def _write(store: str, run: str | None, out: Path) -> Outcome:
 def _serve(store: str, run: str | None, host: str, port: int | None, *, allow_remote: bool) -> Outcome:
     from topline.pipeline.dashboard import serve_dashboard
     from topline.pipeline.interrupts import stop_on_signals
+    from topline.storage.models import load_model
     from topline.storage.runs import read_run
     from topline.storage.stores import open_store
 
     opened = open_store(store)
-    if run is not None:
+    folder = "models" if run is not None and run.startswith("m") else "runs"
+    if run is not None and folder == "models":
+        load_model(f"{opened.url}/models/{run}")
+    elif run is not None:
         read_run(opened, run)
     with (
         stop_on_signals() as flag,
         serve_dashboard(opened, host=host, port=port, allow_remote=allow_remote) as url,
     ):
-        address = url if run is None else f"{url}runs/{run}"
+        address = url if run is None else f"{url}{folder}/{run}"
         if allow_remote:
             sys.stderr.write("warning: everybody who reaches this port can read it; there is no password\n")
         sys.stderr.write(f"{store} is shown at {address} until Ctrl-C\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -23,6 +24,8 @@ MOST_WORKERS = 24
 STRETCHES = 120
 # Versions that a chart, and reigns that a strip, has room for.
 MOST_VERSIONS, MOST_REIGNS = 60, 60
+# Least span of an axis of accuracies.
+LEAST_SPAN = 0.1
 
 WIDE, TALL = 1140, 260
 LEFT, RIGHT, TOP, BOTTOM = 62, 20, 14, 42
@@ -130,8 +133,10 @@ def versions_chart(models: Sequence[Model], metrics: Sequence[Metric]) -> Markup
     if not shares:
         return Markup('<p class="empty">No model has been evaluated.</p>')
     low, high = min(shares), max(shares)
-    air = max(0.08 * (high - low), 0.004)
-    y_axis = Scale(max(0.0, low - air), min(1.0, high + air), TALL - BOTTOM, TOP)
+    # The axis spans so much that a difference of a few rows does not look like a cliff.
+    short = max(0.0, LEAST_SPAN - (high - low))
+    air = 0.08 * (high - low) + 0.004
+    y_axis = Scale(max(0.0, low - air - short), min(1.0, high + air), TALL - BOTTOM, TOP)
     step = (WIDE - LEFT - RIGHT) / len(known)
     places = [LEFT + step * (number + 0.5) for number in range(len(known))]
     parts = [y_grid(y_axis, LEFT, WIDE - RIGHT, percent), _names(known, places)]
@@ -198,8 +203,8 @@ def _seconds(text: str) -> float:
 
 
 def _names(models: Sequence[Model], places: Sequence[float]) -> Markup:
-    # A name takes about 50 pixels.
-    every = max(1, round(50 * len(models) / (WIDE - LEFT - RIGHT)))
+    # A name takes about 56 pixels, and 70 in the larger letters of phones.
+    every = max(1, math.ceil(70 * len(models) / (WIDE - LEFT - RIGHT)))
     text = Markup('<text class="{0}" x="{1:.1f}" y="{2}" text-anchor="middle">{3}</text>')
     return Markup("").join(
         text.format(

@@ -1,15 +1,36 @@
-"""The pages of a run and of a store's runs and models, and the parts of them that change."""
+"""The pages of runs and models, of two of them side by side, and the parts of them that change."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from markupsafe import Markup
 
 from topline.pipeline.dashboard.charts import reigns_chart, timelines_chart, versions_chart
+from topline.pipeline.dashboard.comparisons import (
+    Paired,
+    class_gains,
+    evidence_table,
+    recorded_table,
+    run_comparison_charts,
+    run_facts,
+    run_setting_table,
+    setting_table,
+)
+from topline.pipeline.dashboard.models import (
+    ModelSeen,
+    export_table,
+    lineage_rows,
+    model_tiles,
+    others_table,
+    own_decisions,
+    problem,
+)
 from topline.pipeline.dashboard.overview import Overview
-from topline.pipeline.dashboard.run_status import last_rounds, problem_words, remark, tiles, verdict
+from topline.pipeline.dashboard.run_status import last_rounds, problem_words, remark, verdict
+from topline.pipeline.dashboard.run_status import tiles as run_tiles
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.dashboard.tables import (
     champion_table,
@@ -18,8 +39,12 @@ from topline.pipeline.dashboard.tables import (
     round_table,
     run_table,
 )
+from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation
 from topline.pipeline.pages import Live, Page, clock, flat, macros, make_page
+from topline.pipeline.report import tables
+from topline.pipeline.report.document import answer_words, confusion_matrix
 from topline.pipeline.report.run_section import event_table, run_charts, work_charts, work_facts
+from topline.pipeline.report.training_sizes import size_words
 from topline.pipeline.telemetry import RunView
 from topline.storage.runs import RunRecord
 from topline.storage.stores import open_store
@@ -31,7 +56,7 @@ def run_parts(run: RunView, now: float) -> dict[str, Markup]:
     return {
         "verdict": make.badge(*verdict(run, now)),
         "remark": Markup("{}").format(remark(run)),
-        "tiles": make.tiles(tiles(run)),
+        "tiles": make.tiles(run_tiles(run)),
         "charts": make.figures(run_charts(run.columns, run.tol) if run.rounds else []),
         "rounds": make.table(round_table(last_rounds(run))),
         "workers": timelines_chart(run),
@@ -42,9 +67,18 @@ def run_parts(run: RunView, now: float) -> dict[str, Markup]:
 
 
 def run_page(
-    record: RunRecord, run: RunView, now: float, *, live: Live | None = None, root: str | None = None
+    record: RunRecord,
+    run: RunView,
+    now: float,
+    *,
+    live: Live | None = None,
+    root: str | None = None,
+    others: Sequence[str] = (),
 ) -> Page:
-    """Return the page of a run; `root` leads to the page of runs and models, None where there is none."""
+    """Return the page of a run; `root` leads to the page of runs and models, None where there is none.
+
+    `others` are runs that it can be compared with.
+    """
     return make_page(
         "run.html.j2",
         live,
@@ -54,7 +88,68 @@ def run_page(
         problem=problem_words(record.config),
         configuration=[("begun", record.created), *flat(record.config)],
         written=clock(now),
+        others=[name for name in others if name != record.id],
         parts=run_parts(run, now),
+    )
+
+
+def model_page(seen: ModelSeen, now: float, root: str | None = None) -> Page:
+    """Return the page of a model; `root` leads to the page of runs and models, None where there is none."""
+    record, stored = seen.record, seen.record.evaluation
+    labels = MultilabelEvaluation.from_dict(stored) if stored and record.multilabel else None
+    evaluation = Evaluation.from_dict(stored) if stored and not record.multilabel else None
+    return make_page(
+        "model.html.j2",
+        title=f"Model {record.id}",
+        root=root,
+        seen=seen,
+        problem=problem(record),
+        tiles=model_tiles(seen),
+        evaluation=evaluation,
+        labels=labels,
+        tables=tables,
+        answer=answer_words(evaluation),
+        size_words=size_words(evaluation.sizes if evaluation else ()),
+        matrix=confusion_matrix(evaluation, record.class_names),
+        exports=export_table(seen),
+        lineage=lineage_rows(seen, root),
+        configuration=flat(record.config),
+        others=others_table(seen, root),
+        decisions=own_decisions(seen, root),
+        written=clock(now),
+    )
+
+
+def models_page(found: Paired, runs: Sequence[tuple[RunRecord, RunView]], root: str) -> Page:
+    """Return the page that compares two models; `runs` are those that made them, as far as they are there."""
+    return make_page(
+        "compare_models.html.j2",
+        title=" and ".join(found.ids),
+        root=root,
+        ids=found.ids,
+        problems=[problem(seen.record) for seen in (found.first, found.second)],
+        evidence=found.evidence,
+        same=evidence_table(found),
+        recorded=recorded_table(found),
+        classes=class_gains(found),
+        settings=setting_table(found),
+        charts=run_comparison_charts(runs) if len(runs) == 2 else [],
+    )
+
+
+def runs_page(runs: Sequence[tuple[RunRecord, RunView]], now: float, root: str) -> Page:
+    """Return the page that compares two runs."""
+    records = [record for record, _ in runs]
+    ids = [record.id for record in records]
+    return make_page(
+        "compare_runs.html.j2",
+        title=" and ".join(ids),
+        root=root,
+        ids=ids,
+        problems=[problem_words(record.config) for record in records],
+        reached=run_facts(runs, now),
+        charts=run_comparison_charts(runs),
+        settings=run_setting_table(records[0], records[1]),
     )
 
 
@@ -86,16 +181,18 @@ def overview_page(
     )
 
 
-def write_page(store_url: str, run_id: str | None, path: Path) -> str:
-    """Write the page of a run, or that of runs and models, to a file that needs no server; return its path.
+def write_page(store_url: str, name: str | None, path: Path) -> str:
+    """Write the page of the run or model `name`, or that of all, to a file that needs no server.
 
-    A file that exists is replaced in one step.  `NotFoundError` for a run that is not there.
+    Returns its path.  A file that exists is replaced in one step.  `NotFoundError` for what is not there.
     """
     follower, now = StoreFollower(open_store(store_url)), time.time()
-    if run_id is None:
+    if name is None:
         page = overview_page(follower.store.url, follower.overview(now), now)
+    elif name.startswith("m"):
+        page = model_page(follower.model(name), now)
     else:
-        page = run_page(*follower.run(run_id), now)
+        page = run_page(*follower.run(name), now)
     path = path.absolute()
     open_store(str(path.parent), create=True).write_bytes(path.name, page.html.encode())
     return str(path)

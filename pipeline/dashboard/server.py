@@ -2,7 +2,11 @@
 
     /                       runs and models
     /api/parts              its parts, as HTML
+    /models/m0001           a model: figures, report, exports, lineage, and the others
+    /models/m0001/report    its report, as it lies in the store
+    /models/m0001/compare/m0002
     /runs/r0001             a run, followed while it lives
+    /runs/r0001/compare/r0002
     /api/runs/r0001         the same in numbers
     /api/runs/r0001/parts   its parts, as HTML
 
@@ -33,7 +37,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from topline.pipeline.dashboard.pages import overview_page, overview_parts, run_page, run_parts
+from topline.pipeline.dashboard.models import report_path
+from topline.pipeline.dashboard.pages import (
+    model_page,
+    models_page,
+    overview_page,
+    overview_parts,
+    run_page,
+    run_parts,
+    runs_page,
+)
 from topline.pipeline.dashboard.run_status import numbers
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.errors import ConfigError
@@ -47,6 +60,12 @@ from topline.storage.stores import Store
 SOON, LATER = 2, 10
 # Seconds that an answer under way has when the server ends.
 LAST_SECONDS = 1
+
+# A report is a file of the store: it may run its own script, and reach nothing of this server.
+REPORT_POLICY = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; style-src 'unsafe-inline'; img-src data:;"
+    " script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -126,7 +145,24 @@ def application(
     def run(request: Request) -> Response:
         record, view = follower.run(_run_id(request))
         live = Live(f"../api/runs/{record.id}/parts", _again(view))
-        return _html(request, run_page(record, view, now(), live=live, root="../"))
+        others = [line.id for line in follower.overview(now()).runs]
+        return _html(request, run_page(record, view, now(), live=live, root="../", others=others))
+
+    def two_runs(request: Request) -> Response:
+        runs = [follower.run(_run_id(request, name)) for name in ("run", "other")]
+        return _html(request, runs_page(runs, now(), "../../../"))
+
+    def model(request: Request) -> Response:
+        return _html(request, model_page(follower.model(_model_id(request)), now(), "../"))
+
+    def two_models(request: Request) -> Response:
+        found = follower.pair(_model_id(request), _model_id(request, "other"))
+        runs = follower.known_runs([seen.record.run for seen in (found.first, found.second)])
+        return _html(request, models_page(found, runs, "../../../"))
+
+    def report_of_model(request: Request) -> Response:
+        content = store.read_bytes(report_path(_model_id(request)))
+        return _answer(request, 200, "text/html; charset=utf-8", content, REPORT_POLICY)
 
     def numbers_of_run(request: Request) -> Response:
         return _json(request, numbers(follower.run(_run_id(request))[1], now()))
@@ -138,7 +174,11 @@ def application(
     paths = {
         "/": overview,
         "/api/parts": parts_of_overview,
+        "/models/{model}": model,
+        "/models/{model}/report": report_of_model,
+        "/models/{model}/compare/{other}": two_models,
         "/runs/{run}": run,
+        "/runs/{run}/compare/{other}": two_runs,
         "/api/runs/{run}": numbers_of_run,
         "/api/runs/{run}/parts": parts_of_run,
     }
@@ -205,11 +245,20 @@ def _answer(request: Request, status: int, kind: str, body: bytes, policy: str) 
     return Response(body, status, headers, kind)
 
 
-def _run_id(request: Request) -> str:
-    run = str(request.path_params["run"])
-    if re.fullmatch(r"r\d{4,9}", run) is None:
+def _run_id(request: Request, name: str = "run") -> str:
+    return _id(request, name, "r")
+
+
+def _model_id(request: Request, name: str = "model") -> str:
+    return _id(request, name, "m")
+
+
+def _id(request: Request, name: str, letter: str) -> str:
+    """Return the id in the path under `name`; what has not its form is not there."""
+    found = str(request.path_params[name])
+    if re.fullmatch(rf"{letter}\d{{4,9}}", found) is None:
         raise HTTPException(404)
-    return run
+    return found
 
 
 def _again(run: RunView) -> int:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from topline.pipeline.dashboard.comparisons import Paired, paired
+from topline.pipeline.dashboard.models import ModelSeen, model_seen
 from topline.pipeline.dashboard.overview import (
     Overview,
     RunLine,
@@ -16,8 +18,8 @@ from topline.pipeline.dashboard.overview import (
     overview,
 )
 from topline.pipeline.telemetry import RunFollower, RunView
-from topline.storage.errors import FormatError, IntegrityError
-from topline.storage.models import list_models, read_standing
+from topline.storage.errors import FormatError, IntegrityError, StorageError
+from topline.storage.models import ModelRecord, Standing, list_models, read_standing
 from topline.storage.runs import RunRecord, read_run, run_names
 from topline.storage.served_schedule import read_schedule
 from topline.storage.stores import Store, holder
@@ -32,6 +34,8 @@ FRESH_SECONDS = 0.5
 # The lease of the process that retrains the store: topline.pipeline.jobs.LEASE, which imports much else.
 RETRAINING = "retrain"
 OVERVIEW_SECONDS = 3.0
+# Comparisons of models that are kept.
+MOST_PAIRS = 32
 
 
 @dataclass
@@ -55,6 +59,10 @@ class StoreFollower:
         self._followed: OrderedDict[str, _Followed] = OrderedDict()
         self._overview_lock = threading.Lock()
         self._overview: tuple[float, Overview] | None = None
+        self._registry_lock = threading.Lock()
+        self._registry: tuple[float, Standing, list[ModelRecord]] | None = None
+        self._pairs: OrderedDict[tuple[str, int, str, int], Paired] = OrderedDict()
+        self._pair_lock = threading.Lock()
 
     def run(self, run_id: str) -> tuple[RunRecord, RunView]:
         """Return what a run was started with, and how it is now; `NotFoundError` if there is none."""
@@ -65,6 +73,16 @@ class StoreFollower:
                 followed.seen_at = self._clock()
             return followed.record, followed.seen
 
+    def known_runs(self, names: Sequence[str | None]) -> list[tuple[RunRecord, RunView]]:
+        """Return those of the runs that are there and can be read."""
+        found = []
+        for name in names:
+            try:
+                found += [self.run(name)] if name else []
+            except StorageError:
+                continue
+        return found
+
     def overview(self, now: float) -> Overview:
         """Return what the store holds, at most a few seconds old."""
         with self._overview_lock:
@@ -72,12 +90,34 @@ class StoreFollower:
                 self._overview = self._clock(), self._look_around(now)
             return self._overview[1]
 
+    def model(self, model: str) -> ModelSeen:
+        """Return a model with its registry; `NotFoundError` if there is none."""
+        return model_seen(self.store, *self.registry(), model)
+
+    def registry(self) -> tuple[Standing, list[ModelRecord]]:
+        """Return the standing of the models and their records, at most a few seconds old."""
+        with self._registry_lock:
+            if self._registry is None or self._clock() - self._registry[0] >= OVERVIEW_SECONDS:
+                self._registry = self._clock(), read_standing(self.store), list_models(self.store)
+            return self._registry[1:]
+
+    def pair(self, first: str, second: str) -> Paired:
+        """Return the comparison of two models, which is measured once; one viewer measures at a time."""
+        sides = self.model(first), self.model(second)
+        key = (first, sides[0].record.revision, second, sides[1].record.revision)
+        with self._pair_lock:
+            if key not in self._pairs:
+                self._pairs[key] = paired(*sides)
+            self._pairs.move_to_end(key)
+            while len(self._pairs) > MOST_PAIRS:
+                self._pairs.popitem(last=False)
+            return self._pairs[key]
+
     def _look_around(self, now: float) -> Overview:
         names = run_names(self.store)[-RUNS_SHOWN:][::-1]
         lines = [self._line(name, now, followed=number < NEWEST) for number, name in enumerate(names)]
         return overview(
-            read_standing(self.store),
-            list_models(self.store),
+            *self.registry(),
             lines,
             now,
             schedule=read_schedule(self.store),

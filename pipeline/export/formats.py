@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from topline.pipeline.rows import StoredModel
+    from topline.storage.models import ModelRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +56,16 @@ class ExportFormat:
 
     def obstacle(self, stored: StoredModel) -> str | None:
         """Return what of a model the format cannot hold, None if it can hold all."""
-        record = stored.model.record
-        if stored.kernel is not None and not self.kernel:
-            return f"has the kernel {stored.kernel.name} and scores through its training rows"
+        return self.obstacle_to(stored.model.record)
+
+    def obstacle_to(self, record: ModelRecord) -> str | None:
+        """Return what of the model of this record the format cannot hold, None if it can hold all."""
+        if record.kernel is not None and not self.kernel:
+            return f"has the kernel {record.kernel['name']} and scores through its training rows"
         if record.multilabel and not self.multilabel:
             return "predicts several labels a row"
-        foreign = [step.name for step in stored.transforms.steps if step.name not in (self.transforms or ())]
+        names = [str(step["name"]) for step in record.transforms]
+        foreign = [name for name in names if name not in (self.transforms or ())]
         if self.transforms is not None and foreign:
             return f"has the transform {foreign[0]}"
         return None

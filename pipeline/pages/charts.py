@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from numpy.typing import ArrayLike, NDArray
 
 WIDTH, HEIGHT = 560, 280
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 40
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 44
 
 # A line of the width of a chart has room for about this many points; more would only make the file larger.
 MOST_POINTS = 300
@@ -214,7 +214,7 @@ def _axes(x_axis: Scale, y_axis: Scale, x_label: str, y_label: str) -> Markup:
     frame = Markup(
         '<line class="axis" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
         '<text class="note" x="{3}" y="{4}" text-anchor="middle">{5}</text>'
-        '<text class="note" transform="translate(12 {6}) rotate(-90)" text-anchor="middle">{7}</text>'
+        '<text class="note upright" transform="translate(12 {6}) rotate(-90)" text-anchor="middle">{7}</text>'
     )
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     middle = ((LEFT + right) / 2, (TOP + bottom) / 2)

@@ -97,7 +97,7 @@ def _frame(
     axis = Markup(
         '<line class="axis" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
         '<text class="note" x="{3}" y="{4}" text-anchor="middle">{5}</text>'
-        '<text class="note" transform="translate(12 {6}) rotate(-90)" text-anchor="middle">{7}</text>'
+        '<text class="note upright" transform="translate(12 {6}) rotate(-90)" text-anchor="middle">{7}</text>'
     ).format(
         LEFT, right, bottom, (LEFT + right) / 2, TALL - 6, x_label, (TOP + bottom) / 2, y_label
     )  # fmt: skip

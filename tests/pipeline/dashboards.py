@@ -106,10 +106,22 @@ def published(store: Store, top1: float | None, run: str | None = None, **change
         "class_names": ("a", "b", "c", NASTY), "features": {}, "run": run,
         "result": {"passes": 30, "seconds": 3.0, "status": "solved"},
         "certificate": {"relative_gap": 8.5e-4, "certified": True, "valid": True, "tol": 1e-3},
-        "evaluation": None if topk is None else {"topk": topk, "rows": 100, "split": "test"},
+        "evaluation": None if topk is None else evaluation_of(topk),
         **changes,
     }  # fmt: skip
     return save_model(store, ModelRecord(**values), {"W": np.zeros((3, 4))}).rpartition("/")[2]
+
+
+def evaluation_of(topk: dict[str, float]) -> dict[str, Any]:
+    """An evaluation of four classes of 25 rows each."""
+    names = ("a", "b", "c", NASTY)
+    return {
+        "model": "", "dataset": "d0001-ab12", "split": "test", "rows": 100, "topk": topk,
+        "majority_class": "a", "majority_baseline": 0.25, "seconds": 0.1, "created": "2026-10-01",
+        "per_class": [{"name": name, "rows": 25, "topk": topk} for name in names],
+        "confused": [{"true": NASTY, "predicted": "a", "count": 3}],
+        "confusion": [[25, 0, 0, 0], [0, 25, 0, 0], [0, 0, 25, 0], [3, 0, 0, 22]],
+    }  # fmt: skip
 
 
 def decided(store: Store, action: str, model: str, reason: str, when: str, by: str = "r0001") -> None:

@@ -210,7 +210,9 @@ def client(full: Store) -> Iterator[Client]:
     [
         "/runs/r9999", "/api/runs/r9999", "/api/runs/r9999/parts", "/runs/../models/m0001/model.json",
         "/runs/r0001/history.jsonl", "/runs/r0001/..", "/runs/%2e%2e", "//etc/passwd", "/../../etc/passwd",
-        "/runs/r0001%00", "/runs/", "/models/m0001", "/api/runs/r0001/../r0002",
+        "/runs/r0001%00", "/runs/", "/models/m9999", "/models/", "/models/champion", "/models/m9999/report",
+        "/models/m0001/model.json", "/models/m0001/compare/r0001", "/runs/r0001/compare/m0001",
+        "/api/runs/r0001/../r0002",
     ],
 )  # fmt: skip
 def test_what_is_not_a_page_is_not_there(client: Client, path: str) -> None:
