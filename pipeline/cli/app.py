@@ -15,6 +15,7 @@ from topline.pipeline.cli import (
     export,
     fsck,
     ingest,
+    inspect,
     models,
     predict,
     report,
@@ -92,6 +93,7 @@ _add(
     "predict topline-run/models/m0001 --images new-photos --top-k 5",
     "predict cluster",
 )
+_add(MODELS, inspect.inspect, "inspect topline-run/models/m0001 --output suspects.csv", "inspect")
 _add(MODELS, export.export, "export topline-run/models/m0001 --format onnx --output model.onnx")
 app.add_typer(models_app, rich_help_panel=MODELS)
 _add("", models.list_, "models list --store topline-run")

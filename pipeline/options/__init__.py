@@ -12,6 +12,7 @@ from topline.pipeline.options.ingest import (
     ExtractConfig,
     ImageLimits,
     ImportConfig,
+    InspectConfig,
     PredictConfig,
     SplitConfig,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "ExtractConfig",
     "ImageLimits",
     "ImportConfig",
+    "InspectConfig",
     "JobOptions",
     "PredictConfig",
     "PromotionRule",

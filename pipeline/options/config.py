@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.options.ingest import ExtractConfig, ImportConfig, PredictConfig
+from topline.pipeline.options.ingest import ExtractConfig, ImportConfig, InspectConfig, PredictConfig
 from topline.pipeline.options.jobs import JobOptions, PromotionRule, RetrainOptions
 from topline.pipeline.options.sweep import SweepConfig
 from topline.pipeline.options.train import ClusterConfig, EvaluateConfig, TrainConfig
@@ -29,6 +29,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "cluster": ClusterConfig,
     "evaluate": EvaluateConfig,
     "predict": PredictConfig,
+    "inspect": InspectConfig,
     "sweep": SweepConfig,
     "promote": PromotionRule,
     "retrain": RetrainOptions,

@@ -199,6 +199,34 @@ class PredictConfig(ImageLimits):
     @field_validator("output")
     @classmethod
     def _is_a_table(cls, value: Path | None) -> Path | None:
-        if value is not None and value.suffix.lower() not in (".parquet", ".csv"):
-            raise ValueError("name a file that ends in .parquet or .csv")
-        return value
+        return table_path(value)
+
+
+class InspectConfig(BaseModel):
+    """What is asked of a model's own rows: whose labels look wrong, and how much work proof is worth."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    output: Path | None = Field(
+        default=None, description="Table of all labels to write, FILE.parquet or FILE.csv, worst first"
+    )
+    top_k: int = Field(default=1, ge=1, description="A label is right while it is among so many best classes")
+    max_passes: int | None = Field(
+        default=None,
+        ge=0,
+        description="Passes over the rows that proofs may take, 0 for bounds alone (default: as many as"
+        " training took)",
+    )
+    shown: int = Field(default=20, ge=0, description="Suspicious labels to list")
+
+    @field_validator("output")
+    @classmethod
+    def _is_a_table(cls, value: Path | None) -> Path | None:
+        return table_path(value)
+
+
+def table_path(value: Path | None) -> Path | None:
+    """Return the name of a table's file; `ValueError` for one that does not say how it is written."""
+    if value is not None and value.suffix.lower() not in (".parquet", ".csv"):
+        raise ValueError("name a file that ends in .parquet or .csv")
+    return value

@@ -1,0 +1,46 @@
+"""`topline inspect`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topline.pipeline.cli.arguments import ModelArgument, find_model
+from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.table import facts, table
+from topline.pipeline.options import InspectConfig
+
+if TYPE_CHECKING:
+    from topline.pipeline.inspection import Inspection
+
+
+def inspect(call: Call, model: ModelArgument) -> Outcome:
+    """List the rows whose labels look wrong, and those that carry the classifier.
+
+    A training row is judged as a model would that has not seen it, which the dual variables prove for most
+    rows; of the others exact steps prove what --max-passes allows, and the rest is said to be open.
+    """
+    from topline.pipeline.inspection import inspect_model
+
+    found: Inspection = inspect_model(find_model(model), call.config(InspectConfig), call.progress)
+    rows = [
+        (
+            one.sample_id,
+            one.label,
+            one.suggested,
+            f"{one.suspicion:.3f}",
+            f"{one.loo_margin:+.3f}",
+            one.decided,
+        )
+        for one in found.suspects
+    ]
+    head = ("row", "label", "suggested", "suspicion", "margin", "proven")
+    least, most = found.loo_error
+    shown = {
+        "model": found.model,
+        "training rows": f"{found.rows:,}: {found.right:,} proven right without themselves, {found.wrong:,}"
+        f" wrong, {found.open:,} open",
+        "leave-one-out error": f"between {least:.2%} and {most:.2%}",
+        "labels in dispute": f"{found.disputed:,} of {found.rows + found.others:,}",
+        **({"table": found.output} if found.output else {}),
+    }
+    return Outcome(found.to_dict(), [*(table(head, rows) if rows else []), "", *facts(shown)])

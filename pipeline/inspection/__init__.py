@@ -1,0 +1,15 @@
+"""What a model's dual variables know about the rows that it was trained on: `topline inspect`.
+
+Each training row is judged by the model as it would be without it, every other row by the model itself; what
+cannot be proven is called open.  The result is a table to correct labels in.
+"""
+
+from __future__ import annotations
+
+from topline.pipeline.inspection.suspects import (
+    Inspection,
+    Suspect,
+    inspect_model,
+)
+
+__all__ = ["Inspection", "Suspect", "inspect_model"]

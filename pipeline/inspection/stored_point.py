@@ -1,0 +1,67 @@
+"""The dual point of a stored model: its problem, rows and dual variables as training left them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from topline.pipeline.errors import InputError
+from topline.pipeline.rows import CachedRows, StoredModel, TrainingRows
+from topline.solvers.core.problem import Problem
+from topline.solvers.inspection import DualPoint, trained_point
+from topline.solvers.losses import loss_from_dict
+
+#: Bytes of rows that stay in memory; what is beyond is read again in every pass.
+KEPT_BYTES = 2 << 30
+
+
+def stored_point(stored: StoredModel) -> DualPoint:
+    """Return the dual point of a model on its training rows.
+
+    Raises `InputError` for a model whose rows cannot be left out: it names why, and what to do.
+    """
+    record = stored.model.record
+    _refuse(stored)
+    rows = CachedRows(TrainingRows(stored.dataset(), "train", stored.transforms), KEPT_BYTES)
+    problem = Problem(
+        loss_from_dict(record.loss),
+        record.n,
+        rows.shape[1],
+        record.m,
+        record.lam,
+        record.smoothing,
+        "others" if record.smoothing_kind == "others" else "moreau",
+    )
+    labels = rows.labels().astype(np.int32)
+    weights = None if record.class_weights is None else np.asarray(record.class_weights)[labels]
+    A = np.asarray(stored.model.duals(0, record.n)) if stored.model.has_duals else None
+    return trained_point(problem, rows, labels, stored.W, A, weights)
+
+
+def _refuse(stored: StoredModel) -> None:
+    record = stored.model.record
+    if record.multilabel:
+        raise InputError(
+            f"{record.id} predicts several labels a row, and inspect judges one label each: train on single"
+            " labels"
+        )
+    if record.kernel is not None:
+        raise InputError(
+            f"{record.id} has the kernel {record.kernel.get('name')}, and inspect works on weights: train"
+            " with the transform nystroem or fourier in its place"
+        )
+    if record.config.get("average_top") is not None:
+        raise InputError(
+            f"{record.id} minimises its largest losses, and inspect bounds what a row does to the mean of"
+            " all: train without --average-top"
+        )
+    form = loss_from_dict(record.loss).form(record.m)
+    if not form.convex:
+        raise InputError(
+            f"the loss {record.loss.get('name')} of {record.id} is not convex, so nothing bounds what a row"
+            " does: train with another"
+        )
+    if not form.smooth and not stored.model.has_duals:
+        raise InputError(
+            f"the dual variables of {record.id} were not stored: train it with --keep-duals and a method that"
+            " has them, such as dual_ascent"
+        )

@@ -1,0 +1,78 @@
+"""Where the weights lie that training without one row would give, and the margins that follow.
+
+Let P_-i be the objective without the term of row i: lam and n stay, so that C does.  It is lam-strongly
+convex, and so is minus its dual in W(A).  Any W and feasible A with the gap g therefore leave the minimum
+
+    lam/2 |W_-i - W|^2 + lam/2 |W_-i - W(A)|^2 <= g,  so  |W_-i - (W + W(A))/2|^2 <= g/lam - |W - W(A)|^2/4.
+
+With row i of A set to zero, W(A) moves by V = s x_i alpha_i^T and nothing else changes, which makes the bound
+free of any pass: at the optimum it is the ball whose diameter is that move.  A row with alpha_i = 0 does not
+move it at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from topline.solvers.core.problem import squared_norm
+from topline.solvers.inspection.dual_point import DualPoint
+from topline.solvers.typing import Float64Array, Int64Array, IntArray
+
+#: What sums of float64 may round away, as a share of a score.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Margins:
+    """Margins of rows without themselves: (b,) each, `low` <= the exact one <= `high`, and the best rival.
+
+    `middle` lies in the middle of the interval, or nearer to the exact one where something better is known.
+    """
+
+    middle: Float64Array
+    low: Float64Array
+    high: Float64Array
+    rival: Int64Array
+
+    @property
+    def open(self) -> Int64Array:
+        """Places whose sign is not known."""
+        return np.flatnonzero((self.low <= 0.0) & (self.high >= 0.0))
+
+
+def margins_around(
+    scores: Float64Array, y: IntArray, radius: Float64Array, norms: Float64Array, k: int
+) -> Margins:
+    """Return the margins of rows at scores (b, m) of weights that are off by `radius` (b,) at most.
+
+    A margin is the own score less the k-th best of the others, and each difference of two classes moves by
+    sqrt(2) |x| radius at most; `norms` are |x|^2.
+    """
+    middle, rival = margins_of(scores, y, k)
+    reach = np.sqrt(2.0 * norms) * radius + _ROUNDING * (1.0 + np.abs(scores).max(axis=1, initial=0.0))
+    return Margins(middle, middle - reach, middle + reach, rival)
+
+
+def margins_of(scores: Float64Array, y: IntArray, k: int) -> tuple[Float64Array, Int64Array]:
+    """Return own score less the k-th best of the others, and the best other class, of each row (b,)."""
+    rows = np.arange(len(scores))
+    others = scores.copy()
+    others[rows, y] = -np.inf
+    rival = np.argmax(others, axis=1)
+    limit = others[rows, rival] if k == 1 else -np.partition(-others, k - 1, axis=1)[:, k - 1]
+    return scores[rows, y] - limit, rival
+
+
+def free_margins(point: DualPoint, k: int) -> Margins:
+    """Return the margins of all rows that follow from the dual point alone."""
+    problem, scale = point.problem, point.problem.scale
+    apart = point.scores - point.dual_scores
+    move = scale * scale * point.norms * np.einsum("ij,ij->i", point.A, point.A)
+    cross = scale * np.einsum("ij,ij->i", apart, point.A)
+    distance = squared_norm(point.W - point.W_dual) + 2.0 * cross + move
+    excess = np.maximum(point.excess.sum() - point.excess, 0.0) / problem.n
+    square = 0.25 * distance + excess / problem.lam
+    centre = 0.5 * (point.scores + point.dual_scores - scale * point.norms[:, None] * point.A)
+    return margins_around(centre, point.y, np.sqrt(np.maximum(square, 0.0)), point.norms, k)

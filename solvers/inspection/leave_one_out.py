@@ -1,0 +1,257 @@
+"""Margins of all training rows, each without itself: proven where a bound or a few exact steps prove it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from topline.solvers.core.inputs import checked_rows, checked_weights
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.rows import RowSource
+from topline.solvers.core.state import SolveResult
+from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.inspection.bounds import Margins, free_margins, margins_of
+from topline.solvers.inspection.dual_point import DualPoint, dual_point, duals_at, refuse, scores_of
+from topline.solvers.inspection.exact_steps import Start, continued, margin_without
+from topline.solvers.inspection.span import margins_by_span
+from topline.solvers.kernels import KernelResult
+from topline.solvers.typing import Float64Array, FloatArray, Int32Array, Int64Array, IntArray
+
+#: The dual point is worth further steps until what its gap leaves open of a margin is below this.
+_FINE = 0.1
+#: Told how many passes were taken since it was called last.
+Watch = Callable[[int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class LeaveOneOut:
+    """What a training row would be called by the classifier that is trained without it.
+
+    The margin of a row is its own class's score less the k-th best of the others; "without it" keeps lam and
+    n, so that C does.
+
+    Attributes
+    ----------
+    margins : (n,) estimates; within [low, high] always, and equal to the exact ones up to these.
+    low, high : (n,) certified bounds of the exact margins.
+    suggested : (n,) the best class other than the label.
+    k : how many classes the classifier may name.
+    passes : passes over the rows that dual steps took; bounds take two.
+    """
+
+    margins: Float64Array
+    low: Float64Array
+    high: Float64Array
+    suggested: Int64Array
+    k: int
+    passes: int
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """Rows that are certified to be right without themselves (n,)."""
+        return self.low > 0.0
+
+    @property
+    def wrong(self) -> NDArray[np.bool_]:
+        """Rows that are certified to be wrong without themselves (n,)."""
+        return self.high < 0.0
+
+    @property
+    def open(self) -> NDArray[np.bool_]:
+        """Rows of which neither was proven (n,)."""
+        return ~(self.right | self.wrong)
+
+    @property
+    def decided(self) -> NDArray[Any]:
+        """Each row as a word (n,): "right", "wrong" or "open"."""
+        return np.where(self.right, "right", np.where(self.wrong, "wrong", "open"))
+
+    @property
+    def scale(self) -> float:
+        """Median size of the margins, which says what a large one is; 1 where that is 0."""
+        return float(np.median(np.abs(self.margins))) or 1.0
+
+    def suspicion(self, scale: float | None = None) -> Float64Array:
+        """Return how much the classifier disputes each label (n,): 1 / (1 + exp(margin / scale)).
+
+        From 0 to 1, and 1/2 where the label is as good as the best other class.
+        """
+        return np.asarray(expit(-self.margins / (self.scale if scale is None else scale)))
+
+    @property
+    def suspects(self) -> Int64Array:
+        """All rows (n,), the most suspicious first."""
+        return np.argsort(self.margins, kind="stable")
+
+    def error_bounds(self) -> tuple[float, float]:
+        """Return the least and the largest leave-one-out error that the decided rows allow."""
+        n = len(self.margins)
+        return float(self.wrong.sum()) / n, float(self.wrong.sum() + self.open.sum()) / n
+
+
+def leave_one_out(
+    X: Any,
+    y: Any,
+    result: SolveResult,
+    *,
+    sample_weight: Any = None,
+    k: int = 1,
+    max_passes: int | None = None,
+    watch: Watch | None = None,
+) -> LeaveOneOut:
+    """Return the margin of every training row under the classifier that is trained without it.
+
+    A row with alpha_i = 0 changes nothing; of the others a bound on how far W can move decides most, and
+    where it does not, exact dual steps on all rows but one do, the most doubtful labels first, until
+    `max_passes` are spent; what is left then is said to be open.
+
+    Parameters
+    ----------
+    X, y, sample_weight : what `solve` was given.
+    result : what it returned, with A: of a hinge with a method that keeps it, or `keep_duals=True`; of a
+        smooth loss minus the gradients at W take its place.
+    k : a row is right while its class is among the k best.
+    max_passes : passes that dual steps may take in all; by default as many as training took, and 0 for none.
+    watch : called with the passes that each part of the work took.
+
+    Raises
+    ------
+    UnsupportedCombinationError : a result without A, with a kernel, of label sets, of another risk than the
+        mean, or of a loss that is not convex.
+    InvalidProblemError : rows, labels or k that do not fit the result.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import MaxHinge, solve
+    >>> from topline.solvers.inspection import leave_one_out
+    >>> X, y = np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4)
+    >>> y[0] = 2
+    >>> found = leave_one_out(X, y, solve(X, y, MaxHinge(), lam=0.01, tol=1e-6), max_passes=1000)
+    >>> found.decided[:3].tolist(), found.suggested[0].item()
+    (['wrong', 'right', 'right'], 0)
+    """
+    rows, labels, weights = _checked(X, y, result, sample_weight)
+    point = trained_point(result.problem, rows, labels, result.W, result.A, weights)
+    return leave_out_each(point, k, result.passes if max_passes is None else max_passes, watch)
+
+
+def trained_point(
+    problem: Problem,
+    X: RowSource,
+    y: Int32Array,
+    W: Float64Array,
+    A: FloatArray | None,
+    weights: Float64Array | None = None,
+) -> DualPoint:
+    """Return the dual point of trained weights W (d, m) and, of a hinge, their A (n, m).
+
+    `UnsupportedCombinationError` where there is none to leave rows out of.
+    """
+    refuse(problem)
+    weights = np.ones(problem.n) if weights is None else weights
+    if A is None:
+        if not problem.form.smooth:
+            raise UnsupportedCombinationError(
+                "the dual variables of this hinge were not kept, and rows are left out of them; train with"
+                " keep_duals and a method that has them, such as dual_ascent"
+            )
+        A = duals_at(problem, scores_of(X, W), y, weights)
+    return dual_point(problem, X, y, A, weights, W)
+
+
+def judged_rows(scores: Float64Array, y: IntArray, k: int) -> LeaveOneOut:
+    """Return the same of rows that the classifier has not seen, from their scores (b, m): nothing is open.
+
+    A margin of exactly 0 counts as wrong, as every tie does.
+    """
+    middle, rival = margins_of(scores, y, k)
+    exact = np.where(middle == 0.0, -np.finfo(np.float64).tiny, middle)
+    return LeaveOneOut(middle, exact, exact, rival, k, 0)
+
+
+def leave_out_each(point: DualPoint, k: int, max_passes: int, watch: Watch | None = None) -> LeaveOneOut:
+    """Return `leave_one_out` of a dual point."""
+    if not 1 <= k < point.problem.m:
+        raise InvalidProblemError(f"k is {k}; give a whole number from 1 to {point.problem.m - 1}")
+    point, passes = _refined(point, max_passes // 2)
+    if watch is not None and passes:
+        watch(passes)
+    found = _estimated(point, free_margins(point, k), k)
+    return _stepped(point, found, k, passes, max_passes, watch)
+
+
+def _checked(
+    X: Any, y: Any, result: SolveResult, sample_weight: Any
+) -> tuple[RowSource, Int32Array, Float64Array]:
+    problem = result.problem
+    if isinstance(result, KernelResult):
+        raise UnsupportedCombinationError(
+            "rows are left out of weights, and a result with a kernel has none; train on features, such as"
+            " those of a Nystroem map"
+        )
+    refuse(problem)
+    rows, labels = checked_rows(X), np.asarray(y)
+    if tuple(rows.shape) != (problem.n, problem.d) or labels.shape != (problem.n,):
+        raise InvalidProblemError(
+            f"rows {tuple(rows.shape)} and labels {labels.shape} are not those of the result, which has"
+            f" {problem.n} rows of {problem.d} features; give what it was trained on"
+        )
+    weights = checked_weights(sample_weight, problem.n)
+    return rows, labels.astype(np.int32), np.ones(problem.n) if weights is None else weights
+
+
+def _refined(point: DualPoint, max_passes: int) -> tuple[DualPoint, int]:
+    """Return a dual point whose gap no longer hides what single rows do, as far as the passes go."""
+    problem = point.problem
+    # sqrt(2) |x| radius, radius^2 = gap / lam
+    wanted = problem.lam * _FINE * _FINE / (2.0 * max(float(point.norms.max()), 1e-300))
+    if point.gap <= wanted or max_passes < 2:
+        return point, 0
+    start = Start(point.W, point.A)
+    result = continued(point, start, point.weights, wanted, max_passes)
+    if result.gap >= point.gap:
+        return point, result.passes
+    better = trained_point(problem, point.X, point.y, result.W, result.A, point.weights)
+    return better, result.passes
+
+
+def _estimated(point: DualPoint, found: Margins, k: int) -> Margins:
+    """Return the margins with the best estimates in their middle that cost no pass."""
+    middle = margins_of(point.scores, point.y, k)[0]
+    moving = np.flatnonzero(point.A.any(axis=1))
+    spans = margins_by_span(point, moving, k) if len(moving) else None
+    if spans is not None:
+        middle[moving] = spans
+    return replace(found, middle=np.clip(middle, found.low, found.high))
+
+
+def _stepped(
+    point: DualPoint, found: Margins, k: int, passes: int, budget: int, watch: Watch | None
+) -> LeaveOneOut:
+    """Take exact steps without each row whose sign is open, those that look wrong first."""
+    middle, low, high, rival = (
+        found.middle.copy(), found.low.copy(), found.high.copy(), found.rival.copy()
+    )  # fmt: skip
+    waiting = found.open[np.argsort(_order(middle[found.open]), kind="stable")]
+    for row in waiting.tolist():
+        if passes >= budget:
+            break
+        steps = margin_without(point, row, k, float(middle[row]), budget - passes)
+        passes += steps.passes
+        low[row], high[row] = max(low[row], steps.low), min(high[row], steps.high)
+        middle[row] = min(max(steps.middle, low[row]), high[row])
+        rival[row] = steps.rival
+        if watch is not None:
+            watch(steps.passes)
+    return LeaveOneOut(middle, low, high, rival, k, passes)
+
+
+def _order(middle: Float64Array) -> Float64Array:
+    """Return what to sort by: those that look wrong first, and the clearest, which cost least."""
+    return np.where(middle < 0.0, -1.0 / (1.0 - middle), 1.0 / (1.0 + middle))

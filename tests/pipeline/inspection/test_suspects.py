@@ -1,0 +1,106 @@
+"""`topline inspect` on stored models: the same verdicts as the solvers', as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+import pytest
+
+from tests.pipeline.small_data import make_split, write_dataset
+from topline import MaxHinge, solve
+from topline.pipeline.errors import InputError
+from topline.pipeline.inspection import inspect_model
+from topline.pipeline.options import ClusterConfig, InspectConfig, TrainConfig
+from topline.pipeline.rows import StoredModel
+from topline.pipeline.training import train
+from topline.solvers.inspection import leave_one_out
+from topline.storage.stores import open_store
+
+HERE = ClusterConfig(workers=0)
+N, M = 160, 4
+FLIPPED = [3, 40, 77, 120]
+
+
+def make_store(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(N, dtype=np.int32) % M
+    X = (np.eye(M)[labels] @ rng.normal(size=(M, 6)) * 2.0 + 0.5 * rng.normal(size=(N, 6))).astype(np.float32)
+    labels[FLIPPED] = (labels[FLIPPED] + 1) % M
+    split = make_split(N)
+    labels[150], split[150] = -1, 3
+    write_dataset(open_store(folder, create=True), X, labels, split, m=M)
+
+
+def trained(folder: Path, **options: Any) -> str:
+    return train(TrainConfig(store=str(folder), **{"loss": "max_hinge", **options}), HERE).model
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inspected") / "store"
+    make_store(folder)
+    return folder
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_the_table_has_every_label_and_the_disputed_ones_first(
+    store: Path, tmp_path: Path, suffix: str
+) -> None:
+    url, output = trained(store), tmp_path / f"suspects.{suffix}"
+    found = inspect_model(url, InspectConfig(output=output, max_passes=5000))
+    table = (csv.read_csv if suffix == "csv" else pq.read_table)(output).to_pylist()
+    assert list(table[0]) == ["sample_id", "label", "suggested", "suspicion", "loo_margin", "decided"]
+    assert len({row["sample_id"] for row in table}) == len(table) == N - 1
+    assert {row["sample_id"] for row in table[:4]} == {f"row{i:06d}" for i in FLIPPED}
+    assert all(row["label"] != row["suggested"] for row in table)
+    margins = [row["loo_margin"] for row in table]
+    assert margins == sorted(margins)
+    assert all((row["decided"] == "right") == (row["loo_margin"] > 0) for row in table)
+    assert found.right + found.wrong + found.open == found.rows
+    assert (found.open, found.rows + found.others) == (0, N - 1)
+    assert [one.sample_id for one in found.suspects] == [row["sample_id"] for row in table[: found.disputed]]
+
+
+def test_training_rows_are_judged_as_the_solvers_judge_them(store: Path, tmp_path: Path) -> None:
+    url, output = trained(store, class_weight="balanced"), tmp_path / "rows.parquet"
+    inspect_model(url, InspectConfig(output=output, max_passes=5000))
+    rows = {row["sample_id"]: row for row in pq.read_table(output).to_pylist()}
+    stored = StoredModel.open(url)
+    train_rows = stored.rows("train")
+    X, y = np.asarray(train_rows[0 : len(train_rows)]).copy(), train_rows.labels()
+    weights = np.asarray(stored.model.record.class_weights)[y]
+    result = solve(X, y, MaxHinge(), stored.model.record.lam, sample_weight=weights, tol=1e-7)
+    found = leave_one_out(X, y, result, sample_weight=weights, max_passes=5000)
+    ids = stored.dataset().sample_ids()
+    table = [rows[ids[row]] for row in train_rows.indices.tolist()]
+    assert [row["decided"] for row in table] == found.decided.tolist()
+    # Both are estimates within their bounds where the sign is proven early.
+    margins = np.array([row["loo_margin"] for row in table])
+    assert (found.low - 0.2 <= margins).all()
+    assert (margins <= found.high + 0.2).all()
+
+
+def test_a_smooth_loss_needs_no_stored_duals(store: Path) -> None:
+    found = inspect_model(trained(store, loss="softmax", k=None), InspectConfig(max_passes=3000, shown=3))
+    assert found.open == 0
+    assert len(found.suspects) == 3
+    assert set(found.boundary) == {f"class {code}" for code in range(M)}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"keep_duals": False}, "--keep-duals"), ({"kernel": "rbf"}, "nystroem"),
+        ({"average_top": 20.0, "tol": 0.5}, "--average-top"),
+    ],
+)  # fmt: skip
+def test_models_without_an_answer_are_refused_by_name(
+    store: Path, options: dict[str, Any], words: str
+) -> None:
+    url = trained(store, **{"tol": 0.1, **options})
+    with pytest.raises(InputError, match=words):
+        inspect_model(url, InspectConfig())

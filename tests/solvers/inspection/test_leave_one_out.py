@@ -1,0 +1,191 @@
+"""Margins without a row, against classifiers that were trained without it, one for each row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+from sklearn.datasets import load_iris, load_wine
+
+from topline import (
+    AverageTopK,
+    InvalidProblemError,
+    LabelSets,
+    MaxHinge,
+    OneVsAll,
+    RBFKernel,
+    Softmax,
+    StructuredHinge,
+    TopKEntropy,
+    TopKHinge,
+    TruncatedTopKEntropy,
+    UnsupportedCombinationError,
+    UsunierHinge,
+    solve,
+)
+from topline.solvers.inspection import leave_one_out
+
+#: The largest error of a margin that brute force at this relative gap can have here, from sqrt(2) |x| sqrt(2
+#: gap / lam) with |x| <= 2, C <= 3 and P <= 1 for n = 178.
+GAP, ERROR = 1e-9, 4e-3
+
+
+@cache
+def three_sets() -> dict[str, tuple[Any, Any]]:
+    """Give small sets with some wrong labels, with a constant feature."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(6, 5))
+    made = centres.repeat(12, axis=0) + 0.8 * rng.normal(size=(72, 5)), np.arange(6).repeat(12)
+    sets = {"iris": load_iris(return_X_y=True), "wine": load_wine(return_X_y=True), "made": made}
+    found = {}
+    for name, (X, y) in sets.items():
+        X = np.hstack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones((len(X), 1))]) / 3.0
+        y = y.copy()
+        wrong = rng.permutation(len(y))[: len(y) // 15]
+        y[wrong] = (y[wrong] + 1) % (y.max() + 1)
+        found[name] = X, y
+    return found
+
+
+def brute_force(X: Any, y: Any, k: int = 1, weights: Any = None, **problem: Any) -> Any:
+    """Train once for each row without it: with n - 1 rows and the lam of the same C."""
+    n, margins = len(y), np.empty(len(y))
+    for row in range(n):
+        others = np.arange(n) != row
+        part = {**problem, "lam": problem["lam"] * n / (n - 1), "m": int(y.max()) + 1}
+        given = None if weights is None else weights[others]
+        W = solve(X[others], y[others], tol=GAP, max_passes=20_000, sample_weight=given, **part).W
+        scores = X[row] @ W
+        own, scores[y[row]] = scores[y[row]], -np.inf
+        margins[row] = own - np.sort(scores)[-k]
+    return margins
+
+
+def agrees(found: Any, exact: Any) -> None:
+    assert (found.low <= exact + ERROR).all()
+    assert (exact - ERROR <= found.high).all()
+    assert (found.low <= found.margins).all()
+    assert (found.margins <= found.high).all()
+    assert (exact[found.right] > -ERROR).all()
+    assert (exact[found.wrong] < ERROR).all()
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", [pytest.param("iris", marks=SLOW), pytest.param("wine", marks=SLOW), "made"])
+def test_every_row_of_three_sets_is_judged_as_brute_force_judges_it(name: str) -> None:
+    X, y = three_sets()[name]
+    problem: dict[str, Any] = {"loss": TopKHinge(2) if name == "made" else MaxHinge(), "lam": 1.0 / len(y)}
+    exact = brute_force(X, y, **problem)
+    result = solve(X, y, tol=1e-3, **problem)
+    found = leave_one_out(X, y, result, max_passes=100_000)
+    agrees(found, exact)
+    assert not (found.open & (np.abs(exact) > ERROR)).any()
+    least, most = found.error_bounds()
+    assert least <= (exact < 0).mean() <= most
+    agrees(leave_one_out(X, y, result), exact)
+    agrees(leave_one_out(X, y, result, max_passes=0), exact)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [
+        (Softmax(), {}), (TopKEntropy(2), {}), (OneVsAll("hinge"), {}), (OneVsAll("logistic"), {}),
+        (UsunierHinge(2), {}), (MaxHinge(), {"smoothing": 0.5}), (TopKHinge(2), {"smoothing": 1.0}),
+        (TopKHinge(2), {"smoothing": 1.0, "smoothing_kind": "others"}),
+        (StructuredHinge(1.0 - np.eye(6) + np.eye(6, k=1)), {}), (MaxHinge(), {"method": "newton"}),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else value.name,
+)  # fmt: skip
+def test_so_is_every_row_under_every_loss(loss: Any, options: dict[str, Any]) -> None:
+    X, y = three_sets()["made"]
+    problem = {"loss": loss, "lam": 1.0 / (3.0 * len(y)), **options}
+    exact = brute_force(X, y, **{**problem, "method": "auto"})
+    result = solve(X, y, tol=1e-3, **problem)
+    found = leave_one_out(X, y, result, max_passes=100_000)
+    agrees(found, exact)
+    assert not (found.open & (np.abs(exact) > ERROR)).any()
+
+
+@pytest.mark.parametrize("loss", [TopKHinge(3), Softmax()], ids=["hinge", "softmax"])
+def test_weights_sparse_rows_and_more_guesses_count(loss: Any) -> None:
+    X, y = three_sets()["made"]
+    X, y = X[::3], y[::3]
+    weights = np.random.default_rng(1).uniform(0.0, 2.0, len(y))
+    weights[3] = 0.0
+    exact = brute_force(X, y, k=2, weights=weights, loss=loss, lam=1.0 / len(y))
+    result = solve(X, y, loss, 1.0 / len(y), sample_weight=weights)
+    for rows in (X, csr_matrix(X)):
+        found = leave_one_out(rows, y, result, sample_weight=weights, k=2, max_passes=20_000)
+        agrees(found, exact)
+        assert found.open.sum() <= 1
+
+
+def test_a_row_without_a_dual_variable_is_judged_by_the_classifier_itself() -> None:
+    X, y = three_sets()["iris"]
+    result = solve(X, y, MaxHinge(), 1.0 / len(y), tol=1e-8, max_passes=20_000)
+    found = leave_one_out(X, y, result, max_passes=0)
+    idle = ~np.asarray(result.A).any(axis=1)
+    assert idle.sum() > 50
+    scores = X @ result.W
+    own = scores[np.arange(len(y)), y].copy()
+    scores[np.arange(len(y)), y] = -np.inf
+    np.testing.assert_allclose(found.margins[idle], (own - scores.max(axis=1))[idle], atol=1e-9)
+    assert (found.high - found.low)[idle].max() < 0.01
+    assert found.right[idle].all()
+    assert found.passes == 0
+
+
+def test_more_passes_prove_more_and_are_not_overdrawn_by_much() -> None:
+    X, y = three_sets()["wine"]
+    result = solve(X, y, MaxHinge(), 1.0 / len(y))
+    told: list[int] = []
+    founds = [leave_one_out(X, y, result, max_passes=passes, watch=told.append) for passes in (0, 60, 2000)]
+    assert [int(found.open.sum()) for found in founds] == sorted(
+        (int(found.open.sum()) for found in founds), reverse=True
+    )
+    assert founds[-1].open.sum() == 0
+    assert founds[1].passes <= 62
+    assert sum(told) == sum(found.passes for found in founds)
+
+
+def test_suspicion_finds_flipped_labels() -> None:
+    X, y = load_wine(return_X_y=True)
+    X = np.hstack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones((len(X), 1))]) / 3.0
+    flipped = np.random.default_rng(0).permutation(len(y))[:10]
+    given = y.copy()
+    given[flipped] = (y[flipped] + 1) % 3
+    found = leave_one_out(X, given, solve(X, given, MaxHinge(), 1.0 / len(y)), max_passes=5000)
+    assert set(found.suspects[:10].tolist()) == set(flipped.tolist())
+    assert (found.suggested[flipped] == y[flipped]).all()
+    assert (np.diff(found.suspicion()[found.suspects]) <= 0.0).all()
+    assert found.suspicion().min() >= 0.0
+    assert found.suspicion()[found.margins < 0].min() > 0.5
+
+
+def test_what_cannot_be_bounded_is_refused_by_name() -> None:
+    X, y = three_sets()["made"]
+    n = len(y)
+    hinge = solve(X, y, MaxHinge(), 1.0 / n)
+    with pytest.raises(InvalidProblemError, match="k is 6"):
+        leave_one_out(X, y, hinge, k=6)
+    with pytest.raises(InvalidProblemError, match="are not those of the result"):
+        leave_one_out(X[:-1], y[:-1], hinge)
+    with pytest.raises(UnsupportedCombinationError, match="keep_duals"):
+        leave_one_out(X, y, replace(hinge, A=None))
+    with pytest.raises(UnsupportedCombinationError, match="kernel"):
+        leave_one_out(X, y, solve(X, y, MaxHinge(), 1.0 / n, kernel=RBFKernel(0.5)))
+    with pytest.raises(UnsupportedCombinationError, match="not convex"):
+        leave_one_out(X, y, solve(X, y, TruncatedTopKEntropy(2), 1.0 / n, method="lbfgs"))
+    with pytest.raises(UnsupportedCombinationError, match="risk"):
+        leave_one_out(X, y, solve(X, y, MaxHinge(), 1.0 / n, risk=AverageTopK(10)))
+    sets = LabelSets.from_lists([[code] for code in range(6)], 6)[0]
+    both = solve(X, y, OneVsAll("hinge"), 1.0 / n, label_sets=sets)
+    with pytest.raises(UnsupportedCombinationError, match="label sets"):
+        leave_one_out(X, y, both)
