@@ -5,18 +5,26 @@ the package cannot be written.  It takes one for current while the file that it 
 and does not look at the functions that were compiled into it: after an update an old one may go by another
 layout of its callee's arguments, which ends in wrong numbers.  Here the key is all that was compiled, callees
 and constants included, and neither the time nor the place of a file.
+
+Processes that need the same function at the same time, as the workers of a job do, would all compile it: here
+one does, and the others wait for it and load it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar, overload
 
 import numba as nb
 from numba.core.caching import FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
 
 logger = logging.getLogger("topline")
 
@@ -44,10 +52,20 @@ def _kept(dispatcher: Any) -> Any:
     # With NUMBA_DISABLE_JIT there is nothing but the function itself.
     if hasattr(dispatcher, "py_func"):
         try:
-            dispatcher._cache = SourceKeyedCache(dispatcher)
+            cache = SourceKeyedCache(dispatcher)
         except RuntimeError:
             logger.debug("no folder for compiled functions can be written: each process compiles its own")
+        else:
+            dispatcher._cache = cache
+            dispatcher.compile = partial(_compile_alone, cache, dispatcher.compile)
     return dispatcher
+
+
+def _compile_alone(cache: SourceKeyedCache, compile_or_load: Callable[[Any], Any], signature: Any) -> Any:
+    # Numba's own lock first: threads of one process never wait for each other's files, and between processes
+    # a function is locked before those that it calls.
+    with global_compiler_lock, cache.alone():
+        return compile_or_load(signature)
 
 
 class SourceKeyedCache(FunctionCache):
@@ -57,6 +75,32 @@ class SourceKeyedCache(FunctionCache):
         super().__init__(dispatcher.py_func)  # type: ignore[no-untyped-call]
         self._dispatcher = dispatcher
         self._keyed = False
+        self._alone = False
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Return what keeps other processes from compiling, loading or keeping this function meanwhile."""
+        # A function that calls itself comes here twice.
+        return nullcontext() if self._alone else self._locked()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = Path(self._cache_path, f"{self._impl.filename_base}.lock")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("ab")
+        except OSError:  # Whoever cannot write there has nothing to share.
+            yield
+            return
+        with file:  # A process that dies lets go of it as well.
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError:
+                logger.debug("%s cannot be locked: several processes may compile the same function", path)
+            self._alone = True
+            try:
+                yield
+            finally:
+                self._alone = False
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the function for a signature, None where it is not there or older than its sources."""

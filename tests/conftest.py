@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pytest
-
-from tests.kernel_locks import share_compiling
 
 TESTS = Path(__file__).resolve().parent
 #: Folders whose tests have the mark of the same name; see `addopts` in pyproject.toml for what is left out.
@@ -28,8 +27,10 @@ def shared_data() -> Path:
 
 
 def pytest_configure() -> None:
+    """Keep bytecode, whatever the shell says: hundreds of processes of one run import the same modules."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        share_compiling()
+        sys.dont_write_bytecode = False
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

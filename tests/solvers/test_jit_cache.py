@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
+import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
+from typing import Any
 
 import pytest
 from numba.core import config
@@ -89,6 +93,50 @@ def test_a_package_that_cannot_be_written_has_its_functions_in_the_users_folder(
     assert run() == (2, 1, False)
     write(tmp_path, 1, 30)
     assert run() == (60, 0, True)
+
+
+NEW_PROCESS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from functions.outer import twice
+print("ready", flush=True)
+sys.stdin.readline()
+print(twice(), sum(twice.stats.cache_hits.values()))
+"""
+
+
+def test_of_processes_that_need_a_function_at_the_same_time_one_compiles_it(tmp_path: Path) -> None:
+    write(tmp_path, 1, 1)
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", NEW_PROCESS, str(tmp_path)],
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert sorted(process.communicate()[0] for process in started) == ["2 0\n", "2 1\n", "2 1\n"]
+
+
+def test_who_cannot_lock_a_function_compiles_it(tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system of a network without locks."""
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(jit_cache.fcntl, "flock", refuse)
+    write(tmp_path, 1, 1)
+    assert run() == (2, 0, True)
+    assert run() == (2, 1, False)
 
 
 @jit
