@@ -1,0 +1,170 @@
+"""Pages as people meet them: on a phone, in the dark, by keyboard, without a script, at fifty models.
+
+The screenshots stay in the tests' output folder (pytest's --basetemp).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.e2e.browser import Tab
+from tests.e2e.legibility import assert_for_everybody, downloaded, walk_by_keyboard
+from tests.pipeline.dashboards import decided, finished_run, hand_made_store, published
+from tests.pipeline.report.test_document import NASTY, hand_made_report
+from topline.pipeline.dashboard import serve_dashboard
+from topline.pipeline.prediction.page import write_page
+from topline.pipeline.prediction.table import table_schema
+from topline.pipeline.report import render_report
+from topline.storage.stores import Store
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def fifty(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Fifty models, of which every seventh became champion."""
+    store = hand_made_store(tmp_path_factory.mktemp("fifty") / "store")
+    draws, parent = np.random.default_rng(0), "m0004"
+    for number in range(46):
+        run = finished_run(store, f"models/m{number + 5:04d}") if number % 6 == 0 else None
+        parent = published(store, 0.88 + 0.004 * float(draws.normal()), run, parents=(parent,))
+        when = f"2026-11-{1 + number // 2:02d}T02:00:05+00:00"
+        why = "top-3 +0.4% on 2,000 rows that neither was trained on, interval +0.1% to +0.7%; certified"
+        decided(store, "keep" if number % 7 else "promote", parent, why, when)
+    return store
+
+
+def report_at(folder: Path) -> str:
+    file = folder / "report.html"
+    file.write_text(render_report(hand_made_report()), encoding="utf-8")
+    return file.as_uri()
+
+
+def test_the_report(tab: Tab, tmp_path: Path) -> None:
+    assert_for_everybody(tab, report_at(tmp_path), tmp_path, "report")
+    tab.ask("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert tab.ask("document.documentElement.scrollWidth") <= 390
+    assert tab.complaints == []
+
+
+def test_the_report_by_keyboard(tab: Tab, tmp_path: Path) -> None:
+    tab.open(report_at(tmp_path))
+    seen = walk_by_keyboard(tab)
+    assert seen[0]["text"] == "Skip to the content"
+    assert {"alike together", "top-1", "The certificate in numbers"} <= {at["text"].strip() for at in seen}
+    tab.open(report_at(tmp_path))
+    tab.press("Tab")
+    tab.press("Enter")
+    assert tab.ask("document.activeElement.id") == "content"
+    # A head sorts the rows below it, and once more the other way round.
+    classes = (
+        "[...document.querySelectorAll('[data-table=classes] tbody tr')].map((row) => row.cells[0].innerText)"
+    )
+    tab.ask("document.querySelector('[data-table=classes] th button').focus()")
+    tab.press("Enter")
+    first = tab.ask(classes)
+    tab.press("Enter")
+    assert tab.ask(classes) == first[::-1]
+    assert tab.ask("document.querySelector('[data-table=classes] th').ariaSort") == "descending"
+
+
+def test_the_confusion_matrix_is_sorted(tab: Tab, tmp_path: Path) -> None:
+    tab.open(report_at(tmp_path))
+    rows = "[...document.querySelectorAll('.matrix tbody tr')]"
+    cells = f"{rows}.map((row) => [...row.cells].map((one) => one.innerText))"
+    before = tab.ask(cells)
+    tab.ask("[...document.querySelectorAll('.orders button')][2].focus()")
+    assert tab.ask("document.activeElement.innerText") == "worst first"
+    tab.press("Enter")
+    after = tab.ask(cells)
+    assert [row[0] for row in before] != [row[0] for row in after]
+    names = [row[0] for row in after]
+    # Rows and columns move together: the counts of each pair of classes are what they were.
+    counts = {(a[0], b[0]): a[1 + j] for a in before for j, b in enumerate(before)}
+    assert {(a[0], names[j]): a[1 + j] for a in after for j in range(len(names))} == counts
+    assert names[0] == "calculator"
+
+
+def test_tables_are_downloaded(tab: Tab, tmp_path: Path, fifty: Store) -> None:
+    tab.open(report_at(tmp_path))
+    text = downloaded(tab, "a[download='classes.csv']", tmp_path / "report")
+    assert text.splitlines()[0] == "class,images,top-1,top-2,top-3,top-5,top-10"
+    assert NASTY.replace('"', '""') in text
+    page = (tmp_path / "report.html").read_bytes()
+    fifty.write_bytes("reports/m0050.html", page)
+    with serve_dashboard(fifty, port=0) as url:
+        # A served report is in a sandbox, and still sorts and downloads.
+        tab.open(f"{url}models/m0050/report")
+        assert tab.ask("document.querySelectorAll('th button').length") > 0
+        assert downloaded(tab, "a[download='classes.csv']", tmp_path / "served") == text
+        assert tab.ask("fetch('../../api/parts').then(() => 'came', () => 'refused')") == "refused"
+        tab.open(url)
+        assert len(downloaded(tab, "a[download='models.csv']", tmp_path / "models").splitlines()) == 51
+    tab.open("about:blank")
+    tab.complaints.clear()
+
+
+def test_without_a_script_all_is_there(tab: Tab, tmp_path: Path) -> None:
+    tab.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        tab.open(report_at(tmp_path))
+        assert tab.ask("document.querySelectorAll('button').length") == 0
+        said = tab.text("body")
+        for expected in ("Certified", "Wrong, and most confident of it", "Would more images help?", "rank 2"):
+            assert expected in said
+        assert tab.ask("document.querySelectorAll('.matrix tbody tr').length") == 4
+    finally:
+        tab.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_fifty_models(tab: Tab, tmp_path: Path, fifty: Store) -> None:
+    with serve_dashboard(fifty, port=0) as url:
+        pages = {
+            "overview": url, "model": f"{url}models/m0048", "models": f"{url}models/m0048/compare/m0047",
+            "runs": f"{url}runs/r0001/compare/r0002", "run": f"{url}runs/r0001",
+        }  # fmt: skip
+        for name, page in pages.items():
+            assert_for_everybody(tab, page, tmp_path, name)
+        tab.open(url)
+        walk_by_keyboard(tab)
+        tab.ask("document.querySelector('[data-part=models] a[href]').click()")
+        tab.until("document.title.startsWith('Model m0050')")
+        tab.ask("document.querySelector('#others a[href*=compare]').click()")
+        tab.until("document.title.startsWith('m0050 and m0049')")
+        tab.open("about:blank")
+    assert tab.complaints == []
+
+
+def test_a_sorted_table_stays_sorted_while_its_page_lives(tab: Tab, fifty: Store) -> None:
+    with serve_dashboard(fifty, port=0) as url:
+        tab.open(url)
+        first = "document.querySelector('[data-table=models] tbody tr').cells[0].innerText"
+        tab.ask("document.querySelector('[data-table=models] th button').click()")
+        assert tab.ask(first) == "m0001"
+        tab.ask("document.querySelector('[data-table=models] th button').focus()")
+        published(fifty, 0.9)
+        tab.ask("document.dispatchEvent(new Event('visibilitychange'))")
+        rows = "document.querySelectorAll('[data-table=models] tbody tr').length"
+        tab.until(f"document.dispatchEvent(new Event('visibilitychange')) && {rows} > 50")
+        assert tab.ask(first) == "m0001"
+        assert tab.ask("document.activeElement.innerText") == "model"
+        tab.open("about:blank")
+    tab.complaints.clear()
+
+
+def test_predictions(tab: Tab, tmp_path: Path) -> None:
+    schema = table_schema("path", sets=True)
+    rows = {
+        "path": ["mug/1.png", f"{NASTY}.png"], "label": ["mug", None], "split": ["test", None],
+        "classes": [["mug", NASTY], ["calculator", "mug"]], "scores": [[1.0, 0.2], [0.4, 0.3]],
+        "probabilities": [[0.9, 0.1], [0.6, 0.4]], "set": [["mug"], []],
+    }  # fmt: skip
+    table = pa.table(rows, schema=schema)
+    page = tmp_path / "predictions.html"
+    write_page(page, "m0001", "images of photos", [table], lambda *_: np.full((60, 80, 3), 120, np.uint8))
+    assert_for_everybody(tab, page.as_uri(), tmp_path, "predictions")
+    assert tab.complaints == []
