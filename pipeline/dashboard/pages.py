@@ -96,6 +96,7 @@ def run_page(
 def model_page(seen: ModelSeen, now: float, root: str | None = None) -> Page:
     """Return the page of a model; `root` leads to the page of runs and models, None where there is none."""
     record, stored = seen.record, seen.record.evaluation
+    lineage = lineage_rows(seen, root)
     labels = MultilabelEvaluation.from_dict(stored) if stored and record.multilabel else None
     evaluation = Evaluation.from_dict(stored) if stored and not record.multilabel else None
     return make_page(
@@ -112,7 +113,10 @@ def model_page(seen: ModelSeen, now: float, root: str | None = None) -> Page:
         size_words=size_words(evaluation.sizes if evaluation else ()),
         matrix=confusion_matrix(evaluation, record.class_names),
         exports=export_table(seen),
-        lineage=lineage_rows(seen, root),
+        lineage=lineage,
+        lineage_pairs=[
+            (name, said if isinstance(said, str) else ", ".join(map(str, said))) for name, said in lineage
+        ],
         configuration=flat(record.config),
         others=others_table(seen, root),
         decisions=own_decisions(seen, root),

@@ -29,7 +29,7 @@ from topline.pipeline.pages.formatting import (
     when,
 )
 from topline.pipeline.pages.matrix import ConfusionMatrix
-from topline.pipeline.pages.spreadsheet import harmless
+from topline.pipeline.pages.spreadsheet import csv_url, harmless
 from topline.pipeline.pages.tables import Badge, Column, Link, Table
 from topline.pipeline.pages.templating import Live, Page, Tile, environment, macros, make_page, message_page
 
@@ -49,6 +49,7 @@ __all__ = [
     "bar_chart",
     "clock",
     "count",
+    "csv_url",
     "duration",
     "environment",
     "flat",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import PipelineError
 from topline.pipeline.images import thumbnail
-from topline.pipeline.pages import make_page
+from topline.pipeline.pages import csv_url, make_page
 from topline.storage.records import now
 from topline.storage.stores import open_store
 
@@ -62,12 +62,27 @@ def write_page(
         model=model,
         subject=subject,
         cards=cards,
+        csv=_csv(cards),
         total=total,
         unread=unread,
         created=now(),
     ).html
     path = path.absolute()
     open_store(str(path.parent), create=True).write_bytes(path.name, html.encode())
+
+
+def _csv(cards: Sequence[Card]) -> str:
+    """Return the predictions that the page shows as CSV in a data URL, a row for each."""
+    heads = ("name", "label", "split", "classes", "figures", "set")
+    rows = (
+        (
+            card.name, card.label, card.split, " | ".join(name for name, _ in card.guesses),
+            " | ".join(figure for _, figure in card.guesses),
+            None if card.members is None else " | ".join(card.members),
+        )
+        for card in cards
+    )  # fmt: skip
+    return csv_url(heads, rows)
 
 
 def _least_certain(tables: Iterable[pa.Table]) -> tuple[list[tuple[int, dict[str, Any]]], int, int]:

@@ -35,7 +35,7 @@ from topline.pipeline.pages import (
     percent,
 )
 from topline.pipeline.progress import Progress
-from topline.pipeline.report import tables
+from topline.pipeline.report import facts, tables
 from topline.pipeline.report.answer_charts import accuracy_chart, reliability_chart, sizes_chart
 from topline.pipeline.report.run_section import event_table, run_charts, work_charts, work_facts
 from topline.pipeline.report.tables import Rejected
@@ -155,7 +155,10 @@ def render_report(data: ReportData) -> str:
         result=record.result,
         certificate=record.certificate,
         verdict=verdict(record.certificate, record.result),
-        measured=measured(stored),
+        facts=facts,
+        row_facts=facts.row_facts(
+            record.m, data.counts, data.training_counts, data.rejected_total, data.duplicates
+        ),
         evaluation=evaluation,
         labels=labels,
         tables=tables,

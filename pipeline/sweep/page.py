@@ -7,7 +7,18 @@ import math
 from markupsafe import Markup
 
 from topline.pipeline.options import Variant
-from topline.pipeline.pages import Series, line_chart, make_page
+from topline.pipeline.pages import (
+    Badge,
+    Column,
+    Series,
+    Table,
+    Tile,
+    count,
+    duration,
+    line_chart,
+    make_page,
+    percent,
+)
 from topline.pipeline.sweep.result import SweepCell, SweepResult
 from topline.storage.records import now
 from topline.storage.runs import sweep_folder
@@ -32,12 +43,45 @@ def render(result: SweepResult) -> str:
     return make_page(
         TEMPLATE,
         result=result,
+        tiles=tiles(result),
+        cells=cell_table(result),
         plots=[
             (variant.name, accuracy_plot(cells, result.topk), cost_plot(cells))
             for variant, cells in paths.items()
         ],
         created=now(),
     ).html
+
+
+def tiles(result: SweepResult) -> list[Tile]:
+    """Return the figures that are read first."""
+    best, simplest = result.best, result.simplest
+    as_good = f"{percent(simplest.mean)}, within one standard error"
+    solving = f"over the rows of a fold, {duration(result.seconds)} of solving"
+    return [
+        Tile("best C", f"{best.C:g}", best.variant.name, "good"),
+        Tile(f"top-{result.topk} accuracy", percent(best.mean), f"standard error {percent(best.error)}"),
+        Tile("smallest C as good", f"{simplest.C:g}", as_good),
+        Tile("passes", count(result.passes), solving),
+        Tile("time", duration(result.elapsed), f"rule: {result.rule}"),
+    ]
+
+
+def cell_table(result: SweepResult) -> Table:
+    """Return the cells in their order, the best one marked."""
+    shares = "{:.2%}".format
+    columns = (
+        Column("loss"), Column("C", "n", "{:g}".format), Column("accuracy", "n", shares),
+        Column("error", "n", shares), Column("at least", "n", percent), Column("at most", "n", percent),
+        Column("relative gap", "n", "{:.1e}".format), Column("passes", "n", count), Column("ended"),
+        Column("why", "why"),
+    )  # fmt: skip
+    rows = [
+        (cell.variant.name, cell.C, cell.mean, cell.error, cell.low, cell.high, cell.relative_gap,
+         cell.passes, Badge("good", "best") if cell == result.best else cell.state, cell.why)
+        for cell in result.cells
+    ]  # fmt: skip
+    return Table.of("cells", columns, rows)
 
 
 def accuracy_plot(cells: list[SweepCell], topk: int) -> Markup:

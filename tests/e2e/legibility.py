@@ -113,6 +113,8 @@ def assert_for_everybody(tab: Tab, url: str, folder: Path, name: str) -> None:
     # A picture has a name, and every section a heading.
     assert tab.ask("[...document.querySelectorAll('svg')].every((one) => one.getAttribute('aria-label'))")
     assert tab.ask("[...document.images].every((one) => one.alt)")
+    # Every table is offered as CSV; those of cards, in one file of all.
+    assert tab.ask("document.querySelector('main table:not(.box:has(.csv) table, .card table)')") is None
     assert tab.ask(
         "[...document.querySelectorAll('main section[id]')].every((one) => one.querySelector('h2'))"
     )

@@ -13,12 +13,14 @@ import pytest
 
 from tests.e2e.browser import Tab
 from tests.e2e.legibility import assert_for_everybody, downloaded, walk_by_keyboard
+from tests.e2e.test_sweep_in_browser import made_by_hand
 from tests.pipeline.dashboards import decided, finished_run, hand_made_store, published
 from tests.pipeline.report.test_document import NASTY, hand_made_report
 from topline.pipeline.dashboard import serve_dashboard
 from topline.pipeline.prediction.page import write_page
 from topline.pipeline.prediction.table import table_schema
 from topline.pipeline.report import render_report
+from topline.pipeline.sweep.page import render
 from topline.storage.stores import Store
 
 pytestmark = pytest.mark.browser
@@ -167,4 +169,12 @@ def test_predictions(tab: Tab, tmp_path: Path) -> None:
     page = tmp_path / "predictions.html"
     write_page(page, "m0001", "images of photos", [table], lambda *_: np.full((60, 80, 3), 120, np.uint8))
     assert_for_everybody(tab, page.as_uri(), tmp_path, "predictions")
+    assert downloaded(tab, "a[download='predictions.csv']", tmp_path / "csv").count("calculator | mug") == 1
+    assert tab.complaints == []
+
+
+def test_a_sweep(tab: Tab, tmp_path: Path) -> None:
+    page = tmp_path / "sweep.html"
+    page.write_text(render(made_by_hand()), encoding="utf-8")
+    assert_for_everybody(tab, page.as_uri(), tmp_path, "sweep")
     assert tab.complaints == []
