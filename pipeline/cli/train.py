@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
 from topline.pipeline.cli.table import facts
+from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig, TrainConfig
 
 if TYPE_CHECKING:
@@ -22,14 +26,42 @@ COLLAPSED = (
 )
 
 
-def train(call: Call) -> Outcome:
+def train(
+    call: Call,
+    from_model: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="MODEL",
+            help="Model to start from, with its settings and its dataset unless others are given",
+        ),
+    ] = None,
+    without: Annotated[
+        str | None,
+        typer.Option(
+            "--without",
+            metavar="ROWS",
+            help="Rows to leave out: ids with commas between them, or a file of them (one a line, or a table"
+            " with sample_id)",
+        ),
+    ] = None,
+    labels_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--labels-from",
+            help="Table with sample_id and label, such as a corrected one of topline inspect; a row whose"
+            " label is empty is left out",
+        ),
+    ] = None,
+) -> Outcome:
     """Train a classifier on a stored dataset, publish and certify it.
 
-    --resume continues an interrupted run.
+    --resume continues an interrupted run.  --without and --labels-from store a version of the dataset without
+    these rows, or with these labels, and train on that; with --from in a few passes.
     """
     from topline.pipeline.training import train as run_training
 
-    config = call.config(TrainConfig)
+    config = _edited(call.config(TrainConfig), from_model, without, labels_from)
     result: TrainResult = call.run("train", run_training, config=config, cluster=call.config(ClusterConfig))
     code, warnings = judge(result, call, config.tol)
     lines = [*facts(training_facts(result)), "", f"  next: topline evaluate {result.model}"]
@@ -37,6 +69,29 @@ def train(call: Call) -> Outcome:
         form = "npz" if any(name.startswith("nystroem") for name in config.transforms) else "onnx"
         lines.append(f"        topline export {result.model} --format {form} --output model.{form}")
     return Outcome(result.to_dict(), lines, warnings, code)
+
+
+def _edited(
+    config: TrainConfig, from_model: str | None, without: str | None, labels_from: Path | None
+) -> TrainConfig:
+    """Return the options with a model's settings and the dataset that the edits make, stored before."""
+    if config.resume is not None and (from_model or without or labels_from):
+        raise ConfigError(
+            "--resume continues a run as it began: leave --from, --without and --labels-from out"
+        )
+    if from_model is not None:
+        from topline.pipeline.training import settings_of_model
+
+        config = settings_of_model(config, find_model(from_model))
+    if without is None and labels_from is None:
+        return config
+    from topline.pipeline.ingest import Edits, edited_dataset
+    from topline.storage.datasets import Dataset
+    from topline.storage.stores import open_store
+
+    dataset = Dataset.open(open_store(config.store), config.dataset)
+    edited = edited_dataset(dataset, Edits.read(without, labels_from))
+    return config.model_copy(update={"dataset": edited.id})
 
 
 def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:

@@ -8,6 +8,7 @@ by content or id, and continue where they were interrupted.  Prediction describe
 from __future__ import annotations
 
 from topline.pipeline.ingest.changes import Changes, changes_between
+from topline.pipeline.ingest.editing import Edits, edited_dataset
 from topline.pipeline.ingest.extract_result import ExtractResult
 from topline.pipeline.ingest.extraction import extract
 from topline.pipeline.ingest.found_classes import names_line
@@ -17,10 +18,12 @@ from topline.pipeline.ingest.unit import Describer, ImageRow, open_backbone
 __all__ = [
     "Changes",
     "Describer",
+    "Edits",
     "ExtractResult",
     "ImageRow",
     "ImportResult",
     "changes_between",
+    "edited_dataset",
     "extract",
     "import_features",
     "names_line",

@@ -1,0 +1,156 @@
+"""A version of a dataset with rows left out or labels corrected, made of the one that is stored."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from topline.pipeline.errors import InputError
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import CsrDatasetWriter, Dataset, DatasetInfo, DatasetWriter
+from topline.storage.fingerprint import digest_json
+
+_ID, _LABEL = "sample_id", "label"
+#: What `topline inspect` puts before a text that a spreadsheet would run.
+_HARMLESS = ("'=", "'+", "'-", "'@")
+
+
+@dataclass(frozen=True)
+class Edits:
+    """Rows to leave out, and new labels, by sample id."""
+
+    without: frozenset[str]
+    labels: Mapping[str, str]
+
+    @classmethod
+    def read(cls, without: str | None, labels_from: Path | None) -> Edits:
+        """Return the edits of a list of ids, or a file of them, and of a table of corrected labels.
+
+        A label that is empty leaves its row out.  Raises `InputError` for a file that cannot be read, has no
+        column sample_id or label, or says two things of one row.
+        """
+        out = set() if without is None else set(_ids(without))
+        labels: dict[str, str] = {}
+        for row in [] if labels_from is None else _table(labels_from, (_ID, _LABEL)):
+            name, label = row[_ID], row[_LABEL]
+            if labels.setdefault(name, label) != label:
+                raise InputError(f"{labels_from} has two labels of {name}: leave one of them out")
+        out |= {name for name, label in labels.items() if not label}
+        return cls(frozenset(out), {name: label for name, label in labels.items() if name not in out})
+
+
+def edited_dataset(dataset: Dataset, edits: Edits) -> DatasetInfo:
+    """Store the version of `dataset` that the edits make, or find it; without any change it is `dataset`.
+
+    Rows that are left out are in no byte of it.  Raises `InputError` for ids that the dataset does not have,
+    labels that are none of its classes, and a dataset of several labels a row.
+    """
+    if dataset.info.label_sets is not None:
+        raise InputError(
+            f"dataset {dataset.info.id} has several labels a row, and tables of corrections have one: import"
+            " it again with other labels"
+        )
+    ids = dataset.sample_ids()
+    _refuse_unknown(edits, ids, dataset.info.id)
+    labels = _corrected(dataset, edits, ids)
+    kept = np.flatnonzero([name not in edits.without for name in ids])
+    if len(kept) == len(ids) and np.array_equal(labels, dataset.labels()):
+        return dataset.info
+    if not len(kept):
+        raise InputError(f"nothing is left of dataset {dataset.info.id} without {len(ids):,} rows: keep some")
+    key = digest_json(
+        {"edits of": dataset.info.digest, "kept": kept.tolist(), "labels": labels[kept].tolist()}
+    )
+    return _written(dataset, kept, labels[kept], f"edited {key}")
+
+
+def _written(dataset: Dataset, kept: NDArray[np.int64], labels: NDArray[np.int32], key: str) -> DatasetInfo:
+    info = dataset.info
+    plan = ChunkPlan(len(kept), info.chunk_rows, info.shard_rows)
+    kind = CsrDatasetWriter if info.layout == "csr" else DatasetWriter
+    writer = kind.begin(dataset.store, key, len(kept), info.d, info.dtype, plan, info.features)
+    if writer.committed is not None:
+        return writer.committed
+    manifest = dataset.manifest()
+    for unit in sorted(set(range(plan.units)) - writer.done_units()):
+        span = plan.bounds(unit)
+        rows = kept[span.start : span.stop]
+        first = int(rows[0])
+        stored = dataset.rows(first, int(rows[-1]) + 1)[rows - first]
+        writer.write_unit(unit, stored, manifest.take(pa.array(rows)))
+    return writer.commit(labels, dataset.split()[kept], info.class_names)
+
+
+def _corrected(dataset: Dataset, edits: Edits, ids: Sequence[str]) -> NDArray[np.int32]:
+    """Return the labels of all rows after the corrections; a rejected row keeps none."""
+    codes = {name: code for code, name in enumerate(dataset.class_names)}
+    labels = dataset.labels().copy()
+    places = {name: place for place, name in enumerate(ids)}
+    for name, label in edits.labels.items():
+        if label not in codes:
+            raise InputError(
+                f"the label {label!r} of {name} is none of the {len(codes)} classes of dataset"
+                f" {dataset.info.id}: give one of them, or nothing to leave the row out"
+            )
+        if labels[places[name]] >= 0:
+            labels[places[name]] = codes[label]
+    return labels
+
+
+def _refuse_unknown(edits: Edits, ids: Sequence[str], dataset: str) -> None:
+    unknown = sorted((edits.without | set(edits.labels)) - set(ids))
+    if unknown:
+        others = len(unknown) - 1
+        more = f" and {others:,} other{'s' if others > 1 else ''}" if others else ""
+        raise InputError(f"dataset {dataset} has no row {unknown[0]!r}{more}: take ids from topline inspect")
+
+
+def _ids(text: str) -> list[str]:
+    """Return the ids in a file (one a line, or a table with the column sample_id), or with commas between."""
+    path = Path(text).expanduser()
+    if path.suffix.lower() in (".csv", ".parquet"):
+        return [row[_ID] for row in _table(path, (_ID,))]
+    if path.is_file():
+        return [line.strip() for line in _text(path).splitlines() if line.strip()]
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Return some columns of a table as text."""
+    if path.suffix.lower() == ".parquet":
+        try:
+            rows = pq.read_table(path).to_pylist()
+        except (OSError, pa.ArrowInvalid) as error:
+            raise InputError(f"{path} cannot be read: {error}") from error
+    else:
+        lines = _text(path).splitlines()
+        head = lines[0] if lines else ""
+        delimiter = next((mark for mark in (",", ";", "\t") if mark in head), ",")
+        rows = list(csv.DictReader(lines, delimiter=delimiter))
+    missing = [name for name in columns if rows and name not in rows[0]]
+    if missing or not rows:
+        raise InputError(
+            f"{path} has no column {missing[0]}"
+            if missing
+            else f"{path} has no rows: give a table with the columns {' and '.join(columns)}"
+        )
+    return [{name: _plain(row[name]) for name in columns} for row in rows]
+
+
+def _plain(value: object) -> str:
+    text = "" if value is None else str(value).strip()
+    return text[1:] if text.startswith(_HARMLESS) else text
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error

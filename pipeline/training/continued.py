@@ -1,0 +1,33 @@
+"""Training that continues from a stored model on rows that were edited: its settings, without these rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.options import TrainConfig
+from topline.storage.models import load_model
+
+#: What a model's training does not hand on: where and how long it ran, and what it started from.
+_OWN = {"store", "dataset", "resume", "start_from", "checkpoint_seconds", "certify"}
+
+
+def settings_of_model(config: TrainConfig, model_url: str) -> TrainConfig:
+    """Return `config` with what nobody chose taken from the training of the model, which it starts from.
+
+    Store and dataset are the model's.  `ConfigError` where the settings do not go together.
+    """
+    model = load_model(model_url)
+    given = config.model_dump(include=config.model_fields_set)
+    recorded: dict[str, Any] = {
+        name: value
+        for name, value in model.record.config.items()
+        if name in TrainConfig.model_fields and name not in _OWN
+    }
+    own = {"store": model.store.url, "dataset": model.record.dataset, "start_from": model.record.id}
+    try:
+        return TrainConfig.model_validate({**recorded, **own, **given, "start_from": model.record.id})
+    except ValidationError as error:
+        raise ConfigError(f"the settings of {model.record.id} cannot be continued: {error}") from error

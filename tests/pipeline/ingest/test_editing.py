@@ -1,0 +1,123 @@
+"""Datasets without some rows or with corrected labels, and models that continue on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import issparse
+
+from tests.pipeline.small_data import small_dataset
+from topline.pipeline.cli.train import _edited
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.ingest import Edits, edited_dataset
+from topline.pipeline.inspection import inspect_model
+from topline.pipeline.options import ClusterConfig, InspectConfig, TrainConfig
+from topline.pipeline.rows import StoredModel
+from topline.pipeline.training import train
+from topline.storage.datasets import Dataset
+from topline.storage.verification import verify_store
+
+HERE = ClusterConfig(workers=0)
+GONE = [0, 5, 63, 64, 300, 699]
+
+
+def name(row: int) -> str:
+    return f"row{row:06d}"
+
+
+def dense(rows: Any) -> Any:
+    return rows.toarray() if issparse(rows) else rows
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_rows_are_gone_and_labels_are_corrected(tmp_path: Path, sparse: bool) -> None:
+    dataset = small_dataset(tmp_path / "store", sparse=sparse)
+    (tmp_path / "gone.txt").write_text("\n".join(name(row) for row in GONE[1:]))
+    table = "\ufeffsample_id;label;decided\nrow000001;class 3;wrong\nrow000000;;wrong\nrow000002;'=x;right\n"
+    (tmp_path / "corrected.csv").write_text(table)
+    with pytest.raises(InputError, match="'=x' of row000002 is none of the 5 classes"):
+        edited_dataset(dataset, Edits.read(None, tmp_path / "corrected.csv"))
+    (tmp_path / "corrected.csv").write_text(table.replace("'=x", "class 1"))
+    edits = Edits.read(str(tmp_path / "gone.txt"), tmp_path / "corrected.csv")
+    edited = Dataset.open(dataset.store, edited_dataset(dataset, edits).id)
+    kept = np.setdiff1d(np.arange(700), GONE)
+    assert edited.sample_ids() == [name(row) for row in kept.tolist()]
+    assert np.array_equal(dense(edited.rows(0, len(kept))), dense(dataset.rows(0, 700))[kept])
+    assert np.array_equal(edited.split(), dataset.split()[kept])
+    labels = dataset.labels().copy()
+    labels[[1, 2]] = 3, 1
+    assert np.array_equal(edited.labels(), labels[kept])
+    assert edited_dataset(dataset, edits).id == edited.info.id
+    assert edited_dataset(dataset, Edits(frozenset(), {})).id == dataset.info.id
+    assert verify_store(dataset.store) == []
+
+
+def test_what_no_row_or_file_is_called_is_refused(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path / "store", n=80)
+    for text, words in (
+        ("sample_id,label\nrow000001,class 1\nrow000001,class 2\n", "two labels of row000001"),
+        ("id,label\nrow000001,class 1\n", "no column sample_id"),
+        ("", "has no rows"),
+    ):
+        (tmp_path / "bad.csv").write_text(text)
+        with pytest.raises(InputError, match=words):
+            Edits.read(None, tmp_path / "bad.csv")
+    with pytest.raises(InputError, match="cannot be read"):
+        Edits.read(str(tmp_path / "none.csv"), None)
+    with pytest.raises(InputError, match="has no row 'row98x' and 1 other:"):
+        edited_dataset(dataset, Edits.read("row000001, row99,row98x", None))
+    with pytest.raises(InputError, match="nothing is left"):
+        edited_dataset(dataset, Edits(frozenset(dataset.sample_ids()), {}))
+    with pytest.raises(ConfigError, match="--resume"):
+        _edited(TrainConfig(resume="r1"), None, "row000001", None)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("edited") / "store"
+    small_dataset(folder)
+    return train(
+        TrainConfig(store=str(folder), k=2, C=0.5, tol=1e-4, transforms=("standardize",)), HERE
+    ).model
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.cluster)])
+def test_a_model_forgets_rows(model: str, workers: int) -> None:
+    """It is the one that never saw them: same optimum, settings of the first, nothing of them kept."""
+    before = StoredModel.open(model)
+    train_rows = before.rows("train").indices
+    gone = [name(row) for row in train_rows[::100].tolist()]
+    config = _edited(TrainConfig(tol=1e-4), model, ",".join(gone), None)
+    assert (config.C, config.k, config.transforms) == (0.5, 2, ("standardize",))
+    warm = train(config, ClusterConfig(workers=workers))
+    cold = train(config.model_copy(update={"start_from": None}), HERE)
+    assert warm.certificate is not None
+    assert warm.certificate.certified
+    assert warm.primal == pytest.approx(cold.primal, rel=2e-4)
+    assert warm.passes < cold.passes
+    after = StoredModel.open(warm.model)
+    record = after.model.record
+    assert (record.n, record.parents) == (len(train_rows) - len(gone), (before.model.record.id,))
+    assert record.result["start"]["rows"] == record.n
+    ids = after.dataset().sample_ids()
+    assert set(ids).isdisjoint(gone)
+    assert after.model.duals(0, record.n).shape[0] == record.n
+    assert not any(word in str(record.to_json()) for word in gone)
+
+
+def test_corrections_of_an_inspection_are_fed_back(model: str, tmp_path: Path) -> None:
+    table = tmp_path / "suspects.csv"
+    found = inspect_model(model, InspectConfig(output=table, max_passes=0))
+    lines = table.read_text().splitlines()
+    first, label, suggested = lines[1].split(",")[:3]
+    lines[1] = lines[1].replace(f"{label},{suggested}", f"{suggested},{suggested}")
+    table.write_text("\n".join(lines))
+    config = _edited(TrainConfig(), model, None, table)
+    assert config.dataset != found.dataset
+    edited = Dataset.open(StoredModel.open(model).model.store, config.dataset)
+    place = edited.sample_ids().index(first)
+    assert edited.class_names[edited.labels()[place]] == suggested
+    assert (edited.labels() != StoredModel.open(model).dataset().labels()).sum() == 1
