@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -22,15 +23,17 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar, overload
 
-import numba as nb
+from numba.core import config
 from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
+
+from topline.solvers.jit_parts import Compiled
 
 logger = logging.getLogger("topline")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+_FLAGS: dict[str, Any] = {"nopython": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _said: list[str] = []
 
 
@@ -44,21 +47,25 @@ def jit(function: Any = None, /, **options: Any) -> Any:
     `options` are further ones of `numba.njit`.
     """
     if function is None:
-        return lambda function: _kept(nb.njit(**{**_FLAGS, **options})(function))
-    return _kept(nb.njit(**_FLAGS)(function))
+        return lambda function: _kept(function, {**_FLAGS, **options})
+    return _kept(function, _FLAGS)
 
 
-def _kept(dispatcher: Any) -> Any:
-    # With NUMBA_DISABLE_JIT there is nothing but the function itself.
-    if hasattr(dispatcher, "py_func"):
-        try:
-            cache = SourceKeyedCache(dispatcher)
-        except RuntimeError:
-            logger.debug("no folder for compiled functions can be written: each process compiles its own")
-        else:
-            dispatcher._cache = cache
-            dispatcher.compile = partial(_compile_alone, cache, dispatcher.compile)
-    return dispatcher
+def _kept(function: Any, options: dict[str, Any]) -> Any:
+    if config.DISABLE_JIT:  # type: ignore[attr-defined]
+        return function
+    compiled = Compiled(function, options)
+    # What was kept is found again by the name of its module.
+    if function.__module__ not in sys.modules:
+        return compiled
+    try:
+        cache = SourceKeyedCache(compiled)
+    except RuntimeError:
+        logger.debug("no folder for compiled functions can be written: each process compiles its own")
+    else:
+        compiled._cache = cache
+        compiled.compile = partial(_compile_alone, cache, compiled.compile)  # type: ignore[method-assign]
+    return compiled
 
 
 def _compile_alone(cache: SourceKeyedCache, compile_or_load: Callable[[Any], Any], signature: Any) -> Any:

@@ -32,15 +32,15 @@ class JitFunction:
     """
 
     def __init__(self, function: Callable[..., Any], signature: Any) -> None:
-        # It is called through one wrapper alone, which it may as well be part of.
-        self._dispatcher: Any = jit(forceinline=True, no_cfunc_wrapper=False)(function)
+        # Pointers are all that it is called by.
+        self._compiled: Any = jit(no_cpython_wrapper=True, no_cfunc_wrapper=False)(function)
         self.signature = signature
         self.__doc__, self.__module__ = function.__doc__, function.__module__
         self.__name__, self.__qualname__ = function.__name__, function.__qualname__
 
     def __call__(self, *arguments: Any) -> Any:
         """Return what the function returns."""
-        return self._compiled(*arguments)
+        return self._compiled(*arguments) if _INTERPRETED else _call(self, *arguments)
 
     def __wrapper_address__(self) -> int:
         """Return the address by which compiled functions call this one."""
@@ -50,16 +50,15 @@ class JitFunction:
         return self.__qualname__
 
     @cached_property
-    def _compiled(self) -> Any:
-        if not _INTERPRETED:
-            self._dispatcher.compile(self.signature)
-            self._dispatcher.disable_compile()
-        return self._dispatcher
-
-    @cached_property
     def _address(self) -> int:
+        self._compiled.compile(self.signature)
         compiled = self._compiled.overloads[self.signature.args]
         return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name))
+
+
+@jit
+def _call(function: JitFunction, *arguments: Any) -> Any:
+    return function(*arguments)
 
 
 @typeof_impl.register(JitFunction)
