@@ -139,6 +139,18 @@ def test_who_cannot_lock_a_function_compiles_it(tmp_path: Path, run, monkeypatch
     assert run() == (2, 1, False)
 
 
+def test_a_function_of_no_module_is_not_kept(tmp_path: Path) -> None:
+    """As of code that a file was executed for: a later process could not load it."""
+    (tmp_path / "code.py").write_text(INNER.format(factor=2, value=3))
+    code = compile((tmp_path / "code.py").read_text(), tmp_path / "code.py", "exec")
+    for _ in range(2):
+        names = {"__name__": "nowhere"}
+        exec(code, names)
+        assert names["value"]() == 6
+        assert not names["value"].stats.cache_hits
+    assert [path.name for path in tmp_path.iterdir()] == ["code.py"]
+
+
 @jit
 def _fibonacci(n):
     return n if n < 2 else _fibonacci(n - 1) + _fibonacci(n - 2)
