@@ -83,7 +83,9 @@ def test_whole_runs_end_at_the_optimum(loss, blocks, dtype, monkeypatch) -> None
     X, y = examples(n=40, d=4)
     X = X.astype(dtype)
     with SerialExecutor(blocks=blocks) as executor:
-        result = solve(X, y, loss, 0.02, tol=1e-5, max_passes=5000, m=M, executor=executor)
+        result = solve(
+            X, y, loss, 0.02, method="dual_ascent", tol=1e-5, max_passes=5000, m=M, executor=executor
+        )
     assert result.status is Status.SOLVED
     assert result.dual == pytest.approx(reference.dual(X, y, loss, 0.02, 0.0, result.A), rel=1e-9)
     duals = np.array([record.dual for record in result.history])
