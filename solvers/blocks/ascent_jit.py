@@ -7,8 +7,9 @@ import numpy as np
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction
 from topline.solvers.losses import LossForm
+from topline.solvers.losses.batches import update_rows
 from topline.solvers.losses.rows import change_of_conjugate
-from topline.solvers.projections.ordering import column_workspace
+from topline.solvers.projections.ordering import room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Sparse rows carry their change into all classes at once unless fewer than one class in so many changes.
@@ -81,7 +82,7 @@ def add_rows_csr(
 ) -> None:
     """Do the same for sparse rows, with out (d, m)."""
     m = out.shape[1]
-    changed, steps, spare = np.empty(m, dtype=np.int64), np.empty(m), np.empty(m)
+    changed, steps, spare = np.empty(m, dtype=np.int64), room(m), room(m)
     for t in range(len(places)):
         n_changed = 0
         for j in range(m):
@@ -93,36 +94,16 @@ def add_rows_csr(
         carry_csr(out, data, indices, low, high, changed, steps, n_changed, spare)
 
 
-@jit
-def _update_all(
-    column: JitFunction,
-    scores: Float64Array,
-    y: IntArray,
-    rho: Float64Array,
-    margins: Float64Array,
-    Z: Float64Array,
-) -> None:
-    """Write the solutions of the column problems with c = 1 at the scores (t, m) to Z."""
-    m = Z.shape[1]
-    work, index_work = column_workspace(m)
-    q, alpha = np.empty(m), np.empty(m)
-    for t in range(len(Z)):
-        for j in range(m):
-            q[j] = scores[t, j]
-        column(q, y[t], 1.0, 1.0, rho, margins, alpha, work, index_work, -1.0)
-        for j in range(m):
-            Z[t, j] = alpha[j]
-
-
 def project_rows(Z: Float64Array, y: IntArray, form: LossForm) -> None:
     """Replace each row of Z (t, m) by the nearest point of the domain of the loss, a hinge.
 
     Nearest in |alpha|^2: the column problem with c = 1 whose free solution is the row.
     """
+    column, ones = form.column_where(alike=True), np.ones(len(Z))
     for low in range(0, len(Z), _PROJECTED_ROWS):
         part = slice(low, low + _PROJECTED_ROWS)
         scores = -Z[part] - form.margin_rows(y[part])
-        _update_all(form.column, scores, y[part], form.rho, form.table, Z[part])
+        update_rows(column, scores, y[part], ones[part], ones[part], form.rho, form.table, Z[part])
 
 
 @jit
@@ -142,7 +123,7 @@ def change_sums(
     -Phi*(-alpha), given as `conjugate`, and `linear` where it is linear.
     """
     m = A.shape[1]
-    before, after = np.empty(m), np.empty(m)
+    before, after = room(m), room(m)
     total = cross = square = alpha_sq = 0.0
     rows = 0
     for i in range(A.shape[0]):

@@ -36,7 +36,8 @@ class BlockRows:
         form = problem.form
         self.problem, self.X, self.y, self.weights = problem, X, y, weights
         self.index, self.dtype = index, dtype
-        self.loss = form.column, form.rho, form.table
+        alike = problem.smoothing_own == problem.smoothing
+        self.loss = form.column_where(alike=alike), form.rho, form.table
 
 
 class Portion(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 from topline.solvers.blocks.ascent_jit import carry_csr, carry_dense
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
-from topline.solvers.projections.ordering import column_workspace
+from topline.solvers.projections.ordering import column_workspace, room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 
@@ -152,11 +152,11 @@ def sweep_dense(
         row stays at a vertex of its domain.
     """
     m = W.shape[0]
-    owners = column_workspace(m), np.empty(m), np.empty(m), rho, margins
+    owners = column_workspace(m), room(m), room(m), rho, margins
     work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
     q, alpha = borrowed(owners[1]), borrowed(owners[2])
     rho, margins = borrowed(rho), borrowed(margins)
-    changed, steps = np.empty(m, dtype=np.int64), np.empty(m)
+    changed, steps = np.empty(m, dtype=np.int64), room(m)
     scores = np.empty(m, dtype=W.dtype)
     for t in range(len(rows)):
         i = rows[t]
@@ -212,11 +212,11 @@ def sweep_csr(
 ) -> None:
     """Do the same for sparse rows, with W (d, m): the scores are a sum of rows of W."""
     m = W.shape[1]
-    owners = column_workspace(m), np.empty(m), np.empty(m), rho, margins
+    owners = column_workspace(m), room(m), room(m), rho, margins
     work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
     q, alpha = borrowed(owners[1]), borrowed(owners[2])
     rho, margins = borrowed(rho), borrowed(margins)
-    changed, steps = np.empty(m, dtype=np.int64), np.empty(m)
+    changed, steps = np.empty(m, dtype=np.int64), room(m)
     scores = np.empty(m, dtype=W.dtype)
     for t in range(len(rows)):
         i = rows[t]

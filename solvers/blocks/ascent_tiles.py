@@ -22,7 +22,7 @@ from topline.solvers.blocks.atomics import add_and_get_old, wait_until
 from topline.solvers.blocks.tile_products import GROUP, carry_tile, dots
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
-from topline.solvers.projections.ordering import column_workspace
+from topline.solvers.projections.ordering import column_workspace, room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Rows of a tile: a share of the classes, for each row costs inner products with those of 1.5 tiles; at least
@@ -171,11 +171,11 @@ def _lead(
     """Update the rows of one tile after the other, and do chunks while the next tile is not ready."""
     t, m = tiles.counts.shape[1], tiles.classes.shape[2]
     n_tiles = len(tiles.order) // t - 1
-    owners = column_workspace(m), np.empty(m), np.empty(m), rho, margins
+    owners = column_workspace(m), room(m), room(m), rho, margins
     work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
     q, alpha = borrowed(owners[1]), borrowed(owners[2])
     rho, margins = borrowed(rho), borrowed(margins)
-    changed, steps = np.empty(m, dtype=np.int64), np.empty(m)
+    changed, steps = np.empty(m, dtype=np.int64), room(m)
     spare = _spare(tiles)
     for k in range(n_tiles):
         _do_chunks(k, part, tiles, spare)

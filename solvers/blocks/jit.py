@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.losses.ranking import LOSS, N_SUMS, rank_rows
 
 #: Columns of X that are accumulated at once: a class's sums stay in the first-level cache.
 COLUMN_STRIP = 1024
@@ -206,18 +205,3 @@ def sum_of_squares(A: Any, y: Any, weights: Any, own_share: float) -> float:
             row += (own_share - 1.0) * np.float64(A[i, y[i]]) * np.float64(A[i, y[i]])
         total += weights[i] * row
     return total
-
-
-@jit
-def ranked_losses(
-    scores: Any, y: Any, rho: Any, hinge_first: bool, own_in_sort: bool, margins: Any, losses: Any
-) -> None:
-    """Write the loss of each row of scores (b, m) to `losses` (b,); overwrites the scores."""
-    once, counts = np.ones(1), np.empty(1, dtype=np.int32)
-    ranked = np.empty((1, len(rho)), dtype=np.int32)
-    sums = np.zeros(N_SUMS)
-    for i in range(scores.shape[0]):
-        sums[LOSS] = 0.0
-        row, label = scores[i : i + 1], y[i : i + 1]
-        rank_rows(row, label, once, rho, hinge_first, own_in_sort, 1.0, margins, ranked, counts, sums)
-        losses[i] = sums[LOSS]

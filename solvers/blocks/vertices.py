@@ -20,6 +20,8 @@ from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Where fewer than one in so many entries of U is not zero, adding these one by one beats a dense product.
 _FEW_NONZEROS = 12
+#: A dense product of no more terms takes a fraction of a millisecond, in float64 and with nothing to compile.
+_SMALL_PRODUCT = 1 << 21
 
 
 class Vertices(Protocol):
@@ -66,7 +68,11 @@ class RankedVertices:
 
     def losses(self, scores: FloatArray, y: IntArray, out: Float64Array) -> None:
         """Write the loss of each row to `out`; the scores are overwritten."""
-        jit.ranked_losses(scores, y, self._rho, self._hinge_first, self._own_in_sort, self._margins, out)
+        ranked, counts = np.empty((len(y), len(self._rho)), dtype=np.int32), np.empty(len(y), dtype=np.int32)
+        ranking.rank_rows(
+            scores, y, np.ones(len(y)), self._rho, self._hinge_first, self._own_in_sort, self._own_share,
+            self._margins, ranked, counts, np.zeros(ranking.N_SUMS), out,
+        )  # fmt: skip
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
         """Copy what was found to the duals, and return sum w_i <alpha_i, u_i>."""
@@ -118,7 +124,10 @@ class DenseVertices:
 
 
 def accumulate_rows(X: Rows, U: FloatArray, weights: Float64Array, product: Float64Array) -> None:
-    """Add sum w_i x_i u_i^T to `product` (m, d): or by the few non-zeros of U."""
+    """Add sum w_i x_i u_i^T to `product` (m, d): by the few non-zeros of U, in float64 where it is small."""
+    if not is_sparse(X) and U.size * X.shape[1] <= _SMALL_PRODUCT:
+        product += (U * weights[:, None]).T @ X.astype(np.float64)
+        return
     if not is_sparse(X) and _FEW_NONZEROS * np.count_nonzero(U) < U.size:
         jit.accumulate_nonzeros(X, U, weights, product)
         return

@@ -9,23 +9,24 @@ from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction
 from topline.solvers.losses.form import LossForm
 from topline.solvers.projections.ordering import column_workspace
-from topline.solvers.typing import Float64Array, FloatArray, Int32Array, Int64Array, IntArray
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 _FAR = 2.0**40
 _TINY = 1e-200
 
 
 @jit
-def _update_rows(
+def update_rows(
     column: JitFunction,
     q: Float64Array,
-    y: Int32Array,
+    y: IntArray,
     c: Float64Array,
     c_own: Float64Array,
     rho: Float64Array,
     margins: Float64Array,
     alpha: Float64Array,
 ) -> None:
+    """Write the solutions of the column problems at the scores q (b, m) to alpha (b, m)."""
     work, index_work = column_workspace(q.shape[1])
     for i in range(q.shape[0]):
         column(q[i], y[i], c[i], c_own[i], rho, margins, alpha[i], work, index_work, -1.0)
@@ -66,7 +67,8 @@ def column_updates(
     alpha = np.empty_like(scores)
     # As in the loops over stored rows, whose labels are int32: one kind of function serves both.
     rows = labels.astype(np.int32)
-    _update_rows(form.column, scores, rows, curvature, own, form.rho, form.table, alpha)
+    column = form.column_where(alike=c_own is None)
+    update_rows(column, scores, rows, curvature, own, form.rho, form.table, alpha)
     return alpha
 
 

@@ -47,6 +47,7 @@ class Family:
     column : the column update, from which value, gradient, envelope and vertices follow; None where there is
         no dual problem, and then there is a gradient.
     conjugate : -Phi*(-alpha); None with `column`.
+    column_alike : the column update where all classes have one curvature, if that is a simpler function.
     linear : whether that is linear on the domain, as for every hinge.
     smooth : whether the loss has a gradient everywhere as it is.
     gradient : the loss itself where a closed form is faster than the column update with c = 0.
@@ -63,6 +64,7 @@ class Family:
     name: str
     column: JitFunction | None
     conjugate: JitFunction | None
+    column_alike: JitFunction | None = None
     linear: bool = False
     smooth: bool = False
     gradient: JitFunction | None = None
@@ -103,6 +105,10 @@ class LossForm:
     def column(self) -> JitFunction:
         """The column update, as compiled functions take it."""
         return self._of_a_dual(self.family.column)
+
+    def column_where(self, *, alike: bool) -> JitFunction:
+        """Return the column update, as far as is to be compiled where all curvatures are `alike`."""
+        return (self.family.column_alike if alike else None) or self.column
 
     @property
     def conjugate(self) -> JitFunction:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.projections.ordering import room, sort_decreasing
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Running maxima of `_largest_by_lanes`: as many float32 as fit a wide register.
 LANES = 16
@@ -21,6 +23,9 @@ SORT_FROM = 48
 #: Positions in the array of sums that `rank_rows` adds to; ALPHA_U is left to who holds A.
 LOSS, B_U, U_SQ, ALPHA_U, ACTIVE = range(5)
 N_SUMS = 5
+
+#: What stands for losses that nobody asks for.
+_NOT_ASKED = np.empty(0)
 
 
 @jit(fastmath={"contract"})
@@ -109,28 +114,40 @@ def _largest_by_lanes(row: Any, keys: Any, labels: Any, lanes: Any, candidates: 
             label = listed_label if higher else label
 
 
-@jit(fastmath={"contract"})
-def _largest_by_sort(row: Any, keys: Any, labels: Any) -> None:
-    """Do the same for many keys, by a stable sort."""
-    order = np.argsort(-row, kind="mergesort")
-    for place in range(len(keys)):
-        labels[place] = order[place]
-        keys[place] = row[order[place]]
-
-
-@jit(fastmath={"contract"})
-def _loss_of_row(keys: Any, labels: Any, own: Any, own_score: float, margin: float, rho: Any) -> float:
-    """Return sum_j rho_j a_[j] of the listed classes, a_j = margin + key - own score; a_[j] stay in keys."""
-    total = 0.0
-    for j in range(len(rho)):
-        a = 0.0 if labels[j] == own else margin + (keys[j] - own_score)
-        keys[j] = a
-        total += rho[j] * a
-    return total
-
-
-@jit(fastmath={"contract"})
 def rank_rows(
+    scores: FloatArray,
+    y: IntArray,
+    weights: Float64Array,
+    rho: Float64Array,
+    hinge_first: bool,
+    own_in_sort: bool,
+    own_share: float,
+    margins: Float64Array,
+    ranked: IntArray,
+    counts: IntArray,
+    sums: Float64Array,
+    losses: Float64Array = _NOT_ASKED,
+) -> None:
+    """Find u_i for every row of scores (b, m) and add the row's scalars to `sums`; overwrites the scores.
+
+    `margins` is (m, m) or (0, 0) for 1 - e_y.  Writes `ranked` (b, L) and `counts` (b,).  Adds w_i times Phi,
+    b(u_i) and |u_i|^2, whose own class counts `own_share` times, and the number of rows with u_i != 0.  With
+    own_in_sort False the own class takes no rank; L < m then.  `losses` (b,), if given, receives the loss of
+    each row.
+    """
+    m, size = scores.shape[1], len(rho)
+    # Of three functions only the one that is called is compiled.
+    if size >= SORT_FROM:
+        rank = _rank_by_sort
+    elif size > LANES or m < 2 * LANES:
+        rank = _rank_by_insertion
+    else:
+        rank = _rank_by_lanes
+    rank(scores, y, weights, rho, hinge_first, own_in_sort, own_share, margins, ranked, counts, sums, losses)
+
+
+@jit(fastmath={"contract"})
+def _rank_by_insertion(
     scores: Any,
     y: Any,
     weights: Any,
@@ -142,54 +159,149 @@ def rank_rows(
     ranked: Any,
     counts: Any,
     sums: Any,
+    losses: Any,
 ) -> None:
-    """Find u_i for every row of scores (b, m) and add the row's scalars to `sums`; overwrites the scores.
-
-    `margins` is (m, m) or (0, 0) for 1 - e_y.  Writes `ranked` (b, L) and `counts` (b,).  Adds w_i times Phi,
-    b(u_i) and |u_i|^2, whose own class counts `own_share` times, and the number of rows with u_i != 0.  With
-    own_in_sort False the own class takes no rank; L < m then.
-    """
-    m = scores.shape[1]
-    size = len(rho)
-    keys = np.empty(size)
-    lanes = np.empty(LANES, dtype=scores.dtype)
-    candidates = np.empty(m + 1, dtype=np.int32)
-    uniform = margins.shape[0] == 0
+    """Do it by insertion into a list."""
+    keys = room(len(rho))
     for i in range(scores.shape[0]):
-        row, labels, own = scores[i], ranked[i], y[i]
-        own_score = np.float64(row[own])
-        # The order of the a_j is that of scores plus margins; the common margin 1 is taken off the own class.
-        if uniform:
-            row[own] -= 1.0
-        else:
-            for j in range(m):
-                row[j] += margins[own, j]
-        if not own_in_sort:
-            row[own] = -np.inf
-        if size >= SORT_FROM:
-            _largest_by_sort(row, keys, labels)
-        elif size > LANES or m < 2 * LANES:
-            _largest_by_insertion(row, keys, labels)
-        else:
-            _largest_by_lanes(row, keys, labels, lanes, candidates)
-        lost = np.isnan(own_score) or not keys[size - 1] > -np.inf
-        loss = _loss_of_row(keys, labels, own, own_score, 1.0 if uniform else 0.0, rho)
-        count = size
-        if hinge_first:
-            count, loss = 0, 0.0 * loss
-            while count < size and keys[count] > 0.0:
-                loss += rho[count] * keys[count]
-                count += 1
-        elif loss <= 0.0:
-            count, loss = 0, 0.0
-        counts[i] = count
-        weight = weights[i]
-        sums[LOSS] += np.nan if lost else weight * loss
-        others = 0.0
-        for j in range(count):
-            if labels[j] != own:
-                others += rho[j]
-                sums[U_SQ] += weight * rho[j] * rho[j]
-                sums[B_U] += weight * rho[j] * (1.0 if uniform else margins[own, labels[j]])
-        sums[U_SQ] += weight * own_share * others * others
-        sums[ACTIVE] += others > 0.0
+        row, labels = scores[i], ranked[i]
+        own_score = _prepare_row(row, y[i], own_in_sort, margins)
+        _largest_by_insertion(row, keys, labels)
+        _write_row(
+            i, keys, own_score, y[i], weights[i], rho, hinge_first, own_share, margins,
+            labels, counts, sums, losses,
+        )  # fmt: skip
+
+
+@jit(fastmath={"contract"})
+def _rank_by_lanes(
+    scores: Any,
+    y: Any,
+    weights: Any,
+    rho: Any,
+    hinge_first: bool,
+    own_in_sort: bool,
+    own_share: float,
+    margins: Any,
+    ranked: Any,
+    counts: Any,
+    sums: Any,
+    losses: Any,
+) -> None:
+    """Do it for few ranks of many classes."""
+    keys = room(len(rho))
+    lanes = np.empty(LANES, dtype=scores.dtype)
+    candidates = np.empty(scores.shape[1] + 1, dtype=np.int32)
+    for i in range(scores.shape[0]):
+        row, labels = scores[i], ranked[i]
+        own_score = _prepare_row(row, y[i], own_in_sort, margins)
+        _largest_by_lanes(row, keys, labels, lanes, candidates)
+        _write_row(
+            i, keys, own_score, y[i], weights[i], rho, hinge_first, own_share, margins,
+            labels, counts, sums, losses,
+        )  # fmt: skip
+
+
+@jit(fastmath={"contract"})
+def _rank_by_sort(
+    scores: Any,
+    y: Any,
+    weights: Any,
+    rho: Any,
+    hinge_first: bool,
+    own_in_sort: bool,
+    own_share: float,
+    margins: Any,
+    ranked: Any,
+    counts: Any,
+    sums: Any,
+    losses: Any,
+) -> None:
+    """Do it for many ranks, by a stable sort of all classes."""
+    keys = room(len(rho))
+    m = scores.shape[1]
+    values, spare = room(m), room(m)
+    order, spare_order = np.empty(m, dtype=np.int64), np.empty(m, dtype=np.int64)
+    for i in range(scores.shape[0]):
+        row, labels = scores[i], ranked[i]
+        own_score = _prepare_row(row, y[i], own_in_sort, margins)
+        for j in range(m):
+            values[j], order[j] = row[j], j
+        sort_decreasing(values, order, m, spare, spare_order)
+        for place in range(len(keys)):
+            keys[place], labels[place] = values[place], order[place]
+        _write_row(
+            i, keys, own_score, y[i], weights[i], rho, hinge_first, own_share, margins,
+            labels, counts, sums, losses,
+        )  # fmt: skip
+
+
+@jit(fastmath={"contract"})
+def _prepare_row(row: Any, own: int, own_in_sort: bool, margins: Any) -> float:
+    """Make the scores of a row into keys in the order of its a_j; return the score of its own class."""
+    own_score = np.float64(row[own])
+    # The common margin 1 is taken off the own class.
+    if margins.shape[0] == 0:
+        row[own] -= 1.0
+    else:
+        for j in range(len(row)):
+            row[j] += margins[own, j]
+    if not own_in_sort:
+        row[own] = -np.inf
+    return own_score
+
+
+@jit(fastmath={"contract"})
+def _write_row(
+    i: int,
+    keys: Any,
+    own_score: float,
+    own: int,
+    weight: float,
+    rho: Any,
+    hinge_first: bool,
+    own_share: float,
+    margins: Any,
+    labels: Any,
+    counts: Any,
+    sums: Any,
+    losses: Any,
+) -> None:
+    """Write how many of the listed classes have mass, and the loss, and add to the sums."""
+    size = len(rho)
+    uniform = margins.shape[0] == 0
+    lost = np.isnan(own_score) or not keys[size - 1] > -np.inf
+    loss = _loss_of_row(keys, labels, own, own_score, 1.0 if uniform else 0.0, rho)
+    count = size
+    if hinge_first:
+        count, loss = 0, 0.0 * loss
+        while count < size and keys[count] > 0.0:
+            loss += rho[count] * keys[count]
+            count += 1
+    elif loss <= 0.0:
+        count, loss = 0, 0.0
+    counts[i] = count
+    if lost:
+        loss = np.nan
+    if len(losses):
+        losses[i] = loss
+    sums[LOSS] += weight * loss
+    others = 0.0
+    for j in range(count):
+        if labels[j] != own:
+            others += rho[j]
+            sums[U_SQ] += weight * rho[j] * rho[j]
+            sums[B_U] += weight * rho[j] * (1.0 if uniform else margins[own, labels[j]])
+    sums[U_SQ] += weight * own_share * others * others
+    sums[ACTIVE] += others > 0.0
+
+
+@jit(fastmath={"contract"})
+def _loss_of_row(keys: Any, labels: Any, own: Any, own_score: float, margin: float, rho: Any) -> float:
+    """Return sum_j rho_j a_[j] of the listed classes, a_j = margin + key - own score; a_[j] stay in keys."""
+    total = 0.0
+    for j in range(len(rho)):
+        a = 0.0 if labels[j] == own else margin + (keys[j] - own_score)
+        keys[j] = a
+        total += rho[j] * a
+    return total

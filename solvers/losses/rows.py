@@ -15,7 +15,7 @@ from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction
 from topline.solvers.losses.form import Labels, LossForm
 from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
-from topline.solvers.projections.ordering import column_workspace
+from topline.solvers.projections.ordering import column_workspace, room
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: What stands for losses that nobody asks for.
@@ -43,8 +43,9 @@ def gradient_rows(
         _closed_rows(gradient, scores, y, weights, form.rho, form.table, U, losses, sums)
         return
     single = form.family.labels is Labels.ONE
+    column = form.column_where(alike=gammas[0] == gammas[1])
     _envelope_rows(
-        form.column, form.conjugate, single, form.family.balanced, scores, y, weights, *gammas, form.rho,
+        column, form.conjugate, single, form.family.balanced, scores, y, weights, *gammas, form.rho,
         form.table, U, losses, sums,
     )  # fmt: skip
 
@@ -64,7 +65,7 @@ def _closed_rows(
     """Do it by the closed form of a loss."""
     m = scores.shape[1]
     work, _ = column_workspace(m)
-    row, u = np.empty(m), np.empty(m)
+    row, u = room(m), room(m)
     for i in range(scores.shape[0]):
         loss, conjugate = np.nan, 0.0
         if _copy_row(scores, i, row, u):
@@ -92,7 +93,7 @@ def _envelope_rows(
     """Do it by the column update."""
     m = scores.shape[1]
     work, index_work = column_workspace(m)
-    row, u = np.empty(m), np.empty(m)
+    row, u = room(m), room(m)
     for i in range(scores.shape[0]):
         loss, value = np.nan, 0.0
         if _copy_row(scores, i, row, u):
@@ -176,7 +177,7 @@ def conjugate_sum(
     conjugate: JitFunction, A: FloatArray, y: IntArray, weights: Float64Array, margins: Float64Array
 ) -> float:
     """Return sum_i w_i (-Phi*(-alpha_i)) of the rows A (b, m), which lie in their domains."""
-    row = np.empty(A.shape[1])
+    row = room(A.shape[1])
     total = 0.0
     for i in range(A.shape[0]):
         for j in range(A.shape[1]):

@@ -15,6 +15,15 @@ from topline.solvers.projections.weighted_topk_two_curvatures import wtopk_two_c
 
 
 @column_function
+def _column_alike(
+    q: Any, y: Any, c: Any, _: Any, rho: Any, margins: Any, out: Any, work: Any, index_work: Any, guess: Any
+) -> Any:
+    b = work[5][: q.shape[0]]
+    violations(q, y, margins, b)
+    return wtopk_column(b, y, c, rho, out, work, index_work, guess)
+
+
+@column_function
 def _column(
     q: Any,
     y: Any,
@@ -35,7 +44,13 @@ def _column(
 
 
 SUM_THEN_HINGE = Family(
-    "sum_then_hinge", _column, hinge_conjugate, linear=True, ranks=Ranks(), of_one_rank=MAX
+    "sum_then_hinge",
+    _column,
+    hinge_conjugate,
+    column_alike=_column_alike,
+    linear=True,
+    ranks=Ranks(),
+    of_one_rank=MAX,
 )
 
 

@@ -15,7 +15,7 @@ from topline.solvers.typing import Float64Array, Int64Array
 FLOAT_ROWS = 6
 INDEX_ROWS = 4
 
-# Up to this many largest values are kept in a sorted list during one pass; beyond it quickselect is faster.
+# Up to this many largest values are kept in a sorted list during one pass; beyond it a heap is faster.
 _LIST_LIMIT = 16
 # With more than m / 3 ranks in use a threshold would keep most classes: sort all of them.
 _SELECTION_FACTOR = 3
@@ -83,21 +83,11 @@ def _merge(
 
 @jit
 def largest_values(b: Float64Array, m: int, count: int, skip: int, out: Float64Array) -> None:
-    """Write the `count` largest of b[:m], without b[skip], to out[:count] in decreasing order.
+    """Write the `count` < m largest of b[:m], without b[skip], to out[:count] in decreasing order.
 
-    `out` holds at least m entries; count <= m - 1.
+    A few are kept as a sorted list, more as a heap with the smallest in front.
     """
-    if count > _LIST_LIMIT:
-        n = 0
-        for j in range(m):
-            if j != skip:
-                out[n] = b[j]
-                n += 1
-        select_largest(out, n, count)
-        out[:count].sort()
-        for i in range(count // 2):
-            out[i], out[count - 1 - i] = out[count - 1 - i], out[i]
-        return
+    few = count <= _LIST_LIMIT
     for i in range(count):
         out[i] = -np.inf
     last = count - 1
@@ -105,12 +95,38 @@ def largest_values(b: Float64Array, m: int, count: int, skip: int, out: Float64A
     for j in range(m):
         v = b[j]
         if v > smallest and j != skip:
-            i = last
-            while i > 0 and out[i - 1] < v:
-                out[i] = out[i - 1]
-                i -= 1
-            out[i] = v
-            smallest = out[last]
+            if few:
+                i = last
+                while i > 0 and out[i - 1] < v:
+                    out[i] = out[i - 1]
+                    i -= 1
+                out[i] = v
+                smallest = out[last]
+            else:
+                _replace_smallest(out, count, v)
+                smallest = out[0]
+    if not few:
+        for end in range(last, 0, -1):
+            v = out[end]
+            smallest = out[0]
+            _replace_smallest(out, end, v)
+            out[end] = smallest
+
+
+@jit
+def _replace_smallest(heap: Float64Array, size: int, value: float) -> None:
+    """Replace the first, which is the smallest, of a heap by a value that is not below it."""
+    at = 0
+    child = 1
+    while child < size:
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if value <= heap[child]:
+            break
+        heap[at] = heap[child]
+        at = child
+        child = 2 * at + 1
+    heap[at] = value
 
 
 @jit
@@ -215,3 +231,9 @@ def column_workspace(m: int) -> tuple[Float64Array, Int64Array]:
     (FLOAT_ROWS, m + 1) float64 and (INDEX_ROWS, m + 1) int64, uninitialised; one pair serves one thread.
     """
     return np.empty((FLOAT_ROWS, m + 1)), np.empty((INDEX_ROWS, m + 1), dtype=np.int64)
+
+
+@jit
+def room(n: int) -> Float64Array:
+    """Return an array (n,) float64, uninitialised: one function of NumPy's, compiled once for all kernels."""
+    return np.empty(n)
