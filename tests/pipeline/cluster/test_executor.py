@@ -421,9 +421,8 @@ def test_a_frozen_worker_loses_its_blocks() -> None:
         executor.close()
 
 
-@pytest.mark.cluster
 def test_without_workers_the_wait_ends() -> None:
-    with open_cluster(ClusterConfig(workers=1)) as client:
+    with open_cluster(ClusterConfig(workers=1), data_bytes=0) as client:
         assert client is not None
         client.cluster.scale(0)
         while client.scheduler_info()["workers"]:

@@ -232,7 +232,7 @@ def test_images_are_asked_for() -> None:
 
 @pytest.mark.cluster
 def test_workers_give_the_same_to_the_bit(tmp_path: Path) -> None:
-    write_classes(tmp_path / "photos", 3, 100)
+    write_classes(tmp_path / "photos", 3, 30)
     with open_cluster(ClusterConfig(workers=2, dashboard=False)) as client:
         assert client is not None
         there = extract(config(tmp_path), None, Recorder(), client)
@@ -255,10 +255,9 @@ def test_a_worker_that_is_killed_costs_only_its_unit(tmp_path: Path) -> None:
     assert there.info.digest == here.info.digest
 
 
-@pytest.mark.cluster
 def test_a_cluster_without_workers_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     write_classes(tmp_path / "photos", 2, 10)
-    with open_cluster(ClusterConfig(workers=1, dashboard=False)) as client:
+    with open_cluster(ClusterConfig(workers=1, dashboard=False), data_bytes=0) as client:
         assert client is not None
         cluster: Any = client.cluster
         cluster.scale(0)

@@ -43,7 +43,7 @@ def test_it_reaches_the_optimum_of_a_general_solver(loss, smoothing, lam_n) -> N
 def test_reported_values_are_those_of_the_returned_W_and_A(loss, smoothing, dtype) -> None:
     X, y = examples()
     X = X.astype(dtype)
-    result = run(X, y, loss, 0.3, smoothing, tol=1e-3, executor=SerialExecutor(blocks=3))
+    result = run(X, y, loss, 0.3, smoothing, tol=1e-3, max_passes=100, executor=SerialExecutor(blocks=3))
     lam = 0.3 / len(y)
     assert result.primal == pytest.approx(reference.primal(X, y, loss, lam, smoothing, result.W), rel=1e-9)
     assert result.dual == pytest.approx(reference.dual(X, y, loss, lam, smoothing, result.A), rel=1e-9)
@@ -192,7 +192,7 @@ def test_features_in_memory_are_not_copied_whole(dtype) -> None:
 
 
 def test_it_needs_far_fewer_passes_than_frank_wolfe() -> None:
-    X, y = examples(n=500, d=40, spread=3.0)
+    X, y = examples(n=300, d=40, spread=3.0)
     ascent = run(X, y, TopKHinge(2), 1.0, tol=1e-3)
     frank_wolfe = run(X, y, TopKHinge(2), 1.0, tol=1e-3, method="fw", max_passes=20 * ascent.passes)
     assert ascent.status is Status.SOLVED
