@@ -258,4 +258,7 @@ def _line(line: Series, x_axis: Scale, y_axis: Scale) -> Markup:
         )
         for x, y, i in points
     )
+    if len(points) == 1:
+        # A line of one point draws nothing.
+        spots += Markup('<circle class="dot" cx="{0:.1f}" cy="{1:.1f}" r="3.5"/>').format(*points[0][:2])
     return Markup('<g class="s{0}"><polyline points="{1}"/>{2}</g>').format(line.style, escape(path), spots)

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 #: Draws: the largest is half of the training rows or what fits, and each has half of the rows of the next.
 DRAWS = 3
 #: Bytes of rows that are drawn at most, and multiplications of one pass where nobody asked for more.
-MOST_BYTES, CHEAP_PASS = 1 << 28, 1e9
+MOST_BYTES, CHEAP_PASS = 1 << 28, 1e8
 #: Bytes of all training rows, which are read once, where nobody asked for more.
 CHEAP_BYTES = 1 << 31
 #: Held-out rows that are scored.
@@ -82,7 +82,7 @@ def _obstacle(stored: StoredModel) -> str:
 def _sizes(rows: TrainingRows, m: int, *, cheap: bool) -> list[int]:
     """Return the rows of the draws, smallest first; none where they would be too few to learn from."""
     n, d = rows.shape
-    most = min(n // 2, MOST_BYTES // (4 * d))
+    most = min(n // 2, MOST_BYTES // (4 * max(d, m)))
     if cheap and rows.nbytes > CHEAP_BYTES:
         return []
     if cheap:

@@ -245,3 +245,22 @@ def test_options_are_flattened_without_empty_ones() -> None:
 
 def test_durations_read_well() -> None:
     assert [duration(s) for s in (3.21, 600, 10_000, None)] == ["3.2 s", "10 min", "2 h 47 min", "–"]
+
+
+def test_a_line_of_one_point_is_seen() -> None:
+    line = Series.of("accuracy", [1.0], [0.9])
+    assert str(line_chart([line], x_label="C", y_label="accuracy")).count('class="dot"') == 1
+
+
+def test_a_target_that_the_axis_does_not_reach_is_named_and_not_drawn_over_the_labels() -> None:
+    line = Series.of("gap", [0.0, 1.0], [1e6, 1.0], positive=True)
+    drawn = str(line_chart([line], x_label="rounds", y_label="gap", log=True, target=("tolerance", 1e-9)))
+    assert 'class="target"' not in drawn
+    assert "tolerance" in drawn
+
+
+def test_noise_is_drawn_nearly_flat() -> None:
+    line = Series.of("GB", [0.0, 1.0, 2.0], [2.0, 2.01, 2.0])
+    drawn = str(line_chart([line], x_label="rounds", y_label="GB"))
+    heights = [float(y) for y in re.findall(r'cy="([\d.]+)"', drawn)]
+    assert max(heights) - min(heights) < 10
