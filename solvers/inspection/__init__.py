@@ -16,13 +16,18 @@ from topline.solvers.inspection.leave_one_out import (
     leave_out_each,
     trained_point,
 )
+from topline.solvers.inspection.neighbours import Pairs, near_duplicates, nearest_neighbours, unit_rows
 
 __all__ = [
     "DualPoint",
     "LeaveOneOut",
+    "Pairs",
     "boundary_rows",
     "judged_rows",
     "leave_one_out",
     "leave_out_each",
+    "near_duplicates",
+    "nearest_neighbours",
     "trained_point",
+    "unit_rows",
 ]

@@ -84,6 +84,8 @@ def _free_rows(point: DualPoint) -> list[tuple[int, float, Int64Array, Float64Ar
     """Return row, c', the classes that move and J among them for the rows whose J is not zero."""
     problem, form = point.problem, point.problem.form
     seen = np.flatnonzero((point.weights > 0.0) & (point.norms > 0.0))
+    if form.smooth and len(seen) > MOST_DIRECTIONS:
+        return None  # every row moves
     y, own = point.y[seen], problem.scale * point.weights[seen] * point.norms[seen]
     q = point.scores[seen] - own[:, None] * (point.A[seen] / point.weights[seen, None])
     c, c_own = own + problem.smoothing, own + problem.smoothing_own
