@@ -42,7 +42,7 @@ from topline.pipeline.dashboard.tables import (
 from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation
 from topline.pipeline.pages import Live, Page, clock, flat, macros, make_page
 from topline.pipeline.report import tables
-from topline.pipeline.report.document import answer_words, confusion_matrix
+from topline.pipeline.report.document import answer_words, confusion_matrix, unit_of
 from topline.pipeline.report.run_section import event_table, run_charts, work_charts, work_facts
 from topline.pipeline.report.training_sizes import size_words
 from topline.pipeline.telemetry import RunView
@@ -109,8 +109,8 @@ def model_page(seen: ModelSeen, now: float, root: str | None = None) -> Page:
         evaluation=evaluation,
         labels=labels,
         tables=tables,
-        answer=answer_words(evaluation),
-        size_words=size_words(evaluation.sizes if evaluation else ()),
+        answer=answer_words(evaluation, unit_of(record)),
+        size_words=size_words(evaluation.sizes if evaluation else (), unit_of(record)),
         matrix=confusion_matrix(evaluation, record.class_names),
         exports=export_table(seen),
         lineage=lineage,

@@ -163,7 +163,8 @@ def render_report(data: ReportData) -> str:
         labels=labels,
         tables=tables,
         tiles=report_tiles(record, evaluation),
-        answer=answer_words(evaluation),
+        unit=unit_of(record),
+        answer=answer_words(evaluation, unit_of(record)),
         matrix=confusion_matrix(evaluation, record.class_names),
         charts=run_charts(data.run.columns, _tolerance(record.config, record.certificate)),
         work_charts=work_charts(data.run),
@@ -180,14 +181,14 @@ def render_report(data: ReportData) -> str:
 
 def report_tiles(record: ModelRecord, evaluation: Evaluation | None) -> list[Tile]:
     """Return the figures that are read first: the headline metrics, the worst class, the certificate."""
-    unit = "rows" if record.multilabel else "images"
+    unit = unit_of(record)
     stored = record.evaluation or {}
     rows = f"{count(stored.get('rows'))} {stored.get('split')} {unit}"
     tiles = [Tile(one.label, one.text(value), rows) for one, value in measured(stored) if one.headline]
     if evaluation is not None and evaluation.per_class:
         worst = ranked_worst(evaluation.per_class)[0]
         tiles.append(Tile("mean over classes", percent(evaluation.macro[1]), "top-1, every class alike"))
-        tiles.append(Tile("worst class", percent(worst.topk[1]), f"{worst.name}, {worst.rows:,} images"))
+        tiles.append(Tile("worst class", percent(worst.topk[1]), f"{worst.name}, {worst.rows:,} {unit}"))
         if evaluation.probabilities is not None:
             error = percent(evaluation.probabilities.calibration_error)
             tiles.append(Tile("calibration error", error, "how far probabilities are off"))
@@ -205,12 +206,18 @@ def _gap(record: ModelRecord) -> tuple[str, str]:
     return DASH, "the loss is not convex" if none else "run topline certify"
 
 
-def answer_words(evaluation: Evaluation | None) -> str:
+def unit_of(record: ModelRecord) -> str:
+    """Return what the rows of a model's data are called: images, or rows where features were imported."""
+    imported = record.features.get("kind") == "imported"
+    return "rows" if imported or record.multilabel else "images"
+
+
+def answer_words(evaluation: Evaluation | None, unit: str = "images") -> str:
     """Return the answer in a sentence: how many held-out rows are right, and within how many guesses."""
     if evaluation is None or 1 not in evaluation.topk:
         return ""
     right = round(evaluation.topk[1] * evaluation.rows)
-    said = f"{right:,} of {evaluation.rows:,} {evaluation.split} images were given their own class"
+    said = f"{right:,} of {evaluation.rows:,} {evaluation.split} {unit} were given their own class"
     enough = next((k for k, share in evaluation.topk.items() if share >= 0.99), None)
     if enough is not None and enough > 1:
         said += f", and 99% or more have it among the first {enough}"

@@ -17,7 +17,7 @@ class Rejected:
     reason: str
 
 
-NAME, ROWS = Column("class"), Column("images", "n", count)
+NAME, ROWS = Column("class"), Column("rows", "n", count)
 
 
 def class_table(evaluation: Evaluation) -> Table:

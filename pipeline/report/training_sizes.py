@@ -30,7 +30,7 @@ MOST_BYTES, CHEAP_PASS = 1 << 28, 1e8
 CHEAP_BYTES = 1 << 31
 #: Held-out rows that are scored.
 MOST_HELD_OUT = 20_000
-TOL, PASSES, SEED = 1e-3, 200, 0
+TOL, PASSES, SEED = 1e-3, 100, 0
 
 
 def measure_training_sizes(
@@ -167,8 +167,8 @@ def _picked(rows: TrainingRows, wanted: NDArray[np.int64]) -> Any:
     return as_rows(stacked(parts), np.dtype(np.float32))
 
 
-def size_words(points: Sequence[SizePoint]) -> str:
-    """Return in words whether more training rows would help, "" where it was not measured."""
+def size_words(points: Sequence[SizePoint], unit: str = "images") -> str:
+    """Return in words whether more training rows, called `unit`, would help; "" where not measured."""
     if len(points) < 2:
         return ""
     last, before = points[-1], points[-2]
@@ -180,11 +180,11 @@ def size_words(points: Sequence[SizePoint]) -> str:
     )
     margin = f"{gain:+.1%}, standard error {error:.1%}"
     if gain > 2.0 * error and gain / doublings >= 0.002:
-        more = f"as many images again may bring up to {gain / doublings:.1%} more"
-        return f"{said} ({margin}): more images of the same kind are likely to help, {more}."
+        more = f"as many {unit} again may bring up to {gain / doublings:.1%} more"
+        return f"{said} ({margin}): more {unit} of the same kind are likely to help, {more}."
     if gain < -2.0 * error:
         return f"{said} ({margin}): more rows made it worse, so look at their labels before adding more."
     return (
-        f"{said} ({margin}), which is not more than chance: more images of the same kind are not likely to"
+        f"{said} ({margin}), which is not more than chance: more {unit} of the same kind are not likely to"
         " help much; cleaner labels or other features may."
     )

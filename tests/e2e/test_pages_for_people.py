@@ -94,7 +94,7 @@ def test_the_confusion_matrix_is_sorted(tab: Tab, tmp_path: Path) -> None:
 def test_tables_are_downloaded(tab: Tab, tmp_path: Path, fifty: Store) -> None:
     tab.open(report_at(tmp_path))
     text = downloaded(tab, "a[download='classes.csv']", tmp_path / "report")
-    assert text.splitlines()[0] == "class,images,top-1,top-2,top-3,top-5,top-10"
+    assert text.splitlines()[0] == "class,rows,top-1,top-2,top-3,top-5,top-10"
     assert NASTY.replace('"', '""') in text
     page = (tmp_path / "report.html").read_bytes()
     fifty.write_bytes("reports/m0050.html", page)

@@ -247,6 +247,15 @@ def test_durations_read_well() -> None:
     assert [duration(s) for s in (3.21, 600, 10_000, None)] == ["3.2 s", "10 min", "2 h 47 min", "–"]
 
 
+def test_imported_rows_are_not_called_images() -> None:
+    full = hand_made_report()
+    imported = replace(full, record=replace(full.record, features={"kind": "imported"}))
+    page = render_report(imported)
+    assert "292 of 360 test rows" in page
+    assert "Would more rows help?" in page
+    assert "test images" not in page
+
+
 def test_a_line_of_one_point_is_seen() -> None:
     line = Series.of("accuracy", [1.0], [0.9])
     assert str(line_chart([line], x_label="C", y_label="accuracy")).count('class="dot"') == 1
