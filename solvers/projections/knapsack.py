@@ -42,9 +42,13 @@ def equality_knapsack(
     p = 1
     if width > 0.0:
         p = min(max(math.ceil((total - m * lower) / width), 1), m)
-    scratch[:m] = a
+    # Loops: what NumPy does at once is compiled with its messages about shapes, some seconds' worth.
+    for j in range(m):
+        scratch[j] = a[j]
     select_largest(scratch, m, p)
-    pivot = scratch[:p].min()
+    pivot = scratch[0]
+    for j in range(1, p):
+        pivot = min(pivot, scratch[j])
     n = 0
     rest = total
     for j in range(m):
