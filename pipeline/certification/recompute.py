@@ -115,6 +115,7 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
     """
     started = time.perf_counter()
     stored = StoredModel.open(model_url)
+    stored.dataset().manifest()  # No sum needs it, but what is certified is the dataset as it was committed.
     rows = stored.rows("train")
     kernel = None if stored.model.record.kernel is None else _kernel_rows(stored, rows)
     W = stored.W if kernel is None else kernel.C

@@ -86,7 +86,8 @@ class Draft:
             "files": [entry.to_json() for entry in sorted(files)],
             "facts": facts,
         }
-        if not self.store.put_if_absent(self.kind.path(key), sealed(self.kind.encoding, record)):
+        path = self.kind.path(key)
+        if not self.store.put_if_absent(path, sealed(path, {**record, **encoding(self.kind.encoding)})):
             self.discard()
 
     def discard(self) -> None:

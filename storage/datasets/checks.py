@@ -37,6 +37,9 @@ def _foreign_files(dataset: Dataset) -> Iterator[Finding]:
     """
     known = {FILES_LIST, STAGING, *dataset.files.by_path}
     folder = dataset.info.folder
+    if not dataset.store.exists(join(folder, STAGING)):
+        what = "it is missing, which nobody needs any more"
+        yield Finding("staging", join(folder, STAGING), what, "restore it from a copy", harmless=True)
     for path in dataset.store.walk(folder):
         inside = path[len(folder) + 1 :]
         if inside not in known and not inside.endswith(PARTIAL):

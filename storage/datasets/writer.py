@@ -37,8 +37,8 @@ from topline.storage.datasets.labels import (
 from topline.storage.datasets.manifest import conform, dump_manifest, with_labels_and_splits
 from topline.storage.datasets.units import Part, dense_unit, finished_part, part_units, write_part
 from topline.storage.errors import FormatError, IncompleteError, MismatchError
-from topline.storage.fingerprint import canonical_json, digest_bytes, seal, unseal
-from topline.storage.records import now
+from topline.storage.fingerprint import canonical_json, digest_bytes
+from topline.storage.records import now, plain
 from topline.storage.schema import (
     CLASS_NAMES,
     DATASET_ENCODING,
@@ -60,6 +60,7 @@ from topline.storage.schema import (
 )
 from topline.storage.stores import Store
 from topline.storage.stores.files import PackedFile, dump_entries, put_files
+from topline.storage.stores.sealed import sealed, unsealed
 from topline.storage.stores.urls import join
 
 _NAMED_UNITS = 5
@@ -195,12 +196,11 @@ class DatasetWriter:
 
     def _claim(self) -> None:
         """Write the staging's description, or find the same one there."""
-        mine = seal({**encoding(STAGING_ENCODING), **self._description()})
+        wanted = {**encoding(STAGING_ENCODING), **plain(self._description())}
         path = join(self.folder, STAGING)
-        if self.store.put_if_absent(path, mine):
+        if self.store.put_if_absent(path, sealed(path, wanted)):
             return
-        found = unseal(self.store.read_bytes(path), join(self.store.url, path))
-        wanted = unseal(mine, path)
+        found = unsealed(self.store, path)
         differing = sorted(name for name in wanted if found.get(name) != wanted[name])
         if differing:
             raise MismatchError(

@@ -181,9 +181,9 @@ def read_standing(store: Store) -> Standing:
     """
     log = _log(store)
     standing = Standing()
-    for seq in log.numbers():
-        place = join(store.url, log.folder, f"{seq:08d}.json")
-        entry = DecisionRecord.from_json(log.record(seq), place)
+    for record in log.records():
+        place = join(store.url, log.folder, f"{record['seq']:08d}.json")
+        entry = DecisionRecord.from_json(record, place)
         try:
             standing = standing.after(entry)
         except FormatError as error:
@@ -217,10 +217,13 @@ def record_decision(store: Store, standing: Standing, entry: DecisionRecord) -> 
 def decision_findings(store: Store) -> Iterator[Finding]:
     """Yield what is wrong with the log of decisions, or between it and the models that are there."""
     log = _log(store)
+    found = list(log.findings("registry"))
+    yield from found
     try:
         standing = read_standing(store)
     except StorageError as error:
-        yield Finding("registry", log.folder, str(error), _RESTORE)
+        if all(finding.harmless for finding in found):
+            yield Finding("registry", log.folder, str(error), _RESTORE)
         return
     published = published_models(store)
     for name in (standing.champion, standing.previous):
@@ -233,7 +236,11 @@ def decision_findings(store: Store) -> Iterator[Finding]:
     for name in sorted(standing.deleted.intersection(published)):
         what = "it was to be deleted, and is there"
         yield Finding("staging", join("models", name), what, f"topline models delete {name}", harmless=True)
-    for name in deleted_models(store):
+    stones = deleted_models(store)
+    for name in sorted(standing.deleted.difference(published, stones)):
+        path = join("models", name, "deleted.json")
+        yield Finding("registry", path, "it is missing, and the decision to delete is there", _RESTORE)
+    for name in stones:
         if name not in standing.deleted:
             yield Finding("registry", log.folder, f"the decision to delete {name} is missing", _RESTORE)
 

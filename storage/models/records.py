@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from topline.storage.arrays import DualSource, StoredDuals
 from topline.storage.arrays.duals import stored_rows
 from topline.storage.arrays.groups import ArrayGroup, whole_or_nothing, write_group
-from topline.storage.errors import FormatError, IncompleteError, NotFoundError
-from topline.storage.fingerprint import seal, unseal
+from topline.storage.errors import FormatError, IncompleteError, IntegrityError, NotFoundError
 from topline.storage.records import from_fields, now, plain
 from topline.storage.schema import MODEL_ENCODING, check_encoding, encoding
 from topline.storage.stores import CommitLog, FileEntry, FileSet, Store, open_store, split_url
 from topline.storage.stores.numbered_folders import NumberedFolders
+from topline.storage.stores.sealed import sealed, unsealed
 from topline.storage.stores.urls import join
 
 _MODELS = NumberedFolders("models", "m")
@@ -146,7 +146,7 @@ def save_model(
         _check_dual_rows(entries, record.n)
         published = replace(record, id=name, created=now(), revision=1)
         files = [entry.to_json() for entry in entries]
-        _log(store, name).append({**published.to_json(), "files": files})
+        model_log(store, name).append({**published.to_json(), "files": files})
     return join(store.url, _MODELS.path(name))
 
 
@@ -175,18 +175,18 @@ def update_record(url: str, **changes: Any) -> ModelRecord:
     def revise(previous: Mapping[str, Any], seq: int) -> dict[str, Any]:
         return {**previous, **plain(changes), "revision": seq}
 
-    return ModelRecord.from_json(_log(store, name).revise(revise))
+    return ModelRecord.from_json(model_log(store, name).revise(revise))
 
 
 def list_models(store: Store) -> list[ModelRecord]:
     """Return the newest revision of every published model, by id."""
-    return [ModelRecord.from_json(_log(store, name).latest()) for name in published_models(store)]
+    return [ModelRecord.from_json(_latest(store, name)) for name in published_models(store)]
 
 
 def published_models(store: Store) -> list[str]:
-    """Return the names of the models that everybody can see."""
+    """Return the names of the models that everybody can see, damaged ones among them."""
     names = _MODELS.names(store)
-    return [name for name in names if not _is_deleted(store, name) and _log(store, name).numbers()]
+    return [name for name in names if not _is_deleted(store, name) and model_log(store, name).begun]
 
 
 def unfinished_models(store: Store) -> list[str]:
@@ -207,7 +207,7 @@ def delete_model(url: str, reason: str) -> None:
     if name not in _MODELS.names(store):
         raise _MODELS.unknown(store, name)
     tombstone = _MODELS.path(name, _TOMBSTONE)
-    store.put_if_absent(tombstone, seal({"deleted": now(), "reason": reason}))
+    store.put_if_absent(tombstone, sealed(tombstone, {"deleted": now(), "reason": reason}))
     store.delete_tree(_arrays_folder(name))
     for path in store.walk(_MODELS.path(name)):
         if path not in (tombstone, _MODELS.reservation(name)):
@@ -220,15 +220,18 @@ def deleted_models(store: Store) -> list[str]:
 
 
 def _latest(store: Store, name: str) -> dict[str, Any]:
-    log = _log(store, name)
+    log = model_log(store, name)
     if _is_deleted(store, name):
-        path = _MODELS.path(name, _TOMBSTONE)
-        stone = unseal(store.read_bytes(path), join(store.url, path))
+        stone = unsealed(store, _MODELS.path(name, _TOMBSTONE))
         raise NotFoundError(
             f"model {name} was deleted from {store.url} at {stone['deleted']}: {stone['reason']}"
         )
-    if log.numbers():
-        return log.latest()
+    if log.begun:
+        record = log.latest()
+        if record.get("id") != name:
+            place = join(store.url, _MODELS.path(name))
+            raise IntegrityError(f"{place} holds the record of {record.get('id')}; restore it from a copy")
+        return record
     if name in _MODELS.names(store):
         raise IncompleteError(
             f"{join(store.url, _MODELS.path(name))} was begun and never finished; train again"
@@ -240,7 +243,8 @@ def _is_deleted(store: Store, name: str) -> bool:
     return store.exists(_MODELS.path(name, _TOMBSTONE))
 
 
-def _log(store: Store, name: str) -> CommitLog:
+def model_log(store: Store, name: str) -> CommitLog:
+    """Return the log of a model's revisions."""
     return CommitLog(store, name, _MODELS.folder)
 
 

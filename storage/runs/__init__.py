@@ -10,7 +10,8 @@ from __future__ import annotations
 from topline.storage.runs.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
 from topline.storage.runs.history import HistoryReader, HistoryWriter, read_history
 from topline.storage.runs.lock import RunLock, run_lock
-from topline.storage.runs.records import RunRecord, create_run, finish_run, list_runs, read_run, run_names
+from topline.storage.runs.outcomes import check_history, finish_run
+from topline.storage.runs.records import RunRecord, create_run, list_runs, read_run, run_names
 from topline.storage.runs.sweeps import (
     add_answer,
     create_sweep,
@@ -27,6 +28,7 @@ __all__ = [
     "RunLock",
     "RunRecord",
     "add_answer",
+    "check_history",
     "create_run",
     "create_sweep",
     "finish_run",

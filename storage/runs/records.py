@@ -19,7 +19,8 @@ _RUNS = RecordedFolders("runs", "r", "run.json", RUN_ENCODING)
 class RunRecord:
     """A run: `id` "r0001", `config` as resolved, the dataset's id; a resume must match `fingerprint`.
 
-    `outcome` is None while it runs (or was killed), then what `finish_run` was given.
+    `outcome` is None while it runs (or was killed), then what `finish_run` was given, with
+    the length and digest of its history.
     """
 
     id: str
@@ -51,9 +52,8 @@ def read_run(store: Store, run_id: str) -> RunRecord:
     return from_fields(RunRecord, _RUNS.read(store, run_id), join(store.url, run_folder(run_id)))
 
 
-def finish_run(store: Store, run_id: str, outcome: Mapping[str, Any]) -> None:
-    """Record how a run ended (status, model, gap, ...); a resumed run replaces it."""
-    read_run(store, run_id)
+def end_run(store: Store, run_id: str, outcome: Mapping[str, Any]) -> None:
+    """Record an outcome, in the place of an earlier one; `finish_run` adds what the history was."""
     _RUNS.finish(store, run_id, outcome)
 
 

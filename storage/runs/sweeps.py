@@ -9,20 +9,21 @@ sweeps/s0001/outcome.json           how it ended, once it has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from topline.storage.errors import ConflictError
-from topline.storage.fingerprint import seal, unseal
-from topline.storage.records import from_fields, plain
+from topline.storage.errors import ConflictError, StorageError
+from topline.storage.findings import Finding
+from topline.storage.records import from_fields
 from topline.storage.schema import SWEEP_ENCODING
 from topline.storage.stores import Store
 from topline.storage.stores.numbered_folders import RecordedFolders
+from topline.storage.stores.sealed import sealed, unsealed
 from topline.storage.stores.urls import join
 
 _SWEEPS = RecordedFolders("sweeps", "s", "sweep.json", SWEEP_ENCODING)
-_ANSWERS = "answers"
+_ANSWERS, _COUNT = "answers", "answer_count"
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,36 @@ def read_sweep(store: Store, sweep_id: str) -> SweepRecord:
 def add_answer(store: Store, sweep_id: str, number: int, answer: Mapping[str, Any]) -> None:
     """Add answer `number`; `ConflictError` where another process has already added one of that number."""
     path = _SWEEPS.path(sweep_id, _ANSWERS, f"{number:06d}.json")
-    if not store.put_if_absent(path, seal(plain(answer))):
+    if not store.put_if_absent(path, sealed(path, answer)):
         raise ConflictError(f"another process works on sweep {sweep_id}: wait for it, or stop it first")
 
 
 def read_answers(store: Store, sweep_id: str) -> list[dict[str, Any]]:
-    """Return all answers in their order."""
+    """Return all answers in their order; `NotFoundError` naming one that is missing between them."""
     folder = _SWEEPS.path(sweep_id, _ANSWERS)
-    paths = [join(folder, name) for name in store.list(folder) if name.endswith(".json")]
-    return [unseal(store.read_bytes(path), join(store.url, path)) for path in paths]
+    count = sum(name.endswith(".json") for name in store.list(folder))
+    return [unsealed(store, join(folder, f"{number:06d}.json")) for number in range(count)]
 
 
 def finish_sweep(store: Store, sweep_id: str, outcome: Mapping[str, Any]) -> None:
-    """Record how a sweep ended; one that was continued replaces it."""
-    _SWEEPS.finish(store, sweep_id, outcome)
+    """Record how a sweep ended and how many answers it has; one that was continued replaces it."""
+    _SWEEPS.finish(store, sweep_id, {**outcome, _COUNT: len(read_answers(store, sweep_id))})
+
+
+def sweep_findings(store: Store) -> Iterator[Finding]:
+    """Yield what is wrong with the sweeps."""
+    fix = "restore the file from a copy, or start a new sweep"
+    for name in _SWEEPS.recorded(store):
+        try:
+            sweep, answers = read_sweep(store, name), read_answers(store, name)
+        except StorageError as error:
+            yield Finding("sweep", sweep_folder(name), str(error), fix)
+            continue
+        if sweep.outcome is None:
+            what = "it has not ended: it was stopped, or its outcome is lost"
+            path = join(sweep_folder(name), "outcome.json")
+            yield Finding("sweep", path, what, "continue it with topline sweep --resume", harmless=True)
+        wanted = (sweep.outcome or {}).get(_COUNT, len(answers))
+        if wanted != len(answers):
+            what = f"it has {len(answers)} answers, and ended with {wanted}"
+            yield Finding("sweep", join(sweep_folder(name), _ANSWERS), what, fix)

@@ -1,30 +1,43 @@
-"""The commit log: numbered records that appear whole, one writer a number, none lost."""
+"""The commit log: numbered records that appear whole, one writer a number, none lost unnoticed.
+
+Each record names its place and carries the digest of the one before, so that none can be exchanged.  What
+was put is witnessed by a head file beside it: a log whose newest record is gone is not a shorter log.
+"""
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from topline.storage.errors import ConflictError, IntegrityError, NotFoundError
-from topline.storage.fingerprint import seal, unseal
+from topline.storage.errors import ConflictError, IntegrityError, NotFoundError, StorageError
+from topline.storage.findings import Finding
+from topline.storage.fingerprint import digest_json
+from topline.storage.records import plain
 from topline.storage.stores.base import Store
+from topline.storage.stores.sealed import sealed, unsealed
 from topline.storage.stores.urls import join
 
-_RECORD = re.compile(r"^(\d{8})\.json$")
+_FILE = re.compile(r"^(\d{8})\.(json|head)$")
 _TRIES = 10_000
+#: Records of version 0.1.0 lack it, and have no head.
+_PREVIOUS = "previous"
+_RESTORE = "restore the file from a copy"
 
 
 @dataclass(frozen=True)
 class CommitLog:
     """Records <root>/<name>/00000001.json, 00000002.json, ... of one store.
 
-    A number is taken by `Store.put_if_absent`, and only after all earlier records were read: the log has
+    A number is taken by `Store.put_if_absent`, and only after all earlier records were seen: the log has
     no gaps, and what `unique` names occurs once in it, however many writers race.  Every stored record has
-    two more fields: "seq", its number, and "token", by which a writer knows its own record again when the
-    answer to its write was lost on the way.
+    three more fields: "seq", its number, "previous", the digest of the record before it (null in the first),
+    and "token", by which a writer knows its own record again when the answer to its write was lost.
+
+    After a record its writer puts 00000001.head, with the record's digest.  A writer that was killed between
+    the two leaves the head to the next one, who puts it before a record of his own.
     """
 
     store: Store
@@ -35,6 +48,11 @@ class CommitLog:
     def folder(self) -> str:
         """Where the records lie in the store."""
         return join(self.root, self.name)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a record was ever put, whether or not it can be read."""
+        return any(self._listed())
 
     def append(self, record: Mapping[str, Any], *, unique: str | None = None) -> int:
         """Add `record` and return its number (from 1).
@@ -70,27 +88,35 @@ class CommitLog:
         raise self._crowded()
 
     def numbers(self) -> list[int]:
-        """Return the numbers of all records, ascending; `IntegrityError` if one is missing between them."""
-        names = self.store.list(self.folder)
-        found = [int(match.group(1)) for name in names if (match := _RECORD.match(name))]
-        for expected, seq in enumerate(found, start=1):
-            if seq != expected:
-                place = join(self.store.url, self._path(expected))
+        """Return the numbers of all records, ascending; `IntegrityError` if one is missing."""
+        records, heads = self._listed()
+        last = max([*records, *heads], default=0)
+        for seq in range(1, last + 1):
+            # A folder that grows while it is listed may show a later file and not an earlier one.
+            if seq not in records and not self.store.exists(self._path(seq)):
+                place = join(self.store.url, self._path(seq))
                 raise IntegrityError(f"{place} is missing from the commit log; restore it from a copy")
-        return found
+        return list(range(1, last + 1))
 
     def record(self, seq: int) -> dict[str, Any]:
-        """Record number `seq`; `NotFoundError`, or `IntegrityError` if it is damaged."""
+        """Record number `seq`; `NotFoundError`, or `IntegrityError` if it is damaged or another's."""
         path = self._path(seq)
-        place = join(self.store.url, path)
-        record = unseal(self.store.read_bytes(path), place)
+        record = unsealed(self.store, path)
         if record.get("seq") != seq:
+            place = join(self.store.url, path)
             raise IntegrityError(f"{place} is damaged: it is the record of number {record.get('seq')}")
         return record
 
-    def records(self) -> list[dict[str, Any]]:
-        """Return all records in the order of their numbers."""
-        return [self.record(seq) for seq in self.numbers()]
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield all records in order; `IntegrityError` where one does not follow the one before."""
+        before: str | None = None
+        for seq in self.numbers():
+            record = self.record(seq)
+            if record.get(_PREVIOUS, before) != before:
+                place = join(self.store.url, self._path(seq))
+                raise IntegrityError(f"{place} does not follow the record before it; {_RESTORE}")
+            before = digest_json(record)
+            yield record
 
     def latest(self) -> dict[str, Any]:
         """Return the newest record; `NotFoundError` if there is none yet."""
@@ -99,12 +125,68 @@ class CommitLog:
             raise NotFoundError(f"{self.store.url} holds no {self.name} yet")
         return self.record(numbers[-1])
 
+    def findings(self, kind: str) -> Iterator[Finding]:
+        """Yield every record that is missing, damaged, or not the one that its neighbours know."""
+        records, heads = self._listed()
+        before: str | None = None
+        for seq in range(1, max([*records, *heads], default=0) + 1):
+            path = self._path(seq)
+            try:
+                record = self.record(seq)
+            except NotFoundError:
+                yield Finding(kind, path, "it is missing from the commit log", _RESTORE)
+                before = None
+                continue
+            except StorageError as error:
+                yield Finding(kind, path, str(error), _RESTORE)
+                before = None
+                continue
+            if record.get(_PREVIOUS, before) != before and (before is not None or seq == 1):
+                yield Finding(kind, path, "it does not follow the record before it", _RESTORE)
+            before = digest_json(record)
+            if _PREVIOUS in record or seq in heads:
+                yield from self._head_findings(kind, seq, before)
+
+    def _head_findings(self, kind: str, seq: int, digest: str) -> Iterator[Finding]:
+        path = self._head(seq)
+        try:
+            if unsealed(self.store, path).get("digest") != digest:
+                what = f"it is the head of another record than {seq:08d}.json"
+                yield Finding(kind, path, what, _RESTORE)
+        except NotFoundError:
+            what = "the record's head is missing: its writer was killed, or the file was lost"
+            yield Finding(kind, path, what, "nothing: the next record puts it again", harmless=True)
+        except StorageError as error:
+            yield Finding(kind, path, str(error), "delete it: the next record puts it again")
+
     def _put(self, seq: int, record: Mapping[str, Any], token: str) -> bool:
-        data = seal({**record, "seq": seq, "token": token})
-        return self.store.put_if_absent(self._path(seq), data) or self.record(seq)["token"] == token
+        path, before = self._path(seq), None
+        if seq > 1:
+            before = digest_json(self.record(seq - 1))
+            self._put_head(seq - 1, before)
+        mine = plain({**record, "seq": seq, "token": token, _PREVIOUS: before})
+        if not self.store.put_if_absent(path, sealed(path, mine)) and self.record(seq)["token"] != token:
+            return False
+        self._put_head(seq, digest_json(mine))
+        return True
+
+    def _put_head(self, seq: int, digest: str) -> None:
+        path = self._head(seq)
+        self.store.put_if_absent(path, sealed(path, {"digest": digest}))
+
+    def _listed(self) -> tuple[set[int], set[int]]:
+        """Return the numbers of the records and of the heads that are there."""
+        found: dict[str, set[int]] = {"json": set(), "head": set()}
+        for name in self.store.list(self.folder):
+            if match := _FILE.match(name):
+                found[match.group(2)].add(int(match.group(1)))
+        return found["json"], found["head"]
 
     def _path(self, seq: int) -> str:
         return join(self.folder, f"{seq:08d}.json")
+
+    def _head(self, seq: int) -> str:
+        return join(self.folder, f"{seq:08d}.head")
 
     def _crowded(self) -> ConflictError:
         place = join(self.store.url, self.folder)

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topline.storage.errors import ConflictError, NotFoundError, StorageError
-from topline.storage.fingerprint import seal, unseal
 from topline.storage.records import now
 from topline.storage.stores.base import Store
+from topline.storage.stores.sealed import sealed, unsealed
 from topline.storage.stores.urls import join
 
 logger = logging.getLogger(__name__)
@@ -81,9 +81,15 @@ class Lease:
         if self._lost.is_set() or _newest(self.store, self.name) != self.number:
             self._lost.set()
             raise LeaseLostError(
-                f"{self.store.url} was taken over by {holder(self.store, self.name) or 'somebody else'}:"
-                " this process sent no heartbeat for too long, and stops"
+                f"{self.store.url} was taken over by {self._taker()}: this process sent no heartbeat for too"
+                " long, and stops"
             )
+
+    def _taker(self) -> str:
+        try:
+            return holder(self.store, self.name) or "somebody else"
+        except StorageError:
+            return "somebody whose record is damaged"
 
 
 @contextmanager
@@ -108,7 +114,8 @@ def held_lease(
             lock = _locked(store, _path(name, number + 1, "lock"), fcntl.LOCK_EX)
             # Where another candidate has the lock, the number is as good as taken.
             alone = lock is not None or store.local_path is None
-            if alone and store.put_if_absent(_path(name, number + 1, "json"), _signature(by)):
+            mine = _signature(name, number + 1, by)
+            if alone and store.put_if_absent(_path(name, number + 1, "json"), mine):
                 break
             _unlock(lock)
         elif clock.monotonic() >= deadline and not watched.in_doubt():
@@ -222,13 +229,13 @@ def _seconds(beat: bytes) -> float:
         return 0.0
 
 
-def _signature(by: str) -> bytes:
-    return seal({"by": by, "process": os.getpid(), "host": socket.gethostname(), "since": now()})
+def _signature(name: str, number: int, by: str) -> bytes:
+    tenant = {"by": by, "process": os.getpid(), "host": socket.gethostname(), "since": now()}
+    return sealed(_path(name, number, "json"), tenant)
 
 
 def _signed(store: Store, name: str, number: int) -> Mapping[str, Any]:
-    path = _path(name, number, "json")
-    return unseal(store.read_bytes(path), join(store.url, path))
+    return unsealed(store, _path(name, number, "json"))
 
 
 def _read(store: Store, path: str) -> bytes:

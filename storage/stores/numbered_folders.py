@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from topline.storage.errors import ConflictError, NotFoundError
-from topline.storage.fingerprint import seal, unseal
-from topline.storage.records import now, plain
+from topline.storage.errors import ConflictError, IntegrityError, NotFoundError
+from topline.storage.records import now
 from topline.storage.stores.base import Store
-from topline.storage.stores.sealed import read_record, write_record
+from topline.storage.stores.sealed import read_record, sealed, unsealed, write_record
 from topline.storage.stores.urls import join
 
 _TRIES = 10_000
@@ -43,7 +42,8 @@ class NumberedFolders:
         first = int(names[-1][1:]) + 1 if names else 1
         for number in range(first, first + _TRIES):
             name = f"{self.letter}{number:04d}"
-            if store.put_if_absent(self.reservation(name), seal({"created": now()})):
+            path = self.reservation(name)
+            if store.put_if_absent(path, sealed(path, {"created": now()})):
                 return name
         raise ConflictError(
             f"{join(store.url, self.folder)} takes no new entry: too many writers race for it; try again"
@@ -83,13 +83,17 @@ class RecordedFolders(NumberedFolders):
             record = read_record(store, self.path(name, self.record), self.kind)
         except NotFoundError:
             raise self.unknown(store, name) from None
+        if record.get("id") != name:
+            place = join(store.url, self.path(name, self.record))
+            raise IntegrityError(f"{place} is the record of {record.get('id')}; restore it from a copy")
         path = self.path(name, _OUTCOME)
         try:
-            outcome = unseal(store.read_bytes(path), join(store.url, path))
+            outcome = unsealed(store, path)
         except NotFoundError:
             outcome = None
         return {**record, "outcome": outcome}
 
     def finish(self, store: Store, name: str, outcome: Mapping[str, Any]) -> None:
         """Write the outcome, in the place of an earlier one."""
-        store.write_bytes(self.path(name, _OUTCOME), seal({"finished": now(), **plain(outcome)}))
+        path = self.path(name, _OUTCOME)
+        store.write_bytes(path, sealed(path, {"finished": now(), **outcome}))

@@ -1,33 +1,70 @@
-"""Sealed records of a stated type: JSON objects that carry their type, its version and their own digest."""
+"""Sealed records: JSON objects that carry their own digest and the place where they belong.
+
+A record that was copied to another place, by accident or by hand, is noticed like a flipped bit.  With a key
+in the environment each one is signed as well, so that who may write to a store cannot make one up.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import os
 from collections.abc import Mapping
 from typing import Any
 
-from topline.storage.fingerprint import seal, unseal
+from topline.storage.errors import IntegrityError
+from topline.storage.fingerprint import canonical_json, seal, unseal
 from topline.storage.records import plain
 from topline.storage.schema import check_encoding, encoding
 from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
+#: The variable that holds the key; records are signed with it, and read only if they are.
+STORE_KEY = "TOPLINE_STORE_KEY"
+_PLACE, _SIGNATURE = "place", "signature"
+
 
 def write_record(store: Store, path: str, kind: str, fields: Mapping[str, Any]) -> None:
     """Write a sealed record of type `kind`, replacing what is at `path`."""
-    store.write_bytes(path, sealed(kind, fields))
+    store.write_bytes(path, sealed(path, {**fields, **encoding(kind)}))
 
 
 def read_record(store: Store, path: str, kind: str) -> dict[str, Any]:
     """Return the record at `path`.
 
-    Raises `NotFoundError`, `IntegrityError` for a damaged one and `FormatError` for another type or version.
+    Raises `NotFoundError`, `IntegrityError` for one that is damaged or belongs elsewhere, and `FormatError`
+    for another type or version.
     """
-    place = join(store.url, path)
-    record = unseal(store.read_bytes(path), place)
-    check_encoding(record, kind, place)
+    record = unsealed(store, path)
+    check_encoding(record, kind, join(store.url, path))
     return record
 
 
-def sealed(kind: str, fields: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a sealed record of type `kind`."""
-    return seal({**plain(fields), **encoding(kind)})
+def sealed(path: str, record: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a record for `path`, its place from the root of its store."""
+    body = {**plain(record), _PLACE: path}
+    key = os.environ.get(STORE_KEY)
+    return seal({**body, _SIGNATURE: _signature(body, key)} if key else body)
+
+
+def unsealed(store: Store, path: str) -> dict[str, Any]:
+    """Return the record at `path` as `sealed` was given it.
+
+    Raises `NotFoundError`, and `IntegrityError` if it was changed, belongs elsewhere, or is not signed with
+    the key of the environment.
+    """
+    place = join(store.url, path)
+    record = unseal(store.read_bytes(path), place)
+    signature = record.pop(_SIGNATURE, None)
+    key = os.environ.get(STORE_KEY)
+    if key and not hmac.compare_digest(str(signature), _signature(record, key)):
+        raise IntegrityError(f"{place} is not signed with the key in {STORE_KEY}; restore it from a copy")
+    # Records of version 0.1.0 do not say where they belong; what they are records of is checked by who reads.
+    belongs = record.pop(_PLACE, path)
+    if belongs != path:
+        raise IntegrityError(f"{place} is a record of {belongs}, not its own; restore it from a copy")
+    return record
+
+
+def _signature(body: Mapping[str, Any], key: str) -> str:
+    return hmac.new(key.encode(), canonical_json(body), hashlib.sha256).hexdigest()

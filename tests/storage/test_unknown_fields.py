@@ -10,10 +10,10 @@ import pytest
 
 from tests.storage.models.test_records import ARRAYS, record
 from tests.storage.samples import dense, write_dataset
+from topline.storage import records
 from topline.storage.arrays import ChunkPlan, from_rows
 from topline.storage.cache import KernelDraft, PredictionsDraft, StoredKernel, StoredPredictions
 from topline.storage.datasets import Dataset, list_datasets
-from topline.storage.fingerprint import seal
 from topline.storage.models import (
     DecisionRecord,
     Standing,
@@ -30,6 +30,7 @@ from topline.storage.runs import (
     create_sweep,
     finish_run,
     finish_sweep,
+    history,
     latest_checkpoint,
     read_answers,
     read_history,
@@ -38,7 +39,7 @@ from topline.storage.runs import (
     save_checkpoint,
 )
 from topline.storage.served_schedule import note_schedule, read_schedule
-from topline.storage.stores import FileEntry, Store, held_lease, holder
+from topline.storage.stores import FileEntry, Store, commit_log, held_lease, holder, sealed
 from topline.storage.verification import verify_store
 
 KEY = "0" * 16
@@ -71,32 +72,35 @@ def fill(store: Store) -> None:
 
 
 def extend(store: Store) -> set[str]:
-    """Add a field to every JSON object that is a record; return the names of the files that have one now."""
+    """Return the names of the files that are records, each of which has the field; heartbeats get it here."""
     changed = set()
     for path in store.walk():
         name = path.rpartition("/")[2]
         if name == "zarr.json" or name.rpartition(".")[2] not in {"json", "jsonl", "beat"}:
             continue
         text = store.read_bytes(path)
-        if name == "files.json":
-            assert b"added-later" in text, "its digest is in the commit: it was written with the field"
-        elif name.endswith(".json"):
-            store.write_bytes(path, seal({**json.loads(text), "added-later": {"by": [1]}}))
-        else:
+        if name.endswith(".beat"):
             lines = [json.dumps({**json.loads(line), "added-later": 1}) for line in text.splitlines()]
             store.write_bytes(path, "".join(f"{line}\n" for line in lines).encode())
+        else:
+            assert b"added-later" in text, "others hold its digest: it was written with the field"
         changed.add(name)
     return changed
 
 
 def test_fields_of_a_later_version_are_ignored(local_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = FileEntry.to_json
+    listed, plain = FileEntry.to_json, records.plain
 
     def later(entry: FileEntry) -> dict[str, Any]:
-        return {**plain(entry), "added-later": True}
+        return {**listed(entry), "added-later": True}
+
+    def later_plain(fields: Any) -> Any:
+        return plain({**fields, "added-later": {"by": [1]}})
 
     store = local_store
     monkeypatch.setattr(FileEntry, "to_json", later)
+    for module in (commit_log, history, sealed):
+        monkeypatch.setattr(module, "plain", later_plain)
     fill(store)
     with held_lease(store, "retrain", "a test"):
         assert extend(store) >= {

@@ -149,8 +149,8 @@ def test_a_lost_commit_record(local_store: Store) -> None:
     fill(local_store)
     lose(local_store, "commits/datasets/00000001.json")
     found = verify_store(local_store)
-    assert found[0].kind == "commit-log"
-    assert "00000001.json is missing" in found[0].what
+    assert (found[0].kind, found[0].path) == ("dataset", "commits/datasets/00000001.json")
+    assert found[0].what == "it is missing from the commit log"
 
 
 def test_models_and_runs_whose_dataset_is_gone(local_store: Store) -> None:

@@ -15,6 +15,7 @@ from topline.storage.datasets import writer as writer_module
 from topline.storage.datasets.units import Part, finished_part
 from topline.storage.errors import IntegrityError, NotFoundError
 from topline.storage.stores import CommitLog, Store, open_store
+from topline.storage.stores.sealed import STORE_KEY, sealed, unsealed
 
 WRITERS, EACH = 4, 25
 
@@ -27,7 +28,7 @@ def test_records_are_numbered(any_store: Store) -> None:
     assert log.numbers() == [1, 2, 3]
     assert [record["n"] for record in log.records()] == [0, 1, 2]
     assert log.latest()["n"] == 2
-    assert CommitLog(any_store, "others").records() == []
+    assert list(CommitLog(any_store, "others").records()) == []
 
 
 def test_what_is_unique_is_there_once(any_store: Store) -> None:
@@ -35,7 +36,7 @@ def test_what_is_unique_is_there_once(any_store: Store) -> None:
     assert log.append({"key": "a"}, unique="key") == 1
     assert log.append({"key": "b"}, unique="key") == 2
     assert log.append({"key": "a", "more": 1}, unique="key") == 1
-    assert len(log.records()) == 2
+    assert len(list(log.records())) == 2
 
 
 def test_a_missing_record_is_noticed(local_store: Store) -> None:
@@ -54,8 +55,96 @@ def test_a_record_in_the_place_of_another_is_noticed(local_store: Store) -> None
     local_store.write_bytes(
         "commits/things/00000002.json", local_store.read_bytes("commits/things/00000001.json")
     )
-    with pytest.raises(IntegrityError, match="it is the record of number 1"):
-        log.records()
+    with pytest.raises(IntegrityError, match=r"is a record of commits/things/00000001\.json, not its own"):
+        log.latest()
+
+
+def test_records_are_bound_to_those_before_them(local_store: Store) -> None:
+    log = CommitLog(local_store, "things")
+    for n in range(3):
+        log.append({"n": n})
+    assert list(log.findings("log")) == []
+    path = "commits/things/00000002.json"
+    record = unsealed(local_store, path)
+    local_store.write_bytes(path, sealed(path, {**record, "n": 7}))
+    with pytest.raises(IntegrityError, match=r"00000003\.json does not follow the record before it"):
+        list(log.records())
+    assert {finding.path.rpartition("/")[2] for finding in log.findings("log")} == {
+        "00000002.head",
+        "00000003.json",
+    }
+    local_store.write_bytes(path, sealed(path, {**record, "previous": "0" * 64}))
+    with pytest.raises(IntegrityError, match=r"00000002\.json does not follow"):
+        list(log.records())
+
+
+def test_a_lost_tail_is_noticed(any_store: Store) -> None:
+    log = CommitLog(any_store, "things")
+    for n in range(2):
+        log.append({"n": n})
+    any_store.delete("commits/things/00000002.json")
+    for use in (log.latest, log.numbers, lambda: log.append({"n": 2})):
+        with pytest.raises(IntegrityError, match=r"00000002\.json is missing"):
+            use()
+    (finding,) = log.findings("log")
+    assert (finding.path, finding.what) == (
+        "commits/things/00000002.json",
+        "it is missing from the commit log",
+    )
+
+
+def test_the_next_writer_puts_the_head_of_one_who_was_killed(local_store: Store) -> None:
+    log = CommitLog(local_store, "things")
+    log.append({"n": 0})
+    local_store.delete("commits/things/00000001.head")
+    assert [finding.harmless for finding in log.findings("log")] == [True]
+    log.append({"n": 1})
+    assert list(log.findings("log")) == []
+
+
+def test_heads_of_others_are_noticed(local_store: Store) -> None:
+    log = CommitLog(local_store, "things")
+    for n in range(2):
+        log.append({"n": n})
+    path = "commits/things/00000001.head"
+    whole = local_store.read_bytes(path)
+    for other in (
+        local_store.read_bytes("commits/things/00000002.head"),
+        sealed(path, {"digest": "0"}),
+        b"{}",
+    ):
+        local_store.write_bytes(path, other)
+        assert [finding.path for finding in log.findings("log")] == [path]
+    local_store.write_bytes(path, whole)
+    assert list(log.findings("log")) == []
+
+
+def test_a_folder_that_grows_while_it_is_listed(local_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = CommitLog(local_store, "things")
+    for n in range(2):
+        log.append({"n": n})
+    listed = ["00000001.json", "00000001.head", "00000002.head"]
+    monkeypatch.setattr(type(local_store), "list", lambda *_: listed)
+    assert log.numbers() == [1, 2]
+
+
+def test_signed_records_are_read_with_their_key_alone(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = CommitLog(local_store, "things")
+    log.append({"n": 0})
+    monkeypatch.setenv(STORE_KEY, "a secret")
+    with pytest.raises(IntegrityError, match="is not signed with the key in TOPLINE_STORE_KEY"):
+        log.latest()
+    signed = CommitLog(local_store, "signed")
+    signed.append({"n": 1})
+    assert signed.latest()["n"] == 1
+    monkeypatch.setenv(STORE_KEY, "another")
+    with pytest.raises(IntegrityError, match="is not signed with the key"):
+        signed.latest()
+    monkeypatch.delenv(STORE_KEY)
+    assert signed.latest()["n"] == 1
+    assert set(signed.latest()) == {"n", "seq", "token", "previous"}
 
 
 def test_a_write_whose_answer_was_lost_counts_once(

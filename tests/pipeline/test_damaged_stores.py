@@ -1,0 +1,92 @@
+"""No file of a finished store is damaged, lost or exchanged without fsck saying so by name."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.damaged_stores import finished_store, kind_of, record_paths, topline, walk
+from topline.storage.errors import IntegrityError
+from topline.storage.models import load_model, read_standing, update_record
+from topline.storage.runs import read_run
+from topline.storage.stores import CommitLog, Store, open_store
+from topline.storage.verification import verify_store
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return finished_store(tmp_path_factory.mktemp("finished"))
+
+
+@pytest.fixture
+def store(whole: Store, tmp_path: Path) -> Store:
+    shutil.copytree(whole.url, tmp_path / "store")
+    return open_store(str(tmp_path / "store"))
+
+
+def test_a_finished_store_is_in_order(whole: Store) -> None:
+    assert verify_store(whole) == []
+
+
+def test_every_kind_of_record_is_looked_at(store: Store) -> None:
+    kinds = ("json", "jsonl", "head")
+    records = [path for path in record_paths(store) if path.rpartition(".")[2] in kinds]
+    records = [path for path in records if not path.endswith("zarr.json")]
+    one_of_each = [next(paths) for _, paths in itertools.groupby(sorted(records, key=kind_of), kind_of)]
+    assert len(one_of_each) > 15
+    found_of = walk(store, one_of_each, deep=False)
+    assert [f"{found.path} {found.damage}" for found in found_of if not found.noticed] == []
+
+
+@pytest.mark.slow
+def test_every_file_is_looked_at(store: Store) -> None:
+    unnoticed = [found for found in walk(store, record_paths(store)) if not found.noticed]
+    assert [f"{found.path} {found.damage}" for found in unnoticed] == []
+
+
+def copy(store: Store, source: str, target: str) -> None:
+    store.write_bytes(target, store.read_bytes(source))
+
+
+def test_a_model_is_not_taken_for_another(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (CommitLog(store, name, "models") for name in ("m0001", "m0002"))
+    copy(store, f"{first.folder}/00000002.json", f"{second.folder}/{second.numbers()[-1]:08d}.json")
+    for command in ("certify", "evaluate"):
+        with pytest.raises(RuntimeError, match="ended with 1"):
+            topline(command, f"{store.url}/models/m0002")
+        assert "is a record of models/m0001/0000000" in capsys.readouterr().err
+    with pytest.raises(IntegrityError, match="not its own"):
+        update_record(f"{store.url}/models/m0002", evaluation={})
+    assert load_model(f"{store.url}/models/m0001").record.id == "m0001"
+
+
+def test_a_lost_decision_does_not_bring_the_last_champion_back(store: Store) -> None:
+    assert read_standing(store).champion == "m0003"
+    store.delete("commits/registry/00000002.json")
+    with pytest.raises(IntegrityError, match=r"registry/00000002\.json is missing"):
+        read_standing(store)
+
+
+def test_a_run_is_not_taken_for_another(store: Store) -> None:
+    copy(store, "runs/r0001/outcome.json", "runs/r0002/outcome.json")
+    with pytest.raises(IntegrityError, match=r"is a record of runs/r0001/outcome\.json"):
+        read_run(store, "r0002")
+
+
+def test_a_damaged_manifest_stops_a_certificate(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    (path, *_) = (path for path in store.walk("datasets") if path.endswith("manifest.parquet"))
+    data = bytearray(store.read_bytes(path))
+    data[len(data) // 2] ^= 1
+    store.write_bytes(path, bytes(data))
+    codes = []
+    for model in ("m0001", "m0002"):
+        try:
+            topline("certify", f"{store.url}/models/{model}")
+            codes.append(0)
+        except RuntimeError:
+            codes.append(1)
+            assert "manifest.parquet is damaged" in capsys.readouterr().err
+    assert sorted(codes) == [0, 1]
