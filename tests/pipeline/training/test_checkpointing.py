@@ -26,7 +26,7 @@ from topline.solvers.core.state import SolverState
 from topline.solvers.executors import Executor
 from topline.storage.arrays import duals
 from topline.storage.errors import DiskFullError
-from topline.storage.runs import Checkpoint
+from topline.storage.runs import Checkpoint, create_run
 from topline.storage.runs.checkpoints import checkpoint_rounds
 from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
@@ -47,7 +47,8 @@ def workers() -> Iterator[Client]:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlace:
     monkeypatch.setattr(duals, "PART_BYTES", 50 * M * 4)
-    return RunPlace(open_store(tmp_path, create=True), "r0001", {"C": 1.0}, {}, keep_duals=True)
+    store = open_store(tmp_path, create=True)
+    return RunPlace(store, create_run(store, {}), {"C": 1.0}, {}, keep_duals=True)
 
 
 def bound(executor: Executor) -> Executor:
