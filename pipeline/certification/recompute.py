@@ -43,8 +43,8 @@ from topline.pipeline.certification.sums import FEASIBLE, CertificateSums
 from topline.pipeline.errors import CertificateMismatchError
 from topline.pipeline.options.problem import top_count
 from topline.pipeline.progress import Progress
-from topline.pipeline.rows import StoredModel, TrainingRows
-from topline.storage.models import ModelRecord, update_record
+from topline.pipeline.rows import StoredModel, TrainingRows, record_if_possible
+from topline.storage.models import ModelRecord
 from topline.storage.records import reading
 
 # Rows that are multiplied in float64 at once.
@@ -53,6 +53,8 @@ TILE_ROWS = 4096
 KERNEL_TILE_ROWS = 512
 # Products were float32 while training ran, so W(A) and P may differ from what was recorded in the 7th digit.
 AGREEMENT = 1e-6
+# A looser tolerance may be asked for, and what it gives is no certified model.
+LOOSEST_TOL = 0.05
 # Fields whose stored name is another.
 _STORED = {"smoothed_gap": "lifted_gap", "basis": "rests_on"}
 
@@ -71,7 +73,7 @@ class Certificate:
     `w_difference` is |W - W(A)| / |W|, rounding where the best W was made from the last A and anything where
     it was not; both None without A.  `agrees` says whether training recorded the same P and D to 1e-6,
     `valid` whether these checks hold, and `certified` whether the relative gap is also within the tolerance
-    `tol` asked for.
+    `tol` asked for, and within 0.05, and W is not 0, which is no better than no model.
     """
 
     model: str
@@ -94,6 +96,15 @@ class Certificate:
     certified: bool
     seconds: float
     created: str
+
+    @property
+    def objection(self) -> str:
+        """Why a gap within the tolerance is not certified all the same, else nothing."""
+        if self.certified or not self.valid or self.relative_gap > self.tol:
+            return ""
+        if self.relative_gap > LOOSEST_TOL:
+            return f"a gap above {LOOSEST_TOL:g} is not called certified, whatever the tolerance"
+        return "W is 0, which is no better than no model"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -131,7 +142,7 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
             sums.add(X, y, A, W)
     certificate = _conclude(stored, W, sums, started)
     if store:
-        update_record(model_url, certificate=certificate.to_dict())
+        record_if_possible(model_url, certificate=certificate.to_dict())
     return certificate
 
 
@@ -283,7 +294,7 @@ def _conclude(
         infeasibility=sums.largest_infeasibility if basis in {"A", CUTS} else None,
         valid=valid,
         tol=tol,
-        certified=valid and relative <= tol,
+        certified=valid and relative <= min(tol, LOOSEST_TOL) and bool(W.any()),
         seconds=time.perf_counter() - started,
         created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     )

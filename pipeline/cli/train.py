@@ -146,9 +146,10 @@ def bound_facts(result: TrainResult) -> dict[str, str]:
 def certificate_text(certificate: Certificate) -> str:
     """Return the verdict of a certificate in a line."""
     verdict = "certified" if certificate.certified else "NOT certified"
+    objection = f" ({certificate.objection})" if certificate.objection else ""
     return (
         f"{verdict}: relative gap {certificate.relative_gap:.2e} recomputed from {certificate.basis},"
-        f" tolerance {certificate.tol:g}"
+        f" tolerance {certificate.tol:g}{objection}"
     )
 
 

@@ -34,7 +34,7 @@ from topline.pipeline.evaluation.records import (
 )
 from topline.pipeline.evaluation.trust import TrustMeter
 from topline.pipeline.progress import Progress
-from topline.pipeline.rows import StoredModel, TrainingRows
+from topline.pipeline.rows import StoredModel, TrainingRows, record_if_possible
 from topline.solvers.estimators.multilabel_metrics import (
     PARTITION_METRICS,
     THRESHOLD_RULES,
@@ -42,7 +42,6 @@ from topline.solvers.estimators.multilabel_metrics import (
     partition_metrics,
     tuned_thresholds,
 )
-from topline.storage.models import update_record
 from topline.storage.schema import SPLITS
 
 DEFAULT_RULE = "f1_micro"
@@ -103,10 +102,10 @@ def evaluate(
     facts = {**head, **found, "seconds": time.perf_counter() - started, "created": created}
     if record.multilabel:
         labels = MultilabelEvaluation(**facts)
-        update_record(stored.model.url, evaluation=labels.to_dict(), threshold=asdict(labels.threshold))
+        record_if_possible(stored.model.url, evaluation=labels.to_dict(), threshold=asdict(labels.threshold))
         return labels
     evaluation = Evaluation(**facts, sizes=_known_sizes(record.evaluation, split))
-    update_record(stored.model.url, evaluation=evaluation.to_dict())
+    record_if_possible(stored.model.url, evaluation=evaluation.to_dict())
     return evaluation
 
 

@@ -85,7 +85,7 @@ class TrainConfig(BaseModel):
     kernel_bytes: int = Field(
         default=8 << 30, ge=1, description="Bytes of memory that kernel matrix and factor may take"
     )
-    tol: float = Field(default=1e-3, gt=0.0, allow_inf_nan=False, description="Relative duality gap to reach")
+    tol: float = Field(default=1e-3, gt=0.0, lt=1.0, description="Relative duality gap to reach")
     max_passes: int = Field(default=1000, ge=1, description="Passes over the data at most")
     time_limit: float | None = Field(default=None, gt=0.0, description="Seconds at most")
     transforms: TransformNames = Field(

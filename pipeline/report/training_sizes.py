@@ -14,11 +14,10 @@ from topline.pipeline.evaluation import Evaluation, SizePoint, ranks_against_tie
 from topline.pipeline.options import TrainConfig
 from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.progress import Progress
-from topline.pipeline.rows import StoredModel, TrainingRows
+from topline.pipeline.rows import StoredModel, TrainingRows, record_if_possible
 from topline.solvers.core.rows import as_rows, stacked
 from topline.solvers.losses import Loss
 from topline.solvers.run import solve
-from topline.storage.models import update_record
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ def measure_training_sizes(
         return f"the options of the model cannot be read any more: {error}"
     points = _Curve(stored, loss, evaluation, progress).points(rows, sizes)
     measured = {**record.evaluation, "sizes": [_plain(point) for point in points]}
-    update_record(stored.model.url, evaluation=measured)
+    record_if_possible(stored.model.url, evaluation=measured)
     return ""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from topline.pipeline.rows.feature_maps import Bias, ChiSquared, Hellinger, L2Normalize, Power
 from topline.pipeline.rows.kernel_transforms import Fourier, Nystroem
 from topline.pipeline.rows.partition import CachedRows, RowTransform, TrainingRows
-from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.rows.stored_model import StoredModel, record_if_possible
 from topline.pipeline.rows.transforms import (
     PCA,
     TRANSFORMS,
@@ -38,4 +38,5 @@ __all__ = [
     "Transform",
     "Transforms",
     "parse_transforms",
+    "record_if_possible",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,8 +16,10 @@ from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.transforms import Transforms
 from topline.solvers.kernels import Kernel, KernelExpansion, kernel_from_dict
 from topline.storage.datasets import Dataset
-from topline.storage.errors import NotFoundError
-from topline.storage.models import Model, load_model
+from topline.storage.errors import AccessError, NotFoundError
+from topline.storage.models import Model, load_model, update_record
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,3 +103,11 @@ class StoredModel:
             raise InputError(f"model {record.id} has no kernel")
         C = A[support] / (record.lam * record.n)
         return KernelExpansion(self.kernel, held, support, C, record.n)
+
+
+def record_if_possible(model_url: str, **changes: Any) -> None:
+    """Add a revision with what was measured; where the store cannot be written, say so and go on."""
+    try:
+        update_record(model_url, **changes)
+    except AccessError as error:
+        logger.warning("this is shown and not recorded: %s", error)

@@ -21,9 +21,10 @@ from topline.solvers.losses import make_loss
 from topline.solvers.methods import METHODS
 from topline.storage.arrays import from_rows
 from topline.storage.datasets import Dataset
-from topline.storage.errors import IntegrityError
+from topline.storage.errors import AccessError, IntegrityError
 from topline.storage.models import Model, load_model, save_model
 from topline.storage.stores import open_store
+from topline.storage.stores.local import LocalStore
 
 HERE = ClusterConfig(workers=0)
 
@@ -273,6 +274,32 @@ def test_a_gap_above_the_tolerance_is_valid_and_not_certified(folder: Path) -> N
         certificate = certify(with_results(model, tol=tol))
         assert certificate.valid
         assert certificate.certified is certified
+
+
+def test_loose_gaps_and_no_weights_are_not_certified(folder: Path) -> None:
+    loose = certify(trained(folder, method="fw", tol=0.4))
+    assert loose.valid
+    assert 0.05 < loose.relative_gap <= loose.tol, "a gap that the tolerance allows"
+    assert not loose.certified
+    assert loose.objection == "a gap above 0.05 is not called certified, whatever the tolerance"
+    sound = certify(trained(folder))
+    assert (sound.certified, sound.objection) == (True, "")
+    assert dataclasses.replace(sound, certified=False).objection == "W is 0, which is no better than no model"
+
+
+def test_a_certificate_is_shown_where_it_cannot_be_recorded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = trained(folder, k=2)
+    before = load_model(url).record.revision
+
+    def refused(*_: Any) -> bool:
+        raise AccessError("the disk is read-only")
+
+    monkeypatch.setattr(LocalStore, "put_if_absent", refused)
+    assert certify(url).certified
+    assert "shown and not recorded: the disk is read-only" in caplog.text
+    assert load_model(url).record.revision == before
 
 
 @pytest.mark.parametrize(("share", "refused"), [(0.5e-6, False), (2e-6, True)])
