@@ -41,6 +41,16 @@ def inspect(call: Call, model: ModelArgument) -> Outcome:
         f" wrong, {found.open:,} open",
         "leave-one-out error": f"between {least:.2%} and {most:.2%}",
         "labels in dispute": f"{found.disputed:,} of {found.rows + found.others:,}",
+        **_duplicates(found),
         **({"table": found.output} if found.output else {}),
+        **({"page": found.page} if found.page else {}),
     }
     return Outcome(found.to_dict(), [*(table(head, rows) if rows else []), "", *facts(shown)])
+
+
+def _duplicates(found: Inspection) -> dict[str, str]:
+    if found.duplicates is None:
+        return {"near duplicates": "not looked for: the rows are too many to be compared"}
+    labels = sum(pair.first_label != pair.second_label for pair in found.duplicates)
+    splits = sum(pair.first_split != pair.second_split for pair in found.duplicates)
+    return {"near duplicates": f"{labels:,} pairs with two labels, {splits:,} across splits"}

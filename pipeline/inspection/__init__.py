@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from topline.pipeline.inspection.suspects import (
     Inspection,
-    Suspect,
     inspect_model,
 )
+from topline.pipeline.inspection.verdicts import Suspect
 
 __all__ = ["Inspection", "Suspect", "inspect_model"]

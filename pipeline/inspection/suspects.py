@@ -3,49 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-
+from topline.pipeline.inspection.duplicates import CompareRows, Duplicate
+from topline.pipeline.inspection.page import SHOWN, Shown, write_page
 from topline.pipeline.inspection.stored_point import stored_point
+from topline.pipeline.inspection.verdicts import (
+    SCHEMA,
+    JudgedRows,
+    Suspect,
+    most_disputed,
+    verdict_tables,
+)
 from topline.pipeline.options import InspectConfig
 from topline.pipeline.prediction.table import table_writer
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel
-from topline.solvers.inspection import LeaveOneOut, boundary_rows, judged_rows, leave_out_each
-from topline.storage.datasets import Dataset
+from topline.solvers.inspection import DualPoint, LeaveOneOut, boundary_rows, judged_rows, leave_out_each
 from topline.storage.schema import SPLITS
 
-#: Columns of the table; `decided` is right, wrong or open.
-SCHEMA = pa.schema(
-    [
-        ("sample_id", pa.string()),
-        ("label", pa.string()),
-        ("suggested", pa.string()),
-        ("suspicion", pa.float64()),
-        ("loo_margin", pa.float64()),
-        ("decided", pa.string()),
-    ]
-)
 #: Rows named for each class that carry its boundary.
 CARRIERS = 5
-_TABLE_ROWS = 1 << 16
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """One row of the table."""
-
-    sample_id: str
-    label: str
-    suggested: str
-    suspicion: float
-    loo_margin: float
-    decided: str
 
 
 @dataclass(frozen=True)
@@ -53,7 +33,8 @@ class Inspection:
     """What was found; `right`, `wrong` and `open` count training rows, `others` the rows of other splits.
 
     `loo_error` bounds the leave-one-out error of the model from below and above.  `boundary` names for each
-    class the training rows with the largest dual variables.
+    class the training rows with the largest dual variables, `duplicates` rows that lie almost on each other
+    and have two labels or lie in two splits; None where the rows are too many to be compared.
     """
 
     model: str
@@ -69,41 +50,13 @@ class Inspection:
     seconds: float
     suspects: tuple[Suspect, ...]
     boundary: Mapping[str, tuple[str, ...]]
+    duplicates: tuple[Duplicate, ...] | None
     output: str | None
+    page: str | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return asdict(self)
-
-
-@dataclass(frozen=True, eq=False)
-class JudgedRows:
-    """Rows of a dataset by their places, with the verdicts on their labels."""
-
-    rows: NDArray[np.int64]
-    labels: NDArray[np.int32]
-    suggested: NDArray[np.int64]
-    suspicion: NDArray[np.float64]
-    margins: NDArray[np.float64]
-    decided: NDArray[Any]
-
-    @classmethod
-    def of(
-        cls, rows: NDArray[np.int64], labels: NDArray[np.int32], found: LeaveOneOut, scale: float
-    ) -> JudgedRows:
-        """Return the verdicts of `found` on some rows."""
-        suspicion = found.suspicion(scale)
-        return cls(rows, labels, found.suggested, suspicion, found.margins, found.decided)
-
-    def worst_first(self) -> JudgedRows:
-        """Return the same rows, the most disputed first."""
-        order = np.argsort(self.margins, kind="stable")
-        return JudgedRows(*(values[order] for values in vars(self).values()))
-
-    def joined(self, other: JudgedRows) -> JudgedRows:
-        """Return the rows of both."""
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return JudgedRows(*(np.concatenate(pair) for pair in pairs))
 
 
 def inspect_model(model_url: str, config: InspectConfig, progress: Progress | None = None) -> Inspection:
@@ -122,18 +75,21 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
         progress.begin("leave rows out", budget, "passes")
     found = leave_out_each(point, config.top_k, budget, None if progress is None else progress.advance)
     dataset = stored.dataset()
-    judged = JudgedRows.of(stored.rows("train").indices, point.y, found, found.scale)
-    others = _unseen(stored, config.top_k, found.scale)
-    for rows in others:
-        judged = judged.joined(rows)
-    judged = judged.worst_first()
+    judged = _all_rows(stored, point, found)
     ids = dataset.sample_ids()
     if config.output is not None:
         with table_writer(config.output, SCHEMA) as write:
-            for table in _tables(judged, ids, dataset):
+            for table in verdict_tables(judged, ids, dataset):
                 write(table)
-    carriers = boundary_rows(point.A, point.y, record.m, CARRIERS)
-    train = stored.rows("train").indices
+    boundary = _boundary(stored, point, ids)
+    compare = CompareRows.of(dataset, ids)
+    duplicates = None if compare is None else compare.conflicts(config.duplicate_cosine)
+    disputed = int((judged.margins < 0.0).sum())
+    suspects = most_disputed(judged, ids, dataset, max(config.shown, SHOWN))
+    if config.page is not None:
+        rows, total = judged.rows[: len(suspects)].tolist(), len(judged.rows)
+        shown = (dataset, total, disputed, rows, suspects, duplicates, boundary, compare)
+        write_page(config.page, Shown(stored.model.url, *shown))
     return Inspection(
         model=stored.model.url,
         dataset=dataset.info.id,
@@ -142,17 +98,31 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
         wrong=int(found.wrong.sum()),
         open=int(found.open.sum()),
         others=len(judged.rows) - record.n,
-        disputed=int((judged.margins < 0.0).sum()),
+        disputed=disputed,
         loo_error=found.error_bounds(),
         passes=found.passes,
         seconds=time.perf_counter() - started,
-        suspects=_suspects(judged, ids, dataset, config.shown),
-        boundary={
-            dataset.class_names[code]: tuple(ids[train[row]] for row in rows.tolist())
-            for code, rows in carriers.items()
-        },
+        suspects=suspects[: config.shown],
+        boundary=boundary,
+        duplicates=duplicates,
         output=None if config.output is None else str(config.output),
+        page=None if config.page is None else str(config.page),
     )
+
+
+def _all_rows(stored: StoredModel, point: DualPoint, found: LeaveOneOut) -> JudgedRows:
+    """Return the training rows with what was found and all others as the model judges them, worst first."""
+    judged = JudgedRows.of(stored.rows("train").indices, point.y, found, found.scale)
+    for rows in _unseen(stored, found.k, found.scale):
+        judged = judged.joined(rows)
+    return judged.worst_first()
+
+
+def _boundary(stored: StoredModel, point: DualPoint, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the ids of the training rows that carry each class."""
+    train, names = stored.rows("train").indices, stored.model.record.class_names
+    found = boundary_rows(point.A, point.y, len(names), CARRIERS)
+    return {names[code]: tuple(ids[train[row]] for row in rows.tolist()) for code, rows in found.items()}
 
 
 def _unseen(stored: StoredModel, k: int, scale: float) -> Iterator[JudgedRows]:
@@ -165,25 +135,3 @@ def _unseen(stored: StoredModel, k: int, scale: float) -> Iterator[JudgedRows]:
             labels = rows.labels()[start:stop]
             found = judged_rows(stored.scores(X), labels, k)
             yield JudgedRows.of(rows.indices[start:stop], labels, found, scale)
-
-
-def _tables(judged: JudgedRows, ids: list[str], dataset: Dataset) -> Iterator[pa.Table]:
-    names = np.array(dataset.class_names, dtype=object)
-    for low in range(0, len(judged.rows), _TABLE_ROWS):
-        part = slice(low, low + _TABLE_ROWS)
-        columns = {
-            "sample_id": [ids[row] for row in judged.rows[part].tolist()],
-            "label": names[judged.labels[part]].tolist(),
-            "suggested": names[judged.suggested[part]].tolist(),
-            "suspicion": judged.suspicion[part],
-            "loo_margin": judged.margins[part],
-            "decided": judged.decided[part].tolist(),
-        }
-        yield pa.table(columns, schema=SCHEMA)
-
-
-def _suspects(judged: JudgedRows, ids: list[str], dataset: Dataset, most: int) -> tuple[Suspect, ...]:
-    """Return the most disputed rows: those that have a better class than their label."""
-    disputed = int((judged.margins < 0.0).sum())
-    first = next(iter(_tables(judged, ids, dataset))).slice(0, min(most, disputed))
-    return tuple(Suspect(**row) for row in first.to_pylist())

@@ -217,6 +217,15 @@ class InspectConfig(BaseModel):
         description="Passes over the rows that proofs may take, 0 for bounds alone (default: as many as"
         " training took)",
     )
+    page: Path | None = Field(
+        default=None, description="HTML page to write, with pictures and what lies nearest to them"
+    )
+    duplicate_cosine: float = Field(
+        default=0.999,
+        gt=0.0,
+        le=1.0,
+        description="Rows whose features have at least this cosine count as near duplicates",
+    )
     shown: int = Field(default=20, ge=0, description="Suspicious labels to list")
 
     @field_validator("output")

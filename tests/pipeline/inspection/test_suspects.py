@@ -84,6 +84,29 @@ def test_training_rows_are_judged_as_the_solvers_judge_them(store: Path, tmp_pat
     assert (margins <= found.high + 0.2).all()
 
 
+def test_the_page_shows_what_is_in_dispute_and_near_duplicates(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    rng = np.random.default_rng(0)
+    labels = np.arange(N, dtype=np.int32) % M
+    X = (np.eye(M)[labels] @ rng.normal(size=(M, 6)) * 2.0 + 0.5 * rng.normal(size=(N, 6))).astype(np.float32)
+    X[1], X[30] = X[0], 2.0 * X[10]
+    split = np.zeros(N, dtype=np.int8)
+    split[30] = 2
+    write_dataset(open_store(folder, create=True), X, labels, split, m=M)
+    page = tmp_path / "pages" / "suspects.html"
+    found = inspect_model(trained(folder), InspectConfig(page=page, max_passes=0))
+    assert found.duplicates is not None
+    assert {(one.first, one.second) for one in found.duplicates} == {
+        ("row000000", "row000001"), ("row000010", "row000030")
+    }  # fmt: skip
+    assert {one.sample_id for one in found.suspects} & {"row000000", "row000001"}
+    text = page.read_text()
+    assert text.count('<article class="card">') == found.disputed
+    assert "row000030" in text
+    assert "no picture" in text
+    assert text.count("<li>") == 3 * found.disputed
+
+
 def test_a_smooth_loss_needs_no_stored_duals(store: Path) -> None:
     found = inspect_model(trained(store, loss="softmax", k=None), InspectConfig(max_passes=3000, shown=3))
     assert found.open == 0
