@@ -80,6 +80,14 @@ class Envelopes:
         flat = (_FLAT_SMOOTH if self._smooth else _FLAT) / self._stiffness
         return np.abs(self.moved(curved, probe)) > flat * largest
 
+    def jacobians(self, curved: CurvedRows) -> Float64Array:
+        """Return J_i (r, m, m), class by class; what rounding makes of a zero is one."""
+        m = curved.scores.shape[1]
+        units = (np.broadcast_to(unit, curved.scores.shape) for unit in np.eye(m))
+        J = np.stack([self.moved(curved, unit) for unit in units], axis=2)
+        J[np.abs(J) <= _FLAT / self._stiffness] = 0.0
+        return J
+
     def diagonals(self, curved: CurvedRows) -> Float64Array:
         """Return J_i,jj (r, m), as if the classes in which u moves were centred, or from u of an entropy."""
         if self._smooth:

@@ -25,7 +25,7 @@ from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.core.tiles import Scratch, Tile, TileReader
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking
-from topline.solvers.typing import FloatArray, IntArray
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 _FLOAT64 = np.dtype(np.float64)
 #: Bytes of scores, and of gathered rows, that a block keeps between the requests of one round.
@@ -58,7 +58,7 @@ class BlockNewton:
             case CurvatureRequest():
                 return self._curvature(request)
             case GramRequest():
-                return self._gram(request)
+                return self._hessian(request) if request.whole else self._gram(request)
             case SlopeRequest():
                 return self._slope(request)
             case _:
@@ -150,18 +150,32 @@ class BlockNewton:
             diagonals = envelopes.diagonals(curved) * curved.weights[:, None]
             clock.row_work()
             for j in range(m):
-                rows = np.flatnonzero(diagonals[:, j])
-                part = X[rows]
-                scaled = diagonals[rows, j].astype(X.dtype)
-                grams[j] += (
-                    (part.multiply(scaled[:, None]).T @ part).toarray()
-                    if is_sparse(part)
-                    else (part * scaled[:, None]).T @ part
-                )
+                grams[j] += _weighted_gram(X, diagonals[:, j])
             visited += len(curved.rows)
             clock.product()
         return BlockStats(
             rows=self._rows, product=grams.reshape(m * d, d), visited=visited, **clock.seconds()
+        )
+
+    def _hessian(self, request: GramRequest) -> BlockStats:
+        """Sum J_i,jk x_i x_i^T for every pair of classes j and k."""
+        clock, m, d = Clock(), self._problem.m, self._problem.d
+        hessian, envelopes = np.zeros((m, d, m, d)), self._envelopes(request)
+        visited = 0
+        for curved, X in self._curved_rows(request):
+            clock.product()
+            J = envelopes.jacobians(curved) * curved.weights[:, None, None]
+            clock.row_work()
+            for j in range(m):
+                for k in range(j + 1):
+                    hessian[j, :, k] += _weighted_gram(X, J[:, j, k])
+            visited += len(curved.rows)
+            clock.product()
+        for j in range(m):
+            for k in range(j):
+                hessian[k, :, j] = hessian[j, :, k].T
+        return BlockStats(
+            rows=self._rows, product=hessian.reshape(m * d, m * d), visited=visited, **clock.seconds()
         )
 
     def _slope(self, request: SlopeRequest) -> BlockStats:
@@ -286,3 +300,13 @@ class BlockNewton:
         if self._duals is None:
             raise StateLostError("this block keeps no dual variables; bind it with keep_duals=True")
         return self._duals
+
+
+def _weighted_gram(X: Rows, weights: Float64Array) -> Float64Array:
+    """Return sum w_i x_i x_i^T (d, d) over the rows whose weight is not 0."""
+    rows = np.flatnonzero(weights)
+    if not rows.size:
+        return np.zeros((X.shape[1], X.shape[1]))
+    part, scaled = X[rows], weights[rows, None].astype(X.dtype)
+    product = part.multiply(scaled).T @ part if is_sparse(part) else (part * scaled).T @ part
+    return np.asarray(product.toarray() if is_sparse(product) else product)

@@ -31,7 +31,8 @@ class BlockStats:
     rows : examples summed over.
     product : (d, m) float64, sum x_i u_i^T; None where the request asks for none.  Here and below u_i is
         alpha_i in the answer to a RebuildRequest, and the change of alpha_i in that to an AscentRequest.  A
-        GramRequest is answered by the (m d, d) Gram matrices of all classes, a SlopeRequest by a (1, 1) sum.
+        GramRequest is answered by the (m d, d) Gram matrices of all classes or the (m d, m d) Hessian, a
+        SlopeRequest by a (1, 1) sum.
     conjugate_u : sum b(u_i), b(u) = -Phi*(-u), which is -<delta_i, u_i> for the hinges; for an
         AscentRequest the change of sum b(alpha_i).
     alpha_u : sum <alpha_i, u_i>; 0 where no A is kept.

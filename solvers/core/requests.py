@@ -125,7 +125,13 @@ class CurvatureRequest(ProximalRequest):
 
 @dataclass(frozen=True, eq=False)
 class GramRequest(ProximalRequest):
-    """Sum x_i x_i^T, weighted by the curvature of every class, at the point of a ProximalRequest."""
+    """Sum x_i x_i^T, weighted by the curvature of every class, at the point of a ProximalRequest.
+
+    `whole` asks for all pairs of classes, class by class and feature by feature: the Hessian of the sum
+    of envelopes.
+    """
+
+    whole: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ matrices of its diagonal blocks, one a class, precondition.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,8 +23,9 @@ from topline.solvers.typing import Float64Array
 #: Name in `SolverState.memory` of sigma, the gap after the last proximal step, the share at which F is
 #: minimised well enough, and the last Newton step.
 CONTROL = "newton.control"
-#: Names of the Gram matrices, and of the products that the first solution with them took.
-_GRAMS, _COUNT = "newton.grams", "newton.products"
+#: Names of the Gram matrices, of the Cholesky factor of the whole Hessian in their place, and of the products
+#: that the first solution with them took.
+_GRAMS, _FACTOR, _COUNT = "newton.grams", "newton.factor", "newton.products"
 #: Conjugate gradients stop at this share of the residual, or after so many products.
 _RESIDUAL = 0.1
 _PRODUCTS = 60
@@ -43,6 +44,10 @@ _GRAM_NUMBERS_SMOOTH = 1 << 16
 #: save, and else where a solution takes so many times the products of the first after them.
 _NARROW = 40
 _STALE = 1.5
+#: Numbers in W, and classes, up to which a hinge's whole Hessian is formed and factored: anew where the one
+#: of an earlier step asks for more products than these.
+_HESSIAN_SIDE, _HESSIAN_CLASSES = 2_896, 32
+_FACTOR_PRODUCTS = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +69,15 @@ class CountedRun:
         """Return the mean of J_i,jj x_i x_i^T for every class j, shape (m, d, d)."""
         product = product_of(self._counted(GramRequest(**vars(self.point))))
         return product.reshape(self.problem.m, self.problem.d, self.problem.d) / self.problem.n
+
+    def factor(self) -> Float64Array | None:
+        """Return Cholesky's factor (m d, m d) of the Hessian of F, None where rounding leaves none."""
+        product = product_of(self._counted(GramRequest(**vars(self.point), whole=True))) / self.problem.n
+        product[np.diag_indices(len(product))] += self.problem.lam
+        try:
+            return np.asarray(cho_factor(product, lower=True, overwrite_a=True)[0])
+        except LinAlgError:
+            return None
 
     def slope(self, V: Float64Array, step: float) -> float:
         """Return the derivative of F, `step` along V (d, m) away."""
@@ -111,7 +125,10 @@ def newton_step(
     slope = inner(gradient, V)
     if fresh:
         memory[_COUNT] = np.array([float(products)])
-    if _GRAMS in memory:
+    if _FACTOR in memory:
+        if products > _FACTOR_PRODUCTS:
+            del memory[_FACTOR]
+    elif _GRAMS in memory:
         stale = products > _STALE * float(memory[_COUNT][0])
         if stale or problem.d <= _NARROW * problem.m:
             del memory[_GRAMS]
@@ -124,12 +141,8 @@ def _direction(
     counted: CountedRun, gradient: Float64Array, memory: dict[str, Float64Array]
 ) -> tuple[Float64Array, int, bool]:
     """Return about -H^-1 g by conjugate gradients, its products, and whether Gram matrices are new."""
-    problem = counted.problem
-    few = few_numbers(problem) if problem.form.smooth else problem.m * problem.d**2 <= _GRAM_NUMBERS
-    fresh = few and _GRAMS not in memory
-    if fresh:
-        memory[_GRAMS] = counted.grams()
-    precondition = _preconditioner(problem, memory.get(_GRAMS))
+    fresh = _renew(counted, memory)
+    precondition = _preconditioner(counted.problem, memory)
     V, residual = np.zeros_like(gradient), -gradient
     z = precondition(residual)
     direction, product = z, inner(residual, z)
@@ -154,8 +167,34 @@ def _direction(
     return V, products, fresh
 
 
-def _preconditioner(problem: Problem, grams: Float64Array | None) -> Callable[[Float64Array], Float64Array]:
-    """Return the product with the inverse of lam I + the Gram matrix of each class; the identity without."""
+def _renew(counted: CountedRun, memory: dict[str, Float64Array]) -> bool:
+    """Find what preconditions where the memory holds none; return whether it did."""
+    problem = counted.problem
+    if not problem.form.smooth and problem.m <= _HESSIAN_CLASSES and problem.m * problem.d <= _HESSIAN_SIDE:
+        if _FACTOR in memory:
+            return False
+        factor = counted.factor()
+        if factor is not None:
+            memory[_FACTOR] = factor
+            return True
+    few = few_numbers(problem) if problem.form.smooth else problem.m * problem.d**2 <= _GRAM_NUMBERS
+    if not few or _GRAMS in memory:
+        return False
+    memory[_GRAMS] = counted.grams()
+    return True
+
+
+def _preconditioner(
+    problem: Problem, memory: Mapping[str, Float64Array]
+) -> Callable[[Float64Array], Float64Array]:
+    """Return the product with the inverse of what the memory holds.
+
+    That is the factored Hessian, lam I + the Gram matrix of each class, or nothing.
+    """
+    if _FACTOR in memory:
+        factor, shape = memory[_FACTOR], (problem.m, problem.d)
+        return lambda residual: cho_solve((factor, True), residual.T.ravel()).reshape(shape).T
+    grams = memory.get(_GRAMS)
     if grams is None:
         return lambda residual: residual
     try:

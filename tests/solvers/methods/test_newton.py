@@ -112,6 +112,19 @@ def test_gram_matrices_are_the_diagonal_blocks_of_the_hessian(loss) -> None:
             assert grams[j, :, k] @ column >= 0.0
 
 
+@pytest.mark.parametrize("features", [X, csr_matrix(X)], ids=["dense", "csr"])
+@pytest.mark.parametrize("loss", [TopKHinge(2), OneVsAll("hinge")], ids=lambda loss: loss.name)
+def test_the_whole_hessian_multiplies_as_its_products_do(loss, features) -> None:
+    at = At(loss, features=features)
+    at.gradient(at.W)
+    hessian = at.executor.run(GramRequest(**vars(at.point), whole=True)).product
+    product = at.executor.run(CurvatureRequest(**vars(at.point), V=at.V)).product
+    found = (hessian @ at.V.T.ravel()).reshape(M, D).T
+    # A product is a difference over a step of 1e-7 of the envelope's width.
+    np.testing.assert_allclose(found, product, rtol=0, atol=1e-5 * np.abs(product).max())
+    np.testing.assert_allclose(hessian, hessian.T, rtol=0, atol=1e-12 * np.abs(hessian).max())
+
+
 @pytest.mark.parametrize("loss", [TopKHinge(2), Softmax()], ids=lambda loss: loss.name)
 def test_what_is_kept_between_rounds_changes_no_sum(loss) -> None:
     at, again = At(loss), At(loss, blocks=1)
