@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -58,6 +59,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if folder in MARKED:
             item.add_marker(folder)
     leave_most_for_slow(items)
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage go through all tests that there are: some tests ask for one each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def leave_most_for_slow(items: list[pytest.Item]) -> None:
