@@ -12,6 +12,7 @@ One thread alone gains as well: four rows share the loads of four classes, and W
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from topline.solvers.blocks.ascent_sweeps import update_row
 from topline.solvers.blocks.atomics import add_and_get_old, wait_until
+from topline.solvers.blocks.thread_choice import ThreadChoice
 from topline.solvers.blocks.tile_products import GROUP, carry_tile, dots
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
@@ -91,12 +93,19 @@ class TiledWeights:
     start : (m, d) the weights to begin with.
     dtype : their precision, float32 or float64.
     apart : (m,) what goes to W along the direction kept apart, updated in place.
-    threads : how many work at the same time.
+    threads : how many work at the same time, where `choice` finds that it pays.
     """
 
-    def __init__(self, start: FloatArray, dtype: np.dtype[Any], apart: Float64Array, threads: int) -> None:
+    def __init__(
+        self,
+        start: FloatArray,
+        dtype: np.dtype[Any],
+        apart: Float64Array,
+        threads: int,
+        choice: ThreadChoice,
+    ) -> None:
         m, d = start.shape
-        self._threads, self._apart = threads, apart
+        self._threads, self._apart, self._choice = threads, apart, choice
         self._pool: ThreadPoolExecutor | None = None
         padded = -(-m // GROUP) * GROUP
         self._padded: FloatArray = np.zeros((padded, d), dtype=dtype)
@@ -131,13 +140,17 @@ class TiledWeights:
         # Without a tile they do nothing, but are compiled or loaded before a thread waits for another.
         _help(part, none)
         _lead(part, none, *loss, self._apart, rises)
-        helpers = min(self._threads, tiles) - 1 if n * self._padded.size >= _SHARED else 0
+        most = min(self._threads, tiles) if n * self._padded.size >= _SHARED else 1
+        threads = self._choice.of(most)
+        helpers, began = threads - 1, time.perf_counter()
         if helpers and self._pool is None:
             self._pool = ThreadPoolExecutor(helpers, thread_name_prefix="topline-sweep")
         # Nobody waits for a helper to begin: on a busy machine the first thread does its chunks meanwhile.
         begun = [self._pool.submit(_help, part, shared) for _ in range(helpers)] if self._pool else []
         _lead(part, shared, *loss, self._apart, rises)
         wait([helper for helper in begun if not helper.cancel()])
+        if most > 1:
+            self._choice.note(threads, (time.perf_counter() - began) / n)
 
 
 @jit

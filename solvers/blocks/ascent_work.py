@@ -14,6 +14,7 @@ from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion
 from topline.solvers.blocks.ascent_sweeps import sweep_csr, sweep_dense
 from topline.solvers.blocks.ascent_tiles import SweptPart, TiledWeights
 from topline.solvers.blocks.row_feed import RowFeed
+from topline.solvers.blocks.thread_choice import ThreadChoice
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.requests import AscentRequest
@@ -58,6 +59,11 @@ class SweptRows(BlockRows):
     def norms(self) -> Float64Array:
         """|x_i|^2 (rows,), -1 where it is not known yet."""
         return np.full(len(self.y), -1.0)
+
+    @cached_property
+    def thread_choice(self) -> ThreadChoice:
+        """Whether sweeps over these rows are faster on several threads."""
+        return ThreadChoice()
 
     @cached_property
     def along(self) -> Float64Array:
@@ -152,7 +158,9 @@ class Work:
         self.sparse = is_sparse(X)
         start = self._start if self.sparse else self._start.T
         if not self.sparse and is_tiled(len(start), start.shape[1], self._products):
-            self._tiles = TiledWeights(start, self._products, self.apart, self._threads)
+            self._tiles = TiledWeights(
+                start, self._products, self.apart, self._threads, self.block.thread_choice
+            )
             self.W = self._tiles.W
             return
         dtype = np.dtype(np.float64) if start.size <= _SMALL_W else self._products

@@ -1,0 +1,30 @@
+"""Whether further threads pay: on a machine that others use, one thread is faster than several that wait."""
+
+from __future__ import annotations
+
+#: Sweeps after which the slower number of threads is tried again.
+_RETRY = 24
+
+
+class ThreadChoice:
+    """As many threads as there are, or one: what took less time a row when it was last tried.
+
+    No number depends on it.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+        self._since: dict[int, int] = {}
+
+    def of(self, most: int) -> int:
+        """Return how many of `most` threads the next sweep takes."""
+        for number in (most, 1):
+            if number not in self._seconds or self._since[number] >= _RETRY:
+                return number
+        return min((most, 1), key=lambda number: self._seconds[number])
+
+    def note(self, number: int, seconds: float) -> None:
+        """Keep how many seconds a row a sweep took."""
+        for other in self._since:
+            self._since[other] += 1
+        self._seconds[number], self._since[number] = seconds, 0
