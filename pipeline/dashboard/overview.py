@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from topline.pipeline.dashboard.run_status import bound, problem_words, verdict
@@ -46,7 +47,7 @@ class Overview:
     """All that the page shows; newest first, but `reigns` as they came.
 
     `models` are as `model_line` makes them; `metrics` are those that are shown: the headlines, and the one
-    that decides on a promotion.
+    that decides on a promotion.  `damaged` says why models cannot be read, by id.
     """
 
     tiles: Sequence[Tile]
@@ -56,6 +57,7 @@ class Overview:
     reigns: Sequence[Reign]
     decisions: Sequence[tuple[DecisionRecord, str]]
     runs: Sequence[RunLine]
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
 
 def overview(
@@ -66,6 +68,7 @@ def overview(
     *,
     schedule: ServedSchedule | None = None,
     retraining: str | None = None,
+    damaged: Mapping[str, str] = MappingProxyType({}),
 ) -> Overview:
     """Return the page's content from the registry's standing, its models by number and its newest runs.
 
@@ -81,6 +84,7 @@ def overview(
         tiles=[
             *_champion_tiles(standing, champion, deciding),
             *_other_tiles(standing, records, runs),
+            *_damage_tiles(damaged),
             *_schedule_tiles(standing, schedule, retraining, datetime.fromtimestamp(now, UTC)),
         ],
         models=lines[::-1],
@@ -96,6 +100,7 @@ def overview(
             for entry in reversed(standing.entries[-DECISIONS_SHOWN:])
         ],
         runs=runs,
+        damaged=damaged,
     )
 
 
@@ -163,6 +168,13 @@ def _champion_tiles(standing: Standing, champion: ModelRecord | None, deciding: 
     words, tone = ("certified gap", "good") if good else ("gap, not certified", "bad")
     note = f"tolerance {certificate.get('tol'):g}"
     return [*tiles, Tile(words, gap(certificate.get("relative_gap")), note, tone)]
+
+
+def _damage_tiles(damaged: Mapping[str, str]) -> list[Tile]:
+    if not damaged:
+        return []
+    named = ", ".join(sorted(damaged)[:5]) + (", ..." if len(damaged) > 5 else "")
+    return [Tile("damaged", count(len(damaged)), f"{named} cannot be read: topline fsck says why", "bad")]
 
 
 def _schedule_tiles(

@@ -9,6 +9,8 @@
     /runs/r0001/compare/r0002
     /api/runs/r0001         the same in numbers
     /api/runs/r0001/parts   its parts, as HTML
+    /metrics                the store in numbers, as Prometheus reads them
+    /health                 whether the store can be read
 
 Everything else is not there, whatever lies in the store.
 """
@@ -38,6 +40,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from topline.pipeline.dashboard.models import report_path
+from topline.pipeline.dashboard.monitoring import metrics_text
 from topline.pipeline.dashboard.pages import (
     model_page,
     models_page,
@@ -181,6 +184,7 @@ def application(
         "/runs/{run}/compare/{other}": two_runs,
         "/api/runs/{run}": numbers_of_run,
         "/api/runs/{run}/parts": parts_of_run,
+        **_monitoring(follower, now),
     }
     made = Starlette(
         routes=[Route(path, answer) for path, answer in paths.items()],
@@ -189,6 +193,22 @@ def application(
     )
     made.router.redirect_slashes = False
     return made
+
+
+def _monitoring(
+    follower: StoreFollower, now: Callable[[], float]
+) -> dict[str, Callable[[Request], Response]]:
+    """Return what answers those who watch many such servers."""
+
+    def metrics(request: Request) -> Response:
+        text = metrics_text(follower.overview(now()), now(), follower.store.free_bytes())
+        return _answer(request, 200, "text/plain; version=0.0.4; charset=utf-8", text, "default-src 'none'")
+
+    def health(request: Request) -> Response:
+        damaged = follower.overview(now()).damaged
+        return _json(request, {"status": "degraded" if damaged else "ok", "damaged": dict(damaged)})
+
+    return {"/metrics": metrics, "/health": health}
 
 
 class _LocalHostOnly:
@@ -216,7 +236,7 @@ def _refuse(request: Request, error: Exception) -> Response:
     else:
         status, text = 500, "The dashboard failed; its log says why."
     path = request.url.path
-    if path.startswith("/api/"):
+    if path.startswith("/api/") or path in ("/metrics", "/health"):
         refusal = _json(request, {"error": text}, status)
     else:
         root = "../" * max(path.count("/") - 1, 0) or "./"

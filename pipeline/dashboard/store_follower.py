@@ -19,7 +19,7 @@ from topline.pipeline.dashboard.overview import (
 )
 from topline.pipeline.telemetry import RunFollower, RunView
 from topline.storage.errors import FormatError, IntegrityError, StorageError
-from topline.storage.models import ModelRecord, Standing, list_models, read_standing
+from topline.storage.models import ModelRecord, Standing, read_standing, readable_models
 from topline.storage.runs import RunRecord, read_run, run_names
 from topline.storage.served_schedule import read_schedule
 from topline.storage.stores import Store, holder
@@ -60,7 +60,7 @@ class StoreFollower:
         self._overview_lock = threading.Lock()
         self._overview: tuple[float, Overview] | None = None
         self._registry_lock = threading.Lock()
-        self._registry: tuple[float, Standing, list[ModelRecord]] | None = None
+        self._registry: tuple[float, Standing, list[ModelRecord], dict[str, str]] | None = None
         self._pairs: OrderedDict[tuple[str, int, str, int], Paired] = OrderedDict()
         self._pair_lock = threading.Lock()
 
@@ -95,10 +95,13 @@ class StoreFollower:
         return model_seen(self.store, *self.registry(), model)
 
     def registry(self) -> tuple[Standing, list[ModelRecord]]:
-        """Return the standing of the models and their records, at most a few seconds old."""
+        """Return the standing of the models and the records that can be read, at most a few seconds old."""
+        return self._read_registry()[:2]
+
+    def _read_registry(self) -> tuple[Standing, list[ModelRecord], dict[str, str]]:
         with self._registry_lock:
             if self._registry is None or self._clock() - self._registry[0] >= OVERVIEW_SECONDS:
-                self._registry = self._clock(), read_standing(self.store), list_models(self.store)
+                self._registry = self._clock(), read_standing(self.store), *readable_models(self.store)
             return self._registry[1:]
 
     def pair(self, first: str, second: str) -> Paired:
@@ -116,10 +119,13 @@ class StoreFollower:
     def _look_around(self, now: float) -> Overview:
         names = run_names(self.store)[-RUNS_SHOWN:][::-1]
         lines = [self._line(name, now, followed=number < NEWEST) for number, name in enumerate(names)]
+        standing, records, damaged = self._read_registry()
         return overview(
-            *self.registry(),
+            standing,
+            records,
             lines,
             now,
+            damaged=damaged,
             schedule=read_schedule(self.store),
             retraining=holder(self.store, RETRAINING),
         )

@@ -16,6 +16,7 @@ from topline.storage.models.records import (
     list_models,
     load_model,
     published_models,
+    readable_models,
     save_model,
     update_record,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "load_model",
     "published_models",
     "read_standing",
+    "readable_models",
     "record_decision",
     "save_calibration",
     "save_model",

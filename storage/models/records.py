@@ -183,6 +183,17 @@ def list_models(store: Store) -> list[ModelRecord]:
     return [ModelRecord.from_json(_latest(store, name)) for name in published_models(store)]
 
 
+def readable_models(store: Store) -> tuple[list[ModelRecord], dict[str, str]]:
+    """Return the newest revisions of the models that can be read, and why the others cannot, by id."""
+    found, damaged = [], {}
+    for name in published_models(store):
+        try:
+            found.append(ModelRecord.from_json(_latest(store, name)))
+        except (FormatError, IntegrityError) as error:
+            damaged[name] = str(error)
+    return found, damaged
+
+
 def published_models(store: Store) -> list[str]:
     """Return the names of the models that everybody can see, damaged ones among them."""
     names = _MODELS.names(store)

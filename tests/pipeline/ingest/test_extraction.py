@@ -232,7 +232,7 @@ def test_images_are_asked_for() -> None:
 
 @pytest.mark.cluster
 def test_workers_give_the_same_to_the_bit(tmp_path: Path) -> None:
-    write_classes(tmp_path / "photos", 3, 30)
+    write_classes(tmp_path / "photos", 3, 100)
     with open_cluster(ClusterConfig(workers=2, dashboard=False)) as client:
         assert client is not None
         there = extract(config(tmp_path), None, Recorder(), client)
