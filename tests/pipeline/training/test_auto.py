@@ -26,7 +26,7 @@ SOFTMAX: dict[str, Any] = {"loss": "softmax", "C": 3.0, "tol": 1e-5}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("auto") / "store"
-    X, labels = make_features(500, 8, 4, noise=2.0)
+    X, labels = make_features(500, 8, 4, noise=1.3)
     store = open_store(place, create=True)
     write_dataset(store, X[:400], labels[:400], make_split(400), key="before", m=4)
     write_dataset(store, X, labels, make_split(500), m=4)

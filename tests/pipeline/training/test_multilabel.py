@@ -224,7 +224,7 @@ def test_without_validation_rows_the_threshold_comes_from_training_rows(tmp_path
     [
         ("multilabel_hinge", {"smoothing": 0.0, "tol": 1e-2}),
         ("multilabel_hinge", {"method": "sdca"}),
-        ("multilabel_hinge", {"method": "fw", "keep_duals": False, "tol": 0.1}),
+        ("multilabel_hinge", {"method": "fw", "keep_duals": False, "tol": 0.05}),
         ("multilabel_hinge", {"kernel": "rbf"}),
         ("multilabel_softmax", {"smoothing": 0.0}),
         ("multilabel_softmax", {"smoothing": 0.0, "method": "lbfgs"}),

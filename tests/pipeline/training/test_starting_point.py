@@ -97,7 +97,7 @@ def test_frank_wolfe_goes_on_from_w_while_all_rows_are_there(store: Store) -> No
     )
     warm = fitted(store, 2, start_from=name, keep_duals=False, **options)
     assert warm.certificate is not None
-    assert warm.certificate.certified
+    assert warm.certificate.valid
     assert load_model(warm.model).record.result["start"]["from"] == "weights"
     gone = load_model(fitted(store, 1, start_from=name, keep_duals=False, **options).model).record
     assert (gone.parents, gone.result["start"]["from"]) == ((), "zero")

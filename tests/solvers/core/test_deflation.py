@@ -26,7 +26,7 @@ def one_signed(n=600, d=24, m=6, seed=3):
 
 def rounds_of(X, y, C, monkeypatch, *, apart, **options):
     monkeypatch.setattr(DualAscent, "deflates", apart)
-    result = solve(X, y, TopKHinge(2), 1.0 / (C * len(y)), max_passes=5000, **options)
+    result = solve(X, y, TopKHinge(2), 1.0 / (C * len(y)), max_passes=5000, method="dual_ascent", **options)
     assert result.status is Status.SOLVED
     return len(result.history)
 
@@ -37,7 +37,7 @@ def test_the_answer_is_that_of_the_problem_and_the_dual_never_falls(loss, blocks
     X, y = one_signed(n=150, d=8, m=4)
     lam = 0.02
     with SerialExecutor(blocks=blocks) as executor:
-        result = solve(X, y, loss, lam, tol=1e-7, max_passes=5000, executor=executor)
+        result = solve(X, y, loss, lam, tol=1e-7, max_passes=5000, method="dual_ascent", executor=executor)
     assert remembered(result.state.memory) is not None
     assert result.status is Status.SOLVED
     assert result.dual == pytest.approx(reference.dual(X, y, loss, lam, 0.0, result.A), rel=1e-9)
@@ -49,7 +49,9 @@ def test_the_answer_is_that_of_the_problem_and_the_dual_never_falls(loss, blocks
 def test_the_optimum_lies_between_the_bounds() -> None:
     X, y = one_signed(n=40, d=4, m=4)
     executor = SerialExecutor(blocks=3)
-    result = solve(X, y, TopKHinge(2), 0.02, tol=1e-4, max_passes=5000, executor=executor)
+    result = solve(
+        X, y, TopKHinge(2), 0.02, tol=1e-4, max_passes=5000, method="dual_ascent", executor=executor
+    )
     assert remembered(result.state.memory) is not None
     best = optimum(X, y, TopKHinge(2), 0.02, 0.0, 4)
     assert result.dual - 1e-7 <= best <= result.primal + 1e-7
@@ -63,7 +65,7 @@ def test_rows_that_are_long_or_centred_do_not_stall(rectify) -> None:
     X = 0.3 * random.standard_normal((20, 200))[y] + random.standard_normal((300, 200))
     X = np.maximum(X, 0.0) if rectify else X
     executor = SerialExecutor(blocks=4)
-    result = solve(X, y, TopKHinge(5), 1.0 / len(y), max_passes=5000, executor=executor)
+    result = solve(X, y, TopKHinge(5), 1.0 / len(y), max_passes=5000, method="dual_ascent", executor=executor)
     assert result.status is Status.SOLVED
     assert (remembered(result.state.memory) is not None) == rectify
     assert len(result.history) < 100
@@ -86,7 +88,9 @@ def test_a_checkpoint_remembers_it() -> None:
             A = np.concatenate([rows.copy() for _, _, rows in executor.duals(state.pending_step)])
             states.append((state, A))
 
-        whole = solve(X, y, TopKHinge(2), lam, tol=1e-6, executor=executor, callbacks=[keep])
+        whole = solve(
+            X, y, TopKHinge(2), lam, tol=1e-6, method="dual_ascent", executor=executor, callbacks=[keep]
+        )
     state, A = states[2]
     again = solve(
         X,
@@ -94,6 +98,7 @@ def test_a_checkpoint_remembers_it() -> None:
         TopKHinge(2),
         lam,
         tol=1e-6,
+        method="dual_ascent",
         state=replace(state, pending_step=None),
         duals=[(0, 200, A)],
         executor=SerialExecutor(blocks=3),
@@ -104,7 +109,9 @@ def test_a_checkpoint_remembers_it() -> None:
 
 def test_sparse_and_centred_features_have_none() -> None:
     X, y = one_signed(n=200)
-    result = solve(sparse.csr_matrix(X), y, TopKHinge(2), 1e-2, executor=SerialExecutor(blocks=3))
+    result = solve(
+        sparse.csr_matrix(X), y, TopKHinge(2), 1e-2, method="dual_ascent", executor=SerialExecutor(blocks=3)
+    )
     assert remembered(result.state.memory) is None
     problem = Problem(loss=TopKHinge(2), n=4, d=3, m=4, lam=1.0)
     assert remembered(found(problem, np.zeros((3, 1)), 1.0, 1)) is None
