@@ -35,7 +35,7 @@ from topline import (
 )
 from topline.solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge
 
-SEEDS = [pytest.param(seed, marks=() if seed < 60 else pytest.mark.slow) for seed in range(1500)]
+SEEDS = [pytest.param(seed, marks=() if seed < 20 else pytest.mark.slow) for seed in range(500)]
 
 
 @dataclass(frozen=True)
