@@ -43,6 +43,7 @@ PEERS: Mapping[str, Callable[[float, float], Any]] = MappingProxyType(
         "liblinear": _liblinear,
         "sklearn lbfgs": _logistic("lbfgs"),
         "sklearn newton-cg": _logistic("newton-cg"),
+        "sklearn newton-cholesky": _logistic("newton-cholesky"),
     }
 )
 

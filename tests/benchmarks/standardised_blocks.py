@@ -17,7 +17,7 @@ from tests.benchmarks.datasets import DATA_DIR, load
 from topline import MaxHinge, SerialExecutor, Status, solve
 
 #: Sets of shared data, and shapes (n, d, m) and noise of drawn ones.
-SHARED = ("usps", "letter")
+SHARED = ("usps", "letter", "satimage")
 DRAWN = {"synthetic 11,000 x 17": (11_000, 17, 10, 1.5), "synthetic 4,000 x 40": (4_000, 40, 20, 2.0)}
 
 

@@ -27,6 +27,14 @@ def test_the_benchmark_runs(capsys) -> None:
     assert "best peer's seconds / ours" in printed
 
 
+def test_standardised_sets_and_losses_without_a_peer(capsys) -> None:
+    arguments = ["--quick", "--only", "digits/z", "--lam-n", "10", "--repeats", "1", "--loss", "topk_hinge"]
+    assert peers.main([*arguments, "--methods", "auto", "--data-dir", "nowhere"]) == 0
+    printed = capsys.readouterr().out
+    assert "digits/z: n 400" in printed
+    assert "no peer" in printed
+
+
 def test_a_missing_file_is_said_and_skipped(tmp_path, capsys) -> None:
     assert peers.main(["--only", "usps", "--data-dir", str(tmp_path)]) == 0
     assert "usps: skipped" in capsys.readouterr().out
