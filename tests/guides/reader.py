@@ -163,8 +163,10 @@ class Reader:
         """Run a command on a terminal until it has printed `text`; press Ctrl-C there unless it stays."""
         terminal, theirs = pty.openpty()
         *before, last = block.code.rstrip().split("\n")
+        script = "\n".join([*before, f"exec {last}"])
         program = subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", "\n".join([*before, f"exec {last}"])],
+            # Whoever runs the tests in the background has Ctrl-C ignored, and so would the command.
+            ["env", "--default-signal=INT", "bash", "-euo", "pipefail", "-c", script],
             cwd=self._folder, env=self._environ, stdin=theirs, stdout=theirs, stderr=theirs,
             start_new_session=True,
         )  # fmt: skip
