@@ -6,9 +6,11 @@ import itertools
 import logging
 import os
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,13 +39,22 @@ def memory_store() -> Iterator[Store]:
 def s3_bucket() -> Iterator[str]:
     """An empty bucket behind moto's server; the credentials are those moto takes, which is any."""
     import fsspec
+    from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
+
+    put, one_at_a_time = S3Response.put_object, threading.Lock()
+
+    def atomic_put(self: S3Response) -> Any:
+        """Put as S3 does; moto looks whether an object is there, and then puts it, in two steps."""
+        with one_at_a_time:
+            return put(self)
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(S3Response, "put_object", atomic_put)
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
         patch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTTESTTEST")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "secret-that-must-not-appear")
