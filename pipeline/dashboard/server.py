@@ -135,11 +135,21 @@ def application(
     store: Store, *, allow_remote: bool = False, now: Callable[[], float] = time.time
 ) -> Starlette:
     """Return the ASGI application that answers for a store; `now` is the time in seconds since 1970."""
-    follower = StoreFollower(store)
+    made = Starlette(
+        routes=[Route(path, answer) for path, answer in _answers(StoreFollower(store), now).items()],
+        middleware=[] if allow_remote else [Middleware(_LocalHostOnly)],
+        exception_handlers=dict.fromkeys((HTTPException, StorageError, Exception), _refuse),
+    )
+    made.router.redirect_slashes = False
+    return made
+
+
+def _answers(follower: StoreFollower, now: Callable[[], float]) -> dict[str, Callable[[Request], Response]]:
+    """Return what answers each path."""
 
     def overview(request: Request) -> Response:
         seen, live = follower.overview(now()), Live("api/parts", LATER)
-        return _html(request, overview_page(store.url, seen, now(), live=live, root=""))
+        return _html(request, overview_page(follower.store.url, seen, now(), live=live, root=""))
 
     def parts_of_overview(request: Request) -> Response:
         seen = follower.overview(now())
@@ -164,7 +174,7 @@ def application(
         return _html(request, models_page(found, runs, "../../../"))
 
     def report_of_model(request: Request) -> Response:
-        content = store.read_bytes(report_path(_model_id(request)))
+        content = follower.store.read_bytes(report_path(_model_id(request)))
         return _answer(request, 200, "text/html; charset=utf-8", content, REPORT_POLICY)
 
     def numbers_of_run(request: Request) -> Response:
@@ -174,7 +184,7 @@ def application(
         view = follower.run(_run_id(request))[1]
         return _json(request, {"again": _again(view), "parts": run_parts(view, now())})
 
-    paths = {
+    return {
         "/": overview,
         "/api/parts": parts_of_overview,
         "/models/{model}": model,
@@ -186,13 +196,6 @@ def application(
         "/api/runs/{run}/parts": parts_of_run,
         **_monitoring(follower, now),
     }
-    made = Starlette(
-        routes=[Route(path, answer) for path, answer in paths.items()],
-        middleware=[] if allow_remote else [Middleware(_LocalHostOnly)],
-        exception_handlers=dict.fromkeys((HTTPException, StorageError, Exception), _refuse),
-    )
-    made.router.redirect_slashes = False
-    return made
 
 
 def _monitoring(
