@@ -1,14 +1,43 @@
 """Prefect flows over the pipeline's functions; the only room that imports Prefect.
 
-A flow is a few lines: a task around a whole step of the pipeline, with progress, gaps and a summary as
-artifacts that never hold up the work.  `runners.run_flow` starts one from the command line, `serving` runs
-retraining on a schedule, and `doctor_checks` proves that both work on this machine.
+A flow is a few lines: a task around each step of the pipeline, with progress, gaps and a summary as
+artifacts that never hold up the work.  `from topline.flows import extract, train, retrain` gives flows to
+compose with your own; `runners.run_flow` starts one from the command line, `serving` runs retraining on a
+schedule, and `doctor_checks` proves that both work on this machine.
 """
 
 from __future__ import annotations
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from topline.flows import environment
 
+if TYPE_CHECKING:
+    from topline.flows.end_to_end import run
+    from topline.flows.evaluation import evaluate
+    from topline.flows.extraction import extract
+    from topline.flows.retraining import retrain
+    from topline.flows.sweeping import sweep
+    from topline.flows.training import train
+
+__all__ = ["evaluate", "extract", "retrain", "run", "sweep", "train"]
+
+_MODULES = {
+    "evaluate": "evaluation",
+    "extract": "extraction",
+    "retrain": "retraining",
+    "run": "end_to_end",
+    "sweep": "sweeping",
+    "train": "training",
+}
+
 environment.prepare(os.environ)
+
+
+def __getattr__(name: str) -> Any:
+    """Return a flow when it is first asked for: Prefect is imported by then, with its settings in place."""
+    if name in __all__:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """A flow run's latest values as Prefect artifacts: a progress bar, a table of gaps, a link and a summary.
 
 Nothing here is called from the path that trains: `posted_artifacts` starts a thread of its own, with a
-client of its own whose requests end after a few seconds, and leaves it behind if the server is gone.
+client of its own, and leaves it behind if the server is gone.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
+from prefect.settings import PREFECT_API_REQUEST_TIMEOUT
 
 from topline.flows.latest_values import Entry, Forwarder, LatestValues
 from topline.storage.stores import masked
 
 POST_SECONDS = 2.0
-REQUEST_SECONDS = 5.0
-CATCH_UP_SECONDS = 10.0
 
 DASHBOARD_URL = "TOPLINE_DASHBOARD_URL"
 
@@ -74,8 +73,7 @@ class ArtifactReceiver:
 
     def _connected(self) -> SyncPrefectClient:
         if self._client is None:
-            settings = {"timeout": httpx.Timeout(REQUEST_SECONDS)}
-            self._client = get_client(httpx_settings=settings, sync_client=True).__enter__()
+            self._client = get_client(sync_client=True).__enter__()
         return self._client
 
 
@@ -118,11 +116,20 @@ def current_flow_run_id() -> UUID | None:
     return run.flow_run.id if run is not None and run.flow_run is not None else None
 
 
+def catch_up_seconds() -> float:
+    """Return how long the end of a run waits for its last artifacts: one request and half of another.
+
+    The run's last state is a request to the same server.  With SQLite behind it, one may wait a minute for a
+    lock, which is also Prefect's own limit; the command line shortens that limit.
+    """
+    return 1.5 * float(PREFECT_API_REQUEST_TIMEOUT.value())
+
+
 @contextmanager
 def posted_artifacts() -> Iterator[LatestValues]:
-    """Post what is published as artifacts of the current flow run, without ever waiting for it.
+    """Post what is published as artifacts of the current flow run, for which training never waits.
 
-    On leaving, what is left is delivered within `CATCH_UP_SECONDS`, or given up with one warning.
+    On leaving, what is left is delivered within `catch_up_seconds()`, or given up with one warning.
     """
     values = LatestValues()
     forwarder = Forwarder(values, ArtifactReceiver(current_flow_run_id()), interval=POST_SECONDS)
@@ -130,4 +137,4 @@ def posted_artifacts() -> Iterator[LatestValues]:
     try:
         yield values
     finally:
-        forwarder.close(CATCH_UP_SECONDS)
+        forwarder.close(catch_up_seconds())

@@ -29,8 +29,12 @@ COMMAND_LINE: Mapping[str, str] = {
     "PREFECT_CLIENT_MAX_RETRIES": "1",
 }
 
-# Under `topline serve`, whose runs log to the server only.
-SERVED: Mapping[str, str] = {"PREFECT_LOGGING_CONFIG_PATH": COMMAND_LINE["PREFECT_LOGGING_CONFIG_PATH"]}
+# Under `topline serve`, whose runs log to the server only, and whose server forgets them after 30 days.
+SERVED: Mapping[str, str] = {
+    "PREFECT_LOGGING_CONFIG_PATH": COMMAND_LINE["PREFECT_LOGGING_CONFIG_PATH"],
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(30 * 86400),
+}
 
 
 def prepare(environ: MutableMapping[str, str], settings: Mapping[str, str] = ALWAYS) -> None:
@@ -40,18 +44,39 @@ def prepare(environ: MutableMapping[str, str], settings: Mapping[str, str] = ALW
             environ[name] = value
 
 
-def require_home(environ: Mapping[str, str]) -> None:
-    """Make the folder where Prefect keeps its files; `FlowServerError` where that cannot be written.
+# Where one of these is set, runs are recorded in another database.
+_ELSEWHERE = (
+    "PREFECT_API_URL",
+    "PREFECT_SERVER_DATABASE_CONNECTION_URL",
+    "PREFECT_API_DATABASE_CONNECTION_URL",
+)
 
+
+def require_home(environ: Mapping[str, str]) -> None:
+    """Make the folder where Prefect keeps its files, its database readable by nobody else.
+
+    `FlowServerError` where that cannot be written.
     Prefect itself would start its embedded server there again and again, until its time limit.
     """
     home = Path(environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         with TemporaryFile(dir=home):
-            return
+            if not any(environ.get(name) for name in _ELSEWHERE):
+                _keep_database_private(home / "prefect.db")
     except OSError as error:
         raise FlowServerError(
             f"Prefect keeps its files in {home}, which cannot be written ({error.strerror}):"
             " set PREFECT_HOME to another folder, or run without --flow"
         ) from error
+
+
+def _keep_database_private(place: Path) -> None:
+    """Let nobody else read Prefect's SQLite database, which names folders, options and errors.
+
+    SQLite gives its journals the mode of the database, which it finds here, empty, the first time.
+    """
+    place.touch(mode=0o600)
+    for file in (place, place.with_name(f"{place.name}-wal"), place.with_name(f"{place.name}-shm")):
+        if file.exists() and file.stat().st_mode & 0o077:
+            file.chmod(0o600)

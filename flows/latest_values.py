@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
@@ -74,11 +74,13 @@ class Forwarder:
         *,
         interval: float = 2.0,
         longest_pause: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._values = values
         self._receiver = receiver
         self._interval = interval
         self._longest_pause = longest_pause
+        self._clock = clock
         self._seen: dict[str, int] = {}
         self._closing = threading.Event()
         self._give_up_at = float("inf")
@@ -94,7 +96,7 @@ class Forwarder:
 
     def close(self, deadline: float = 10.0) -> bool:
         """Deliver what is left, for at most `deadline` seconds; False and a warning if some stays."""
-        self._give_up_at = time.monotonic() + deadline
+        self._give_up_at = self._clock() + deadline
         self._closing.set()
         self._thread.join(deadline)
         delivered = not self._thread.is_alive() and not self._values.newer_than(self._seen)
@@ -115,7 +117,7 @@ class Forwarder:
         while True:
             closing = self._closing.is_set()
             delivered = self._deliver_newer()
-            if closing and (delivered or time.monotonic() >= self._give_up_at):
+            if closing and (delivered or self._clock() >= self._give_up_at):
                 return
             pause = self._interval if delivered else min(2 * pause, self._longest_pause)
             if closing:

@@ -17,15 +17,15 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
+from topline.flows.end_to_end import run
 from topline.flows.errors import FlowServerError
-from topline.flows.evaluate import evaluate
-from topline.flows.extract import extract
+from topline.flows.evaluation import evaluate
+from topline.flows.extraction import extract
 from topline.flows.parameters import refuse_credentials
 from topline.flows.reporting import Caller, called_by
-from topline.flows.retrain import retrain
-from topline.flows.run import run
-from topline.flows.sweep import sweep
-from topline.flows.train import train
+from topline.flows.retraining import retrain
+from topline.flows.sweeping import sweep
+from topline.flows.training import train
 from topline.pipeline.progress import Progress
 
 logger = logging.getLogger(__name__)

@@ -6,8 +6,11 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
@@ -28,17 +31,18 @@ from prefect.states import Crashed
 from prefect.types.entrypoint import EntrypointType
 from pydantic import ValidationError
 
+from topline.flows.following import Follower, followed, runs_of
 from topline.flows.heartbeat_automation import ensure_heartbeat_automation
 from topline.flows.local_server import local_server
 from topline.flows.parameters import refuse_credentials
-from topline.flows.retrain import retrain
+from topline.flows.retraining import retrain
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.jobs import LEASE
+from topline.pipeline.notices import Kind, Notice, NoticeLog, addresses, pulse, told
 from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.telemetry import ANCHOR, interval_of
-from topline.storage.served_schedule import note_schedule
-from topline.storage.stores import LeaseHeldError, held_lease, open_store
+from topline.storage.stores import LeaseHeldError, Store, held_lease, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -52,48 +56,88 @@ def serve_retraining(
     cluster: ClusterConfig,
     every: str,
     timezone: str = "UTC",
+    *,
+    notify: Sequence[str] = (),
+    log: Path | None = None,
+    as_json: bool = False,
+    out: TextIO | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Run the flow `retrain` whenever the schedule says, until Ctrl-C.
 
     Without a configured server one of our own is started.  The schedule stays active when this ends: the runs
-    missed in the meantime are coalesced into the first one afterwards.
+    missed in the meantime are coalesced into the first one afterwards.  Every event is a line on `out` and in
+    the file `log` (`log_file` of the store where none is named), JSON if `as_json`; what somebody should hear
+    of goes to the addresses `notify` and those of the environment.
     """
     schedule = schedule_of(every, timezone)
     config = _absolute(config)
     refuse_credentials({"config": config, "cluster": cluster})
-    described = f"Retrains {config.store} from {config.extract.images}: {every}"
-    note_schedule(open_store(config.store, create=True), every, timezone)
+    to = addresses(notify, os.environ)
+    store = open_store(config.store, create=True)
+    lines = NoticeLog(out or sys.stdout, log or log_file(config.store), as_json=as_json)
+    with lines, told(to) as tell:
+
+        def say(notice: Notice) -> None:
+            lines.write(notice)
+            tell(notice)
+
+        served = _Served(config, cluster, schedule, every, say)
+        with pulse(store, every, timezone), _announced(served, store):
+            _serve_somewhere(served, progress)
+
+
+@dataclass(frozen=True, eq=False)
+class _Served:
+    """What is served, and who hears what happens to it."""
+
+    config: RetrainConfig
+    cluster: ClusterConfig
+    schedule: Schedule
+    every: str
+    say: Callable[[Notice], None]
+
+
+@contextmanager
+def _announced(served: _Served, store: Store) -> Iterator[None]:
+    """Say how the serving ended, whether by Ctrl-C or by an error."""
+    try:
+        yield
+    except Exception as error:
+        served.say(Notice(Kind.FAILED, store.url, f"serving ended: {type(error).__name__}: {error}"))
+        raise
+    finally:
+        served.say(Notice(Kind.ENDED, store.url, "the schedule is not served any more"))
+
+
+def _serve_somewhere(served: _Served, progress: Progress | None) -> None:
+    """Serve on the server that is configured, or on one of our own."""
     server = PREFECT_API_URL.value()
     if server:
-        _serve(config, cluster, schedule, described, progress, server)
+        _serve(served, progress, server)
         return
     if progress is not None:
         progress.begin("start a Prefect server on this machine")
     with local_server(os.environ) as own:
         reached = {PREFECT_API_URL: own.url, PREFECT_API_AUTH_STRING: own.password}
         with temporary_settings(reached):
-            _serve(config, cluster, schedule, described, progress, own.url, own.kept_in)
+            _serve(served, progress, own.url, own.kept_in)
 
 
-def _serve(
-    config: RetrainConfig,
-    cluster: ClusterConfig,
-    schedule: Schedule,
-    described: str,
-    progress: Progress | None,
-    server: str,
-    password_in: Path | None = None,
-) -> None:
+def _serve(served: _Served, progress: Progress | None, server: str, password_in: Path | None = None) -> None:
     """Serve on a server; one of our own keeps its password in the file `password_in`."""
+    config = served.config
     name = deployment_name(config)
     runner = Runner(name=name, limit=1, pause_on_shutdown=False)
     ensure_heartbeat_automation()
     planned = retrain.to_deployment(
         name,
-        schedule=schedule,
-        parameters={"config": config.model_dump(mode="json"), "cluster": cluster.model_dump(mode="json")},
-        description=described,
+        schedule=served.schedule,
+        parameters={
+            "config": config.model_dump(mode="json"),
+            "cluster": served.cluster.model_dump(mode="json"),
+        },
+        description=f"Retrains {config.store} from {config.extract.images}: {served.every}",
         tags=["topline"],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
@@ -107,9 +151,19 @@ def _serve(
     # A line of its own: a progress bar cuts what is wider than the terminal, and a log file has no bar.
     sys.stderr.write(f"serving {config.store}; {page}{password} shows its runs; Ctrl-C ends it\n")
     sys.stderr.flush()
+    facts = {"server": page, "every": served.every}
+    text = f"{config.store} is retrained from {config.extract.images}: {served.every}; {page} shows its runs"
+    served.say(Notice(Kind.SERVING, config.store, text, facts))
     if progress is not None:
         progress.begin("serve")
-    asyncio.run(runner.start())
+    with followed(Follower(open_store(config.store), runs_of(deployment)), served.say):
+        asyncio.run(runner.start())
+
+
+def log_file(store_url: str) -> Path:
+    """Return where the log of a served store lies: beside it, or here where it is an object store."""
+    name = f"{_last_name(store_url)}.serve.log"
+    return Path(name) if "://" in store_url else Path(store_url).with_name(name)
 
 
 def schedule_of(every: str, timezone: str = "UTC") -> Schedule:
@@ -133,7 +187,11 @@ def schedule_of(every: str, timezone: str = "UTC") -> Schedule:
 
 def deployment_name(config: RetrainConfig) -> str:
     """Return the name of the deployment of a store: one store, one schedule."""
-    return config.store.rstrip("/").rpartition("/")[2] or "store"
+    return _last_name(config.store)
+
+
+def _last_name(url: str) -> str:
+    return url.rstrip("/").rpartition("/")[2] or "store"
 
 
 def crash_killed_runs(deployment: UUID, store_url: str) -> int:

@@ -7,29 +7,46 @@ memory: nothing is pickled, and nothing is taken from a cache that the store's o
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
-from prefect import task
+from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.runtime import task_run
 
-from topline.pipeline.errors import ClusterError
+from topline.flows.events import model_decided
+from topline.pipeline.certification import certify
+from topline.pipeline.errors import ClusterError, InterruptedRunError
 from topline.pipeline.evaluation import evaluate
 from topline.pipeline.ingest import extract
-from topline.pipeline.jobs import retrain, run
+from topline.pipeline.jobs import Steps
+from topline.pipeline.options import ClusterConfig, TrainConfig
+from topline.pipeline.progress import Progress
+from topline.pipeline.registry import Weighing, promote_by_rule
+from topline.pipeline.report import write_report
 from topline.pipeline.sweep import sweep
-from topline.pipeline.training import train
+from topline.pipeline.training import Fitted, fit, resuming
 from topline.storage.errors import AccessError
 
-RETRY_DELAYS = [10.0, 60.0]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RETRY_DELAYS: Final = [10.0, 60.0]
 
 # A store or a cluster that does not answer may answer in a minute.  Bad images, labels, options or bytes
-# stay bad, and an interrupted run has to be resumed by the command that its message names.
+# stay bad, and what somebody stopped was to stop.
 TRANSIENT = (ClusterError, AccessError, ConnectionError, TimeoutError)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether the same call may succeed later; a refused permission is final."""
+    """Return whether the same call may succeed later; a refused permission is final.
+
+    A training run that lost its scheduler or its store is interrupted by that, and has a checkpoint.
+    """
+    if isinstance(error, InterruptedRunError):
+        return error.__cause__ is not None and is_transient(error.__cause__)
     refused = isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError)
     return isinstance(error, TRANSIENT) and not refused
 
@@ -43,21 +60,58 @@ def retry_if_transient(_task: object, _run: TaskRun, state: State[Any]) -> bool:
     return False
 
 
-plain = task(cache_policy=NO_CACHE, persist_result=False, tags={"topline"})
+def repeatable(function: Callable[P, R], name: str = "", *tags: str) -> Task[P, R]:
+    """Return a task of a function that is safe to repeat: what is stored already is found, not made again.
 
-# Repeating these is safe: what is stored already is found and not made again.
-repeatable = task(
-    cache_policy=NO_CACHE,
-    persist_result=False,
-    tags={"topline"},
-    retries=len(RETRY_DELAYS),
-    retry_delay_seconds=RETRY_DELAYS,
-    retry_condition_fn=retry_if_transient,
+    The tags, beside "topline", are for limits such as `prefect concurrency-limit create topline-train 1`.
+    """
+    return cast(
+        "Task[P, R]",
+        task(
+            name=name or None,
+            cache_policy=NO_CACHE,
+            persist_result=False,
+            tags={"topline", *tags},
+            retries=len(RETRY_DELAYS),
+            retry_delay_seconds=RETRY_DELAYS,
+            retry_condition_fn=retry_if_transient,
+        )(function),
+    )
+
+
+@wraps(fit)
+def fit_or_resume(
+    config: TrainConfig,
+    cluster: ClusterConfig | None = None,
+    progress: Progress | None = None,
+    client: Any = None,
+) -> Fitted:
+    """Train; tried again, go on from the last checkpoint of the run that was lost."""
+    again = (task_run.run_count or 0) > 1
+    return fit(resuming(config) if again else config, cluster, progress, client)
+
+
+@wraps(promote_by_rule)
+def decide(model_url: str, *arguments: Any, **options: Any) -> Weighing:
+    """Weigh a challenger, and tell Prefect's automations of the decision."""
+    weighed = promote_by_rule(model_url, *arguments, **options)
+    model_decided(model_url, weighed)
+    return weighed
+
+
+extract_images = repeatable(extract, "extract", "topline-extract")
+fit_model = repeatable(fit_or_resume, "train", "topline-train")
+certify_model = repeatable(certify, "certify")
+evaluate_model = repeatable(evaluate, "evaluate")
+weigh_model = repeatable(decide, "decide")
+report_model = repeatable(write_report, "report")
+sweep_grid = repeatable(sweep, "sweep", "topline-train")
+
+STEPS = Steps(
+    extract=extract_images,
+    fit=fit_model,
+    certify=certify_model,
+    evaluate=evaluate_model,
+    decide=weigh_model,
+    report=report_model,
 )
-
-extract_images = repeatable(extract)
-train_model = plain(train)
-sweep_grid = plain(sweep)
-evaluate_model = repeatable(evaluate)
-run_job = repeatable(run)
-retrain_store = repeatable(retrain)

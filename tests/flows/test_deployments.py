@@ -22,9 +22,23 @@ from topline.flows.launching import FLOWS
 
 BEAT = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
 ROOT = Path(__file__).resolve().parents[2]
-DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((ROOT / "deploy" / "prefect.yaml").read_text())[
-    "deployments"
-]
+# What registering reads from the environment.
+SETTINGS = {
+    "TOPLINE_STORE": "s3://bucket/store",
+    "TOPLINE_IMAGES": "/srv/images",
+    "TOPLINE_SCHEDULER": "tls://scheduler:8786",
+}
+
+
+def registered(text: str) -> list[dict[str, Any]]:
+    """Return the deployments with the settings in their places."""
+    for name, value in SETTINGS.items():
+        text = text.replace(f"{{{{ ${name} }}}}", value)
+    found: list[dict[str, Any]] = yaml.safe_load(text)["deployments"]
+    return found
+
+
+DEPLOYMENTS = registered((ROOT / "deploy" / "prefect.yaml").read_text())
 
 
 def flow_of(deployment: dict[str, Any]) -> Flow[..., Any]:
@@ -48,6 +62,24 @@ def test_all_flows_are_deployed_and_nothing_starts_by_itself() -> None:
     schedules = [schedule for deployment in DEPLOYMENTS for schedule in deployment.get("schedules", [])]
     assert schedules
     assert not any(schedule["active"] for schedule in schedules)
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda deployment: deployment["name"])
+def test_a_deployment_works_where_nothing_but_the_settings_is_given(deployment: dict[str, Any]) -> None:
+    """No relative path, which would be another place for each process, and work by the cluster's workers."""
+    parameters = str(deployment["parameters"])
+    assert SETTINGS["TOPLINE_STORE"] in parameters or SETTINGS["TOPLINE_IMAGES"] in parameters
+    assert "{{" not in parameters
+    assert "topline-store" not in parameters
+    if "cluster" in deployment["parameters"]:
+        assert deployment["parameters"]["cluster"] == {"scheduler": SETTINGS["TOPLINE_SCHEDULER"]}
+
+
+def test_every_way_of_deploying_sets_what_registering_reads() -> None:
+    for page in ("README.md", "compose/compose.yaml", "kubernetes/worker.yaml", "kubernetes/README.md"):
+        text = (ROOT / "deploy" / page).read_text()
+        wanted = {"TOPLINE_STORE"} if page == "kubernetes/README.md" else set(SETTINGS)
+        assert {name for name in wanted if name in text} == wanted
 
 
 def test_the_page_names_the_pool_and_the_deployments_that_are_there() -> None:
@@ -85,7 +117,7 @@ def test_a_run_that_is_killed_beats_often_enough_to_be_found_out_in_two_minutes(
 @pytest.mark.slow
 @pytest.mark.prefect
 def test_prefect_registers_all_of_them(prefect_server: str) -> None:
-    environ = {**os.environ, "PREFECT_API_URL": prefect_server, "CI": "true"}
+    environ = {**os.environ, **SETTINGS, "PREFECT_API_URL": prefect_server, "CI": "true"}
     prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
     for words in (
         ["work-pool", "create", "topline", "--type", "process"],
@@ -103,9 +135,11 @@ def test_prefect_registers_all_of_them(prefect_server: str) -> None:
         )
         assert done.returncode == 0, done.stdout + done.stderr
     with get_client(sync_client=True) as client:
-        registered = {deployment.name: deployment for deployment in client.read_deployments()}
-    assert set(registered) == {deployment["name"] for deployment in DEPLOYMENTS}
-    nightly = registered["nightly"]
+        there = {deployment.name: deployment for deployment in client.read_deployments()}
+    assert {name: dict(found.parameters) for name, found in there.items()} == {
+        deployment["name"]: deployment["parameters"] for deployment in DEPLOYMENTS
+    }
+    nightly = there["nightly"]
     assert [schedule.active for schedule in nightly.schedules] == [False]
     assert nightly.global_concurrency_limit is not None
     assert nightly.global_concurrency_limit.limit == 1

@@ -115,7 +115,6 @@ def test_an_error_stays_one_sentence_under_flow(store: str, tmp_path: Path, pref
     assert failed.stdout == ""
 
 
-@pytest.mark.timeout(600)
 def test_a_schedule_fires_with_the_installed_versions() -> None:
     checks = {check.name: check for check in run_checks(checks=prefect_checks(), schedule=True)}
     assert checks["prefect"].ok, checks

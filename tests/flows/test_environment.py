@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from prefect.settings.models.server.services import ServerServicesDBVacuumSettings
 
 from topline.flows import environment
 from topline.flows.errors import FlowServerError
@@ -52,9 +54,31 @@ def test_a_home_that_cannot_be_written_is_one_sentence_before_anything_starts(tm
         environment.require_home({"PREFECT_HOME": str(tmp_path / "file" / "prefect")})
 
 
+def test_nobody_else_reads_prefects_database(tmp_path: Path) -> None:
+    home = tmp_path / "prefect"
+    environment.require_home({"PREFECT_HOME": str(home)})
+    assert (home.stat().st_mode & 0o777, (home / "prefect.db").stat().st_mode & 0o777) == (0o700, 0o600)
+    for name in ("prefect.db", "prefect.db-wal"):
+        (home / name).write_text("")
+        (home / name).chmod(0o644)
+    environment.require_home({"PREFECT_HOME": str(home)})
+    assert {file.stat().st_mode & 0o777 for file in home.iterdir()} == {0o600}
+    elsewhere = tmp_path / "elsewhere"
+    environment.require_home({"PREFECT_HOME": str(elsewhere), "PREFECT_API_URL": "http://server/api"})
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_the_package_prepares_the_environment_before_prefect_is_there() -> None:
     script = (
         "import sys; from topline.flows import environment, latest_values, runners; "
         "assert 'prefect' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=600)
+
+
+def test_the_server_of_a_schedule_forgets_runs_of_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment.SERVED.items():
+        monkeypatch.setenv(name, value)
+    vacuum = ServerServicesDBVacuumSettings()
+    assert "flow_runs" in vacuum.enabled_vacuum_types
+    assert vacuum.retention_period == timedelta(days=30)

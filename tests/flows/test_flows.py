@@ -18,17 +18,19 @@ from PIL import Image
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import Artifact, FlowRun
-from prefect.server.api.server import SubprocessASGIServer
+from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, temporary_settings
 
 from tests.flows.conftest import IN_PROCESS
 from topline.flows import artifacts, reporting
+from topline.flows import training as training_flow
 from topline.flows.runners import run_flow
-from topline.flows.tasks import repeatable
+from topline.flows.tasks import fit_model, repeatable
 from topline.pipeline.errors import ClusterError, InputError
 from topline.pipeline.options import EvaluateConfig, ExtractConfig, RunConfig, TrainConfig
-from topline.pipeline.training import train
+from topline.pipeline.training import session, train
+from topline.solvers.core.state import IterationRecord, SolverState
 from topline.storage.errors import NotFoundError
-from topline.storage.runs import read_history
+from topline.storage.runs import list_runs, read_history
 from topline.storage.stores import open_store
 
 pytestmark = [pytest.mark.prefect, pytest.mark.usefixtures("prefect_server", "_command_line")]
@@ -45,15 +47,16 @@ def artifacts_of(run_id: UUID) -> dict[str, Artifact]:
     return {artifact.key: artifact for artifact in found if artifact.flow_run_id == run_id and artifact.key}
 
 
-def wait_for_task_state(run_id: UUID, state: str) -> None:
+def wait_for_tasks(run_id: UUID, expected: dict[str, str]) -> None:
     """Task runs reach the server as events, a moment after the flow has ended."""
     deadline = time.monotonic() + 240.0
     while True:
         with get_client(sync_client=True) as client:
-            states = [run.state_name for run in client.read_task_runs() if run.flow_run_id == run_id]
-        if states == [state]:
+            runs = [run for run in client.read_task_runs() if run.flow_run_id == run_id]
+        states = {run.name.rpartition("-")[0]: run.state_name for run in runs}
+        if states == expected:
             return
-        assert time.monotonic() < deadline, f"expected one task run in {state}, found {states}"
+        assert time.monotonic() < deadline, f"expected the task runs {expected}, found {states}"
         time.sleep(0.2)
 
 
@@ -74,7 +77,7 @@ def test_training_is_a_completed_run_with_its_progress_gaps_and_summary(training
     assert rows[-1]["gap"] == pytest.approx(rounds[-1]["gap"], rel=1e-5)
     assert result.model in str(posted["summary"].data)
     assert f"{result.relative_gap:.2e}" in str(posted["summary"].data)
-    wait_for_task_state(run.id, "Completed")
+    wait_for_tasks(run.id, {"train": "Completed", "certify": "Completed"})
 
 
 def test_a_failure_is_a_failed_run_with_its_sentence_and_the_same_exception(
@@ -93,7 +96,7 @@ def test_a_failure_is_a_failed_run_with_its_sentence_and_the_same_exception(
     # Prefect keeps the exceptions of flows in any case; nothing of ours is pickled.
     kept = [json.loads(path.read_bytes()) for path in (prefect_home / "storage").iterdir()]
     assert str(plain.value) in json.dumps(kept, ensure_ascii=False)
-    wait_for_task_state(run.id, "Failed")
+    wait_for_tasks(run.id, {"train": "Failed"})
 
 
 @pytest.fixture
@@ -127,6 +130,8 @@ def test_the_whole_job_and_its_steps_run_as_flows(images: Path, tmp_path: Path) 
     assert posted["report"].data == f"[{job.report}]({Path(job.report).as_uri()})"
     assert Path(job.report).is_file()
     assert "top-1" in str(posted["summary"].data)
+    steps = ("extract", "train", "certify", "evaluate", "report")
+    wait_for_tasks(run.id, dict.fromkeys(steps, "Completed"))
 
     extracted = run_flow("extract", {"config": config.extract.model_copy(update={"store": store})})
     assert extracted.reused
@@ -169,6 +174,9 @@ def wait_for_progress(run_id: UUID, share: float) -> Any:
 @contextmanager
 def frozen_server() -> Iterator[None]:
     """Stop the server's process as a debugger would: connections are taken, nothing is answered."""
+    # Imported here, as what a server consists of takes seconds, which every process of a run would wait for.
+    from prefect.server.api.server import SubprocessASGIServer
+
     process = SubprocessASGIServer().server_process
     assert process is not None
     os.kill(process.pid, signal.SIGSTOP)
@@ -186,8 +194,7 @@ def test_a_frozen_server_does_not_slow_training_and_catching_up_has_a_deadline(
     Requests wait for an hour here: were training or its end to wait for one, the test would not end.
     """
     monkeypatch.setattr(artifacts, "POST_SECONDS", 0.05)
-    monkeypatch.setattr(artifacts, "REQUEST_SECONDS", 3600.0)
-    monkeypatch.setattr(artifacts, "CATCH_UP_SECONDS", 1.0)
+    monkeypatch.setattr(artifacts, "catch_up_seconds", lambda: 1.0)
     long = training.model_copy(update={"tol": 1e-12, "max_passes": 300, "certify": False})
     passes: list[int] = []
     seconds: list[float] = []
@@ -195,7 +202,8 @@ def test_a_frozen_server_does_not_slow_training_and_catching_up_has_a_deadline(
     @flow(name="frozen", persist_result=False)
     def frozen() -> None:
         with frozen_server():
-            with reporting.watched(long.tol) as watch:
+            an_hour = temporary_settings({PREFECT_API_REQUEST_TIMEOUT: 3600.0})
+            with an_hour, reporting.watched(long.tol) as watch:
                 result = train(long, IN_PROCESS, watch.progress)
                 passes.append(result.passes)
                 watch.finish(result, "done")
@@ -206,6 +214,34 @@ def test_a_frozen_server_does_not_slow_training_and_catching_up_has_a_deadline(
     assert passes[0] > 50
     assert seconds[0] > 0.9
     assert newest_run().state_name == "Completed"
+
+
+def test_a_run_that_lost_its_scheduler_goes_on_from_its_checkpoint(
+    training: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt loses it when the certified gap is not reached yet; the second is the same run."""
+    solve, rounds_before = session.solve, []
+
+    def losing(*arguments: Any, callbacks: tuple[Any, ...], **options: Any) -> Any:
+        state = options["state"]
+        rounds_before.append(0 if state is None else state.round)
+
+        def lost_after_two_rounds(record: IterationRecord, state: SolverState) -> bool:
+            if len(rounds_before) == 1 and record.round >= 2:
+                callbacks[0].save(state)
+                raise ClusterError("the connection to the scheduler is closed")
+            return True
+
+        return solve(*arguments, callbacks=(*callbacks, lost_after_two_rounds), **options)
+
+    monkeypatch.setattr(session, "solve", losing)
+    monkeypatch.setattr(training_flow, "fit_model", fit_model.with_options(retry_delay_seconds=0.0))
+    result = run_flow("train", {"config": training, "cluster": IN_PROCESS})
+    assert rounds_before[0] == 0
+    assert rounds_before[1:] == [pytest.approx(2, abs=1)]
+    assert [run.id for run in list_runs(open_store(training.store))] == [result.run]
+    assert result.certificate is not None
+    assert result.certificate.certified
 
 
 def test_what_may_pass_is_tried_again_and_what_is_wrong_is_not() -> None:

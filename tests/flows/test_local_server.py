@@ -35,7 +35,6 @@ with Server(("127.0.0.1", int(port)), Handler) as server:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_the_api_asks_for_the_password(tmp_path: Path) -> None:
     """A real server; who finds it running is given the same password."""
     environ = {**os.environ, "PREFECT_HOME": str(tmp_path)}

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.flow_engine import run_flow
-from prefect.server.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.states import Scheduled
 
 from tests.pipeline.fresh_photos import photographs
-from topline.flows import serving
+from topline.flows import events, serving
 from topline.flows.heartbeat_automation import HEARTBEAT_TIMEOUT, ensure_heartbeat_automation
 from topline.flows.local_server import LocalServer
-from topline.flows.retrain import coalesce_missed_runs, retrain
+from topline.flows.retraining import coalesce_missed_runs, retrain
 from topline.flows.serving import schedule_of
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.jobs import LEASE
 from topline.pipeline.options import ClusterConfig, ExtractConfig, PromotionRule, RetrainConfig, TrainConfig
+from topline.pipeline.registry import Decision, Evidence, Weighing
 from topline.pipeline.telemetry import ANCHOR, next_time
-from topline.storage.models import read_standing
+from topline.storage.models import Standing, read_standing
 from topline.storage.served_schedule import read_schedule
 from topline.storage.stores import held_lease, open_store
 
@@ -65,6 +67,9 @@ def test_anything_else_is_cron_or_refused() -> None:
 )
 def test_the_page_tells_the_times_that_prefect_keeps(every: str, timezone: str) -> None:
     """From a night before clocks change in Berlin, by Prefect's own arithmetic."""
+    # Imported here, as what a server consists of takes seconds, which every process of a run would wait for.
+    from prefect.server.schemas.schedules import CronSchedule, IntervalSchedule
+
     now = datetime(2026, 3, 28, 1, 2, 3, tzinfo=UTC)
     schedule = schedule_of(every, timezone)
     kept = (
@@ -90,6 +95,16 @@ def test_who_serves_a_store_leaves_word_of_the_schedule(
     left = read_schedule(open_store(config.store))
     assert left is not None
     assert (left.every, left.timezone) == ("0 2 * * *", "Europe/Berlin")
+    assert left.ended
+    lines = (tmp_path / "store.serve.log").read_text().splitlines()
+    assert lines[-1].endswith("ended: the schedule is not served any more")
+
+
+def test_an_address_that_cannot_be_told_is_refused_before_anything_is_served(tmp_path: Path) -> None:
+    config = RetrainConfig(store=str(tmp_path / "store"), extract=ExtractConfig(images=str(tmp_path)))
+    with pytest.raises(ConfigError, match="--notify nowhere is no address"):
+        serving.serve_retraining(config, HERE, "6h", notify=["nowhere"])
+    assert not (tmp_path / "store").exists()
 
 
 @flow(name="nightly")
@@ -110,9 +125,13 @@ def test_one_run_stands_in_for_all_that_were_missed(prefect_server: str) -> None
         ]
         due, later = runs[:3], runs[3:]
         assert run_flow(nightly, flow_run=due[0]) == len(due) - 1
-        states = {run.id: run.state_name for run in client.read_flow_runs(limit=200)}
+        found = {run.id: run.state for run in client.read_flow_runs(limit=200) if run.state is not None}
+        states = {number: state.name for number, state in found.items()}
+        said = {found[run.id].message for run in due[1:]}
     assert states[due[0].id] == "Completed"
     assert {states[run.id] for run in due[1:]} == {"Cancelled"}
+    assert len(said) == 1, "they are told as one"
+    assert str(said.pop()).startswith("missed: 2 runs coalesced into the run ")
     assert {states[run.id] for run in later} == {"Scheduled"}
     assert nightly() == 0  # by hand, without a deployment
 
@@ -134,7 +153,23 @@ def test_a_retraining_beside_another_one_is_cancelled_and_says_who(
         assert "a neighbour" in str(state.message)
     result = retrain(config, HERE)
     assert (result.outcome, result.champion) == ("promoted", "m0001")
+    ended = retrain(config, HERE, return_state=True)
+    assert str(ended.message).startswith("unchanged: nothing is new since")
     assert read_by(tmp_path / "store").startswith("flow run ")
+
+
+def test_a_decision_is_an_event_for_automations(monkeypatch: pytest.MonkeyPatch) -> None:
+    emitted: list[dict[str, Any]] = []
+    monkeypatch.setattr(events, "emit_event", lambda event, **rest: emitted.append({"event": event, **rest}))
+    standing = Standing(champion="m0002")
+    for promote in (True, False):
+        decision = Decision(promote, ("as the rule says",))
+        weighed = Weighing("store/models/m0002", "store/models/m0001", decision, Evidence(), standing)
+        events.model_decided("store/models/m0002", weighed)
+    assert [one["event"] for one in emitted] == ["topline.model.promoted", "topline.model.kept"]
+    assert emitted[0]["resource"]["prefect.resource.id"] == "topline.model.store/models/m0002"
+    assert emitted[0]["payload"]["champion_before"] == "store/models/m0001"
+    json.dumps(emitted)
 
 
 def read_by(store: Path) -> str:

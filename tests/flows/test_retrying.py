@@ -38,7 +38,7 @@ def test_what_does_not_answer_may_answer_later(error: Exception) -> None:
         ConfigError("k"),
         InputError("no images"),
         RejectedShareError("too many"),
-        InterruptedRunError("resume it"),
+        InterruptedRunError("stopped by Ctrl-C"),
         InvalidProblemError("a label out of range"),
         NonFiniteError("NaN in row 3"),
         IntegrityError("rows 0-63"),
@@ -58,3 +58,16 @@ def test_a_store_that_refuses_permission_is_not_asked_again() -> None:
     error = AccessError("the store is read-only")
     error.__cause__ = PermissionError("denied")
     assert not is_transient(error)
+
+
+def interrupted_by(cause: Exception) -> InterruptedRunError:
+    error = InterruptedRunError("resume it")
+    error.__cause__ = cause
+    return error
+
+
+def test_a_run_that_lost_its_scheduler_is_tried_again_and_one_without_room_is_not() -> None:
+    assert is_transient(interrupted_by(ClusterError("the scheduler is gone")))
+    assert is_transient(interrupted_by(AccessError("s3 is away")))
+    assert not is_transient(interrupted_by(DiskFullError("no room")))
+    assert not is_transient(interrupted_by(KeyboardInterrupt()))

@@ -20,12 +20,14 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
-from prefect.states import Cancelled
+from prefect.states import Cancelled, Completed
 
+from topline.flows.following import MISSED
 from topline.flows.reporting import watched
 from topline.flows.summaries import retraining_summary
-from topline.flows.tasks import retrain_store
+from topline.flows.tasks import STEPS
 from topline.pipeline.jobs import RetrainResult
+from topline.pipeline.jobs import retrain as retrain_in_steps
 from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.storage.stores import LeaseHeldError
 
@@ -46,8 +48,11 @@ def retrain(
     try:
         with watched(config.train.tol, config.store) as watch:
             by = f"flow run {flow_run.get_id() or ''}".strip()
-            result = retrain_store(config, cluster, watch.progress, by=by)
-            return watch.finish(result, retraining_summary(result))
+            result = retrain_in_steps(config, cluster, watch.progress, by=by, steps=STEPS)
+            watch.finish(result, retraining_summary(result))
+            # The message is what lists of runs and the log of `topline serve` show.
+            said = f"{result.outcome}: {'; '.join(result.reasons)}"
+            return Completed(message=said, data=result)
     except LeaseHeldError as error:
         return Cancelled(message=str(error))
 
@@ -72,8 +77,12 @@ def coalesce_missed_runs() -> list[FlowRun]:
                 deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[run.deployment_id])),
             )
             others = [other for other in waiting if other.id != run.id and _is_missed(other)]
+            # The same words in all of them, by which they are told once.
+            count = f"{len(others)} run{'s' if len(others) > 1 else ''}"
             for missed in others:
-                state: State[Any] = Cancelled(message=f"missed: coalesced into the run {run.name} ({run.id})")
+                state: State[Any] = Cancelled(
+                    message=f"{MISSED} {count} coalesced into the run {run.name} ({run.id})"
+                )
                 client.set_flow_run_state(missed.id, state, force=True)
     except (httpx.HTTPError, PrefectException, RuntimeError) as error:
         logger.warning("missed runs are not cancelled: %s", error)

@@ -6,9 +6,10 @@ from prefect import flow
 
 from topline.flows.reporting import watched
 from topline.flows.summaries import training_summary
-from topline.flows.tasks import train_model
+from topline.flows.tasks import certify_model, fit_model
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.training import TrainResult
+from topline.pipeline.training import train as train_in_steps
 
 
 @flow(
@@ -20,5 +21,5 @@ from topline.pipeline.training import TrainResult
 def train(config: TrainConfig, cluster: ClusterConfig = ClusterConfig()) -> TrainResult:  # noqa: B008
     """Train a top-k classifier on a stored dataset, publish it and recompute its duality gap."""
     with watched(config.tol, config.store) as watch:
-        result = train_model(config, cluster, watch.progress)
+        result = train_in_steps(config, cluster, watch.progress, fit=fit_model, certify=certify_model)
         return watch.finish(result, training_summary(result))

@@ -6,8 +6,9 @@ from prefect import flow
 
 from topline.flows.reporting import watched
 from topline.flows.summaries import job_summary
-from topline.flows.tasks import run_job
+from topline.flows.tasks import STEPS
 from topline.pipeline.jobs import JobResult
+from topline.pipeline.jobs import run as run_in_steps
 from topline.pipeline.options import ClusterConfig, RunConfig
 
 
@@ -15,5 +16,5 @@ from topline.pipeline.options import ClusterConfig, RunConfig
 def run(config: RunConfig = RunConfig(), cluster: ClusterConfig = ClusterConfig()) -> JobResult:  # noqa: B008
     """Extract, train, certify, evaluate and report; what is stored already is not made again."""
     with watched(config.train.tol, config.store) as watch:
-        result = run_job(config, cluster, watch.progress)
+        result = run_in_steps(config, cluster, watch.progress, steps=STEPS)
         return watch.finish(result, job_summary(result), result.report)

@@ -1,0 +1,181 @@
+"""What happens to a served store, seen from beside it: Prefect's runs, the decision log, the room left."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.exceptions import PrefectException
+
+from topline.pipeline.notices import Kind, Notice, decision_notices, disk_notice
+from topline.pipeline.notices.notice import DISK_LOW_BYTES
+from topline.storage.errors import StorageError
+from topline.storage.models import read_standing
+from topline.storage.stores import Store
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+# The newest runs are looked at; between two looks fewer end.
+RUNS_SEEN = 50
+
+MISSED = "missed:"
+
+_KINDS = {
+    StateType.RUNNING: Kind.STARTED,
+    StateType.COMPLETED: Kind.FINISHED,
+    StateType.FAILED: Kind.FAILED,
+    StateType.CRASHED: Kind.FAILED,
+    StateType.CANCELLED: Kind.CANCELLED,
+}
+
+Runs = Callable[[], list[FlowRun]]
+
+
+class Follower:
+    """Finds what is new since the look before; what was so before the first look is no news.
+
+    `runs` reads the newest runs of the schedule, and fails as Prefect's client does.
+    """
+
+    def __init__(self, store: Store, runs: Runs) -> None:
+        self._store = store
+        self._runs = runs
+        self._states: dict[UUID, Kind] = {}
+        self._missed: set[str] = set()
+        self._decided: int | None = None
+        self._disk_is_low = False
+        self._unreachable = False
+        self._first = True
+
+    def look(self) -> list[Notice]:
+        """Return the notices of what has happened since the last look, runs before decisions."""
+        found = [*self._new_states(), *self._new_decisions(), *self._disk()]
+        self._first = False
+        return found
+
+    def _new_states(self) -> Iterator[Notice]:
+        try:
+            runs = self._runs()
+        except (httpx.HTTPError, PrefectException, RuntimeError) as error:
+            if not self._unreachable:
+                self._unreachable = True
+                yield Notice(Kind.FAILED, self._store.url, f"Prefect's server does not answer: {error}")
+            return
+        self._unreachable = False
+        for run in reversed(runs):
+            kind = _kind(run)
+            if kind is None or self._states.get(run.id) is kind:
+                continue
+            before, self._states[run.id] = self._states.get(run.id), kind
+            if self._first and kind is not Kind.STARTED:
+                continue
+            if kind is Kind.MISSED and self._is_told(run):
+                continue
+            if before is None and kind not in (Kind.STARTED, Kind.MISSED, Kind.CANCELLED):
+                # It began and ended between two looks.
+                yield self._of_run(run, Kind.STARTED)
+            yield self._of_run(run, kind)
+
+    def _is_told(self, run: FlowRun) -> bool:
+        """Return whether a run with the same words was told, as all have that one run makes up for."""
+        said = _said(run)
+        told, self._missed = said in self._missed, self._missed | {said}
+        return told
+
+    def _of_run(self, run: FlowRun, kind: Kind) -> Notice:
+        said = "" if kind is Kind.STARTED else _said(run)
+        facts = {"flow_run": run.name, "flow_run_id": str(run.id)}
+        text = f"{run.name}: {said}" if said else run.name
+        return Notice(kind, self._store.url, said if kind is Kind.MISSED else text, facts)
+
+    def _new_decisions(self) -> Iterator[Notice]:
+        try:
+            standing = read_standing(self._store)
+        except StorageError as error:
+            if self._decided != -1:
+                self._decided = -1
+                yield Notice(Kind.FAILED, self._store.url, f"the decision log cannot be read: {error}")
+            return
+        decided = self._decided
+        self._decided = standing.seq
+        if decided is None or decided < 0:
+            return
+        for entry in standing.entries:
+            if entry.seq > decided:
+                yield from decision_notices(entry, self._store.url)
+
+    def _disk(self) -> Iterator[Notice]:
+        free = self._store.free_bytes()
+        low = free is not None and free < DISK_LOW_BYTES
+        if low and not self._disk_is_low and free is not None:
+            yield disk_notice(self._store.url, free)
+        self._disk_is_low = low
+
+
+def _said(run: FlowRun) -> str:
+    return "" if run.state is None else (run.state.message or "")
+
+
+def _kind(run: FlowRun) -> Kind | None:
+    """Return what the state of a run means, None while it has not begun."""
+    state = run.state
+    if state is None:
+        return None
+    kind = _KINDS.get(state.type)
+    return Kind.MISSED if kind is Kind.CANCELLED and (state.message or "").startswith(MISSED) else kind
+
+
+def runs_of(deployment: UUID) -> Runs:
+    """Return what reads the newest runs of a deployment that have begun, or were cancelled before."""
+    begun = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(_KINDS))))
+
+    def read() -> list[FlowRun]:
+        with get_client(sync_client=True) as client:
+            return client.read_flow_runs(
+                flow_run_filter=begun,
+                deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
+                sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+                limit=RUNS_SEEN,
+            )
+
+    return read
+
+
+@contextmanager
+def followed(follower: Follower, say: Callable[[Notice], None]) -> Iterator[None]:
+    """Look again and again from a thread, and `say` what is new, once more at the end."""
+    ended = threading.Event()
+
+    def follow() -> None:
+        while True:
+            last = ended.is_set()
+            for notice in follower.look():
+                say(notice)
+            if last:
+                return
+            ended.wait(LOOK_SECONDS)
+
+    # Prefect keeps its settings in context variables, which a new thread lacks.
+    thread = threading.Thread(target=copy_context().run, args=(follow,), name="topline-follower", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
