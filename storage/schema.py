@@ -25,7 +25,12 @@ DUALS_ENCODING: Final = "topline-duals"
 STAGING_ENCODING: Final = "topline-staging"
 STRINGS_ENCODING: Final = "topline-strings"
 CSR_ENCODING: Final = "topline-csr-unit"
+REMOVAL_ENCODING: Final = "topline-removal"
 ENCODING_VERSION: Final = "1"
+VERSIONS: Final = {DATASET_ENCODING: "2", STAGING_ENCODING: "2"}
+"""Versions of what has another one: datasets refer to units that they share since version 2."""
+READ_AS_WELL: Final = {DATASET_ENCODING: ("1",)}
+"""Versions that are read and not written any more."""
 
 SPLITS: Final = {"train": 0, "val": 1, "test": 2, "rejected": 3, "calibration": 4}
 """Codes of the split array; a rejected row keeps its place with zero features and label -1.
@@ -41,10 +46,8 @@ FEATURE_DTYPES: Final = (np.dtype("float16"), np.dtype("float32"))
 
 GROUP: Final = "arrays"
 """Zarr group of a dataset's folder; it lies apart, as Zarr complains of other files in a group."""
-FEATURES: Final = "arrays/features"
 LABELS: Final = "arrays/labels"
 SPLIT: Final = "arrays/split"
-SAMPLE_IDS: Final = "arrays/sample_ids"
 CLASS_NAMES: Final = "arrays/class_names"
 LABEL_SET_INDPTR: Final = "arrays/label_set_indptr"
 LABEL_SET_INDICES: Final = "arrays/label_set_indices"
@@ -54,7 +57,7 @@ CSR_ARRAYS: Final = ("indptr", "indices", "data")
 
 def encoding(kind: str) -> dict[str, str]:
     """Return the attributes by which a stored group or record tells what it is."""
-    return {"encoding-type": kind, "encoding-version": ENCODING_VERSION}
+    return {"encoding-type": kind, "encoding-version": _version(kind)}
 
 
 def check_encoding(record: Mapping[str, Any], kind: str, place: str) -> None:
@@ -62,10 +65,15 @@ def check_encoding(record: Mapping[str, Any], kind: str, place: str) -> None:
     found, version = record.get("encoding-type"), record.get("encoding-version")
     if found != kind:
         raise FormatError(f"{place} is a {found}, not a {kind}")
-    if version != ENCODING_VERSION:
-        raise FormatError(
-            f"{place} has format version {version}; this topline reads {ENCODING_VERSION}: upgrade it"
-        )
+    wanted = _version(kind)
+    if version != wanted and version not in READ_AS_WELL.get(kind, ()):
+        newer = str(version).isdecimal() and int(str(version)) > int(wanted)
+        fix = "upgrade it" if newer else "make the store anew"
+        raise FormatError(f"{place} has format version {version}; this topline reads {wanted}: {fix}")
+
+
+def _version(kind: str) -> str:
+    return VERSIONS.get(kind, ENCODING_VERSION)
 
 
 def feature_dtype(dtype: Any) -> np.dtype[Any]:
@@ -81,15 +89,32 @@ def feature_dtype(dtype: Any) -> np.dtype[Any]:
 
 STAGING: Final = "staging.json"
 FILES_LIST: Final = "files.json"
-MANIFEST: Final = "manifest.parquet"
-PARTS: Final = "parts"
+OWN_FEATURES: Final = "arrays/features"
+OWN_MANIFEST: Final = "manifest.parquet"
+"""Features and manifest in the dataset's own folder, as version 1 has them."""
+UNITS_LIST: Final = "units.json"
+OVERRIDES: Final = "overrides.parquet"
+"""What a version says of rows in the place of the manifests that it shares with others; few have it."""
+MARKS: Final = "marks"
+UNITS: Final = "units"
+MANIFESTS: Final = "manifests"
 
 
-def part_path(unit: int) -> str:
-    """Return the manifest part of a unit: written last, it is the unit's mark of completion."""
-    return f"{PARTS}/{unit:05d}.parquet"
+def mark_path(unit: int) -> str:
+    """Return the mark of a unit in its dataset's folder: whose contents it is waiting for, or has."""
+    return f"{MARKS}/{unit:05d}.json"
 
 
-def csr_unit_path(unit: int) -> str:
-    """Return the group of a sparse unit."""
-    return f"{FEATURES}/{unit:05d}"
+def unit_folder(digest: str) -> str:
+    """Return the folder of the features of a unit, from the store's root."""
+    return f"{UNITS}/{digest}"
+
+
+def manifest_path(digest: str) -> str:
+    """Return the file of the manifest rows of a unit, from the store's root."""
+    return f"{MANIFESTS}/{digest}.parquet"
+
+
+def own_csr_path(unit: int) -> str:
+    """Return the group of a sparse unit in the dataset's own folder, as version 1 has it."""
+    return f"{OWN_FEATURES}/{unit:05d}"

@@ -8,7 +8,13 @@ from collections.abc import Collection, Iterator
 
 from topline.storage.cache import StoredKernel, StoredPredictions
 from topline.storage.datasets import Dataset, check_dataset
-from topline.storage.datasets.info import dataset_log, info_of_commit
+from topline.storage.datasets.contents import UnitRef
+from topline.storage.datasets.info import (
+    dataset_log,
+    info_of_commit,
+    read_catalog,
+    removal_of_commit,
+)
 from topline.storage.errors import StorageError
 from topline.storage.findings import Finding
 from topline.storage.models import Model, ModelRecord, calibration_files, load_model, published_models
@@ -22,8 +28,9 @@ from topline.storage.runs.checkpoints import (
     stray_folders,
 )
 from topline.storage.runs.history import history_path
+from topline.storage.runs.records import removed_runs
 from topline.storage.runs.sweeps import sweep_findings
-from topline.storage.schema import FILES_LIST
+from topline.storage.schema import FILES_LIST, MANIFESTS, MARKS, UNITS, manifest_path, unit_folder
 from topline.storage.stores import Store, check_files
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.sealed import unsealed
@@ -35,7 +42,7 @@ _NUMBERED = re.compile(r"^(models/m|runs/r|sweeps/s)\d{4,}$")
 _RECORDS = {"runs": "run.json", "sweeps": "sweep.json"}
 _SEALED = re.compile(
     r"^((models|runs|sweeps)/[^/]+/(begun|deleted|outcome|sweep)|sweeps/[^/]+/answers/\d{6}"
-    r"|datasets/[^/]+/staging|leases/[^/]+/\d{8}|schedule)\.json$"
+    r"|datasets/[^/]+/(staging|marks/\d{5,})|leases/[^/]+/\d{8}|schedule)\.json$"
 )
 
 
@@ -76,24 +83,79 @@ def _datasets(store: Store, known: dict[str, str], *, deep: bool) -> Iterator[Fi
     except StorageError:
         # Named among the findings of the log.
         return
+    gone = _removed(store)
+    checked: set[str] = set()
+    folders, read, sound = set(), 0, True
     for seq in numbers:
         path = join(log.folder, f"{seq:08d}.json")
         try:
-            info = info_of_commit(log.record(seq))
+            record = log.record(seq)
+            removal = removal_of_commit(record, path)
+            read += 1
+            if removal is not None:
+                folders.add(removal.folder)
+                yield from _left_of(store, removal.dataset, removal.folder)
+                continue
+            info = info_of_commit(record)
+            folders.add(info.folder)
+            if info.id in gone:
+                continue
             known[info.id], path = info.folder, join(info.folder, FILES_LIST)
-            yield from check_dataset(Dataset(store, info), deep=deep)
+            own = check_dataset(Dataset(store, info), deep=deep, checked=checked)
+            sound = sound and all(finding.harmless for finding in own)
+            yield from own
         except StorageError as error:
             if path not in told:
                 yield Finding("dataset", path, str(error), _RESTORE)
-    if len(known) == len(numbers):
-        for name in store.list("datasets"):
-            folder = join("datasets", name)
-            if folder not in known.values():
-                what, fix = (
-                    "it was begun and never committed",
-                    "run its command again to finish it, or delete it",
-                )
-                yield Finding("staging", folder, what, fix, harmless=True)
+            sound = False
+    if read == len(numbers):
+        yield from _staging(store, folders)
+    # What a damaged dataset refers to is not known.
+    if sound:
+        yield from _unreferenced(store, checked)
+
+
+def _removed(store: Store) -> Collection[str]:
+    """Return the ids of the datasets that were removed, none where the log cannot be read."""
+    try:
+        return read_catalog(store).removed
+    except StorageError:
+        # Named among the findings of the log.
+        return ()
+
+
+def _left_of(store: Store, dataset: str, folder: str) -> Iterator[Finding]:
+    if store.list(folder):
+        what = f"{dataset} was removed, and its files are there"
+        yield Finding("staging", folder, what, "topline prune deletes them", harmless=True)
+
+
+def _staging(store: Store, folders: Collection[str]) -> Iterator[Finding]:
+    """Yield the folders of datasets that were never committed."""
+    for name in store.list("datasets"):
+        folder = join("datasets", name)
+        if folder not in folders:
+            what, fix = "it was begun and never committed", "run its command again to finish it, or delete it"
+            yield Finding("staging", folder, what, fix, harmless=True)
+
+
+def _unreferenced(store: Store, referred: Collection[str]) -> Iterator[Finding]:
+    """Yield contents that no dataset refers to, nor one in the making."""
+    marked = set()
+    for path in store.walk("datasets"):
+        if f"/{MARKS}/" in path and path.endswith(".json"):
+            try:
+                ref = UnitRef.from_json(unsealed(store, path))
+            except StorageError:
+                # Named among the records.
+                return
+            marked |= {unit_folder(ref.features), manifest_path(ref.manifest)}
+    for folder in (UNITS, MANIFESTS):
+        for name in store.list(folder):
+            path = join(folder, name)
+            if path not in referred and path not in marked and not name.endswith(PARTIAL):
+                what = "no dataset refers to it"
+                yield Finding("unreferenced", path, what, "topline prune deletes it", harmless=True)
 
 
 def _models(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Finding]:
@@ -130,14 +192,10 @@ def _run_of(store: Store, record: ModelRecord) -> Iterator[Finding]:
     if record.run is None:
         return
     folder = join("runs", record.run)
+    if record.run in removed_runs(store):
+        return
     if record.run not in run_names(store):
         yield Finding("run", folder, f"it is gone, and {record.id} came of it", _RESTORE)
-    elif not store.exists(join(folder, "outcome.json")):
-        what = (
-            f"it is missing, and {record.id} came of the run: that was killed at its end, or the file is lost"
-        )
-        fix = f"{_RESTORE}, or resume the run: it ends at once"
-        yield Finding("run", join(folder, "outcome.json"), what, fix, harmless=True)
 
 
 def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Finding]:
@@ -155,7 +213,9 @@ def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Fi
             check_history(store, name)
             if run.outcome is None and last and last[0].get("event") == "end" and not last[0].get("reason"):
                 path = join("runs", name, "outcome.json")
-                yield Finding("run", path, "it is missing, and training ended", _RESTORE)
+                what = "it is missing, though training ended: killed before the outcome was written, or lost"
+                fix = f"{_RESTORE}, or resume the run: it ends at once"
+                yield Finding("run", path, what, fix, harmless=True)
         except StorageError as error:
             yield Finding("history", history_path(name), str(error), "delete the damaged line")
         for round_number in checkpoint_rounds(store, name):
@@ -190,6 +250,9 @@ def _numbered_folders(paths: Collection[str]) -> Iterator[Finding]:
     """Yield the runs, models and sweeps without the records that make them what they are."""
     files: dict[str, set[str]] = {}
     for path in paths:
+        # A writer that was killed has taken no number yet, or written no record.
+        if path.endswith(PARTIAL):
+            continue
         kind, _, rest = path.partition("/")
         name, _, inside = rest.partition("/")
         files.setdefault(join(kind, name), set()).add(inside)
@@ -200,7 +263,7 @@ def _numbered_folders(paths: Collection[str]) -> Iterator[Finding]:
             what = "the record that takes the number is missing"
             yield Finding("record", join(folder, "begun.json"), what, _RESTORE)
         record = _RECORDS.get(folder.partition("/")[0])
-        if record is None or record in held:
+        if record is None or record in held or "deleted.json" in held:
             continue
         path = join(folder, record)
         if held == {"begun.json"}:

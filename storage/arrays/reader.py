@@ -31,8 +31,9 @@ class ArrayReader:
     Synchronous and single-threaded on purpose: the callers are workers that own one core each, and
     decompression releases the interpreter's lock for those who read from several threads.
 
-    `title` names the array in messages.  Where the array is a part of a unit of something larger (the
-    arrays of a CSR unit), `unit` and `unit_rows` are reported instead of its own shard and rows.
+    `title` names the array in messages.  Where the array is a unit of something larger, `unit` is reported
+    as the shard, and `first_row` is the row there that its first one is; where it is a part of a unit (the
+    arrays of a CSR unit), the whole unit's `unit_rows` are reported.
     """
 
     files: FileSet
@@ -41,6 +42,7 @@ class ArrayReader:
     title: str
     unit: int | None = None
     unit_rows: tuple[int, int] | None = None
+    first_row: int = 0
     _sizes_checked: set[int] = field(default_factory=set, init=False, repr=False)
     _indices: dict[int, NDArray[np.uint64]] = field(default_factory=dict, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
@@ -65,10 +67,14 @@ class ArrayReader:
         Raises `IntegrityError` naming shard and rows for anything missing or changed.
         """
         out = np.empty((stop - start, *self.spec.row_shape), dtype=self.spec.dtype)
-        for unit, span in self.spec.plan.overlapping(start, stop):
+        self.read_into(out, start)
+        return out
+
+    def read_into(self, out: NDArray[Any], start: int) -> None:
+        """Fill `out` (r, ...) with rows start..start + r - 1, as `rows` does."""
+        for unit, span in self.spec.plan.overlapping(start, start + len(out)):
             if out.size:
                 self._read_shard(unit, span, out[span.start - start : span.stop - start])
-        return out
 
     def whole(self) -> NDArray[Any]:
         """Return the whole array, in the shape it was given."""
@@ -156,7 +162,7 @@ class ArrayReader:
         return f"{self.title}: shard {unit if self.unit is None else self.unit}"
 
     def _broken(self, unit: int, problem: str, span: Span) -> Exception:
-        rows = self.unit_rows or (span.start, span.stop)
+        rows = self.unit_rows or (self.first_row + span.start, self.first_row + span.stop)
         return self.files.broken(self._subject(unit), problem, rows)
 
 

@@ -23,7 +23,7 @@ from topline.storage.records import now, plain
 from topline.storage.schema import encoding
 from topline.storage.stores import FileEntry, FileSet, Store, check_files
 from topline.storage.stores.files import put_file
-from topline.storage.stores.sealed import read_record, sealed
+from topline.storage.stores.sealed import put_own, read_record
 from topline.storage.stores.urls import join
 
 _RECORD = re.compile(r"^([0-9a-f]{16})\.json$")
@@ -87,7 +87,7 @@ class Draft:
             "facts": facts,
         }
         path = self.kind.path(key)
-        if not self.store.put_if_absent(path, sealed(path, {**record, **encoding(self.kind.encoding)})):
+        if not put_own(self.store, path, {**record, **encoding(self.kind.encoding)}):
             self.discard()
 
     def discard(self) -> None:

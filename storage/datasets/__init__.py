@@ -7,26 +7,40 @@ them; a `Dataset` reads what was committed.  A committed dataset never changes.
 from __future__ import annotations
 
 from topline.storage.datasets.checks import check_dataset
+from topline.storage.datasets.contents import UnitRef
 from topline.storage.datasets.csr import CsrDatasetWriter
 from topline.storage.datasets.dataset import Dataset
-from topline.storage.datasets.info import DatasetInfo, find_by_key, find_dataset, list_datasets
+from topline.storage.datasets.info import (
+    Catalog,
+    DatasetInfo,
+    find_by_key,
+    find_dataset,
+    list_datasets,
+    read_catalog,
+    remove_dataset,
+)
 from topline.storage.datasets.labels import LabelSetTable
 from topline.storage.datasets.manifest import MANIFEST_SCHEMA, empty_manifest, with_labels_and_splits
-from topline.storage.datasets.units import read_part
+from topline.storage.datasets.staging import discard_staged, staged
 from topline.storage.datasets.writer import DatasetWriter
 
 __all__ = [
     "MANIFEST_SCHEMA",
+    "Catalog",
     "CsrDatasetWriter",
     "Dataset",
     "DatasetInfo",
     "DatasetWriter",
     "LabelSetTable",
+    "UnitRef",
     "check_dataset",
+    "discard_staged",
     "empty_manifest",
     "find_by_key",
     "find_dataset",
     "list_datasets",
-    "read_part",
+    "read_catalog",
+    "remove_dataset",
+    "staged",
     "with_labels_and_splits",
 ]

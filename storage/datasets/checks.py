@@ -7,13 +7,20 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.sparse import issparse
 
-from topline.storage.arrays.writer import ArraySpec
+from topline.storage.datasets.contents import UnitRef, unit_table
 from topline.storage.datasets.dataset import Dataset
-from topline.storage.datasets.labels import check_labels_and_splits, split_counts
-from topline.storage.datasets.manifest import with_labels_and_splits
+from topline.storage.datasets.labels import check_labels_and_splits, check_rejected, split_counts
+from topline.storage.datasets.units import dense_spec
 from topline.storage.errors import StorageError
 from topline.storage.findings import Finding
-from topline.storage.schema import FEATURES, FILES_LIST, STAGING
+from topline.storage.schema import (
+    FILES_LIST,
+    MARKS,
+    STAGING,
+    UNITS_LIST,
+    manifest_path,
+    unit_folder,
+)
 from topline.storage.stores import check_files
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.urls import join
@@ -21,10 +28,23 @@ from topline.storage.stores.urls import join
 _REWRITE = "restore the file from a copy, or write the dataset again under another key"
 
 
-def check_dataset(dataset: Dataset, *, deep: bool) -> list[Finding]:
-    """Return everything that is wrong with a dataset; values are checked only where all files are sound."""
+def check_dataset(dataset: Dataset, *, deep: bool, checked: set[str] | None = None) -> list[Finding]:
+    """Return everything that is wrong with a dataset; values are checked only where all files are sound.
+
+    Units in `checked`, by the folder of their features, were looked at already, for another dataset that
+    shares them; those of this one are added.
+    """
     found = check_files(dataset.files, deep=deep, fix=_REWRITE)
     found += _foreign_files(dataset)
+    if any(finding.path.endswith(UNITS_LIST) for finding in found):
+        return found
+    try:
+        units = dataset.units
+    except StorageError as error:
+        found.append(Finding("units", join(dataset.info.folder, UNITS_LIST), str(error), _REWRITE))
+        return found
+    for number, unit in enumerate(() if dataset.shares_nothing else units):
+        found += _unit_findings(dataset, number, unit, set() if checked is None else checked, deep=deep)
     if deep and not any(not finding.harmless for finding in found):
         found += _value_findings(dataset)
     return found
@@ -43,57 +63,75 @@ def _foreign_files(dataset: Dataset) -> Iterator[Finding]:
     for path in dataset.store.walk(folder):
         inside = path[len(folder) + 1 :]
         if inside not in known and not inside.endswith(PARTIAL):
-            what = f"the file does not belong to {dataset.files.owner}"
-            yield Finding("foreign-file", path, what, "delete it if it is not yours", harmless=True)
+            mark = inside.startswith(f"{MARKS}/")
+            what = "its writer was killed" if mark else f"the file does not belong to {dataset.files.owner}"
+            fix = "topline prune deletes it" if mark else "delete it if it is not yours"
+            yield Finding("foreign-file", path, what, fix, harmless=True)
+
+
+def _unit_findings(
+    dataset: Dataset, number: int, unit: UnitRef, checked: set[str], *, deep: bool
+) -> Iterator[Finding]:
+    """Yield what is wrong with the contents that a unit refers to."""
+    features, manifest = unit_folder(unit.features), manifest_path(unit.manifest)
+    if manifest not in checked:
+        checked.add(manifest)
+        try:
+            if deep:
+                unit_table(dataset.store, unit, dataset.files.owner)
+            else:
+                dataset.store.size(manifest)
+        except StorageError as error:
+            yield Finding("manifest", manifest, f"{error}, in {dataset.files.owner}", _REWRITE, unit.rows)
+    if features in checked:
+        return
+    checked.add(features)
+    try:
+        files = dataset.unit_files(number)
+    except StorageError as error:
+        yield Finding("unit", join(features, FILES_LIST), str(error), _REWRITE, unit.rows)
+        return
+    found = check_files(files, deep=deep, fix=_REWRITE)
+    yield from found
+    if deep and not found:
+        yield from _feature_findings(dataset, number, unit)
+
+
+def _feature_findings(dataset: Dataset, number: int, unit: UnitRef) -> Iterator[Finding]:
+    """Yield what a unit's features say against the dataset, though every file has its recorded digest."""
+    info, place, (start, stop) = dataset.info, unit_folder(unit.features), unit.rows
+    fix = "write the dataset again under another key"
+    if info.layout == "dense":
+        wanted = dense_spec(stop - start, info.d, np.dtype(info.dtype), info.chunk_rows).metadata()
+        if dataset.unit_files(number).read("zarr.json") != wanted:
+            path = join(place, "zarr.json")
+            yield Finding("metadata", path, "it describes other features than were committed", fix, unit.rows)
+            return
+    try:
+        rows = dataset.rows(start, stop)
+    except StorageError as error:
+        yield Finding("values", place, str(error), fix, unit.rows)
+        return
+    if not np.isfinite(rows.data if issparse(rows) else rows).all():
+        yield Finding("non-finite", place, f"unit {number} holds NaN or infinity", fix, unit.rows)
+    if issparse(rows) and rows.nnz and not 0 <= rows.indices.min() <= rows.indices.max() < info.d:
+        yield Finding("columns", place, f"unit {number} has columns beyond {info.d}", fix, unit.rows)
 
 
 def _value_findings(dataset: Dataset) -> Iterator[Finding]:
     """Yield what the stored values say against each other, though every file has its recorded digest."""
-    info, manifest_path = dataset.info, join(dataset.info.folder, "manifest.parquet")
+    info = dataset.info
     fix = "write the dataset again under another key"
     try:
-        sets = dataset.label_sets()
-        labels, split = check_labels_and_splits(dataset.labels(), dataset.split(), info.n_rows, info.m, sets)
-        shown = info.class_names if sets is None else sets.names(info.class_names)
-        table = dataset.manifest()
-        if table.num_rows != info.n_rows or table["sample_id"].to_pylist() != dataset.sample_ids():
-            yield Finding("manifest", manifest_path, "its rows are not the dataset's sample ids", fix)
-        elif not with_labels_and_splits(table, labels, split, shown).equals(table):
-            what = "its labels, class names or splits are not the dataset's"
-            yield Finding("manifest", manifest_path, what, fix)
+        _, split = check_labels_and_splits(
+            dataset.labels(), dataset.split(), info.n_rows, info.m, dataset.label_sets()
+        )
+        check_rejected(dataset.manifest(), split)
         if split_counts(split) != dict(info.counts):
-            yield Finding(
-                "counts", join(info.folder, "arrays/split"), "splits are not of the recorded sizes", fix
-            )
+            what = "splits are not of the recorded sizes"
+            yield Finding("counts", join(info.folder, "arrays/split"), what, fix)
         if dataset.stored_class_names() != info.class_names:
             what = "class names are not the committed ones"
             yield Finding("class-names", join(info.folder, "arrays/class_names"), what, fix)
-        yield from _metadata_findings(dataset, fix)
-        yield from _unit_findings(dataset, fix)
     except StorageError as error:
         yield Finding("values", info.folder, str(error), fix)
-
-
-def _metadata_findings(dataset: Dataset, fix: str) -> Iterator[Finding]:
-    info = dataset.info
-    if info.layout == "dense":
-        wanted = ArraySpec(info.plan, (info.d,), np.dtype(info.dtype)).metadata()
-        if dataset.files.read(join(FEATURES, "zarr.json")) != wanted:
-            path = join(info.folder, FEATURES, "zarr.json")
-            yield Finding("metadata", path, "it describes other features than were committed", fix)
-
-
-def _unit_findings(dataset: Dataset, fix: str) -> Iterator[Finding]:
-    """Yield the units with values that are not finite, or columns out of range."""
-    for unit in range(dataset.plan.units):
-        span = dataset.plan.bounds(unit)
-        rows = dataset.rows(span.start, span.stop)
-        values = rows.data if issparse(rows) else rows
-        place = join(dataset.info.folder, FEATURES)
-        if not np.isfinite(values).all():
-            yield Finding(
-                "non-finite", place, f"unit {unit} holds NaN or infinity", fix, (span.start, span.stop)
-            )
-        if issparse(rows) and rows.nnz and not 0 <= rows.indices.min() <= rows.indices.max() < dataset.info.d:
-            what = f"unit {unit} has columns beyond {dataset.info.d}"
-            yield Finding("columns", place, what, fix, (span.start, span.stop))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,46 +16,52 @@ from scipy.sparse import csr_matrix
 from topline.storage.arrays import ArrayReader, ChunkPlan, Span
 from topline.storage.arrays.reader import read_checked, read_strings
 from topline.storage.arrays.writer import ArraySpec
-from topline.storage.datasets.info import DatasetInfo, find_dataset
+from topline.storage.datasets.contents import UnitRef, load_units, unit_files, unit_table
+from topline.storage.datasets.info import DatasetInfo, find_dataset, read_catalog
 from topline.storage.datasets.labels import LabelSetTable
-from topline.storage.datasets.manifest import load_manifest
+from topline.storage.datasets.manifest import (
+    load_manifest,
+    load_overrides,
+    overridden,
+    with_labels_and_splits,
+)
+from topline.storage.datasets.units import dense_spec
 from topline.storage.errors import FormatError, NotFoundError
 from topline.storage.fingerprint import digest_bytes
 from topline.storage.schema import (
     CLASS_NAMES,
     CSR_ARRAYS,
-    FEATURES,
     FILES_LIST,
     GROUP,
     LABEL_SET_INDICES,
     LABEL_SET_INDPTR,
     LABELS,
-    MANIFEST,
-    SAMPLE_IDS,
+    OVERRIDES,
+    OWN_FEATURES,
+    OWN_MANIFEST,
     SPLIT,
-    csr_unit_path,
+    UNITS_LIST,
+    own_csr_path,
 )
 from topline.storage.stores import FileSet, Store, open_store
 from topline.storage.stores.files import load_entries
+from topline.storage.stores.holds import hold_while
 from topline.storage.stores.urls import join
 
 
 class Dataset:
-    """A committed dataset, opened for reading; pickles as (store URL, id), and threads may share it.
+    """A committed dataset, opened for reading; pickles as store URL and record, and threads may share it.
 
     Every read checks what it reads.  A file that is missing, empty or short, or a chunk of which a bit has
-    flipped, is an `IntegrityError` that names the rows.
+    flipped, is an `IntegrityError` that names the rows.  On a local disk nobody removes it while it is open.
     """
 
     def __init__(self, store: Store, info: DatasetInfo) -> None:
         self.store = store
         self.info = info
+        hold_while(self, store, join(info.folder, FILES_LIST))
         self.files = _listed_files(store, info)
-        self._dense: ArrayReader | None = None
-        if info.layout == "dense":
-            spec = ArraySpec(info.plan, (info.d,), np.dtype(info.dtype))
-            self._dense = ArrayReader(self.files, FEATURES, spec, self._title(FEATURES))
-        self._units: dict[int, tuple[ArrayReader, ...]] = {}
+        self._readers: dict[int, tuple[ArrayReader, ...]] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -64,12 +73,17 @@ class Dataset:
         return cls(store, find_dataset(store, which))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.store.url, self.info.id)
+        return _reopen, (self.store.url, self.info)
 
     @property
     def plan(self) -> ChunkPlan:
         """Where its rows are cut."""
         return self.info.plan
+
+    @property
+    def shares_nothing(self) -> bool:
+        """Whether it is of version 1, and has its features and manifest in its own folder."""
+        return self.info.version == "1"
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -101,7 +115,21 @@ class Dataset:
 
     def sample_ids(self) -> list[str]:
         """Return the ids of the rows, in their order."""
-        return read_strings(self.files, SAMPLE_IDS, self._title(SAMPLE_IDS))
+        ids: list[str] = self.shared_manifest()["sample_id"].to_pylist()
+        return ids
+
+    @cached_property
+    def units(self) -> tuple[UnitRef, ...]:
+        """The units that hold its rows, one after the other, some of them shared with other datasets."""
+        if self.shares_nothing:
+            spans = map(self.plan.bounds, range(self.plan.units))
+            return tuple(UnitRef((span.start, span.stop), "", "") for span in spans)
+        return load_units(self.files.read(UNITS_LIST), self.info.n_rows, self.files.owner)
+
+    def unit_files(self, number: int) -> FileSet:
+        """Return the files of the features of a unit."""
+        subject = f"features of {self.files.owner}: shard {number}"
+        return unit_files(self.store, self.units[number], self.files.owner, subject)
 
     def stored_class_names(self) -> tuple[str, ...]:
         """Return the class names as the Zarr group has them; `class_names` are those of the commit record."""
@@ -112,9 +140,15 @@ class Dataset:
 
         Dense: the stored type (float16 or float32).  CSR: a float32 matrix, as SciPy has no float16.
         """
-        if self._dense is not None:
-            return self._dense.rows(start, stop)
-        pieces = [self._csr_rows(unit, span) for unit, span in self.plan.overlapping(start, stop)]
+        if not 0 <= start <= stop <= self.info.n_rows:
+            raise FormatError(f"rows {start}..{stop} are not within the {self.info.n_rows} rows")
+        if self.info.layout == "dense":
+            out = np.empty((stop - start, self.info.d), dtype=self.info.dtype)
+            for number, span in self._overlapping(start, stop):
+                (reader,) = self._opened(number)
+                reader.read_into(out[span.start - start : span.stop - start], span.start - reader.first_row)
+            return out
+        pieces = [self._csr_rows(number, span) for number, span in self._overlapping(start, stop)]
         lengths = np.concatenate([np.zeros(1, np.int64), *(piece[0] for piece in pieces)])
         indices = np.concatenate([np.zeros(0, np.int32), *(piece[1] for piece in pieces)])
         data = np.concatenate([np.zeros(0, np.float32), *(piece[2] for piece in pieces)])
@@ -122,35 +156,66 @@ class Dataset:
 
     def manifest(self) -> pa.Table:
         """Return the manifest, n_rows rows of `topline.storage.datasets.manifest.MANIFEST_SCHEMA`."""
-        table, _ = load_manifest(self.files.read(MANIFEST), self.files.place(MANIFEST))
-        return table
+        table = self.shared_manifest()
+        if self.shares_nothing:
+            return table
+        if OVERRIDES in self.files.by_path:
+            table = overridden(table, load_overrides(self.files.read(OVERRIDES), self.files.place(OVERRIDES)))
+        sets = self.label_sets()
+        names = self.class_names if sets is None else sets.names(self.class_names)
+        return with_labels_and_splits(table, self.labels(), self.split(), names)
 
-    def _csr_rows(self, unit: int, span: Span) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    def shared_manifest(self) -> pa.Table:
+        """Return the manifest rows of all units, without what this version alone says."""
+        if self.shares_nothing:
+            return load_manifest(self.files.read(OWN_MANIFEST), self.files.place(OWN_MANIFEST))
+        return pa.concat_tables([unit_table(self.store, unit, self.files.owner) for unit in self.units])
+
+    def _overlapping(self, start: int, stop: int) -> Iterator[tuple[int, Span]]:
+        """Yield the units that rows start..stop-1 meet, each with the rows of the dataset in both."""
+        number = bisect_right(self.units, start, key=lambda unit: unit.rows[1])
+        while start < stop:
+            end = min(stop, self.units[number].rows[1])
+            yield number, Span(start, end)
+            start, number = end, number + 1
+
+    def _csr_rows(self, number: int, span: Span) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return the entries in each row, column indices and values of some rows of a unit."""
-        first = span.start - self.plan.bounds(unit).start
-        indptr, indices, data = self._unit(unit)
+        first = span.start - self.units[number].rows[0]
+        indptr, indices, data = self._opened(number)
         bounds = indptr.rows(first, first + span.rows + 1)
         low, high = int(bounds[0]), int(bounds[-1])
         return np.diff(bounds), indices.rows(low, high), data.rows(low, high).astype(np.float32, copy=False)
 
-    def _unit(self, unit: int) -> tuple[ArrayReader, ...]:
-        """Return the readers of the three arrays of a sparse unit, opened once."""
-        found = self._units.get(unit)
+    def _opened(self, number: int) -> tuple[ArrayReader, ...]:
+        """Return the reader of a dense unit, or those of the arrays of a sparse one, opened once."""
+        found = self._readers.get(number)
         if found is None:
-            span, title = self.plan.bounds(unit), self._title(FEATURES)
-            found = tuple(
-                ArrayReader.open(
-                    self.files,
-                    join(csr_unit_path(unit), name),
-                    title,
-                    unit=unit,
-                    unit_rows=(span.start, span.stop),
-                )
-                for name in CSR_ARRAYS
-            )
+            found = self._own_readers(number) if self.shares_nothing else self._shared_readers(number)
             with self._lock:
-                self._units[unit] = found
+                self._readers[number] = found
         return found
+
+    def _shared_readers(self, number: int) -> tuple[ArrayReader, ...]:
+        start, stop = self.units[number].rows
+        files = self.unit_files(number)
+        if self.info.layout == "csr":
+            return self._csr_readers(number, files, "")
+        spec = dense_spec(stop - start, self.info.d, np.dtype(self.info.dtype), self.info.chunk_rows)
+        return (ArrayReader(files, "", spec, self._title(OWN_FEATURES), number, first_row=start),)
+
+    def _own_readers(self, number: int) -> tuple[ArrayReader, ...]:
+        if self.info.layout == "csr":
+            return self._csr_readers(number, self.files, own_csr_path(number))
+        spec = ArraySpec(self.plan, (self.info.d,), np.dtype(self.info.dtype))
+        return (ArrayReader(self.files, OWN_FEATURES, spec, self._title(OWN_FEATURES)),)
+
+    def _csr_readers(self, number: int, files: FileSet, folder: str) -> tuple[ArrayReader, ...]:
+        rows, title = self.units[number].rows, self._title(OWN_FEATURES)
+        return tuple(
+            ArrayReader.open(files, join(folder, name), title, unit=number, unit_rows=rows)
+            for name in CSR_ARRAYS
+        )
 
     def _checked(self, name: str) -> NDArray[Any]:
         array = read_checked(self.files, name, self._title(name))
@@ -169,6 +234,8 @@ def _listed_files(store: Store, info: DatasetInfo) -> FileSet:
     try:
         data = store.read_bytes(join(info.folder, FILES_LIST))
     except NotFoundError:
+        if info.id in read_catalog(store).removed:
+            find_dataset(store, info.id)
         raise empty.broken(f"{FILES_LIST} of {owner}", "is missing", (0, info.n_rows)) from None
     if digest_bytes(data) != info.digest:
         problem = "is damaged: its SHA-256 is not the committed one"
@@ -176,5 +243,5 @@ def _listed_files(store: Store, info: DatasetInfo) -> FileSet:
     return FileSet(store, info.folder, load_entries(data), owner)
 
 
-def _reopen(url: str, dataset: str) -> Dataset:
-    return Dataset.open(open_store(url), dataset)
+def _reopen(url: str, info: DatasetInfo) -> Dataset:
+    return Dataset(open_store(url), info)

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from topline.storage.arrays import ChunkPlan
-from topline.storage.errors import FormatError, NotFoundError
+from topline.storage.errors import FormatError, IntegrityError, NotFoundError
 from topline.storage.fingerprint import digest_bytes
-from topline.storage.schema import DATASET_ENCODING, check_encoding, encoding
+from topline.storage.records import from_fields, now
+from topline.storage.schema import DATASET_ENCODING, REMOVAL_ENCODING, VERSIONS, check_encoding, encoding
 from topline.storage.stores import CommitLog, Store
 from topline.storage.stores.urls import join
 
@@ -23,6 +24,7 @@ class DatasetInfo:
     `key` is the caller's name for the content (equal keys, equal content).  `counts` are rows per split,
     `features` says how the features were made, `folder` where they lie, `nonzeros` counts CSR entries.
     `label_sets` is the number of label sets where a row has several labels, None where it has one.
+    Datasets of the format `version` 1 have features and manifest in their own folder, and share nothing.
     """
 
     id: str
@@ -43,6 +45,7 @@ class DatasetInfo:
     folder: str
     nonzeros: int | None = None
     label_sets: int | None = None
+    version: str = VERSIONS[DATASET_ENCODING]
 
     @property
     def plan(self) -> ChunkPlan:
@@ -51,7 +54,8 @@ class DatasetInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as a JSON object."""
-        return {**asdict(self), "class_names": list(self.class_names), **encoding(DATASET_ENCODING)}
+        values = {name: value for name, value in asdict(self).items() if name != "version"}
+        return {**values, "class_names": list(self.class_names), **encoding(DATASET_ENCODING)}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> DatasetInfo:
@@ -60,9 +64,38 @@ class DatasetInfo:
         known = {field.name for field in fields(cls)}
         values = {name: value for name, value in record.items() if name in known}
         try:
-            return cls(**{**values, "class_names": tuple(record["class_names"])})
+            names, version = tuple(record["class_names"]), record["encoding-version"]
+            return cls(**{**values, "class_names": names, "version": version})
         except (KeyError, TypeError) as error:
             raise FormatError(f"dataset record {record.get('id')} lacks a field: {error}") from error
+
+
+@dataclass(frozen=True)
+class Removal:
+    """The record of the log that puts a dataset out of sight: why, by whom and when."""
+
+    dataset: str
+    reason: str
+    by: str
+    when: str
+    folder: str
+    key: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as a JSON object."""
+        return {**asdict(self), **encoding(REMOVAL_ENCODING)}
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """What the log of datasets amounts to: those that are there, oldest first, and what was removed."""
+
+    datasets: tuple[DatasetInfo, ...]
+    removed: Mapping[str, Removal]
+
+    def of_key(self, key: str) -> DatasetInfo | None:
+        """Return the dataset of that key, if there is one."""
+        return next((info for info in self.datasets if info.key == key), None)
 
 
 def dataset_id(seq: int, digest: str) -> str:
@@ -70,16 +103,17 @@ def dataset_id(seq: int, digest: str) -> str:
     return f"d{seq:04d}-{digest[:8]}"
 
 
-def dataset_folder(key: str) -> str:
-    """Return the folder of the dataset of that key.
+def dataset_folder(key: str, generation: int) -> str:
+    """Return the folder of the dataset of that key, of which so many were removed before.
 
     The same for every writer of it, so that writing can be resumed.
     """
-    return join("datasets", digest_bytes(key.encode())[:16])
+    again = f" {generation}" if generation else ""
+    return join("datasets", digest_bytes(f"{key}{again}".encode())[:16])
 
 
 def dataset_log(store: Store) -> CommitLog:
-    """Return the log whose records make datasets visible."""
+    """Return the log whose records make datasets visible, and put them out of sight."""
     return CommitLog(store, "datasets")
 
 
@@ -88,28 +122,76 @@ def info_of_commit(record: Mapping[str, Any]) -> DatasetInfo:
     return DatasetInfo.from_json({**record, "id": dataset_id(record["seq"], record["digest"])})
 
 
+def removal_of_commit(record: Mapping[str, Any], place: str) -> Removal | None:
+    """Return the removal that a record of the log is, None where it is a dataset."""
+    if record.get("encoding-type") != REMOVAL_ENCODING:
+        return None
+    check_encoding(record, REMOVAL_ENCODING, place)
+    return from_fields(Removal, record, place)
+
+
+def read_catalog(store: Store) -> Catalog:
+    """Return what the log of datasets says; `IntegrityError` where it is damaged or contradicts itself."""
+    datasets: dict[str, DatasetInfo] = {}
+    removed: dict[str, Removal] = {}
+    log = dataset_log(store)
+    for record in log.records():
+        place = join(store.url, log.folder, f"{record['seq']:08d}.json")
+        removal = removal_of_commit(record, place)
+        if removal is None:
+            info = info_of_commit(record)
+            datasets[info.id] = info
+        elif datasets.pop(removal.dataset, None) is None:
+            raise IntegrityError(f"{place} removes {removal.dataset}, which was not there")
+        else:
+            removed[removal.dataset] = removal
+    return Catalog(tuple(datasets.values()), removed)
+
+
 def list_datasets(store: Store) -> list[DatasetInfo]:
-    """Return all committed datasets, oldest first."""
-    return [info_of_commit(record) for record in dataset_log(store).records()]
+    """Return all committed datasets that were not removed, oldest first."""
+    return list(read_catalog(store).datasets)
 
 
 def find_by_key(store: Store, key: str) -> DatasetInfo | None:
     """Return the committed dataset of that key, if there is one."""
-    return next((info for info in list_datasets(store) if info.key == key), None)
+    return read_catalog(store).of_key(key)
+
+
+def generation(store: Store, key: str) -> int:
+    """Return how many datasets of that key were removed."""
+    return sum(removal.key == key for removal in read_catalog(store).removed.values())
 
 
 def find_dataset(store: Store, which: str = "latest") -> DatasetInfo:
     """Return the commit record of the newest dataset, or of the one with the id `which`."""
-    log = dataset_log(store)
     if which == "latest":
-        if not log.numbers():
-            raise NotFoundError(
-                f"{store.url} holds no datasets yet: add one with topline import or topline extract"
-            )
-        return info_of_commit(log.latest())
-    infos = list_datasets(store)
-    for info in infos:
+        log = dataset_log(store)
+        newest = log.latest() if log.numbers() else None
+        if newest is not None and newest.get("encoding-type") != REMOVAL_ENCODING:
+            return info_of_commit(newest)
+    catalog = read_catalog(store)
+    if which == "latest" and catalog.datasets:
+        return catalog.datasets[-1]
+    if which == "latest":
+        raise NotFoundError(
+            f"{store.url} holds no datasets yet: add one with topline import or topline extract"
+        )
+    for info in catalog.datasets:
         if which == info.id:
             return info
-    known = f"it has {', '.join(info.id for info in infos[-5:])}" if infos else "it has none yet"
-    raise NotFoundError(f"{store.url} has no dataset {which}; {known}")
+    known = ", ".join(info.id for info in catalog.datasets[-5:])
+    there = f"it has {known}" if known else "it has none yet"
+    gone = catalog.removed.get(which)
+    if gone is not None:
+        raise NotFoundError(
+            f"dataset {which} was removed from {store.url} at {gone.when}: {gone.reason}; {there}"
+        )
+    raise NotFoundError(f"{store.url} has no dataset {which}; {there}")
+
+
+def remove_dataset(store: Store, info: DatasetInfo, reason: str, by: str) -> Removal:
+    """Put a dataset out of sight; its bytes are for whoever knows that nobody reads them."""
+    removal = Removal(info.id, reason, by, now(), info.folder, info.key)
+    dataset_log(store).append(removal.to_json(), unique="dataset")
+    return removal

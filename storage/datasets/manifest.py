@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,11 @@ MANIFEST_SCHEMA = pa.schema(
     ]
 )
 """size in bytes of the file, width and height in pixels, error the reason of a rejection."""
+
+OF_A_VERSION = ("label", "class_name", "split")
+"""Columns that follow from a dataset's arrays."""
+OVERRIDDEN = ("status", "error")
+"""Columns in which a version may differ from the manifest rows that it shares with others."""
 
 
 def conform(table: pa.Table) -> pa.Table:
@@ -91,25 +96,75 @@ def with_labels_and_splits(
     return table
 
 
-def dump_manifest(table: pa.Table, extra: Mapping[str, str] | None = None) -> bytes:
-    """Return the Parquet file of the table; `extra` goes into its metadata."""
-    sink = io.BytesIO()
-    schema = MANIFEST_SCHEMA.with_metadata(dict(extra or {}))
-    pq.write_table(
-        table.cast(MANIFEST_SCHEMA).replace_schema_metadata(schema.metadata), sink, compression="zstd"
+def shared_columns(table: pa.Table) -> pa.Table:
+    """Return `table` without what a version alone says: labels, class names and splits."""
+    for name in OF_A_VERSION:
+        field = MANIFEST_SCHEMA.field(name)
+        position = MANIFEST_SCHEMA.get_field_index(name)
+        table = table.set_column(position, field, pa.nulls(table.num_rows, field.type))
+    return table
+
+
+def overrides_of(shared: pa.Table, table: pa.Table) -> pa.Table | None:
+    """Return the rows of `table` with another status or error than the units' rows, None without any.
+
+    `FormatError` if something else differs, for that is what the units were written with.
+    """
+    if table.num_rows != shared.num_rows:
+        raise FormatError(f"the manifest has {table.num_rows} rows, and the dataset {shared.num_rows}")
+    for name in MANIFEST_SCHEMA.names:
+        if name not in (*OF_A_VERSION, *OVERRIDDEN) and not table[name].equals(shared[name]):
+            raise FormatError(f"the manifest has another {name} than the units were written with")
+    pairs = (
+        np.array([a != b for a, b in zip(table[name].to_pylist(), shared[name].to_pylist(), strict=True)])
+        for name in OVERRIDDEN
     )
+    rows = np.flatnonzero(np.logical_or.reduce(list(pairs)))
+    if not len(rows):
+        return None
+    return table.take(pa.array(rows)).select(OVERRIDDEN).add_column(0, "row", pa.array(rows, pa.int64()))
+
+
+def overridden(shared: pa.Table, overrides: pa.Table) -> pa.Table:
+    """Return the units' rows with status and error of some of them replaced."""
+    rows = overrides["row"].to_pylist()
+    for name in OVERRIDDEN:
+        values = shared[name].to_pylist()
+        for row, value in zip(rows, overrides[name].to_pylist(), strict=True):
+            values[row] = value
+        field = MANIFEST_SCHEMA.field(name)
+        shared = shared.set_column(MANIFEST_SCHEMA.get_field_index(name), field, pa.array(values, field.type))
+    return shared
+
+
+def dump_manifest(table: pa.Table) -> bytes:
+    """Return the Parquet file of the table."""
+    return _dumped(table.cast(MANIFEST_SCHEMA))
+
+
+def dump_overrides(table: pa.Table) -> bytes:
+    """Return the Parquet file of the rows that `overrides_of` found."""
+    return _dumped(table)
+
+
+def _dumped(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    # Statistics of hashes and paths are a third of the file, and nobody asks for them.
+    pq.write_table(table.replace_schema_metadata(None), sink, compression="zstd", write_statistics=False)
     return sink.getvalue()
 
 
-def load_manifest(data: bytes, place: str) -> tuple[pa.Table, dict[str, str]]:
-    """Return the table and extra metadata of a Parquet file.
-
-    Raises `IntegrityError` naming `place` if it cannot be read.
-    """
+def load_manifest(data: bytes, place: str) -> pa.Table:
+    """Return the table of a Parquet file; `IntegrityError` naming `place` if it cannot be read."""
     try:
-        table = pq.read_table(io.BytesIO(data))
-        conforming = conform(table)
+        return conform(pq.read_table(io.BytesIO(data)))
     except (pa.ArrowException, OSError, FormatError) as error:
         raise IntegrityError(f"{place} is damaged: it is not a manifest in Parquet") from error
-    metadata = table.schema.metadata or {}
-    return conforming, {key.decode(): value.decode() for key, value in metadata.items()}
+
+
+def load_overrides(data: bytes, place: str) -> pa.Table:
+    """Return the table that `dump_overrides` wrote; `IntegrityError` naming `place` if it cannot be read."""
+    try:
+        return pq.read_table(io.BytesIO(data), columns=["row", *OVERRIDDEN])
+    except (pa.ArrowException, OSError) as error:
+        raise IntegrityError(f"{place} is damaged: it is not a table in Parquet") from error

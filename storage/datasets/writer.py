@@ -11,20 +11,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from topline.storage.arrays import ChunkPlan
+from topline.storage.arrays import ChunkPlan, Span
 from topline.storage.arrays.writer import (
-    ArraySpec,
     packed_array,
     packed_group,
     packed_metadata,
     packed_shard,
     packed_strings,
 )
+from topline.storage.datasets.contents import PackedUnit, UnitRef, dump_units, unit_table
 from topline.storage.datasets.info import (
     DatasetInfo,
     dataset_folder,
     dataset_log,
     find_by_key,
+    generation,
     info_of_commit,
 )
 from topline.storage.datasets.labels import (
@@ -34,33 +35,31 @@ from topline.storage.datasets.labels import (
     check_rejected,
     split_counts,
 )
-from topline.storage.datasets.manifest import conform, dump_manifest, with_labels_and_splits
-from topline.storage.datasets.units import Part, dense_unit, finished_part, part_units, write_part
-from topline.storage.errors import FormatError, IncompleteError, MismatchError
+from topline.storage.datasets.manifest import conform, dump_overrides, overrides_of, shared_columns
+from topline.storage.datasets.marks import finished_unit, marked_units, write_mark
+from topline.storage.datasets.staging import check_cuts, claim, discard_staged
+from topline.storage.datasets.units import dense_spec, dense_unit
+from topline.storage.errors import FormatError, IncompleteError
 from topline.storage.fingerprint import canonical_json, digest_bytes
-from topline.storage.records import now, plain
+from topline.storage.records import now
 from topline.storage.schema import (
     CLASS_NAMES,
     DATASET_ENCODING,
-    FEATURES,
     FILES_LIST,
     GROUP,
     LABEL_SET_INDICES,
     LABEL_SET_INDPTR,
     LABELS,
-    MANIFEST,
-    SAMPLE_IDS,
+    MARKS,
+    OVERRIDES,
     SPLIT,
-    STAGING,
-    STAGING_ENCODING,
     STRINGS_ENCODING,
+    UNITS_LIST,
     encoding,
     feature_dtype,
-    part_path,
 )
 from topline.storage.stores import Store
 from topline.storage.stores.files import PackedFile, dump_entries, put_files
-from topline.storage.stores.sealed import sealed, unsealed
 from topline.storage.stores.urls import join
 
 _NAMED_UNITS = 5
@@ -70,7 +69,8 @@ _NAMED_UNITS = 5
 class DatasetWriter:
     """Writer of one dense dataset; pickles to other processes, which may write different units at once.
 
-    `committed` is the dataset of the same key if it exists already: then there is nothing to write.
+    `committed` is the dataset of the same key if it exists already: then there is nothing to write.  Unit u
+    is the rows cuts[u]..cuts[u + 1] - 1; contents that another dataset of the store has are stored once.
     """
 
     layout: ClassVar[str] = "dense"
@@ -81,6 +81,8 @@ class DatasetWriter:
     dtype: np.dtype[Any]
     plan: ChunkPlan
     attributes: Mapping[str, Any] = field(hash=False)
+    cuts: tuple[int, ...]
+    folder: str
     committed: DatasetInfo | None = None
 
     @classmethod
@@ -93,10 +95,14 @@ class DatasetWriter:
         dtype: Any,
         plan: ChunkPlan,
         attributes: Mapping[str, Any],
+        *,
+        cuts: Sequence[int] | None = None,
+        base: str | None = None,
     ) -> Self:
         """Begin the dataset `key`, or continue with its staging.
 
-        `attributes` is the features' specification and becomes `DatasetInfo.features`.  Raises
+        `attributes` is the features' specification and becomes `DatasetInfo.features`.  `cuts` cut the rows
+        into units, by default those of `plan`; `base` is the dataset whose order of rows they follow.  Raises
         `MismatchError` if the staging of that key has another shape, type or specification.
         """
         if n_rows < 1 or d < 1:
@@ -104,53 +110,61 @@ class DatasetWriter:
         if plan.n_rows != n_rows:
             raise FormatError(f"a dataset of {n_rows} rows is not cut by a plan for {plan.n_rows}")
         canonical_json(dict(attributes))
-        writer = cls(store, key, d, feature_dtype(dtype), plan, attributes, find_by_key(store, key))
+        bounds = tuple(plan.unit_bounds() if cuts is None else cuts)
+        check_cuts(bounds, n_rows)
+        folder = dataset_folder(key, generation(store, key))
+        committed = find_by_key(store, key)
+        writer = cls(store, key, d, feature_dtype(dtype), plan, attributes, bounds, folder, committed)
         if writer.committed is None:
-            writer._claim()
+            writer._claim(base)
         return writer
 
     @property
-    def folder(self) -> str:
-        """Where the dataset is staged, and stays once it is committed."""
-        return dataset_folder(self.key)
+    def units(self) -> int:
+        """Number of units."""
+        return len(self.cuts) - 1
+
+    def bounds(self, unit: int) -> Span:
+        """Return rows of `unit`; `FormatError` for a unit that is not there."""
+        if not 0 <= unit < self.units:
+            raise FormatError(f"unit {unit} is not one of the {self.units} units of {self.folder}")
+        return Span(self.cuts[unit], self.cuts[unit + 1])
 
     def done_units(self) -> frozenset[int]:
-        """Return the units that are written whole.
+        """Return the units that are written whole: all that their mark names is there, with its size."""
+        if self._is_committed():
+            return frozenset(range(self.units))
+        marked = marked_units(self.store, self.folder)
+        return frozenset(unit for unit in marked if finished_unit(self.store, self.folder, unit))
 
-        Their manifest part is there and their files have its sizes.
-        """
-        if self.committed is not None:
-            return frozenset(range(self.plan.units))
-        units = part_units(self.store, self.folder)
-        return frozenset(unit for unit in units if finished_part(self.store, self.folder, unit))
+    def manifest_of(self, unit: int) -> pa.Table:
+        """Return the manifest rows of a unit that is done; `IncompleteError` for another."""
+        ref = finished_unit(self.store, self.folder, unit)
+        if ref is None:
+            raise self._incomplete([unit])
+        return unit_table(self.store, ref, self.folder)
 
     def write_unit(self, unit: int, X: Any, part: pa.Table) -> None:
-        """Write the rows of `unit` and then, as its mark of completion, its part of the manifest.
+        """Write the rows of `unit`, unless the store has the same ones already.
 
         `X` is (rows of the unit, d) of real numbers, `part` has a row for each.  Rows whose status is
         "rejected" have zero features.  `FormatError` for a misaligned shape and for NaN, infinity or
         overflow of float16.  Writing a unit again is harmless; once the key is committed it does nothing.
         """
-        span = self.plan.bounds(unit)
-        table = conform(part)
+        span = self.bounds(unit)
+        table = shared_columns(conform(part))
         if table.num_rows != span.rows:
             raise FormatError(f"the unit of {span} takes {span.rows} manifest rows, not {table.num_rows}")
         arrays = self._checked(unit, X)
         rejected = np.flatnonzero(pc.equal(table["status"], "rejected").to_numpy())
         if self._nonzero_rows(arrays, rejected):
             raise FormatError(f"a rejected row of the unit of {span} has features other than 0")
-        packed = list(self._packed_unit(unit, arrays))
-        entries = tuple(file.entry for file in packed)
-        begun = self.store.exists(join(self.folder, part_path(unit)))
-        earlier = finished_part(self.store, self.folder, unit)
-        if self._is_committed() or (earlier and earlier.entries == entries and earlier.table.equals(table)):
+        packed = PackedUnit.of(self._packed_unit(arrays), table)
+        ref = packed.ref((span.start, span.stop), self._nonzeros(arrays))
+        if self._is_committed() or finished_unit(self.store, self.folder, unit) == ref:
             return
-        # A unit that changes must not look finished while its files are being replaced.  A part that was not
-        # there is left alone: it is a writer's who was faster, and may be committing by now.
-        if begun:
-            self.store.delete(join(self.folder, part_path(unit)))
-        put_files(self.store, self.folder, packed)
-        write_part(self.store, self.folder, unit, table, entries, arrays[-1].size)
+        write_mark(self.store, self.folder, unit, ref)
+        packed.put(self.store)
 
     def commit(
         self,
@@ -174,39 +188,32 @@ class DatasetWriter:
         if label_sets is not None:
             label_sets = LabelSetTable.checked(label_sets.indptr, label_sets.indices, len(names))
         y, s = check_labels_and_splits(labels, split, self.plan.n_rows, len(names), label_sets)
-        parts = self._finished_parts()
-        table = pa.concat_tables([part.table for part in parts]) if manifest is None else conform(manifest)
-        if table.num_rows != self.plan.n_rows:
-            raise FormatError(f"the manifest has {table.num_rows} rows, and the dataset {self.plan.n_rows}")
-        check_rejected(table, s)
-        entries = [entry for part in parts for entry in (*part.entries, part.entry)]
-        shown = names if label_sets is None else label_sets.names(names)
-        packed = self._packed_rest(y, s, names, with_labels_and_splits(table, y, s, shown), label_sets)
-        entries += put_files(self.store, self.folder, packed)
-        listing = dump_entries(entries)
+        units = self._finished_units()
+        if units is None:
+            # Another writer of the key has committed it and taken its marks away.
+            return self.commit(labels, split, class_names, manifest, label_sets)
+        table = pa.concat_tables([unit_table(self.store, unit, self.folder) for unit in units])
+        overrides = None if manifest is None else overrides_of(table, conform(manifest))
+        check_rejected(table if manifest is None else conform(manifest), s)
+        packed = [*self._packed_rest(y, s, names, label_sets), PackedFile(UNITS_LIST, dump_units(units))]
+        if overrides is not None:
+            packed.append(PackedFile(OVERRIDES, dump_overrides(overrides)))
+        listing = dump_entries(put_files(self.store, self.folder, packed))
         self.store.write_bytes(join(self.folder, FILES_LIST), listing)
-        nonzeros = sum(part.nonzeros for part in parts) if self.layout == "csr" else None
+        nonzeros = sum(unit.nonzeros or 0 for unit in units) if self.layout == "csr" else None
         sets = None if label_sets is None else len(label_sets)
-        return self._publish(names, split_counts(s), digest_bytes(listing), nonzeros, sets)
+        info = self._publish(names, split_counts(s), digest_bytes(listing), nonzeros, sets)
+        self.store.delete_tree(join(self.folder, MARKS))
+        return info
 
     def abandon(self) -> None:
         """Delete the staging, unless it is committed."""
-        if find_by_key(self.store, self.key) is None:
-            self.store.delete_tree(self.folder)
+        discard_staged(self.store, self.key)
 
-    def _claim(self) -> None:
+    def _claim(self, base: str | None) -> None:
         """Write the staging's description, or find the same one there."""
-        wanted = {**encoding(STAGING_ENCODING), **plain(self._description())}
-        path = join(self.folder, STAGING)
-        if self.store.put_if_absent(path, sealed(path, wanted)):
-            return
-        found = unsealed(self.store, path)
-        differing = sorted(name for name in wanted if found.get(name) != wanted[name])
-        if differing:
-            raise MismatchError(
-                f"{join(self.store.url, self.folder)} was begun with other {' and '.join(differing)};"
-                " abandon it or give this dataset another key"
-            )
+        cuts = None if self.cuts == tuple(self.plan.unit_bounds()) else list(self.cuts)
+        claim(self, self.store, self.folder, {**self._description(), "base": base, "cuts": cuts})
 
     def _description(self) -> dict[str, Any]:
         """Return what all writers of the key agree on."""
@@ -227,38 +234,39 @@ class DatasetWriter:
             return find_by_key(self.store, self.key) is not None
         return self.committed is not None
 
-    def _finished_parts(self) -> list[Part]:
-        found = [finished_part(self.store, self.folder, unit) for unit in range(self.plan.units)]
-        missing = [unit for unit, part in enumerate(found) if part is None]
+    def _finished_units(self) -> list[UnitRef] | None:
+        """Return all units, None where the key was committed meanwhile; `IncompleteError` without some."""
+        found = [finished_unit(self.store, self.folder, unit) for unit in range(self.units)]
+        missing = [unit for unit, ref in enumerate(found) if ref is None]
+        if missing and find_by_key(self.store, self.key) is not None:
+            return None
         if missing:
-            named = ", ".join(str(unit) for unit in missing[:_NAMED_UNITS])
-            more = f" and {len(missing) - _NAMED_UNITS} more" if len(missing) > _NAMED_UNITS else ""
-            raise IncompleteError(
-                f"{len(missing)} of {self.plan.units} units ({named}{more}) of"
-                f" {join(self.store.url, self.folder)} are not written; run the same command again"
-            )
-        return [part for part in found if part is not None]
+            raise self._incomplete(missing)
+        return [ref for ref in found if ref is not None]
+
+    def _incomplete(self, missing: Sequence[int]) -> IncompleteError:
+        named = ", ".join(str(unit) for unit in missing[:_NAMED_UNITS])
+        more = f" and {len(missing) - _NAMED_UNITS} more" if len(missing) > _NAMED_UNITS else ""
+        return IncompleteError(
+            f"{len(missing)} of {self.units} units ({named}{more}) of"
+            f" {join(self.store.url, self.folder)} are not written; run the same command again"
+        )
 
     def _packed_rest(
         self,
         y: NDArray[np.int32],
         s: NDArray[np.int8],
         names: Sequence[str],
-        table: pa.Table,
         label_sets: LabelSetTable | None,
     ) -> Iterator[PackedFile]:
         """Yield what there is besides the units."""
-        strings = encoding(STRINGS_ENCODING)
-        yield self._packed_metadata()
         yield from packed_array(LABELS, y)
         if label_sets is not None:
             yield from packed_array(LABEL_SET_INDPTR, label_sets.indptr)
             yield from packed_array(LABEL_SET_INDICES, label_sets.indices)
         yield from packed_array(SPLIT, s)
-        yield from packed_strings(SAMPLE_IDS, table["sample_id"].to_pylist(), strings)
-        yield from packed_strings(CLASS_NAMES, names, strings)
+        yield from packed_strings(CLASS_NAMES, names, encoding(STRINGS_ENCODING))
         yield packed_group(GROUP, encoding(DATASET_ENCODING))
-        yield PackedFile(MANIFEST, dump_manifest(table))
 
     def _publish(
         self,
@@ -283,21 +291,20 @@ class DatasetWriter:
             label_sets=label_sets,
         )
         log = dataset_log(self.store)
-        return info_of_commit(log.record(log.append(info.to_json(), unique="key")))
-
-    @property
-    def _spec(self) -> ArraySpec:
-        return ArraySpec(self.plan, (self.d,), self.dtype)
+        return info_of_commit(log.record(log.append(info.to_json(), unique="folder")))
 
     def _checked(self, unit: int, X: Any) -> tuple[NDArray[Any], ...]:
         """Return the arrays that are stored of a unit, its numbers last."""
-        return (dense_unit(X, self.plan.bounds(unit), self.d, self.dtype),)
+        return (dense_unit(X, self.bounds(unit), self.d, self.dtype),)
 
     def _nonzero_rows(self, arrays: tuple[NDArray[Any], ...], rows: NDArray[Any]) -> bool:
         return bool(arrays[0][rows].any())
 
-    def _packed_unit(self, unit: int, arrays: tuple[NDArray[Any], ...]) -> Iterator[PackedFile]:
-        yield packed_shard(FEATURES, self._spec, unit, arrays[0])
+    def _nonzeros(self, arrays: tuple[NDArray[Any], ...]) -> int | None:  # noqa: ARG002 - dense
+        return None
 
-    def _packed_metadata(self) -> PackedFile:
-        return packed_metadata(FEATURES, self._spec)
+    def _packed_unit(self, arrays: tuple[NDArray[Any], ...]) -> Iterator[PackedFile]:
+        (X,) = arrays
+        spec = dense_spec(len(X), self.d, self.dtype, self.plan.chunk_rows)
+        yield packed_shard("", spec, 0, X)
+        yield packed_metadata("", spec)

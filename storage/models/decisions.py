@@ -20,7 +20,7 @@ from topline.storage.schema import DECISION_ENCODING, check_encoding, encoding
 from topline.storage.stores import CommitLog, Store
 from topline.storage.stores.urls import join
 
-ACTIONS = ("promote", "keep", "rollback", "archive", "delete")
+ACTIONS = ("promote", "keep", "rollback", "archive", "delete", "pin", "unpin")
 
 _RESTORE = "restore the file from a copy"
 
@@ -30,6 +30,8 @@ _DONE = {
     "rollback": "brought back",
     "archive": "archived",
     "delete": "deleted",
+    "pin": "pinned",
+    "unpin": "unpinned",
 }
 
 
@@ -39,7 +41,8 @@ class DecisionRecord:
 
     `action` "keep" says that a challenger was weighed and the champion stays.  `by` is a run's id, or where
     else the decision was made; `evidence` is plain JSON (metrics, certificate, drift).  `forced`: a guard
-    stood against it.
+    stood against it.  `kinds` name the conditions of the rule that decided, and `repeated` counts how often
+    in a row a champion was kept because of the same ones.
     """
 
     action: str
@@ -51,6 +54,8 @@ class DecisionRecord:
     champion_before: str | None = None
     when: str = ""
     seq: int = 0
+    kinds: tuple[str, ...] = ()
+    repeated: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as a JSON object."""
@@ -82,7 +87,8 @@ class Reign:
 class Standing:
     """What the decisions so far amount to.
 
-    `former` are the champions that a rollback would bring back, the next one last.
+    `former` are the champions that a rollback would bring back, the next one last; `pinned` models stay
+    until they are unpinned.
     """
 
     entries: tuple[DecisionRecord, ...] = ()
@@ -90,6 +96,7 @@ class Standing:
     former: tuple[str, ...] = ()
     archived: frozenset[str] = frozenset()
     deleted: frozenset[str] = frozenset()
+    pinned: frozenset[str] = frozenset()
 
     @property
     def seq(self) -> int:
@@ -145,7 +152,13 @@ class Standing:
             champion = None if model == self.champion else self.champion
             former = _without_repeats([name for name in self.former if name != model], champion)
             gone = self.deleted | {model}
-            return replace(self, entries=entries, champion=champion, former=former, deleted=gone)
+            pinned = self.pinned - {model}
+            return replace(
+                self, entries=entries, champion=champion, former=former, deleted=gone, pinned=pinned
+            )
+        if entry.action in ("pin", "unpin"):
+            pinned = self.pinned | {model} if entry.action == "pin" else self.pinned - {model}
+            return replace(self, entries=entries, pinned=pinned)
         return replace(self, entries=entries)
 
     def _crowned(self, entries: tuple[DecisionRecord, ...], model: str, former: tuple[str, ...]) -> Standing:
@@ -163,6 +176,8 @@ class Standing:
             return f"model {model} was deleted; there is nothing left to {action}"
         if action in ("promote", "archive", "keep") and model == self.champion:
             return f"{model} is the champion, so there is nothing to {action}"
+        if action in ("pin", "unpin") and (model in self.pinned) == (action == "pin"):
+            return f"model {model} is {'pinned already' if action == 'pin' else 'not pinned'}"
         if action == "rollback" and model != self.previous:
             return f"the champion before was {self.previous}, not {model}"
         return None

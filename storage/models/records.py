@@ -18,12 +18,12 @@ from topline.storage.errors import FormatError, IncompleteError, IntegrityError,
 from topline.storage.records import from_fields, now, plain
 from topline.storage.schema import MODEL_ENCODING, check_encoding, encoding
 from topline.storage.stores import CommitLog, FileEntry, FileSet, Store, open_store, split_url
-from topline.storage.stores.numbered_folders import NumberedFolders
-from topline.storage.stores.sealed import sealed, unsealed
+from topline.storage.stores.holds import hold_while
+from topline.storage.stores.numbered_folders import TOMBSTONE, NumberedFolders
+from topline.storage.stores.sealed import unsealed
 from topline.storage.stores.urls import join
 
 _MODELS = NumberedFolders("models", "m")
-_TOMBSTONE = "deleted.json"
 _CHANGEABLE = frozenset({"result", "certificate", "evaluation", "threshold", "calibration"})
 
 
@@ -94,9 +94,13 @@ class ModelRecord:
 
 
 class Model:
-    """A published model, opened for reading; pickles by its URL."""
+    """A published model, opened for reading; pickles by its URL.
+
+    On a local disk retention leaves it alone while it is open.
+    """
 
     def __init__(self, store: Store, record: ModelRecord, entries: list[FileEntry]) -> None:
+        hold_while(self, store, _MODELS.reservation(record.id))
         self.store = store
         self.record = record
         self.url = join(store.url, _MODELS.path(record.id))
@@ -217,12 +221,7 @@ def delete_model(url: str, reason: str) -> None:
     store = open_store(root)
     if name not in _MODELS.names(store):
         raise _MODELS.unknown(store, name)
-    tombstone = _MODELS.path(name, _TOMBSTONE)
-    store.put_if_absent(tombstone, sealed(tombstone, {"deleted": now(), "reason": reason}))
-    store.delete_tree(_arrays_folder(name))
-    for path in store.walk(_MODELS.path(name)):
-        if path not in (tombstone, _MODELS.reservation(name)):
-            store.delete(path)
+    _MODELS.remove(store, name, reason)
 
 
 def deleted_models(store: Store) -> list[str]:
@@ -233,7 +232,7 @@ def deleted_models(store: Store) -> list[str]:
 def _latest(store: Store, name: str) -> dict[str, Any]:
     log = model_log(store, name)
     if _is_deleted(store, name):
-        stone = unsealed(store, _MODELS.path(name, _TOMBSTONE))
+        stone = unsealed(store, _MODELS.path(name, TOMBSTONE))
         raise NotFoundError(
             f"model {name} was deleted from {store.url} at {stone['deleted']}: {stone['reason']}"
         )
@@ -251,12 +250,17 @@ def _latest(store: Store, name: str) -> dict[str, Any]:
 
 
 def _is_deleted(store: Store, name: str) -> bool:
-    return store.exists(_MODELS.path(name, _TOMBSTONE))
+    return store.exists(_MODELS.path(name, TOMBSTONE))
 
 
 def model_log(store: Store, name: str) -> CommitLog:
     """Return the log of a model's revisions."""
     return CommitLog(store, name, _MODELS.folder)
+
+
+def model_folder(name: str) -> str:
+    """Return the folder of a model in its store; while it is open its begun.json is held."""
+    return _MODELS.path(name)
 
 
 def _arrays_folder(name: str) -> str:

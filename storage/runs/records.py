@@ -57,6 +57,16 @@ def end_run(store: Store, run_id: str, outcome: Mapping[str, Any]) -> None:
     _RUNS.finish(store, run_id, outcome)
 
 
+def remove_run(store: Store, run_id: str, reason: str) -> None:
+    """Remove a run with its history and checkpoints; its number is never given again."""
+    _RUNS.remove(store, run_id, reason)
+
+
+def removed_runs(store: Store) -> list[str]:
+    """Return the ids of runs that were there and were removed."""
+    return _RUNS.removed(store)
+
+
 def list_runs(store: Store) -> list[RunRecord]:
     """Return all runs, oldest first; one whose record was never written is no run."""
     return [read_run(store, name) for name in run_names(store)]

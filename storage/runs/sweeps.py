@@ -19,7 +19,7 @@ from topline.storage.records import from_fields
 from topline.storage.schema import SWEEP_ENCODING
 from topline.storage.stores import Store
 from topline.storage.stores.numbered_folders import RecordedFolders
-from topline.storage.stores.sealed import sealed, unsealed
+from topline.storage.stores.sealed import put_own, unsealed
 from topline.storage.stores.urls import join
 
 _SWEEPS = RecordedFolders("sweeps", "s", "sweep.json", SWEEP_ENCODING)
@@ -53,10 +53,20 @@ def read_sweep(store: Store, sweep_id: str) -> SweepRecord:
     return from_fields(SweepRecord, _SWEEPS.read(store, sweep_id), join(store.url, sweep_folder(sweep_id)))
 
 
+def list_sweeps(store: Store) -> list[SweepRecord]:
+    """Return all sweeps, oldest first."""
+    return [read_sweep(store, name) for name in _SWEEPS.recorded(store)]
+
+
+def remove_sweep(store: Store, sweep_id: str, reason: str) -> None:
+    """Remove a sweep; its number is never given again."""
+    _SWEEPS.remove(store, sweep_id, reason)
+
+
 def add_answer(store: Store, sweep_id: str, number: int, answer: Mapping[str, Any]) -> None:
     """Add answer `number`; `ConflictError` where another process has already added one of that number."""
     path = _SWEEPS.path(sweep_id, _ANSWERS, f"{number:06d}.json")
-    if not store.put_if_absent(path, sealed(path, answer)):
+    if not put_own(store, path, answer):
         raise ConflictError(f"another process works on sweep {sweep_id}: wait for it, or stop it first")
 
 

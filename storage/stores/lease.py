@@ -21,10 +21,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from topline.storage.errors import ConflictError, NotFoundError, StorageError
+from topline.storage.errors import AccessError, ConflictError, NotFoundError, StorageError
 from topline.storage.records import now
 from topline.storage.stores.base import Store
-from topline.storage.stores.sealed import sealed, unsealed
+from topline.storage.stores.sealed import put_own, unsealed
 from topline.storage.stores.urls import join
 
 logger = logging.getLogger(__name__)
@@ -114,9 +114,12 @@ def held_lease(
             lock = _locked(store, _path(name, number + 1, "lock"), fcntl.LOCK_EX)
             # Where another candidate has the lock, the number is as good as taken.
             alone = lock is not None or store.local_path is None
-            mine = _signature(name, number + 1, by)
-            if alone and store.put_if_absent(_path(name, number + 1, "json"), mine):
-                break
+            mine = _signature(by)
+            if alone and put_own(store, _path(name, number + 1, "json"), mine):
+                # Records of earlier tenures are gone: who was slow may have got the number of one of them.
+                if _newest(store, name) == number + 1:
+                    break
+                store.delete(_path(name, number + 1, "json"))
             _unlock(lock)
         elif clock.monotonic() >= deadline and not watched.in_doubt():
             raise LeaseHeldError(
@@ -229,9 +232,8 @@ def _seconds(beat: bytes) -> float:
         return 0.0
 
 
-def _signature(name: str, number: int, by: str) -> bytes:
-    tenant = {"by": by, "process": os.getpid(), "host": socket.gethostname(), "since": now()}
-    return sealed(_path(name, number, "json"), tenant)
+def _signature(by: str) -> dict[str, Any]:
+    return {"by": by, "process": os.getpid(), "host": socket.gethostname(), "since": now()}
 
 
 def _signed(store: Store, name: str, number: int) -> Mapping[str, Any]:
@@ -255,10 +257,10 @@ def _path(name: str, number: int, kind: str) -> str:
 
 
 def _tidy(store: Store, name: str, number: int) -> None:
-    """Drop what went with earlier tenures; their numbers stay taken."""
+    """Drop earlier tenures; the number of this one stays taken, and those before it with it."""
     for entry in store.list(join("leases", name)):
         head, _, kind = entry.partition(".")
-        if kind in ("beat", "done", "lock") and head.isdecimal() and int(head) < number:
+        if kind in ("json", "beat", "done", "lock") and head.isdecimal() and int(head) < number:
             store.delete(join("leases", name, entry))
 
 
@@ -267,8 +269,11 @@ def _locked(store: Store, path: str, kind: int) -> int | None:
     root = store.local_path
     if root is None:
         return None
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(root / path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(root / path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise AccessError(f"{root / path} cannot be written: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError:

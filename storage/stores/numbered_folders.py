@@ -16,6 +16,7 @@ from topline.storage.stores.urls import join
 _TRIES = 10_000
 _RESERVATION = "begun.json"
 _OUTCOME = "outcome.json"
+TOMBSTONE = "deleted.json"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,22 @@ class NumberedFolders:
         """Return the path of the file that takes a name: while it is there, nobody else gets that name."""
         return self.path(name, _RESERVATION)
 
+    def remove(self, store: Store, name: str, reason: str) -> None:
+        """Remove all of a folder but what keeps its number taken and says why it is gone.
+
+        From one moment on nobody sees it; called again it finishes what was interrupted.
+        """
+        stone = self.path(name, TOMBSTONE)
+        store.put_if_absent(stone, sealed(stone, {"deleted": now(), "reason": reason}))
+        for inside in store.list(self.path(name)):
+            path = self.path(name, inside)
+            if path in (stone, self.reservation(name)):
+                continue
+            if store.exists(path):
+                store.delete(path)
+            else:
+                store.delete_tree(path)
+
     def unknown(self, store: Store, name: str) -> NotFoundError:
         """Return the error for a name that is not there, with those that are."""
         names = self.names(store)
@@ -75,10 +92,23 @@ class RecordedFolders(NumberedFolders):
 
     def recorded(self, store: Store) -> list[str]:
         """Return the names of the folders whose record was written, in the order of their numbers."""
-        return [name for name in self.names(store) if store.exists(self.path(name, self.record))]
+        return [
+            name
+            for name in self.names(store)
+            if store.exists(self.path(name, self.record)) and not store.exists(self.path(name, TOMBSTONE))
+        ]
+
+    def removed(self, store: Store) -> list[str]:
+        """Return the names of the folders that were removed."""
+        return [name for name in self.names(store) if store.exists(self.path(name, TOMBSTONE))]
 
     def read(self, store: Store, name: str) -> dict[str, Any]:
         """Return the record with its "outcome" (None before the end); `NotFoundError` if there is none."""
+        stone = self.path(name, TOMBSTONE)
+        if store.exists(stone):
+            gone = unsealed(store, stone)
+            what = f"{self.folder.rstrip('s')} {name} was removed from {store.url} at {gone['deleted']}"
+            raise NotFoundError(f"{what}: {gone['reason']}")
         try:
             record = read_record(store, self.path(name, self.record), self.kind)
         except NotFoundError:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from topline.storage.errors import IntegrityError
+from topline.storage.errors import IntegrityError, NotFoundError
 from topline.storage.fingerprint import canonical_json, seal, unseal
 from topline.storage.records import plain
 from topline.storage.schema import check_encoding, encoding
@@ -21,12 +22,28 @@ from topline.storage.stores.urls import join
 
 #: The variable that holds the key; records are signed with it, and read only if they are.
 STORE_KEY = "TOPLINE_STORE_KEY"
+_WRITER = "token"
 _PLACE, _SIGNATURE = "place", "signature"
 
 
 def write_record(store: Store, path: str, kind: str, fields: Mapping[str, Any]) -> None:
     """Write a sealed record of type `kind`, replacing what is at `path`."""
     store.write_bytes(path, sealed(path, {**fields, **encoding(kind)}))
+
+
+def put_own(store: Store, path: str, record: Mapping[str, Any]) -> bool:
+    """Put a sealed record if there is none; return whether the one that is there then is this call's.
+
+    A driver that lost the answer to a write writes again, and then finds the name taken: by this record.  One
+    that cannot be read is another's.
+    """
+    token = uuid.uuid4().hex
+    if store.put_if_absent(path, sealed(path, {**record, _WRITER: token})):
+        return True
+    try:
+        return bool(unsealed(store, path).get(_WRITER) == token)
+    except (NotFoundError, IntegrityError):
+        return False
 
 
 def read_record(store: Store, path: str, kind: str) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from scipy.sparse import random as random_sparse
 from zarr.storage import FsspecStore, LocalStore
 
 from topline.storage.arrays import ChunkPlan
-from topline.storage.datasets import CsrDatasetWriter, DatasetInfo, DatasetWriter
+from topline.storage.datasets import CsrDatasetWriter, Dataset, DatasetInfo, DatasetWriter
+from topline.storage.schema import manifest_path, unit_folder
 from topline.storage.stores import Store
 
 #: For a test on any kind of store that takes hundreds of requests.
@@ -58,6 +59,16 @@ def write_dataset(
     writer = begin(store, X, plan or ChunkPlan(X.shape[0], 8, 32), key, dtype)
     write_units(writer, X)
     return writer.commit(*assignments(X.shape[0]), CLASSES)
+
+
+def unit_of(store: Store, info: DatasetInfo, unit: int) -> str:
+    """The folder of the features of a unit."""
+    return unit_folder(Dataset(store, info).units[unit].features)
+
+
+def manifest_of(store: Store, info: DatasetInfo, unit: int) -> str:
+    """The file of the manifest rows of a unit."""
+    return manifest_path(Dataset(store, info).units[unit].manifest)
 
 
 def zarr_store(store: Store, path: str, *, read_only: bool = True) -> LocalStore | FsspecStore:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.storage.samples import dense, sparse, write_dataset
+from tests.storage.samples import dense, manifest_of, sparse, unit_of, write_dataset
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, check_dataset, list_datasets
 from topline.storage.errors import IntegrityError
@@ -74,13 +74,14 @@ OPERATIONS: dict[str, Callable[[Dataset], Any]] = {
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", ["local", "memory"])
+@pytest.mark.sampled(2)
 def test_a_damaged_shard_is_named_with_its_rows(
     request: pytest.FixtureRequest, kind: str, damage: str, operation: str
 ) -> None:
     store: Store = request.getfixturevalue(f"{kind}_store")
     info = write_dataset(store, dense(101, 6), PLAN)
     act, words = DAMAGES[damage]
-    act(store, f"{info.folder}/arrays/features/c/1/0")
+    act(store, f"{unit_of(store, info, 1)}/c/0/0")
     dataset = Dataset.open(store)
     with pytest.raises(IntegrityError, match=words) as caught:
         OPERATIONS[operation](dataset)
@@ -98,7 +99,7 @@ def test_a_damaged_shard_is_named_with_its_rows(
 
 def test_the_message_in_full(local_store: Store) -> None:
     info = write_dataset(local_store, dense(101, 6), PLAN)
-    lose(local_store, f"{info.folder}/arrays/features/c/3/0")
+    lose(local_store, f"{unit_of(local_store, info, 3)}/c/0/0")
     with pytest.raises(IntegrityError) as caught:
         Dataset.open(local_store).rows(0, 101)
     assert str(caught.value) == (
@@ -108,10 +109,12 @@ def test_the_message_in_full(local_store: Store) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.sampled(4)
 def test_an_object_of_s3_that_is_lost_or_empty(s3_store: Store, operation: str) -> None:
     info = write_dataset(s3_store, dense(101, 6), PLAN)
+    shard = f"{unit_of(s3_store, info, 1)}/c/0/0"
     for act, words in (DAMAGES["zero length"], DAMAGES["missing"]):
-        act(s3_store, f"{info.folder}/arrays/features/c/1/0")
+        act(s3_store, shard)
         with pytest.raises(IntegrityError, match=words):
             OPERATIONS[operation](Dataset.open(s3_store))
 
@@ -119,12 +122,13 @@ def test_an_object_of_s3_that_is_lost_or_empty(s3_store: Store, operation: str) 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("array", ["indptr", "indices", "data"])
+@pytest.mark.sampled(3)
 def test_a_damaged_sparse_unit_is_named_with_its_rows(
     local_store: Store, array: str, damage: str, operation: str
 ) -> None:
     info = write_dataset(local_store, sparse(101, 6), PLAN)
     act, words = DAMAGES[damage]
-    act(local_store, f"{info.folder}/arrays/features/00001/{array}/c/0")
+    act(local_store, f"{unit_of(local_store, info, 1)}/{array}/c/0")
     with pytest.raises(IntegrityError, match=words) as caught:
         OPERATIONS[operation](Dataset.open(local_store))
     assert f"features of dataset {info.id}: shard 1 " in str(caught.value)
@@ -137,19 +141,20 @@ def test_a_damaged_sparse_unit_is_named_with_its_rows(
     [
         ("arrays/labels/c/0", Dataset.labels),
         ("arrays/split/c/0", Dataset.split),
-        ("arrays/sample_ids/data/c/0", Dataset.sample_ids),
-        ("arrays/sample_ids/offsets/c/0", Dataset.sample_ids),
+        ("manifest", Dataset.sample_ids),
         ("arrays/class_names/data/c/0", Dataset.stored_class_names),
         ("arrays/labels/zarr.json", Dataset.labels),
-        ("manifest.parquet", Dataset.manifest),
+        ("manifest", Dataset.manifest),
+        ("units.json", Dataset.sample_ids),
     ],
 )
 def test_everything_else_of_a_dataset(
     local_store: Store, damage: str, path: str, read: Callable[[Dataset], Any]
 ) -> None:
     info = write_dataset(local_store, dense(101, 6), PLAN)
+    place = manifest_of(local_store, info, 1) if path == "manifest" else f"{info.folder}/{path}"
     dataset = Dataset.open(local_store)
-    DAMAGES[damage][0](local_store, f"{info.folder}/{path}")
+    DAMAGES[damage][0](local_store, place)
     with pytest.raises(IntegrityError, match=f"dataset {info.id}"):
         read(dataset)
 
@@ -198,7 +203,7 @@ def test_a_dataset_that_is_damaged_while_it_is_open(local_store: Store) -> None:
     dataset = Dataset.open(local_store)
     dataset.rows(0, 101)
     dataset.rows(33, 35)
-    lose(local_store, f"{info.folder}/arrays/features/c/1/0")
+    lose(local_store, f"{unit_of(local_store, info, 1)}/c/0/0")
     for operation in OPERATIONS.values():
         with pytest.raises(IntegrityError, match=r"shard 1 is missing \(rows 32-63\)"):
             operation(dataset)
@@ -206,7 +211,7 @@ def test_a_dataset_that_is_damaged_while_it_is_open(local_store: Store) -> None:
 
 def test_a_shard_that_is_a_link_out_of_the_store_is_not_read(local_store: Store, tmp_path: Path) -> None:
     info: DatasetInfo = write_dataset(local_store, dense(101, 6), PLAN)
-    shard = Path(local_store.url) / info.folder / "arrays/features/c/1/0"
+    shard = Path(local_store.url) / unit_of(local_store, info, 1) / "c/0/0"
     shutil.move(shard, tmp_path / "elsewhere")
     shard.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="leaves the store"):

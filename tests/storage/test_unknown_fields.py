@@ -13,7 +13,7 @@ from tests.storage.samples import dense, write_dataset
 from topline.storage import records
 from topline.storage.arrays import ChunkPlan, from_rows
 from topline.storage.cache import KernelDraft, PredictionsDraft, StoredKernel, StoredPredictions
-from topline.storage.datasets import Dataset, list_datasets
+from topline.storage.datasets import Dataset, UnitRef, list_datasets
 from topline.storage.models import (
     DecisionRecord,
     Standing,
@@ -38,7 +38,7 @@ from topline.storage.runs import (
     read_sweep,
     save_checkpoint,
 )
-from topline.storage.served_schedule import note_schedule, read_schedule
+from topline.storage.served_schedule import ServedSchedule, note_schedule, read_schedule
 from topline.storage.stores import FileEntry, Store, commit_log, held_lease, holder, sealed
 from topline.storage.verification import verify_store
 
@@ -62,7 +62,7 @@ def fill(store: Store) -> None:
     sweep = create_sweep(store, {"C": [1.0]}, info.id, info.digest)
     add_answer(store, sweep, 0, {"C": 1.0})
     finish_sweep(store, sweep, {"best": 0})
-    note_schedule(store, "6h", "UTC")
+    note_schedule(store, ServedSchedule("6h", "UTC"))
     kernel = KernelDraft.begin(store, KEY, 5)
     kernel.publish(KEY, [kernel.write_unit(0, np.eye(5))], [(0, 5, np.eye(5))], {"rows": 5})
     best = PredictionsDraft.begin(store, KEY, ChunkPlan(5, 5, 5), 2)
@@ -89,7 +89,7 @@ def extend(store: Store) -> set[str]:
 
 
 def test_fields_of_a_later_version_are_ignored(local_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    listed, plain = FileEntry.to_json, records.plain
+    listed, listed_unit, plain = FileEntry.to_json, UnitRef.to_json, records.plain
 
     def later(entry: FileEntry) -> dict[str, Any]:
         return {**listed(entry), "added-later": True}
@@ -98,7 +98,12 @@ def test_fields_of_a_later_version_are_ignored(local_store: Store, monkeypatch: 
         return plain({**fields, "added-later": {"by": [1]}})
 
     store = local_store
+
+    def later_unit(unit: UnitRef) -> dict[str, Any]:
+        return {**listed_unit(unit), "added-later": True}
+
     monkeypatch.setattr(FileEntry, "to_json", later)
+    monkeypatch.setattr(UnitRef, "to_json", later_unit)
     for module in (commit_log, history, sealed):
         monkeypatch.setattr(module, "plain", later_plain)
     fill(store)

@@ -8,17 +8,29 @@ import numpy as np
 import pytest
 
 from tests.storage.models.test_records import ARRAYS, record
-from tests.storage.samples import begin, bucket_when_slow, dense, sparse, write_dataset, write_units
+from tests.storage.samples import (
+    CLASSES,
+    assignments,
+    begin,
+    bucket_when_slow,
+    dense,
+    part,
+    sparse,
+    unit_of,
+    write_dataset,
+    write_units,
+)
 from tests.storage.test_integrity import empty, flip_first, halve, lose
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, check_dataset
 from topline.storage.findings import Finding
 from topline.storage.models import save_model
-from topline.storage.runs import HistoryWriter, create_run, save_checkpoint
+from topline.storage.runs import HistoryWriter, create_run, finish_run, save_checkpoint
 from topline.storage.runs.history import history_path
 from topline.storage.stores import Store
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.numbered_folders import NumberedFolders
+from topline.storage.stores.sealed import sealed
 from topline.storage.verification import verify_store
 
 PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
@@ -64,28 +76,30 @@ def test_an_empty_store_has_none(any_store: Store) -> None:
     ],
 )
 @pytest.mark.parametrize(
-    ("place", "rows"), [("arrays/features/c/1/0", (32, 64)), ("parts/00002.parquet", None)]
+    ("place", "rows"), [("unit", (32, 64)), ("arrays/labels/c/0", (0, 101)), ("units.json", None)]
 )
 def test_a_damaged_file_of_a_dataset(
     local_store: Store, damage: object, kind: str, shallow: bool, place: str, rows: tuple[int, int] | None
 ) -> None:
     first, _ = fill(local_store)
-    damage(local_store, f"{first.folder}/{place}")  # type: ignore[operator]
+    path = f"{unit_of(local_store, first, 1)}/c/0/0" if place == "unit" else f"{first.folder}/{place}"
+    damage(local_store, path)  # type: ignore[operator]
     finding = only(verify_store(local_store))
-    assert (finding.kind, finding.path, finding.rows) == (kind, f"{first.folder}/{place}", rows)
+    assert (finding.kind, finding.path, finding.rows) == (kind, path, rows)
     assert first.id in finding.what
     assert not finding.harmless
     assert finding.fix
-    assert bool(verify_store(local_store, deep=False)) == shallow
+    # The list of units is read, not only looked at.
+    assert bool(verify_store(local_store, deep=False)) == (shallow or place == "units.json")
     assert finding.to_json()["kind"] == kind
-    if rows:
+    if place == "unit":
         assert "(rows 32-63)" in str(finding)
 
 
 @pytest.mark.parametrize("name", ["indptr", "indices", "data"])
 def test_a_damaged_sparse_unit(local_store: Store, name: str) -> None:
     _, second = fill(local_store)
-    flip_first(local_store, f"{second.folder}/arrays/features/00001/{name}/c/0")
+    flip_first(local_store, f"{unit_of(local_store, second, 1)}/{name}/c/0")
     assert only(verify_store(local_store)).rows == (32, 64)
 
 
@@ -122,6 +136,34 @@ def test_a_damaged_part_of_a_checkpoint(local_store: Store, damage: object, kind
     finding = only(verify_store(local_store))
     assert (finding.kind, finding.path, finding.rows) == (kind, path, (9, 20))
     assert finding.fix == "resume from the checkpoint before it, or start a new run"
+
+
+def test_a_run_that_was_killed_before_its_outcome_was_written_is_no_damage(local_store: Store) -> None:
+    """Training ends, the certificate follows, then the outcome: nobody can tell a kill from a lost file."""
+    run_id = create_run(local_store, {})
+    with HistoryWriter(local_store, run_id) as history:
+        history.append({"round": 0})
+        history.append({"event": "end", "reason": None})
+    finding = only(verify_store(local_store))
+    assert (finding.kind, finding.path, finding.harmless) == ("run", f"runs/{run_id}/outcome.json", True)
+    assert "resume the run" in finding.fix
+    finish_run(local_store, run_id, {"status": "solved"})
+    assert verify_store(local_store) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "torn"),
+    [((), "begun.json"), (("begun.json",), "model.json")],
+)
+def test_a_writer_killed_in_its_first_records_did_no_damage(
+    local_store: Store, before: tuple[str, ...], torn: str
+) -> None:
+    for name in before:
+        local_store.write_bytes(f"models/m0001/{name}", sealed(f"models/m0001/{name}", {}))
+    local_store.write_bytes(f"models/m0001/{torn}.0123456789ab{PARTIAL}", b"{")
+    found = verify_store(local_store)
+    assert found
+    assert all(finding.harmless for finding in found), found
 
 
 def test_parts_of_a_save_that_crashed(local_store: Store) -> None:
@@ -169,7 +211,7 @@ def test_leftovers_are_reported_as_harmless_and_last(local_store: Store) -> None
     root = Path(local_store.url)
     write_units(begin(local_store, dense(101, 6), PLAN, key="half"), dense(101, 6), [0, 2])
     NumberedFolders("models", "m").reserve(local_store)
-    (root / first.folder / f"arrays/features/c/1/0.abc{PARTIAL}").write_bytes(b"torn")
+    (root / unit_of(local_store, first, 1) / f"c/0/0.abc{PARTIAL}").write_bytes(b"torn")
     (root / first.folder / "notes.txt").write_text("mine")
     flip_first(local_store, f"{first.folder}/arrays/labels/c/0")
     found = verify_store(local_store)
@@ -191,7 +233,6 @@ def test_values_that_break_the_rules_though_every_digest_fits(
     labels = np.zeros(101, np.int32)
     with monkeypatch.context() as patch:
         patch.setattr(writers, "check_labels_and_splits", careless)
-        patch.setattr(writers, "with_labels_and_splits", lambda table, *_: table)
         labels[17] = 99
         writer.commit(labels, np.zeros(101, np.int8), ("a", "b"))
     finding = only(verify_store(local_store))
@@ -206,11 +247,15 @@ def test_a_manifest_that_disagrees_though_every_digest_fits(
     import topline.storage.datasets.writer as writers
 
     with monkeypatch.context() as patch:
-        patch.setattr(writers, "with_labels_and_splits", lambda table, *_: table)
-        write_dataset(local_store, dense(101, 6), PLAN)
+        patch.setattr(writers, "check_rejected", lambda *_: None)
+        X = dense(101, 6)
+        writer = begin(local_store, X, PLAN)
+        write_units(writer, X)
+        status = ["rejected" if row == 40 else "ok" for row in range(101)]
+        writer.commit(*assignments(101), CLASSES, part(0, 101, status=status))
     finding = only(verify_store(local_store))
-    assert finding.kind == "manifest"
-    assert finding.path.endswith("manifest.parquet")
+    assert finding.kind == "values"
+    assert "row 40 (image-40) is rejected, and its split is 0" in finding.what
 
 
 def test_nan_that_came_in_though_every_digest_fits(

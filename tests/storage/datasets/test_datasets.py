@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zarr
 from scipy.sparse import csr_matrix, vstack
@@ -18,9 +20,12 @@ from tests.storage.samples import (
     CLASSES,
     assignments,
     begin,
+    bucket_when_slow,
     dense,
+    manifest_of,
     part,
     sparse,
+    unit_of,
     write_dataset,
     write_units,
     zarr_store,
@@ -38,7 +43,9 @@ from topline.storage.datasets import (
 )
 from topline.storage.datasets.manifest import conform
 from topline.storage.errors import FormatError, IncompleteError, MismatchError, NotFoundError
+from topline.storage.schema import mark_path
 from topline.storage.stores import Store
+from topline.storage.stores.sealed import unsealed
 
 PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
 RANGES = [(0, 101), (0, 0), (5, 6), (7, 9), (31, 33), (32, 64), (20, 90), (96, 101), (100, 101), (101, 101)]
@@ -83,29 +90,30 @@ def test_what_is_written_is_read(any_store: Store, layout: str, dtype: str) -> N
     assert check_dataset(dataset, deep=True) == []
 
 
+@bucket_when_slow
 def test_every_zarr_reader_sees_the_same_numbers(any_store: Store) -> None:
     X = dense(101, 6)
     info = write_dataset(any_store, X, PLAN)
     group = zarr.open_group(zarr_store(any_store, f"{info.folder}/arrays"), mode="r")
-    np.testing.assert_array_equal(group["features"][:], X)
+    units = [
+        zarr.open_array(zarr_store(any_store, unit_of(any_store, info, unit)), mode="r")[:]
+        for unit in range(PLAN.units)
+    ]
+    np.testing.assert_array_equal(np.concatenate(units), X)
     np.testing.assert_array_equal(group["labels"][:], assignments(101)[0])
     assert group.attrs["encoding-type"] == "topline-dataset"
-    assert sorted(name for name, _ in group.members()) == [
-        "class_names",
-        "features",
-        "labels",
-        "sample_ids",
-        "split",
-    ]
-    offsets = group["sample_ids/offsets"][:]
-    assert bytes(group["sample_ids/data"][offsets[7] : offsets[8]]) == b"image-7"
+    assert sorted(name for name, _ in group.members()) == ["class_names", "labels", "split"]
+    ids = pq.read_table(io.BytesIO(any_store.read_bytes(manifest_of(any_store, info, 1))))["sample_id"]
+    assert ids.to_pylist()[7] == "image-39"
 
 
 def test_every_zarr_reader_sees_the_sparse_units(local_store: Store) -> None:
     X = sparse(101, 6)
     info = write_dataset(local_store, X, PLAN)
-    group = zarr.open_group(zarr_store(local_store, f"{info.folder}/arrays/features"), mode="r")
-    units = [group[f"{unit:05d}"] for unit in range(PLAN.units)]
+    units = [
+        zarr.open_group(zarr_store(local_store, unit_of(local_store, info, unit)), mode="r")
+        for unit in range(PLAN.units)
+    ]
     stacked = vstack(
         [csr_matrix((u["data"][:], u["indices"][:], u["indptr"][:]), u.attrs["shape"]) for u in units]
     )
@@ -114,6 +122,7 @@ def test_every_zarr_reader_sees_the_sparse_units(local_store: Store) -> None:
     assert units[0]["indices"].dtype == np.int32
 
 
+@bucket_when_slow
 def test_nobody_sees_it_before_the_commit(any_store: Store) -> None:
     X = dense(101, 6)
     writer = begin(any_store, X, PLAN)
@@ -127,6 +136,7 @@ def test_nobody_sees_it_before_the_commit(any_store: Store) -> None:
     assert list_datasets(any_store) == [info] == [find_by_key(any_store, "key")]
 
 
+@bucket_when_slow
 def test_writing_goes_on_where_it_stopped(any_store: Store) -> None:
     X = dense(101, 6)
     first = begin(any_store, X, PLAN)
@@ -157,13 +167,15 @@ def test_a_unit_whose_file_was_cut_or_lost_is_not_done(local_store: Store) -> No
     X = dense(101, 6)
     writer = begin(local_store, X, PLAN)
     write_units(writer, X)
-    shard = f"{writer.folder}/arrays/features/c/1/0"
+    marks = [unsealed(local_store, f"{writer.folder}/{mark_path(unit)}") for unit in range(4)]
+    shard = f"units/{marks[1]['features']}/c/0/0"
     local_store.write_bytes(shard, local_store.read_bytes(shard)[:-1])
-    local_store.delete(f"{writer.folder}/arrays/features/c/2/0")
-    local_store.write_bytes(f"{writer.folder}/parts/00003.parquet", b"PAR1 no more")
+    local_store.delete(f"units/{marks[2]['features']}/c/0/0")
+    local_store.write_bytes(f"{writer.folder}/{mark_path(3)}", b"no more")
     assert writer.done_units() == {0}
 
 
+@bucket_when_slow
 def test_the_same_key_gives_the_first_dataset(any_store: Store) -> None:
     X = dense(101, 6)
     first = write_dataset(any_store, X, PLAN)
@@ -288,6 +300,7 @@ def test_layouts_and_types_that_do_not_fit(local_store: Store) -> None:
         begin(local_store, dense(101, 6), PLAN).write_unit(0, np.full((32, 6), 1j), part(0, 32))
 
 
+@bucket_when_slow
 def test_rejected_rows_keep_their_place(any_store: Store) -> None:
     X = dense(101, 6)
     X[[3, 50]] = 0
@@ -362,8 +375,15 @@ def test_class_names_that_do_not_name(local_store: Store, names: Any) -> None:
 def test_the_manifest_agrees_with_the_arrays_whatever_it_said(local_store: Store) -> None:
     X = dense(101, 6)
     writer = begin(local_store, X, PLAN)
-    write_units(writer, X)
-    table = part(0, 101, label=pa.array([9] * 101, pa.int32()), split=["nonsense"] * 101, width=[5] * 101)
+    said = {"label": pa.array([9] * 101, pa.int32()), "split": ["nonsense"] * 101}
+    for unit in range(PLAN.units):
+        span = PLAN.bounds(unit)
+        own = part(span.start, span.stop, width=[5] * span.rows)
+        writer.write_unit(unit, X[span.start : span.stop], own)
+    with pytest.raises(FormatError, match="another height than the units were written with"):
+        writer.commit(*assignments(101), CLASSES, part(0, 101, width=[5] * 101, height=[5] * 101))
+    status = ["duplicate" if row == 40 else "ok" for row in range(101)]
+    table = part(0, 101, width=[5] * 101, status=status, **said)
     writer.commit(*assignments(101), CLASSES, table)
     manifest = Dataset.open(local_store).manifest()
     assert manifest.schema.equals(MANIFEST_SCHEMA)
@@ -371,6 +391,7 @@ def test_the_manifest_agrees_with_the_arrays_whatever_it_said(local_store: Store
     assert manifest["class_name"].to_pylist()[:3] == list(CLASSES)
     assert manifest["split"].to_pylist()[:4] == ["train", "train", "val", "test"]
     assert manifest["width"].to_pylist() == [5] * 101
+    assert manifest["status"].to_pylist() == status
 
 
 @pytest.mark.parametrize(
@@ -422,6 +443,7 @@ def test_it_is_read_from_other_processes(local_store: Store, method: str) -> Non
         assert pool.apply(_sum_of_rows, (dataset, 10, 90)) == expected
 
 
+@bucket_when_slow
 def test_it_is_read_from_many_threads(any_store: Store) -> None:
     X = dense(101, 6)
     write_dataset(any_store, X, PLAN)

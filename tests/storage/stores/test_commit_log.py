@@ -6,13 +6,12 @@ import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.storage.samples import begin, dense, write_dataset, write_units
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, check_dataset, list_datasets
-from topline.storage.datasets import writer as writer_module
-from topline.storage.datasets.units import Part, finished_part
 from topline.storage.errors import IntegrityError, NotFoundError
 from topline.storage.stores import CommitLog, Store, open_store
 from topline.storage.stores.sealed import STORE_KEY, sealed, unsealed
@@ -76,6 +75,60 @@ def test_records_are_bound_to_those_before_them(local_store: Store) -> None:
     local_store.write_bytes(path, sealed(path, {**record, "previous": "0" * 64}))
     with pytest.raises(IntegrityError, match=r"00000002\.json does not follow"):
         list(log.records())
+
+
+def test_an_empty_log_is_in_order_and_not_begun(any_store: Store) -> None:
+    log = CommitLog(any_store, "things")
+    assert log.begun is False
+    assert list(log.findings("log")) == []
+    log.append({"n": 0})
+    assert log.begun is True
+
+
+def test_a_missing_first_record_is_noticed(local_store: Store) -> None:
+    log = CommitLog(local_store, "things")
+    for n in range(2):
+        log.append({"n": n})
+    local_store.delete("commits/things/00000001.json")
+    with pytest.raises(IntegrityError, match=r"00000001\.json is missing"):
+        log.numbers()
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_one_lost_record_is_one_finding(local_store: Store, how: str) -> None:
+    """What follows it cannot be held against it, and is sound as far as anybody can tell."""
+    log = CommitLog(local_store, "things")
+    for n in range(4):
+        log.append({"n": n})
+    path = "commits/things/00000002.json"
+    if how == "missing":
+        local_store.delete(path)
+    else:
+        local_store.write_bytes(path, local_store.read_bytes(path)[:-5])
+    assert [finding.path for finding in log.findings("log")] == [path]
+
+
+def test_a_first_record_that_follows_another_is_noticed(local_store: Store) -> None:
+    log = CommitLog(local_store, "things")
+    log.append({"n": 0})
+    path = "commits/things/00000001.json"
+    record = {**unsealed(local_store, path), "previous": "0" * 64}
+    local_store.write_bytes(path, sealed(path, record))
+    local_store.delete("commits/things/00000001.head")
+    first = next(iter(log.findings("log")))
+    assert (first.path, first.what) == (path, "it does not follow the record before it")
+
+
+def test_the_head_of_an_old_record_is_held_against_it(local_store: Store) -> None:
+    """Records of version 0.1.0 name none before them; the head comes with the next writer."""
+    log = CommitLog(local_store, "things")
+    path = "commits/things/00000001.json"
+    local_store.write_bytes(path, sealed(path, {"n": 0, "seq": 1, "token": "a"}))
+    assert list(log.findings("log")) == []
+    log.append({"n": 1})
+    assert list(log.findings("log")) == []
+    local_store.write_bytes(path, sealed(path, {"n": 7, "seq": 1, "token": "a"}))
+    assert "commits/things/00000001.head" in {finding.path for finding in log.findings("log")}
 
 
 def test_a_lost_tail_is_noticed(any_store: Store) -> None:
@@ -178,7 +231,7 @@ def _check_race(store: Store, acknowledged: list[list[int]]) -> None:
         assert [records[number] for number in one] == [(writer, n) for n in range(len(one))]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_racing_processes_lose_nothing(local_store: Store, method: str) -> None:
     with multiprocessing.get_context(method).Pool(WRITERS) as pool:
         acknowledged = pool.starmap(_append_many, [(local_store.url, writer) for writer in range(WRITERS)])
@@ -220,24 +273,16 @@ def test_racing_writers_of_one_key_get_one_dataset(local_store: Store) -> None:
     assert check_dataset(Dataset.open(local_store), deep=True) == []
 
 
-def test_a_slower_writer_leaves_the_part_of_a_faster_one(
-    memory_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow, fast = (begin(memory_store, dense(60, 4), ChunkPlan(60, 8, 32)) for _ in range(2))
-    looked_at = finished_part
-
-    def overtaken(store: Store, folder: str, unit: int) -> Part | None:
-        found = looked_at(store, folder, unit)
-        monkeypatch.setattr(writer_module, "finished_part", looked_at)
-        write_units(fast, dense(60, 4))
-        return found
-
-    deleted: list[str] = []
-    monkeypatch.setattr(type(memory_store), "delete", lambda _, path: deleted.append(path))
-    monkeypatch.setattr(writer_module, "finished_part", overtaken)
-    write_units(slow, dense(60, 4), [0])
-    assert deleted == []
+def test_a_slower_writer_of_other_numbers_leaves_whole_units(memory_store: Store) -> None:
+    X, other = dense(60, 4), dense(60, 4, seed=1)
+    slow, fast = (begin(memory_store, X, ChunkPlan(60, 8, 32)) for _ in range(2))
+    write_units(fast, X)
+    write_units(slow, other, [0])
     assert fast.done_units() == {0, 1}
+    write_dataset(memory_store, X, ChunkPlan(60, 8, 32))
+    found = Dataset.open(memory_store)
+    assert check_dataset(found, deep=True) == []
+    np.testing.assert_array_equal(found.rows(0, 60), np.concatenate([X[:32], X[32:]]))
 
 
 def test_racing_revisions_build_on_each_other(local_store: Store) -> None:

@@ -66,7 +66,7 @@ def kill_while_writing(store: Store, folder: str, after_units: int, pause: float
     """Start a writer and kill it once `after_units` units are done, or are being done."""
     writer = subprocess.Popen([sys.executable, "-c", _WRITER, store.url], cwd=ROOT)
     deadline = time.monotonic() + 60
-    while len(store.list(f"{folder}/parts")) < after_units and time.monotonic() < deadline:
+    while len(store.list(f"{folder}/marks")) < after_units and time.monotonic() < deadline:
         time.sleep(0.001)
     time.sleep(pause)
     os.kill(writer.pid, signal.SIGKILL)
@@ -117,6 +117,7 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_torn(disk: Path) -> None:
     assert {finding.kind for finding in verify_store(store)} == {"staging"}
 
 
+@pytest.mark.slow
 def test_a_limit_on_file_sizes_is_a_full_disk(local_store: Store) -> None:
     before = write_dataset(local_store, dense(101, 6), ChunkPlan(101, 8, 32))
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))"

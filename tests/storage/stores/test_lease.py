@@ -13,6 +13,7 @@ import pytest
 
 from tests.storage.clocks import FakeClock
 from tests.storage.samples import bucket_when_slow
+from topline.storage.errors import AccessError
 from topline.storage.stores import LeaseHeldError, LeaseLostError, LeaseTerms, Store, held_lease, holder
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -114,3 +115,10 @@ def test_a_clock_that_jumped_takes_no_lease_away(any_store: Store, jump: float) 
         with pytest.raises(LeaseHeldError), theirs:
             pass
         lease.check()
+
+
+def test_a_place_that_cannot_be_written_is_said(local_store: Store) -> None:
+    """Whoever runs the tests may write anywhere: here a file lies where the folder would be made."""
+    local_store.write_bytes("leases", b"")
+    with pytest.raises(AccessError, match=r"leases/retrain/00000001\.lock cannot be written: "):
+        held_lease(local_store, "retrain", "a test").__enter__()

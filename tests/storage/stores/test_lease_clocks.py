@@ -12,6 +12,7 @@ import pytest
 
 from topline.storage.errors import AccessError
 from topline.storage.stores import LeaseHeldError, LeaseLostError, LeaseTerms, Store, held_lease, holder
+from topline.storage.stores import lease as lease_module
 from topline.storage.stores.lease import Clock
 
 BEAT = "leases/retrain/00000001.beat"
@@ -127,17 +128,23 @@ def test_between_two_looks_passes_a_quarter_of_a_beat_at_most(memory_store: Stor
         assert (clock.slept, clock.seconds - began) == (10, 5.0)
 
 
-def test_what_went_with_earlier_tenures_is_dropped_and_their_numbers_stay(
-    memory_store: Store, clock: Sleeper
+def test_earlier_tenures_are_dropped_and_their_numbers_stay_taken(
+    memory_store: Store, clock: Sleeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in (1, 2, 3):
         with held_lease(memory_store, "retrain", "me", terms=clock.silent) as lease:
             assert lease.number == number
             assert (holder(memory_store, "retrain") or "").startswith("me (process ")
         assert holder(memory_store, "retrain") is None
-    assert memory_store.list("leases/retrain") == [
-        "00000001.json", "00000002.json", "00000003.beat", "00000003.done", "00000003.json",
-    ]  # fmt: skip
+    left = ["00000003.beat", "00000003.done", "00000003.json"]
+    assert memory_store.list("leases/retrain") == left
+    # A candidate that looked before the first of them, and puts only now.
+    newest, answers = lease_module._newest, [1]
+    monkeypatch.setattr(lease_module, "_newest", lambda *where: answers.pop() if answers else newest(*where))
+    monkeypatch.setattr(lease_module, "_is_free", lambda *_: True)
+    with held_lease(memory_store, "retrain", "slow", terms=clock.silent) as lease:
+        assert lease.number == 4
+    assert memory_store.list("leases/retrain") == [name.replace("3", "4") for name in left]
 
 
 def test_a_holder_beats_with_a_new_count_each_time(memory_store: Store) -> None:

@@ -1,0 +1,164 @@
+"""What versions of a dataset share: features and manifest rows of units, each under its own digest.
+
+units/<digest>/ is a Zarr array or group with files.json, the list of its files, of which <digest> is the
+SHA-256; manifests/<digest>.parquet has the SHA-256 that it is named by.  Nobody owns them: they stay as long
+as a dataset, or one in the making, refers to them.  Which contents a writer is about to need it marks in its
+own folder first; who removes contents reads the marks after announcing that it does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from topline.storage.datasets.manifest import dump_manifest, load_manifest
+from topline.storage.errors import FormatError, IntegrityError, NotFoundError
+from topline.storage.fingerprint import canonical_json, digest_bytes
+from topline.storage.schema import FILES_LIST, manifest_path, unit_folder
+from topline.storage.stores import FileSet, Store, held_lease
+from topline.storage.stores.files import PackedFile, dump_entries, load_entries
+from topline.storage.stores.lease import tenant
+from topline.storage.stores.urls import join
+
+PRUNE_LEASE = "prune"
+"""Who holds it removes contents that nobody refers to."""
+_PRUNE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class UnitRef:
+    """A unit of a dataset: its `rows` there, and the digests of its features and of its manifest rows.
+
+    `nonzeros` counts the stored entries of a sparse unit, None in a dense one.  Both digests are "" where the
+    dataset keeps them in its own folder.
+    """
+
+    rows: tuple[int, int]
+    features: str
+    manifest: str
+    nonzeros: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the reference as a JSON object."""
+        sparse = {} if self.nonzeros is None else {"nonzeros": self.nonzeros}
+        return {"rows": list(self.rows), "features": self.features, "manifest": self.manifest, **sparse}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> UnitRef:
+        """Return the reference from its JSON object; `FormatError` if it is not one."""
+        try:
+            start, stop = (int(row) for row in record["rows"])
+            nonzeros = record.get("nonzeros")
+            counted = None if nonzeros is None else int(nonzeros)
+            return cls((start, stop), str(record["features"]), str(record["manifest"]), counted)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FormatError(f"{record!r} does not describe a unit") from error
+
+
+@dataclass(frozen=True)
+class PackedUnit:
+    """A unit that is ready to be stored: the files of its features with their list, and its manifest rows."""
+
+    files: tuple[PackedFile, ...]
+    listing: bytes
+    manifest: bytes
+
+    @classmethod
+    def of(cls, files: Iterable[PackedFile], table: pa.Table) -> PackedUnit:
+        """Pack the files of the features, whose rows count from the unit's first, and manifest rows."""
+        packed = tuple(replace(file, rows=None) for file in files)
+        return cls(packed, dump_entries(file.entry for file in packed), dump_manifest(table))
+
+    def ref(self, rows: tuple[int, int], nonzeros: int | None) -> UnitRef:
+        """Return the reference to it."""
+        return UnitRef(rows, digest_bytes(self.listing), digest_bytes(self.manifest), nonzeros)
+
+    def put(self, store: Store) -> None:
+        """Store what of it is not there, or is damaged there.
+
+        Its digests must be marked before: then nobody removes what is found here.
+        """
+        await_prune(store)
+        folder = unit_folder(digest_bytes(self.listing))
+        for file in self.files:
+            _put(store, join(folder, file.path), file.data)
+        _put(store, join(folder, FILES_LIST), self.listing)
+        _put(store, manifest_path(digest_bytes(self.manifest)), self.manifest)
+
+
+def _put(store: Store, path: str, data: bytes) -> None:
+    try:
+        there = store.size(path) == len(data) and store.read_bytes(path) == data
+    except NotFoundError:
+        there = False
+    if not there:
+        store.write_bytes(path, data)
+
+
+def await_prune(store: Store) -> None:
+    """Return once nobody removes contents who may not have seen what this process has marked."""
+    if tenant(store, PRUNE_LEASE) is not None:
+        with held_lease(store, PRUNE_LEASE, "a writer that waits", wait=_PRUNE_SECONDS):
+            pass
+
+
+def is_stored(store: Store, ref: UnitRef) -> bool:
+    """Return whether all files of a unit are there, with their sizes."""
+    try:
+        files = unit_files(store, ref, "a unit")
+        store.size(manifest_path(ref.manifest))
+        return all(store.size(files.place(entry.path)) == entry.size for entry in files.entries)
+    except (NotFoundError, IntegrityError):
+        return False
+
+
+def unit_files(store: Store, ref: UnitRef, owner: str, subject: str = "a unit") -> FileSet:
+    """Return the files of a unit's features, as its list of files has them.
+
+    `IntegrityError` naming `subject` and rows if the list is missing or is not the one that is referred to.
+    """
+    folder = unit_folder(ref.features)
+    known = FileSet(store, folder, (), owner)
+    try:
+        data = store.read_bytes(join(folder, FILES_LIST))
+    except NotFoundError:
+        raise known.broken(subject, "is missing", ref.rows) from None
+    if digest_bytes(data) != ref.features:
+        problem = f"is damaged: {join(folder, FILES_LIST)} is not the list that it is named by"
+        raise known.broken(subject, problem, ref.rows)
+    return replace(known, entries=[replace(entry, rows=ref.rows) for entry in load_entries(data)])
+
+
+def unit_table(store: Store, ref: UnitRef, owner: str) -> pa.Table:
+    """Return the manifest rows of a unit; `IntegrityError` if they are missing or damaged."""
+    path = manifest_path(ref.manifest)
+    known = FileSet(store, "", (), owner)
+    subject = f"{owner}: {path}"
+    try:
+        data = store.read_bytes(path)
+    except NotFoundError:
+        raise known.broken(subject, "is missing", ref.rows) from None
+    if digest_bytes(data) != ref.manifest:
+        raise known.broken(subject, "is damaged: its SHA-256 is not the recorded one", ref.rows)
+    table = load_manifest(data, path)
+    if table.num_rows != ref.rows[1] - ref.rows[0]:
+        raise known.broken(subject, f"has {table.num_rows} rows", ref.rows)
+    return table
+
+
+def dump_units(units: Sequence[UnitRef]) -> bytes:
+    """Return the list of a dataset's units as one canonical text."""
+    return canonical_json([unit.to_json() for unit in units])
+
+
+def load_units(data: bytes, n_rows: int, owner: str) -> tuple[UnitRef, ...]:
+    """Return the list that `dump_units` wrote; `FormatError` where units do not follow one another."""
+    units = tuple(UnitRef.from_json(record) for record in json.loads(data))
+    ends = [0, *(unit.rows[1] for unit in units)]
+    if [unit.rows[0] for unit in units] != ends[:-1] or ends[-1] != n_rows:
+        raise FormatError(f"the units of {owner} do not hold its {n_rows} rows one after the other")
+    return units

@@ -1,0 +1,58 @@
+"""Datasets in the making: what the writers of one key have agreed on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from topline.storage.datasets.info import dataset_folder, find_by_key, generation
+from topline.storage.errors import FormatError, MismatchError
+from topline.storage.records import now, plain
+from topline.storage.schema import STAGING, STAGING_ENCODING, encoding
+from topline.storage.stores import Store
+from topline.storage.stores.holds import hold_while
+from topline.storage.stores.sealed import sealed, unsealed
+from topline.storage.stores.urls import join
+
+
+def claim(owner: object, store: Store, folder: str, description: Mapping[str, Any]) -> None:
+    """Write a staging's description, or find the same one there; `MismatchError` names what differs.
+
+    On a local disk retention leaves it alone as long as `owner` lives.
+    """
+    wanted = {**encoding(STAGING_ENCODING), **plain(description)}
+    path = join(folder, STAGING)
+    begun = store.put_if_absent(path, sealed(path, {**wanted, "begun": now()}))
+    hold_while(owner, store, path)
+    if not store.exists(path):
+        # It was removed as one that nobody finished, just before it was held.
+        claim(owner, store, folder, description)
+        return
+    if begun:
+        return
+    found = unsealed(store, path)
+    differing = sorted(name for name in wanted if found.get(name) != wanted[name])
+    if differing:
+        raise MismatchError(
+            f"{join(store.url, folder)} was begun with other {' and '.join(differing)};"
+            " abandon it or give this dataset another key"
+        )
+
+
+def staged(store: Store, key: str) -> Mapping[str, Any] | None:
+    """Return what the writers of a dataset that is not committed have agreed on, None before the first."""
+    path = join(dataset_folder(key, generation(store, key)), STAGING)
+    return unsealed(store, path) if store.exists(path) else None
+
+
+def discard_staged(store: Store, key: str) -> None:
+    """Delete the staging of a key, unless it is committed; what its units refer to is left to be pruned."""
+    if find_by_key(store, key) is None:
+        store.delete_tree(dataset_folder(key, generation(store, key)))
+
+
+def check_cuts(cuts: tuple[int, ...], n_rows: int) -> None:
+    """`FormatError` unless the cuts of units rise from 0 to the number of rows."""
+    if cuts[:1] != (0,) or cuts[-1] != n_rows or any(a >= b for a, b in pairwise(cuts)):
+        raise FormatError(f"units are cut at 0 < ... < {n_rows}, not at {cuts}")

@@ -1,0 +1,12 @@
+"""Retention: what a written rule lets go, and removing it from under nobody who reads it.
+
+`plan_pruning` says what may go and why, without changing anything; `prune` lets it go.
+"""
+
+from __future__ import annotations
+
+from topline.storage.retention.execution import Pruned, prune, remove_now
+from topline.storage.retention.plan import Going, PruningPlan, plan_pruning
+from topline.storage.retention.policy import RetentionPolicy
+
+__all__ = ["Going", "Pruned", "PruningPlan", "RetentionPolicy", "plan_pruning", "prune", "remove_now"]

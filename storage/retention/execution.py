@@ -1,0 +1,190 @@
+"""Letting go what a plan names: each thing only where nobody holds it, and in an order that leaves no gap.
+
+Every step appears whole and is finished by the next pruning if it is cut off.  On a local disk the kernel's
+locks say who reads.  An object store has none: there datasets and models are first put out of sight, which is
+a record, and their bytes go `GRACE` later, when whoever had opened them is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from topline.storage.datasets import DatasetInfo, read_catalog, remove_dataset
+from topline.storage.datasets.contents import PRUNE_LEASE
+from topline.storage.errors import FormatError
+from topline.storage.models import DecisionRecord, delete_model, read_standing, record_decision
+from topline.storage.retention.plan import (
+    Going,
+    cached_results,
+    contents,
+    plan_pruning,
+    referred_contents,
+    size_of,
+)
+from topline.storage.retention.policy import RetentionPolicy, is_after
+from topline.storage.runs.records import remove_run
+from topline.storage.runs.sweeps import remove_sweep
+from topline.storage.schema import FILES_LIST, STAGING
+from topline.storage.stores import Lease, Store, held_lease
+from topline.storage.stores.holds import alone_with
+from topline.storage.stores.urls import join
+
+GRACE = timedelta(days=1)
+_WAIT_SECONDS = 60.0
+#: Files that are held while something is read, or worked on, from its folder.
+_HELD = {"model": "begun.json", "run": "lock", "dataset": FILES_LIST, "staging": STAGING}
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What went, and what stays though the rule lets it go, because somebody uses it or may still do."""
+
+    gone: tuple[Going, ...]
+    in_use: tuple[Going, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of what went."""
+        return sum(item.bytes for item in self.gone)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        gone, in_use = ([item.to_json() for item in items] for items in (self.gone, self.in_use))
+        return {"gone": gone, "in_use": in_use, "bytes": self.bytes}
+
+
+def prune(store: Store, policy: RetentionPolicy, now: datetime, by: str = "topline prune") -> Pruned:
+    """Let go what the rule lets go at the time `now`; one process at a time does.
+
+    Who writes a dataset meanwhile waits for the end of it, and who reads keeps what is read.  Raises
+    `LeaseHeldError` where another pruning takes longer than a minute.
+    """
+    with held_lease(store, PRUNE_LEASE, by, wait=_WAIT_SECONDS) as lease:
+        return _Pruning(store, now, by, lease).run(policy)
+
+
+def remove_now(store: Store, datasets: Sequence[DatasetInfo], reason: str, by: str, now: datetime) -> Pruned:
+    """Remove datasets at once, whatever the rule says, with what was computed from them.
+
+    Those that somebody reads on a local disk are out of sight at once, and in `in_use`: the next pruning
+    removes their files.
+    """
+    with held_lease(store, PRUNE_LEASE, by, wait=_WAIT_SECONDS) as lease:
+        return _Pruning(store, now, by, lease).remove(datasets, reason)
+
+
+class _Pruning:
+    """A pruning that holds the store's lease."""
+
+    def __init__(self, store: Store, now: datetime, by: str, lease: Lease) -> None:
+        self.store = store
+        self.now = now
+        self.by = by
+        self.lease = lease
+        self.gone: list[Going] = []
+        self.in_use: list[Going] = []
+
+    def run(self, policy: RetentionPolicy) -> Pruned:
+        steps = {
+            "model": self._model,
+            "run": lambda item: remove_run(self.store, item.name, item.why),
+            "sweep": lambda item: remove_sweep(self.store, item.name, item.why),
+            "dataset": self._dataset,
+        }
+        plan = plan_pruning(self.store, policy, self.now)
+        for item in plan.going:
+            if item.kind in ("unit", "manifest"):
+                continue
+            self.lease.check()
+            with self._alone(item) as alone:
+                if not alone:
+                    self.in_use.append(item)
+                else:
+                    steps.get(item.kind, self._files)(item)
+                    self.gone.append(item)
+        self._contents()
+        return Pruned(tuple(self.gone), tuple(self.in_use))
+
+    def remove(self, datasets: Sequence[DatasetInfo], reason: str) -> Pruned:
+        """Remove datasets, and cached results that follow from them."""
+        ids = {info.id for info in datasets}
+        for info in datasets:
+            item = Going("dataset", info.id, info.folder, reason, size_of(self.store, info.folder))
+            self.lease.check()
+            with alone_with(self.store, join(info.folder, FILES_LIST)) as alone:
+                self._remove_dataset(item)
+                if alone:
+                    self._files(item)
+                (self.gone if alone else self.in_use).append(item)
+        for item in cached_results(self.store):
+            if item.name in ids:
+                self._files(item)
+                self.gone.append(item)
+        self._contents()
+        return Pruned(tuple(self.gone), tuple(self.in_use))
+
+    @contextmanager
+    def _alone(self, item: Going) -> Iterator[bool]:
+        """Yield whether nobody uses a thing; then nobody can until the block ends."""
+        name = _HELD.get(item.kind)
+        with ExitStack() as stack:
+            held = name is None or stack.enter_context(alone_with(self.store, join(item.path, name)))
+            yield held and not self._may_be_read(item)
+
+    def _may_be_read(self, item: Going) -> bool:
+        """Put a dataset or model of an object store out of sight; return whether it was seen until lately."""
+        if self.store.local_path is not None or item.kind not in ("dataset", "model"):
+            return False
+        if item.kind == "dataset":
+            self._remove_dataset(item)
+            since = read_catalog(self.store).removed[item.name].when
+        else:
+            since = self._decided_to_delete(item)
+        return is_after(since, self.now - GRACE)
+
+    def _model(self, item: Going) -> None:
+        self._decided_to_delete(item)
+        delete_model(join(self.store.url, item.path), item.why)
+
+    def _decided_to_delete(self, item: Going) -> str:
+        """Record the decision to delete a model, unless it is there; return when it was taken."""
+        standing = read_standing(self.store)
+        if item.name not in standing.deleted:
+            if item.name in (standing.champion, standing.previous, *standing.pinned):
+                raise FormatError(f"{item.name} was chosen while {self.by} was about to delete it: try again")
+            entry = DecisionRecord("delete", item.name, item.why, self.by)
+            standing = record_decision(self.store, standing, entry)
+        return next(entry.when for entry in standing.of(item.name) if entry.action == "delete")
+
+    def _dataset(self, item: Going) -> None:
+        self._remove_dataset(item)
+        self._files(item)
+
+    def _remove_dataset(self, item: Going) -> None:
+        catalog = read_catalog(self.store)
+        info = next((info for info in catalog.datasets if info.id == item.name), None)
+        if info is not None:
+            remove_dataset(self.store, info, item.why, self.by)
+
+    def _files(self, item: Going) -> None:
+        if self.store.exists(item.path):
+            self.store.delete(item.path)
+        else:
+            self.store.delete_tree(item.path)
+
+    def _contents(self) -> None:
+        """Delete the contents that nobody refers to, once the datasets that went are gone.
+
+        They are listed first: what is stored after that has its mark already.
+        """
+        listed = list(contents(self.store))
+        referred = referred_contents(self.store)
+        for item in listed:
+            if item.path not in referred:
+                self.lease.check()
+                self._files(item)
+                self.gone.append(item)

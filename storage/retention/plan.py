@@ -1,0 +1,296 @@
+"""What may go from a store: looked at without changing anything."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import product
+from typing import Any
+
+from topline.storage.cache import StoredKernel, StoredPredictions
+from topline.storage.datasets import Dataset, UnitRef, read_catalog
+from topline.storage.errors import NotFoundError, StorageError
+from topline.storage.models import ModelRecord, Standing, list_models, read_standing
+from topline.storage.models.records import deleted_models, model_folder
+from topline.storage.retention.policy import RetentionPolicy, is_after
+from topline.storage.runs import RunRecord, list_runs, run_names
+from topline.storage.runs.records import run_folder
+from topline.storage.runs.sweeps import list_sweeps, sweep_folder
+from topline.storage.schema import (
+    FILES_LIST,
+    MANIFESTS,
+    MARKS,
+    STAGING,
+    UNITS,
+    UNITS_LIST,
+    manifest_path,
+    unit_folder,
+)
+from topline.storage.stores import Store
+from topline.storage.stores.local import PARTIAL
+from topline.storage.stores.sealed import unsealed
+from topline.storage.stores.urls import join
+
+# A writer that was killed left it, or one is at work: so long no write takes.
+_WRITING = timedelta(days=1)
+_LEASE_OF_RUN = re.compile(r"^train-(r\d+)$")
+
+
+@dataclass(frozen=True)
+class Going:
+    """Something that may go: its `kind` (the rooms of a store), name, why, and the bytes of it alone."""
+
+    kind: str
+    name: str
+    path: str
+    why: str
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}: {self.why}"
+
+
+@dataclass(frozen=True)
+class PruningPlan:
+    """All that may go, in the order in which it has to, and the names of what stays by kind."""
+
+    going: tuple[Going, ...]
+    staying: dict[str, tuple[str, ...]]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all that may go."""
+        return sum(item.bytes for item in self.going)
+
+    def of(self, kind: str) -> tuple[Going, ...]:
+        """Return what may go of one kind."""
+        return tuple(item for item in self.going if item.kind == kind)
+
+
+def plan_pruning(store: Store, policy: RetentionPolicy, now: datetime) -> PruningPlan:
+    """Return what the rule lets go of `store` at the time `now`.
+
+    Raises `IntegrityError` for records that are damaged: what they refer to is not known.
+    """
+    return _Plan(store, policy, now).made()
+
+
+class _Plan:
+    """A plan while it is made: each kind is asked what stays because of those before it."""
+
+    def __init__(self, store: Store, policy: RetentionPolicy, now: datetime) -> None:
+        self.store = store
+        self.policy = policy
+        self.now = now
+        self.standing: Standing = read_standing(store)
+        self.models: list[ModelRecord] = list_models(store)
+        self.runs: list[RunRecord] = list_runs(store)
+        self.sweeps = list_sweeps(store)
+        self.catalog = read_catalog(store)
+
+    def made(self) -> PruningPlan:
+        models = self._models_kept()
+        runs = self._runs_kept(models)
+        sweeps = self._sweeps_kept()
+        datasets = self._datasets_kept(models, runs, sweeps)
+        going = [
+            *self._models(models),
+            *self._runs(runs),
+            *self._sweeps(sweeps),
+            *self._datasets(datasets),
+            *self._staging(),
+            *self._contents(datasets),
+            *self._cached(models, datasets),
+            *self._reports(models),
+            *self._leases(),
+            *self._partials(),
+        ]
+        staying = {"model": models, "run": runs, "sweep": sweeps, "dataset": datasets}
+        return PruningPlan(tuple(going), {kind: tuple(sorted(names)) for kind, names in staying.items()})
+
+    def _models_kept(self) -> set[str]:
+        kept = self.policy.kept({record.id: record.created for record in self.models}, self.now)
+        special = {self.standing.champion, self.standing.previous, *self.standing.pinned}
+        return kept | {record.id for record in self.models if record.id in special}
+
+    def _runs_kept(self, models: Collection[str]) -> set[str]:
+        kept = self.policy.kept({run.id: run.created for run in self.runs}, self.now)
+        return kept | {record.run for record in self.models if record.id in models and record.run}
+
+    def _sweeps_kept(self) -> set[str]:
+        return self.policy.kept({sweep.id: sweep.created for sweep in self.sweeps}, self.now)
+
+    def _datasets_kept(
+        self, models: Collection[str], runs: Collection[str], sweeps: Collection[str]
+    ) -> set[str]:
+        infos = self.catalog.datasets
+        kept = self.policy.kept({info.id: info.created for info in infos}, self.now)
+        kept |= {record.dataset for record in self.models if record.id in models}
+        kept |= {run.dataset for run in self.runs if run.id in runs}
+        kept |= {sweep.dataset for sweep in self.sweeps if sweep.id in sweeps}
+        return kept.intersection(info.id for info in infos)
+
+    def _models(self, kept: Collection[str]) -> Iterator[Going]:
+        for record in self.models:
+            if record.id not in kept:
+                yield self._folder("model", record.id, model_folder(record.id), self._because(record.created))
+        for name in deleted_models(self.store):
+            if self.store.list(join(model_folder(name), "arrays")):
+                yield self._folder("model", name, model_folder(name), "it was deleted, and files are left")
+
+    def _runs(self, kept: Collection[str]) -> Iterator[Going]:
+        for run in self.runs:
+            if run.id not in kept:
+                yield self._folder("run", run.id, run_folder(run.id), self._because(run.created))
+
+    def _sweeps(self, kept: Collection[str]) -> Iterator[Going]:
+        for sweep in self.sweeps:
+            if sweep.id not in kept:
+                yield self._folder("sweep", sweep.id, sweep_folder(sweep.id), self._because(sweep.created))
+
+    def _datasets(self, kept: Collection[str]) -> Iterator[Going]:
+        for info in self.catalog.datasets:
+            if info.id not in kept:
+                yield self._folder("dataset", info.id, info.folder, self._because(info.created))
+        for name, removal in self.catalog.removed.items():
+            if self.store.list(removal.folder):
+                yield self._folder("dataset", name, removal.folder, f"it was removed: {removal.reason}")
+
+    def _staging(self) -> Iterator[Going]:
+        known = {info.folder for info in self.catalog.datasets}
+        known |= {removal.folder for removal in self.catalog.removed.values()}
+        # Nothing says whether somebody writes to an object store.
+        least = 0.0 if self.store.local_path is not None else 1.0
+        oldest = self.now - timedelta(days=max(self.policy.days, least))
+        for name in self.store.list("datasets"):
+            folder = join("datasets", name)
+            if folder in known or self.store.exists(join(folder, FILES_LIST)):
+                continue
+            begun = _begun(self.store, folder)
+            if not is_after(begun, oldest):
+                yield self._folder("staging", name, folder, f"it was begun {begun} and never committed")
+
+    def _contents(self, kept: Collection[str]) -> Iterator[Going]:
+        gone = {info.folder for info in self.catalog.datasets if info.id not in kept}
+        gone |= {removal.folder for removal in self.catalog.removed.values()}
+        gone |= {item.path for item in self._staging()}
+        referred = referred_contents(self.store, but=gone)
+        yield from (item for item in contents(self.store) if item.path not in referred)
+
+    def _cached(self, models: Collection[str], datasets: Collection[str]) -> Iterator[Going]:
+        known = {info.id for info in self.catalog.datasets} | set(self.catalog.removed)
+        gone = known.difference(datasets) | {record.id for record in self.models}.difference(models)
+        yield from (item for item in cached_results(self.store) if item.name in gone)
+
+    def _reports(self, models: Collection[str]) -> Iterator[Going]:
+        there = {record.id for record in self.models} | set(deleted_models(self.store))
+        for name in self.store.list("reports"):
+            model = name.partition(".")[0]
+            if model in there and model not in models:
+                yield self._folder("report", name, join("reports", name), f"it is of {model}")
+
+    def _leases(self) -> Iterator[Going]:
+        runs = run_names(self.store)
+        for name in self.store.list("leases"):
+            run = _LEASE_OF_RUN.match(name)
+            if run and run.group(1) not in runs:
+                yield self._folder("lease", name, join("leases", name), "its run is gone")
+
+    def _partials(self) -> Iterator[Going]:
+        root = self.store.local_path
+        for path in self.store.walk() if root is not None else ():
+            if path.endswith(PARTIAL) and root is not None and (root / path).exists():
+                written = datetime.fromtimestamp((root / path).stat().st_mtime, self.now.tzinfo)
+                if self.now - written > _WRITING:
+                    yield self._folder("partial", path, path, "a killed writer left it")
+
+    def _because(self, created: str) -> str:
+        return (
+            f"made {created}, not among the newest {self.policy.keep}, older than {self.policy.days:g} days"
+        )
+
+    def _folder(self, kind: str, name: str, path: str, why: str) -> Going:
+        return Going(kind, name, path, why, size_of(self.store, path))
+
+
+def contents(store: Store) -> Iterator[Going]:
+    """Yield all contents that datasets share, as what may go where nothing refers to them."""
+    for root, kind in ((UNITS, "unit"), (MANIFESTS, "manifest")):
+        for name in store.list(root):
+            path = join(root, name)
+            if not name.endswith(PARTIAL):
+                yield Going(kind, name, path, "no dataset refers to it", size_of(store, path))
+
+
+def cached_results(store: Store) -> Iterator[Going]:
+    """Yield record and folder of every cached result, once by its dataset and once by its model."""
+    for kind in (StoredKernel, StoredPredictions):
+        for key in kind.keys(store):
+            found = kind.load(store, key)
+            sources = (found.facts.get("dataset"), str(found.facts.get("model", "")).rpartition("/")[2])
+            for source, path in product(filter(None, sources), (kind.kind.path(key), found.folder)):
+                yield Going("cached", str(source), path, f"it follows from {source}", size_of(store, path))
+
+
+def referred_contents(store: Store, but: Collection[str] = ()) -> set[str]:
+    """Return the places of contents that datasets, or those in the making, refer to; not those in `but`.
+
+    `but` are folders of datasets.  Those that were removed count as long as their files are there.  Marks
+    are read before the log: what loses its mark meanwhile is visible by then.
+    """
+    found: set[str] = set()
+    for path in store.walk("datasets"):
+        folder, _, name = path.partition(f"/{MARKS}/")
+        if name.endswith(".json") and folder not in but:
+            try:
+                found |= _places(UnitRef.from_json(unsealed(store, path)))
+            except NotFoundError:
+                continue
+    catalog = read_catalog(store)
+    for info in catalog.datasets:
+        if info.folder not in but:
+            found |= _shared(Dataset(store, info))
+    for removal in catalog.removed.values():
+        path = join(removal.folder, UNITS_LIST)
+        if removal.folder not in but and store.exists(path):
+            units = map(UnitRef.from_json, json.loads(store.read_bytes(path)))
+            found |= {place for unit in units for place in _places(unit)}
+    return found
+
+
+def _shared(dataset: Dataset) -> set[str]:
+    """Return the places of the contents that a dataset shares with others, or may share."""
+    if dataset.shares_nothing:
+        return set()
+    return {place for unit in dataset.units for place in _places(unit)}
+
+
+def _places(unit: UnitRef) -> set[str]:
+    return {unit_folder(unit.features), manifest_path(unit.manifest)}
+
+
+def _begun(store: Store, folder: str) -> str:
+    try:
+        return str(unsealed(store, join(folder, STAGING)).get("begun", ""))
+    except StorageError:
+        return ""
+
+
+def size_of(store: Store, path: str) -> int:
+    """Return the bytes of a file, or of all files below a folder; what vanishes meanwhile has none."""
+    if store.exists(path):
+        return store.size(path)
+    total = 0
+    for inside in store.walk(path):
+        try:
+            total += store.size(inside)
+        except NotFoundError:
+            continue
+    return total

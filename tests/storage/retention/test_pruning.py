@@ -1,0 +1,284 @@
+"""What the rule lets go goes, what it keeps stays whole, and nobody who reads or writes is hurt."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.storage.models.test_records import ARRAYS, record
+from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import Dataset, DatasetInfo, list_datasets
+from topline.storage.errors import NotFoundError
+from topline.storage.models import (
+    DecisionRecord,
+    list_models,
+    load_model,
+    read_standing,
+    record_decision,
+    save_model,
+)
+from topline.storage.retention import RetentionPolicy, plan_pruning, prune, remove_now
+from topline.storage.runs import create_run, finish_run, list_runs, read_run, run_lock
+from topline.storage.stores import Store, held_lease, open_store
+from topline.storage.verification import verify_store
+
+PLAN = ChunkPlan(n_rows=60, chunk_rows=8, shard_rows=32)
+FORK = multiprocessing.get_context("fork")
+NEWEST = RetentionPolicy(keep=1, days=0)
+
+# Hundreds of requests to a server in Python: seconds.
+SLOW_S3 = pytest.param("s3", marks=pytest.mark.slow)
+
+
+def later(days: float = 100) -> datetime:
+    """A time after all that these tests write."""
+    return datetime.now(UTC) + timedelta(days=days)
+
+
+def version(store: Store, number: int) -> DatasetInfo:
+    """A dataset of which only the second unit is its own."""
+    X = dense(60, 4)
+    X[40] = number
+    return write_dataset(store, X, PLAN, key=f"version {number}")
+
+
+def decide(store: Store, action: str, model: str) -> None:
+    record_decision(store, read_standing(store), DecisionRecord(action, model, "a test", "a test"))
+
+
+def filled(store: Store, versions: int = 5) -> list[DatasetInfo]:
+    """Versions, each with a run and its model; the first two are champion one after the other."""
+    infos = []
+    for number in range(versions):
+        info = version(store, number)
+        run = create_run(store, {}, dataset=info.id)
+        finish_run(store, run, {})
+        save_model(store, replace(record(dataset=info.id, dataset_digest=info.digest), run=run), ARRAYS)
+        infos.append(info)
+    decide(store, "promote", "m0001")
+    decide(store, "promote", "m0002")
+    return infos
+
+
+def kinds(store: Store) -> tuple[list[str], list[str], list[int]]:
+    models, runs = [own.id for own in list_models(store)], [run.id for run in list_runs(store)]
+    return models, runs, [info.seq for info in list_datasets(store)]
+
+
+@pytest.mark.parametrize("any_store", ["local", "memory", SLOW_S3], indirect=True)
+def test_what_the_rule_keeps_stays_whole(any_store: Store) -> None:
+    infos = filled(any_store)
+    decide(any_store, "pin", "m0003")
+    young = plan_pruning(any_store, RetentionPolicy(keep=1, days=30), datetime.now(UTC))
+    assert young.going == ()
+    plan = plan_pruning(any_store, NEWEST, later(0))
+    assert [(item.kind, item.name) for item in plan.going if item.kind not in ("unit", "manifest")] == [
+        ("model", "m0004"),
+        ("run", "r0004"),
+        ("dataset", infos[3].id),
+    ]
+    assert len(plan.of("unit")) == 1, "the one of its two units that no other version has"
+    assert verify_store(any_store) == [], "nothing has changed"
+    done = prune(any_store, NEWEST, later(0))
+    if any_store.local_path is None:
+        assert {item.kind for item in done.in_use} == {"model", "dataset"}, "they go when a day has passed"
+        done = prune(any_store, NEWEST, later(2))
+    assert kinds(any_store) == (
+        ["m0001", "m0002", "m0003", "m0005"],
+        ["r0001", "r0002", "r0003", "r0005"],
+        [1, 2, 3, 5],
+    )
+    assert [item for item in verify_store(any_store) if not item.harmless] == []
+    if any_store.local_path is not None:
+        assert done.bytes == plan.bytes
+        assert verify_store(any_store) == []
+    for info in (*infos[:3], infos[4]):
+        assert Dataset(any_store, info).rows(0, 60).shape == (60, 4)
+    with pytest.raises(NotFoundError, match=r"run r0004 was removed .* not among the newest 1"):
+        read_run(any_store, "r0004")
+    assert create_run(any_store, {}) == "r0006"
+    decide(any_store, "unpin", "m0003")
+    assert [item.name for item in plan_pruning(any_store, NEWEST, later()).of("model")] == ["m0003"]
+
+
+def test_an_object_store_keeps_the_bytes_for_a_day(memory_store: Store) -> None:
+    infos = filled(memory_store)
+    held = Dataset(memory_store, infos[2])
+    now = later(0)
+    first = prune(memory_store, NEWEST, now)
+    assert {item.name for item in first.in_use} == {"m0003", "m0004", infos[2].id, infos[3].id}
+    assert [info.seq for info in list_datasets(memory_store)] == [1, 2, 5]
+    assert held.rows(0, 60).shape == (60, 4), "whoever has opened it goes on"
+    assert prune(memory_store, NEWEST, now + timedelta(hours=23)).gone == ()
+    last = prune(memory_store, NEWEST, now + timedelta(hours=25))
+    assert {item.kind for item in last.gone} == {"model", "dataset", "unit"}
+    assert [finding for finding in verify_store(memory_store) if not finding.harmless] == []
+
+
+@contextmanager
+def process(act: Any, store: Store, *args: Any) -> Iterator[tuple[Any, Any]]:
+    """Run `act(url, ready, go, ...)` in another process, which must succeed; give the two events."""
+    ready, go = FORK.Event(), FORK.Event()
+    worker = FORK.Process(target=act, args=(store.url, ready, go, *args))
+    worker.start()
+    try:
+        yield ready, go
+        go.set()
+        worker.join(60)
+        assert worker.exitcode == 0
+    finally:
+        worker.kill()
+
+
+def read_slowly(url: str, ready: Any, go: Any, info: DatasetInfo) -> None:
+    """Open a dataset and a model, and read them only once told to."""
+    store = open_store(url)
+    dataset, model = Dataset(store, info), load_model(f"{url}/models/m0003")
+    ready.set()
+    assert go.wait(60)
+    assert dataset.rows(0, 60).shape == (60, 4)
+    assert model.array("W").shape == ARRAYS["W"].shape
+
+
+def test_who_reads_is_not_hurt(local_store: Store) -> None:
+    infos = filled(local_store)
+    with process(read_slowly, local_store, infos[2]) as (ready, _):
+        assert ready.wait(60)
+        done = prune(local_store, NEWEST, later())
+        assert {item.name for item in done.in_use} == {"m0003", infos[2].id}
+        assert [info.seq for info in list_datasets(local_store)] == [1, 2, 3, 5]
+    assert prune(local_store, NEWEST, later()).in_use == ()
+    assert [info.seq for info in list_datasets(local_store)] == [1, 2, 5]
+    assert verify_store(local_store) == []
+
+
+def train_slowly(url: str, ready: Any, go: Any) -> None:
+    with run_lock(open_store(url), "r0003"):
+        ready.set()
+        assert go.wait(60)
+
+
+def test_a_run_that_trains_stays(local_store: Store) -> None:
+    filled(local_store)
+    with process(train_slowly, local_store) as (ready, _):
+        assert ready.wait(60)
+        assert [item.name for item in prune(local_store, NEWEST, later()).in_use] == ["r0003"]
+    assert "r0003" in kinds(local_store)[1]
+
+
+def write_slowly(url: str, ready: Any, go: Any) -> None:
+    """Write the units of a version whose first unit is there already, and commit only once told to."""
+    X = dense(60, 4)
+    X[40] = 99
+    writer = begin(open_store(url), X, PLAN, key="slow")
+    write_units(writer, X)
+    ready.set()
+    assert go.wait(60)
+    writer.commit(*assignments(60), CLASSES)
+
+
+def test_who_writes_is_not_hurt(local_store: Store) -> None:
+    """Every version but the slow writer's goes, while it refers to a unit of them and has not committed."""
+    infos = [version(local_store, number) for number in range(3)]
+    with process(write_slowly, local_store) as (ready, _):
+        assert ready.wait(60)
+        remove_now(local_store, infos, "a test", "a test", datetime.now(UTC))
+        assert list_datasets(local_store) == []
+        assert len(local_store.list("units")) == 2
+    (info,) = list_datasets(local_store)
+    assert Dataset(local_store, info).rows(0, 60)[40].tolist() == [99] * 4
+    assert verify_store(local_store) == []
+
+
+def write_at_once(url: str, ready: Any, go: Any) -> None:
+    ready.set()
+    assert go.wait(60)
+    version(open_store(url), 7)
+
+
+def test_a_writer_waits_for_a_pruning_that_has_begun(local_store: Store) -> None:
+    """It has marked the unit and finds it stored; only then is the unit removed."""
+    version(local_store, 0)
+    with process(write_at_once, local_store) as (ready, go), held_lease(local_store, "prune", "a test"):
+        assert ready.wait(60)
+        go.set()
+        marks: list[str] = []
+        while not marks:
+            marks = [path for path in local_store.walk("datasets") if "/marks/" in path]
+        local_store.delete_tree("units")
+        assert len(list_datasets(local_store)) == 1
+    assert Dataset.open(local_store).rows(0, 60)[40].tolist() == [7] * 4
+
+
+def prune_often(url: str, ready: Any, go: Any) -> None:
+    store = open_store(url)
+    ready.set()
+    while not go.is_set():
+        prune(store, NEWEST, later())
+
+
+def test_writers_and_a_pruning_race(local_store: Store) -> None:
+    with process(prune_often, local_store) as (ready, _):
+        assert ready.wait(60)
+        for number in range(6):
+            version(local_store, number)
+    prune(local_store, NEWEST, later())
+    (info,) = list_datasets(local_store)
+    assert (info.seq >= 6, verify_store(local_store)) == (True, [])
+
+
+def die_while_pruning(url: str) -> None:
+    """Fall dead with half of the files of a dataset deleted."""
+    import os
+    import signal
+
+    store = open_store(url)
+    delete_tree = type(store).delete_tree
+
+    def dying(self: Store, path: str) -> None:
+        if not path.startswith("datasets/"):
+            delete_tree(self, path)
+            return
+        (self.local_path / path / "files.json").unlink()  # type: ignore[operator]
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    type(store).delete_tree = dying  # type: ignore[method-assign]
+    prune(store, NEWEST, later())
+
+
+def test_a_pruning_that_was_killed_is_finished_by_the_next(local_store: Store) -> None:
+    filled(local_store)
+    worker = FORK.Process(target=die_while_pruning, args=(local_store.url,))
+    worker.start()
+    worker.join(60)
+    assert worker.exitcode == -9
+    assert [finding for finding in verify_store(local_store) if not finding.harmless] == []
+    prune(local_store, NEWEST, later())
+    assert verify_store(local_store) == []
+    assert kinds(local_store)[2] == [1, 2, 5]
+
+
+def test_leases_keep_one_tenure(any_store: Store) -> None:
+    for _ in range(3):
+        with held_lease(any_store, "retrain", "a test"):
+            pass
+    assert [name for name in any_store.list("leases/retrain") if name.endswith(".json")] == ["00000003.json"]
+
+
+def test_staging_that_nobody_finished_goes_when_it_is_old(local_store: Store) -> None:
+    X = dense(60, 4)
+    write_units(begin(local_store, X, PLAN, key="half"), X, [0])
+    version(local_store, 1)
+    assert prune(local_store, NEWEST, datetime.now(UTC) - timedelta(days=1)).gone == ()
+    done = prune(local_store, NEWEST, later())
+    assert [item.kind for item in done.gone] == ["staging"], "the unit is another version's too"
+    assert verify_store(local_store) == []
+    np.testing.assert_array_equal(Dataset.open(local_store).rows(0, 32), X[:32])
