@@ -6,19 +6,22 @@ compiled by Numba are not meant by the word.
 
 from __future__ import annotations
 
+from topline.solvers.kernels.combined import FeatureGroup, ProductKernel, SumKernel
 from topline.solvers.kernels.functions import (
     ChiSquaredKernel,
-    Gamma,
     Kernel,
     LinearKernel,
     PolynomialKernel,
     PrecomputedKernel,
     RBFKernel,
 )
+from topline.solvers.kernels.gammas import Gamma
+from topline.solvers.kernels.histograms import IntersectionKernel, LaplacianKernel
 from topline.solvers.kernels.low_rank import (
     KernelFeatures,
     factor,
     gram_matrix,
+    in_memory,
     is_precomputed,
 )
 from topline.solvers.kernels.problem import (
@@ -32,6 +35,7 @@ from topline.solvers.kernels.registry import (
     KERNELS,
     WithConstant,
     as_kernel,
+    is_positive,
     kernel_from_dict,
     make_kernel,
 )
@@ -39,19 +43,26 @@ from topline.solvers.kernels.registry import (
 __all__ = [
     "KERNELS",
     "ChiSquaredKernel",
+    "FeatureGroup",
     "Gamma",
+    "IntersectionKernel",
     "Kernel",
     "KernelExpansion",
     "KernelFeatures",
     "KernelResult",
+    "LaplacianKernel",
     "LinearKernel",
     "PolynomialKernel",
     "PrecomputedKernel",
+    "ProductKernel",
     "RBFKernel",
+    "SumKernel",
     "WithConstant",
     "as_kernel",
     "factor",
     "gram_matrix",
+    "in_memory",
+    "is_positive",
     "is_precomputed",
     "judged_by_gap",
     "kernel_from_dict",

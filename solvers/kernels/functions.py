@@ -7,18 +7,16 @@ them.
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from topline.solvers.core.rows import is_sparse, squared_norms
+from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from topline.solvers.typing import Float64Array
-
-#: A number, "scale" = 1 / (d var X) (None is the same), or "auto" = 1 / d.
-Gamma: TypeAlias = float | str | None
+from topline.solvers.kernels.distances import is_exact_enough, squared_distances
+from topline.solvers.kernels.gammas import Gamma, checked_gamma, gamma_of, number_of, real_number
+from topline.solvers.typing import Float64Array, FloatArray
 
 
 @runtime_checkable
@@ -51,7 +49,7 @@ class Kernel(Protocol):
 
 
 @dataclass(frozen=True)
-class _NamedKernel:
+class NamedKernel:
     """What kernels have in common whose parameters are plain values."""
 
     name: ClassVar[str]
@@ -66,7 +64,7 @@ class _NamedKernel:
 
 
 @dataclass(frozen=True)
-class LinearKernel(_NamedKernel):
+class LinearKernel(NamedKernel):
     """k(x, y) = <x, y>.
 
     Examples
@@ -82,15 +80,19 @@ class LinearKernel(_NamedKernel):
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
         """Return the inner products."""
-        return _products(_float64(X), _float64(Y))
+        return np.asarray(_products(_float64(X), _float64(Y)), dtype=np.float64)
+
+    def tile(self, X: Any, Y: Any) -> FloatArray:
+        """Return the same of float32 rows, in float32."""
+        return _products(X, Y)
 
 
 @dataclass(frozen=True)
-class RBFKernel(_NamedKernel):
+class RBFKernel(NamedKernel):
     """k(x, y) = exp(-gamma |x - y|^2).
 
-    `gamma` is a positive number, "scale" = 1 / (d var X) (None is the same) or "auto" = 1 / d; else
-    InvalidProblemError.
+    `gamma` is a positive number, "scale" = 1 / (d var X) (None is the same), "auto" = 1 / d or "median" = 1
+    over the median of |x - y|^2; else InvalidProblemError.
 
     Examples
     --------
@@ -105,34 +107,31 @@ class RBFKernel(_NamedKernel):
     name: ClassVar[str] = "rbf"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gamma", _checked_gamma(self.gamma, self.name))
+        object.__setattr__(self, "gamma", checked_gamma(self.gamma, self.name))
 
     def resolved(self, X: Any) -> Self:
         """Take gamma from the training rows."""
-        return replace(self, gamma=_gamma_of(self.gamma, X))
+        return replace(self, gamma=gamma_of(self.gamma, X))
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
-        """Return exp(-gamma |x - y|^2); equal rows give exactly 1 where X is Y."""
-        same = X is Y
-        X, Y = _float64(X), _float64(Y)
-        if not is_sparse(X) and not is_sparse(Y):
-            # Distances do not change with the origin, and about the mean less of them is rounded away.
-            centre = Y.mean(axis=0) if len(Y) else 0.0
-            X = X - centre
-            Y = X if same else Y - centre
-        squares = _products(X, Y)
-        squares *= -2.0
-        squares += squared_norms(X)[:, None]
-        squares += squared_norms(Y)
-        np.maximum(squares, 0.0, out=squares)
-        if same:
-            np.fill_diagonal(squares, 0.0)
-        squares *= -_number(self.gamma, self.name)
+        """Return exp(-gamma |x - y|^2); equal rows give exactly 1."""
+        gamma = number_of(self.gamma, self.name)
+        squares = squared_distances(_float64(X), _float64(X if Y is X else Y), gamma, same=X is Y)
+        squares *= -gamma
         return _exp(squares)
+
+    def tile(self, X: Any, Y: Any) -> FloatArray:
+        """Return the same of float32 rows, in float32 where that is exact enough."""
+        gamma = number_of(self.gamma, self.name)
+        if not is_exact_enough(X, Y, gamma):
+            return self.matrix(X, Y)
+        squares = squared_distances(X, Y, 0.0, same=X is Y)
+        squares *= np.float32(-gamma)
+        return np.asarray(np.exp(squares, out=squares))
 
 
 @dataclass(frozen=True)
-class PolynomialKernel(_NamedKernel):
+class PolynomialKernel(NamedKernel):
     """k(x, y) = (gamma <x, y> + coef0)^degree, with coef0 >= 0, for else it is no inner product.
 
     Raises InvalidProblemError where degree < 1, coef0 < 0 or gamma is no positive number, "scale" or "auto".
@@ -152,12 +151,12 @@ class PolynomialKernel(_NamedKernel):
     name: ClassVar[str] = "polynomial"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gamma", _checked_gamma(self.gamma, self.name))
+        object.__setattr__(self, "gamma", checked_gamma(self.gamma, self.name))
         if isinstance(self.degree, bool) or not isinstance(self.degree, int | np.integer) or self.degree < 1:
             raise InvalidProblemError(
                 f"degree of the kernel polynomial is {self.degree!r}; give a whole number of at least 1"
             )
-        coef0 = _real(self.coef0)
+        coef0 = real_number(self.coef0)
         if coef0 is None or coef0 < 0.0:
             raise InvalidProblemError(
                 f"coef0 of the kernel polynomial is {self.coef0!r}; give a number of at least 0"
@@ -167,19 +166,25 @@ class PolynomialKernel(_NamedKernel):
 
     def resolved(self, X: Any) -> Self:
         """Take gamma from the training rows."""
-        return replace(self, gamma=_gamma_of(self.gamma, X))
+        return replace(self, gamma=gamma_of(self.gamma, X))
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
         """Return (gamma <x, y> + coef0)^degree."""
-        values = _products(_float64(X), _float64(Y))
-        values *= _number(self.gamma, self.name)
-        values += self.coef0
+        return np.asarray(self._of_products(_products(_float64(X), _float64(Y))), dtype=np.float64)
+
+    def tile(self, X: Any, Y: Any) -> FloatArray:
+        """Return the same of float32 rows, in float32."""
+        return self._of_products(_products(X, Y))
+
+    def _of_products(self, values: FloatArray) -> FloatArray:
+        values *= values.dtype.type(number_of(self.gamma, self.name))
+        values += values.dtype.type(self.coef0)
         np.power(values, self.degree, out=values)
         return values
 
 
 @dataclass(frozen=True)
-class ChiSquaredKernel(_NamedKernel):
+class ChiSquaredKernel(NamedKernel):
     """k(x, y) = exp(-gamma sum_j (x_j - y_j)^2 / (x_j + y_j)) of features >= 0; 0/0 counts 0.
 
     Raises InvalidProblemError where gamma is no positive number, or features are negative.
@@ -201,7 +206,7 @@ class ChiSquaredKernel(_NamedKernel):
             raise InvalidProblemError(
                 f"gamma of the kernel chi2 is {self.gamma!r}; give a positive number (1 is usual)"
             )
-        gamma = _checked_gamma(self.gamma, self.name)
+        gamma = checked_gamma(self.gamma, self.name)
         object.__setattr__(self, "gamma", 1.0 if gamma is None else gamma)
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
@@ -225,12 +230,12 @@ class ChiSquaredKernel(_NamedKernel):
         # It gives -chi2.
         X, Y = (np.require(_float64(rows), requirements="W") for rows in (X, Y))
         values = np.asarray(additive_chi2_kernel(X, Y), dtype=np.float64)
-        values *= _number(self.gamma, self.name)
+        values *= number_of(self.gamma, self.name)
         return _exp(values)
 
 
 @dataclass(frozen=True)
-class PrecomputedKernel(_NamedKernel):
+class PrecomputedKernel(NamedKernel):
     """The caller gives k itself: X is K(train, train) in training and K(new, train) afterwards.
 
     Examples
@@ -250,61 +255,14 @@ class PrecomputedKernel(_NamedKernel):
         return np.ascontiguousarray(X.toarray() if is_sparse(X) else X, dtype=np.float64)
 
 
-def _real(value: Any) -> float | None:
-    """Return a finite number as a float, None for anything else."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
-        return None
-    return float(value) if math.isfinite(value) else None
-
-
-def _checked_gamma(gamma: Any, name: str) -> Gamma:
-    if gamma is None or (isinstance(gamma, str) and gamma in ("scale", "auto")):
-        return gamma
-    number = _real(gamma)
-    if number is None or number <= 0.0:
-        raise InvalidProblemError(
-            f'gamma of the kernel {name} is {gamma!r}; give a positive number, "scale" or "auto"'
-        )
-    return number
-
-
-def _gamma_of(gamma: Gamma, X: Any) -> float:
-    """Return the number that scikit-learn's SVC would take for these training rows."""
-    if isinstance(gamma, float):
-        return gamma
-    if gamma == "auto":
-        return 1.0 / int(X.shape[1])
-    variance = _variance(X)
-    return 1.0 / (int(X.shape[1]) * variance) if variance > 0.0 else 1.0
-
-
-def _variance(X: Any) -> float:
-    """Variance of all entries, those that are not stored included."""
-    if not is_sparse(X):
-        return float(np.var(X, dtype=np.float64))
-    values = np.asarray(X.data, dtype=np.float64)
-    size = float(X.shape[0]) * X.shape[1]
-    mean = float(values.sum()) / size
-    unstored = (size - len(values)) * mean**2
-    return float((np.sum((values - mean) ** 2) + unstored) / size)
-
-
-def _number(gamma: Gamma, name: str) -> float:
-    if not isinstance(gamma, float):
-        raise InvalidProblemError(
-            f"gamma of the kernel {name} still waits for data; call resolved(X) with the training rows first"
-        )
-    return gamma
-
-
 def _float64(X: Any) -> Any:
     return X.tocsr().astype(np.float64, copy=False) if is_sparse(X) else np.asarray(X, dtype=np.float64)
 
 
-def _products(X: Any, Y: Any) -> Float64Array:
-    """<x, y> of all rows, dense."""
+def _products(X: Any, Y: Any) -> FloatArray:
+    """<x, y> of all rows, dense, in their precision."""
     values: Any = X @ Y.T
-    return np.ascontiguousarray(values.toarray() if is_sparse(values) else values, dtype=np.float64)
+    return np.ascontiguousarray(values.toarray() if is_sparse(values) else values)
 
 
 def _exp(values: Float64Array) -> Float64Array:

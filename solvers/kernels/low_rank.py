@@ -87,7 +87,7 @@ def gram_matrix(kernel: Any, X: RowSource) -> tuple[Kernel, Any, Float64Array]:
     """
     kernel = as_kernel(kernel)
     _refuse_size(int(X.shape[0]))
-    train = _in_memory(X)
+    train = in_memory(X)
     _refuse_nonfinite(train)
     if is_precomputed(kernel):
         train = symmetric(train)
@@ -172,7 +172,7 @@ def symmetric(K: Any) -> Float64Array:
     return np.asarray(0.5 * (K + K.T), dtype=np.float64) if difference > 0.0 else K
 
 
-def _in_memory(X: RowSource) -> Any:
+def in_memory(X: RowSource) -> Any:
     """Return the rows of X as one array or CSR matrix."""
     values = X if isinstance(X, np.ndarray) or is_sparse(X) else X[0 : int(X.shape[0])]
     return as_rows(values, compute_dtype(X.dtype))

@@ -8,15 +8,17 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from topline.solvers.errors import InvalidProblemError
+from topline.solvers.kernels.combined import FeatureGroup, ProductKernel, SumKernel
 from topline.solvers.kernels.functions import (
     ChiSquaredKernel,
-    Gamma,
     Kernel,
     LinearKernel,
     PolynomialKernel,
     PrecomputedKernel,
     RBFKernel,
 )
+from topline.solvers.kernels.gammas import Gamma
+from topline.solvers.kernels.histograms import IntersectionKernel, LaplacianKernel
 from topline.solvers.typing import Float64Array
 
 
@@ -44,9 +46,21 @@ class WithConstant:
 KERNELS: Mapping[str, type[Any]] = MappingProxyType(
     {
         kind.name: kind
-        for kind in (LinearKernel, RBFKernel, PolynomialKernel, ChiSquaredKernel, PrecomputedKernel)
+        for kind in (
+            LinearKernel,
+            RBFKernel,
+            PolynomialKernel,
+            ChiSquaredKernel,
+            LaplacianKernel,
+            IntersectionKernel,
+            PrecomputedKernel,
+        )
     }
 )
+
+
+#: Kernels made of others.
+COMBINED: Mapping[Any, Any] = MappingProxyType({kind.name: kind for kind in (SumKernel, ProductKernel)})
 
 
 def make_kernel(
@@ -83,12 +97,24 @@ def as_kernel(kernel: Any) -> Kernel:
     return kernel
 
 
+def is_positive(kernel: Kernel) -> bool:
+    """Whether a kernel is an inner product by its formula; of any other K itself has to tell."""
+    inner = kernel.kernel if isinstance(kernel, WithConstant) else kernel
+    if isinstance(inner, SumKernel | ProductKernel):
+        return all(is_positive(group.kernel) for group in inner.groups)
+    return type(inner) in KERNELS.values() and not isinstance(inner, PrecomputedKernel)
+
+
 def kernel_from_dict(record: Mapping[str, Any]) -> Kernel:
     """Make the kernel that `Kernel.to_dict` described; InvalidProblemError where it is not one of ours."""
     parameters = dict(record)
     name = parameters.pop("name", None)
     if name == WithConstant.name and set(parameters) == {"kernel"}:
         return WithConstant(kernel_from_dict(parameters["kernel"]))
+    if name in COMBINED and set(parameters) == {"groups"}:
+        groups = ({**group, "kernel": kernel_from_dict(group["kernel"])} for group in parameters["groups"])
+        combined: Kernel = COMBINED[name](tuple(FeatureGroup(**group) for group in groups))
+        return combined
     kind = _look_up(name)
     expected = {field.name for field in fields(kind)}
     if set(parameters) != expected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -10,15 +11,22 @@ from scipy import sparse
 from sklearn.metrics import pairwise
 from sklearn.svm import SVC
 
+from topline.pipeline.certification.kernels import kernel_values
+from topline.solvers.blocks.kernel_tiles import values_of
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.kernels import (
     KERNELS,
     ChiSquaredKernel,
+    FeatureGroup,
+    IntersectionKernel,
     Kernel,
+    LaplacianKernel,
     LinearKernel,
     PolynomialKernel,
     PrecomputedKernel,
+    ProductKernel,
     RBFKernel,
+    SumKernel,
     WithConstant,
     as_kernel,
     kernel_from_dict,
@@ -52,6 +60,29 @@ CASES = [
         lambda x, y: math.exp(-0.4 * chi_squared(x, y)),
         lambda X, Y: pairwise.chi2_kernel(X, Y, gamma=0.4),
     ),
+    (
+        LaplacianKernel(0.6),
+        lambda x, y: math.exp(-0.6 * sum(abs(x - y))),
+        lambda X, Y: pairwise.laplacian_kernel(X, Y, gamma=0.6),
+    ),
+    (
+        IntersectionKernel(),
+        lambda x, y: sum(np.minimum(x, y)),
+        lambda X, Y: np.minimum(X[:, None], Y[None]).sum(axis=2),
+    ),
+    (
+        SumKernel((FeatureGroup(RBFKernel(0.7), stop=1), FeatureGroup(LinearKernel(), start=1, weight=0.5))),
+        lambda x, y: math.exp(-0.7 * (x[0] - y[0]) ** 2) + 0.5 * (x[1:] @ y[1:]),
+        lambda X, Y: pairwise.rbf_kernel(X[:, :1], Y[:, :1], gamma=0.7) + 0.5 * X[:, 1:] @ Y[:, 1:].T,
+    ),
+    (
+        ProductKernel((FeatureGroup(RBFKernel(0.7), stop=2), FeatureGroup(PolynomialKernel(2, 0.3, 1.0), 2))),
+        lambda x, y: math.exp(-0.7 * sum((x[:2] - y[:2]) ** 2)) * (0.3 * (x[2:] @ y[2:]) + 1.0) ** 2,
+        lambda X, Y: (
+            pairwise.rbf_kernel(X[:, :2], Y[:, :2], gamma=0.7)
+            * pairwise.polynomial_kernel(X[:, 2:], Y[:, 2:], degree=2, gamma=0.3, coef0=1.0)
+        ),
+    ),
 ]
 BY_NAME = pytest.mark.parametrize(("kernel", "definition", "peer"), CASES, ids=[c[0].name for c in CASES])
 
@@ -71,6 +102,55 @@ def test_a_matrix_of_rows_with_themselves_is_symmetric_and_psd(kernel, definitio
     np.testing.assert_allclose(K, K.T, rtol=1e-13)
     np.testing.assert_allclose(K, kernel.matrix(X, X.copy()), rtol=1e-13, atol=1e-15)
     assert np.linalg.eigvalsh(K).min() > -1e-12 * np.abs(K).max()
+
+
+@BY_NAME
+def test_certificates_have_the_same_values_by_code_of_their_own(kernel, definition, peer) -> None:
+    found = kernel_values(json.loads(json.dumps(kernel.to_dict())), X, Y)
+    np.testing.assert_allclose(found, kernel.matrix(X, Y), rtol=1e-12, atol=1e-14)
+
+
+@BY_NAME
+def test_a_record_makes_the_kernel_again(kernel, definition, peer) -> None:
+    assert kernel_from_dict(json.loads(json.dumps(kernel.to_dict()))) == kernel
+
+
+@BY_NAME
+def test_tiles_of_float32_rows_are_near_the_matrix(kernel, definition, peer) -> None:
+    low, other = X.astype(np.float32), Y.astype(np.float32)
+    tile = values_of(kernel, low, other, np.arange(len(other)), np.dtype(np.float32))
+    assert tile.dtype == np.float32
+    np.testing.assert_allclose(tile, kernel.matrix(low, other), rtol=3e-6, atol=3e-6)
+
+
+@pytest.mark.parametrize("gamma", [1e-3, 1.0, 1e6, 1e12])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_equal_rows_of_two_tiles_are_at_distance_0_whatever_gamma(gamma, form) -> None:
+    rows = RANDOM.normal(size=(40, 6)).astype(np.float32) + 3.0
+    near = rows[:20].copy()
+    near[5] += np.float32(1e-6)
+    wide, close = rows.astype(np.float64), near.astype(np.float64)
+    brute = np.exp(-gamma * ((wide[:, None] - close[None]) ** 2).sum(axis=2))
+    kernel = RBFKernel(gamma)
+    for found in (
+        kernel.matrix(form(rows), form(near)),
+        kernel.tile(form(rows), form(near)),
+        kernel_values(kernel.to_dict(), form(wide), form(close)),
+    ):
+        np.testing.assert_allclose(found, brute, atol=1e-5)
+        assert found[0, 0] == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_the_median_rule_takes_the_median_distance(form) -> None:
+    rows = np.repeat(RANDOM.normal(size=(30, 3)), 2, axis=0)
+    pairs = [(x, y) for i, x in enumerate(rows) for y in rows[:i] if (x != y).any()]
+    squares = np.median([sum((x - y) ** 2) for x, y in pairs])
+    assert RBFKernel("median").resolved(form(rows)).gamma == pytest.approx(1.0 / squares)
+    if form is np.asarray:
+        lengths = np.median([sum(abs(x - y)) for x, y in pairs])
+        assert LaplacianKernel("median").resolved(rows).gamma == pytest.approx(1.0 / lengths)
+    assert RBFKernel("median").resolved(form(np.ones((3, 2)))).gamma == 1.0
 
 
 @BY_NAME
@@ -135,7 +215,9 @@ def test_records_make_the_same_kernel_again(kernel) -> None:
 
 
 def test_names_make_kernels() -> None:
-    assert sorted(KERNELS) == ["chi2", "linear", "polynomial", "precomputed", "rbf"]
+    assert sorted(KERNELS) == [
+        "chi2", "intersection", "laplacian", "linear", "polynomial", "precomputed", "rbf",
+    ]  # fmt: skip
     assert make_kernel("rbf", gamma=2) == RBFKernel(2.0)
     assert make_kernel("polynomial", degree=2, coef0=1) == PolynomialKernel(2, None, 1.0)
     assert as_kernel("chi2") == ChiSquaredKernel(1.0)

@@ -103,6 +103,7 @@ def test_two_classes_are_a_binary_machine(C) -> None:
 @pytest.mark.parametrize("method", ["dual_ascent", "fw"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
 @pytest.mark.parametrize("loss", LOSSES, ids=loss_name)
+@pytest.mark.sampled(2)
 def test_the_values_are_those_of_K_and_A(loss, smoothing, method) -> None:
     result = solve(X, Y, loss, LAM, smoothing, method, tol=1e-2, kernel=RBF)
     root = psd_root(K)

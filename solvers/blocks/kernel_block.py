@@ -1,0 +1,235 @@
+"""One block of the kernelised dual: the scores of its rows, and what it does with them.
+
+The scores are S = K A / (lam n) of the block's rows, so that each row's share of the gap, P and D of the
+problem are sums over rows at any time.  They move by K(own rows, rows that changed) times a change, which is
+what a pass of this problem costs: n columns of K.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from topline.solvers.blocks import kernel_jit as jit
+from topline.solvers.blocks.duals import BlockDuals
+from topline.solvers.blocks.kernel_tiles import add_products, values_of
+from topline.solvers.blocks.vertices import vertices_of
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.clock import Clock
+from topline.solvers.core.kernel_rows import (
+    Change,
+    CollectRequest,
+    CrossRequest,
+    KernelRequest,
+    Mark,
+    PickedRows,
+    PickRequest,
+    SpreadRequest,
+    TileRequest,
+)
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.rows import Rows, is_sparse
+from topline.solvers.core.tiles import Tile, TileReader
+from topline.solvers.typing import FloatArray, Int64Array
+
+#: Sweeps over a tile end when one brings less than this share of the first, or after so many,
+_PAYS, _MOST_SWEEPS = 0.02, 200
+#: and one in so many visits the rows at rest too.
+_VISIT_ALL = 5
+
+
+class BlockKernel:
+    """The scores of one block.
+
+    Parameters
+    ----------
+    problem, tiles, duals : what is solved, the block's rows and its dual rows.
+    index, start, stop : place of the block among all blocks, and its rows in the problem.
+    dtype : precision of products, where a request does not ask for float64.
+    mark : what the scores 0 belong to; None where A is not 0.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        tiles: TileReader,
+        duals: BlockDuals,
+        index: int,
+        start: int,
+        stop: int,
+        dtype: np.dtype[Any],
+        mark: Mark | None,
+    ) -> None:
+        self._problem, self._tiles, self._duals = problem, tiles, duals
+        self._index, self._start, self._stop = index, start, stop
+        self._dtype = dtype
+        #: None where the scores belong to no A.
+        self._mark: Mark | None = mark
+        self._scores: FloatArray | None = None
+
+    def take_scores(self, other: BlockKernel) -> None:
+        """Take the scores of a block of the same rows with the same A."""
+        self._mark, self._scores, self._dtype = other._mark, other._scores, other._dtype
+
+    def run(self, request: KernelRequest) -> BlockStats:
+        """Answer a request; `stale` counts rows whose scores belong to another A, and nothing is done."""
+        if request.exact:
+            self._widen()
+        match request:
+            case TileRequest():
+                return self._updated(request) if request.by == self._index else BlockStats()
+            case CollectRequest():
+                return self._collected(request)
+            case CrossRequest():
+                return self._crossed(request)
+            case SpreadRequest() if self._mark == request.after:
+                return BlockStats()
+            case SpreadRequest() if request.anew:
+                return self._spread(request)
+        if self._mark != request.mark:
+            return BlockStats(stale=self._stop - self._start)
+        return self._spread(request) if isinstance(request, SpreadRequest) else self._picked(request)
+
+    def _widen(self) -> None:
+        self._duals.widen()
+        self._dtype = np.dtype(np.float64)
+        if self._scores is not None and self._scores.dtype != self._dtype:
+            self._scores = self._scores.astype(self._dtype)
+
+    def _kept_scores(self) -> FloatArray:
+        if self._scores is None:
+            self._scores = np.zeros((self._stop - self._start, self._problem.m), dtype=self._dtype)
+        return self._scores
+
+    def _own(self, numbers: Int64Array, tile: Tile) -> tuple[Int64Array, slice]:
+        """Return the places in a tile of those of some rows that lie there, and which of them these are."""
+        first = self._start + tile.start
+        low, high = np.searchsorted(numbers, [first, self._start + tile.stop])
+        return numbers[low:high] - first, slice(int(low), int(high))
+
+    def _spread(self, request: SpreadRequest) -> BlockStats:
+        clock, change, scores = Clock(), request.change, self._kept_scores()
+        if request.anew:
+            scores[:] = 0.0
+        # Until the end they belong to no A.
+        self._mark = None
+        if change is None:
+            self._mark = request.after
+            return BlockStats()
+        for tile in self._tiles.read(self._dtype):
+            add_products(request.kernel, tile.X, change, self._problem.scale, scores[tile.rows])
+            clock.product()
+            places, own = self._own(change.numbers, tile)
+            if request.moves and len(places):
+                A = self._duals.A.read(tile.start, tile.stop)
+                weights = tile.weights[places, None]
+                A[places] += (change.values[own] / np.where(weights > 0.0, weights, np.inf)).astype(A.dtype)
+                self._duals.A.write(tile.start, tile.stop, A)
+            clock.row_work()
+        self._mark = request.after
+        return BlockStats(rows=self._stop - self._start, **clock.seconds())
+
+    def _picked(self, request: PickRequest) -> BlockStats:
+        clock, problem, form = Clock(), self._problem, self._problem.form
+        scores, sums = self._kept_scores(), np.zeros(jit.N_SUMS)
+        vertices = vertices_of(problem, self._tiles.rows, smoothed=True)
+        roots, picked, active = 0.0, None, 0
+        for tile in self._tiles.read(self._dtype):
+            S, A = scores[tile.rows], self._duals.A.read(tile.start, tile.stop)
+            losses, gaps = np.empty(len(S)), np.empty(len(S))
+            vertices.losses(S.copy(), tile.y, losses)
+            jit.row_gaps(
+                form.conjugate, A, S, losses, tile.y, tile.weights, problem.smoothing, problem.own_share,
+                form.table, gaps, sums,
+            )  # fmt: skip
+            places = np.empty(len(S), dtype=np.int64)
+            first = self._start + tile.start
+            count, here = jit.picked_rows(
+                gaps, first, request.rate, request.least, request.seed, request.mark.round, places
+            )
+            roots += here
+            active += int(np.count_nonzero(losses))
+            if count:
+                rows = _rows_of(tile, places[:count], first, A, S)
+                picked = rows if picked is None else picked.merge(rows)
+            clock.row_work()
+        return BlockStats(
+            rows=self._stop - self._start,
+            loss=float(sums[jit.LOSS]),
+            shifted_loss=float(sums[jit.LOSS]),
+            conjugate_alpha=float(sums[jit.CONJUGATE]),
+            alpha_u=float(sums[jit.CROSS]),
+            alpha_sq=float(sums[jit.SQUARE]),
+            active=active,
+            roots=roots,
+            picked=picked,
+            **clock.seconds(),
+        )
+
+    def _updated(self, request: TileRequest) -> BlockStats:
+        """Update the picked rows until a sweep over them brings little, and give what changed."""
+        clock, problem, rows = Clock(), self._problem, request.rows
+        form = problem.form
+        dtype = rows.scores.dtype
+        K = request.values
+        if K is None:
+            K = values_of(request.kernel, rows.X, rows.X, rows.numbers, dtype)
+        clock.product()
+        A, scores = np.ascontiguousarray(rows.A), np.ascontiguousarray(rows.scores.T)
+        delta, rises = np.zeros_like(A), np.zeros(len(A))
+        random = np.random.default_rng((request.seed, request.mark.round))
+        alike = problem.smoothing_own == problem.smoothing
+        everyone = order = np.arange(len(A))
+        first, total, visited = 0.0, 0.0, 0
+        for sweep in range(_MOST_SWEEPS):
+            rise = jit.sweep_tile(
+                K, random.permutation(order), rows.y, rows.weights, problem.scale, problem.smoothing,
+                problem.smoothing_own, form.column_where(alike=alike), form.rho, form.table, scores, A, delta,
+                rises,
+            )  # fmt: skip
+            visited += len(order)
+            total += rise
+            first = first or rise
+            if rise <= _PAYS * first and len(order) == len(everyone):
+                break
+            order = np.flatnonzero(rises >= 0.0)
+            if rise <= _PAYS * first or not len(order) or (sweep + 1) % _VISIT_ALL == 0:
+                order = everyone
+        changed = np.flatnonzero(delta.any(axis=1))
+        clock.row_work()
+        values = delta[changed] * rows.weights[changed, None].astype(dtype)
+        return BlockStats(
+            change=Change(rows.numbers[changed], rows.X[changed], values),
+            visited=visited,
+            rise=total,
+            **clock.seconds(),
+        )
+
+    def _collected(self, request: CollectRequest) -> BlockStats:
+        found: Change | None = None
+        for tile in self._tiles.read(self._dtype):
+            first = self._start + tile.start
+            low, high = max(request.start - first, 0), min(request.stop - first, tile.stop - tile.start)
+            if low >= high:
+                continue
+            A = self._duals.A.read(tile.start, tile.stop)
+            places = low + np.flatnonzero(A[low:high].any(axis=1))
+            part = Change(first + places, tile.X[places], A[places] * tile.weights[places, None])
+            found = part if found is None else found.merge(part)
+        return BlockStats(change=found)
+
+    def _crossed(self, request: CrossRequest) -> BlockStats:
+        found = []
+        for tile in self._tiles.read(self._dtype):
+            places, _ = self._own(request.numbers, tile)
+            if len(places):
+                found.append(values_of(request.kernel, tile.X[places], None, request.numbers, self._dtype))
+        return BlockStats(values=np.concatenate(found) if found else None)
+
+
+def _rows_of(tile: Tile, places: Int64Array, first: int, A: FloatArray, S: FloatArray) -> PickedRows:
+    X: Rows = tile.X[places]
+    if not is_sparse(X):
+        X = np.ascontiguousarray(X)
+    return PickedRows(first + places, X, tile.y[places], tile.weights[places], A[places], S[places])

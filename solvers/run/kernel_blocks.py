@@ -1,0 +1,133 @@
+"""The kernel problem on blocks of rows: K is computed where it is needed, and nobody holds it whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from topline.solvers.blas_threads import one_blas_thread
+from topline.solvers.core.problem import Problem, problem_key
+from topline.solvers.core.requests import InsideRequest
+from topline.solvers.core.rows import RowSource
+from topline.solvers.core.state import SolveResult, SolverState
+from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.errors import StateLostError
+from topline.solvers.executors import DualRows, Executor
+from topline.solvers.kernels import (
+    Kernel,
+    KernelExpansion,
+    KernelFeatures,
+    KernelResult,
+    as_kernel,
+    in_memory,
+    is_positive,
+)
+from topline.solvers.methods import Choice
+from topline.solvers.methods.kernel_ascent import KernelAscent
+from topline.solvers.run.loop import Callback, Run, iterate
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
+
+#: Methods that go by the scores of all rows alone.
+ON_BLOCKS = frozenset({"dual_ascent"})
+#: Rows whose matrix is factored all the same: that takes no time, and gives features for many calls.
+_FACTORED_ROWS = 3000
+
+
+def is_for_blocks(kernel: Any, problem: Problem, method: str) -> bool:
+    """Whether a kernel is computed where it is needed, and not factored whole."""
+    known = not isinstance(kernel, KernelFeatures) and is_positive(as_kernel(kernel))
+    return known and method in ON_BLOCKS and problem.mean_risk and problem.n > _FACTORED_ROWS
+
+
+def solve_on_blocks(
+    kernel: Kernel,
+    problem: Problem,
+    rows: RowSource,
+    labels: IntArray,
+    weights: Float64Array | None,
+    executor: Executor,
+    criteria: StoppingCriteria,
+    choice: Choice,
+    *,
+    seed: int = 0,
+    callbacks: Sequence[Callback] = (),
+    state: SolverState | None = None,
+    duals: Iterable[DualRows] | None = None,
+) -> SolveResult:
+    """Solve the problem of a kernel, its parameters resolved, on the blocks of an executor.
+
+    The result has no W, only zeros in its place, and `A` where the executor lives in this process.
+
+    Raises StateLostError where `state` is given without its duals, and what `iterate` raises.
+    """
+    # W has no place here: what stands for it has one feature, and stays zero.
+    bare = replace(problem, d=1)
+    if state is not None and state.round > 0 and duals is None:
+        raise StateLostError(f"the state of round {state.round} is given without its duals; load both")
+    with one_blas_thread():
+        executor.bind(bare, rows, labels, keep_duals=True, weights=weights)
+        if duals is not None:
+            executor.load_duals(duals)
+        state = replace(
+            SolverState.start(bare) if state is None else replace(state, pending_step=None),
+            problem_key=problem_key(problem, labels, weights),
+        )
+        method = KernelAscent(kernel, executor.blocks, seed)
+        run = iterate(bare, executor, method, criteria, state, callbacks, duals_kept=True, of_duals=True)
+        return _result(problem, run, _duals_of(executor, run), choice)
+
+
+def solve_in_process(
+    kernel: Kernel,
+    problem: Problem,
+    rows: RowSource,
+    labels: IntArray,
+    weights: Float64Array | None,
+    executor: Executor,
+    criteria: StoppingCriteria,
+    choice: Choice,
+    **begin: Any,
+) -> KernelResult:
+    """Solve with a kernel as `solve_on_blocks` does, and keep the rows that score new ones."""
+    kernel = kernel.resolved(rows)
+    result = solve_on_blocks(kernel, problem, rows, labels, weights, executor, criteria, choice, **begin)
+    A = result.A
+    if A is None:
+        A = np.concatenate([part for _, _, part in executor.duals()])
+    C = problem.scale * np.asarray(A, dtype=np.float64)
+    expansion = KernelExpansion.of(kernel, in_memory(rows), np.arange(problem.n), C)
+    values = {part.name: getattr(result, part.name) for part in fields(SolveResult)}
+    return KernelResult(**{**values, "A": A}, expansion=expansion)
+
+
+def _duals_of(executor: Executor, run: Run) -> FloatArray | None:
+    """Return A, None where it lies elsewhere."""
+    if run.status is Status.SOLVED:
+        executor.run(InsideRequest())
+    if not executor.in_process:
+        return None
+    return np.concatenate([rows for _, _, rows in executor.duals()])
+
+
+def _result(problem: Problem, run: Run, A: FloatArray | None, choice: Choice) -> SolveResult:
+    final = run.final
+    values: dict[str, Any] = {
+        name: getattr(final, name)
+        for name in ("W", "conjugate_mean", "primal", "dual", "smoothed_gap", "mean_sq_dual")
+    }
+    return SolveResult(
+        **values,
+        A=A,
+        gap_kind="true",
+        status=run.status,
+        passes=run.state.passes,
+        seconds=run.state.seconds,
+        history=run.history,
+        problem=problem,
+        state=run.state,
+        method=choice.method,
+        why=choice.why,
+    )
