@@ -1,20 +1,27 @@
-"""Methods that the papers compare with: one-vs-all by LIBLINEAR, TopPush, and RankSVM.
+"""Methods that the papers compare with: one-vs-all by LIBLINEAR, TopPush, SVM^Perf, RankSVM and Wsabie++.
 
-They are functions of arrays, outside the common loop and its methods.  TopPush and RankSVM return a duality
-gap of their own; LIBLINEAR says only whether it converged.
+They are functions of arrays, outside the common loop and its methods.  TopPush, SVM^Perf and RankSVM return a
+duality gap of their own; LIBLINEAR says only whether it converged, and Wsabie++ samples a problem that is not
+convex.
 """
 
 from __future__ import annotations
 
 from topline.solvers.baselines.one_vs_all import LinearScores, fit_one_vs_all
 from topline.solvers.baselines.rank_svm import RankSVMResult, solve_rank_svm
+from topline.solvers.baselines.svm_perf import SVMPerfResult, solve_svm_perf
 from topline.solvers.baselines.top_push import TopPushResult, solve_top_push
+from topline.solvers.baselines.wsabie import WsabieResult, fit_wsabie
 
 __all__ = [
     "LinearScores",
     "RankSVMResult",
+    "SVMPerfResult",
     "TopPushResult",
+    "WsabieResult",
     "fit_one_vs_all",
+    "fit_wsabie",
     "solve_rank_svm",
+    "solve_svm_perf",
     "solve_top_push",
 ]

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from topline.solvers.baselines.masks import positives_of
 from topline.solvers.core.inputs import positive_integer, positive_number
 from topline.solvers.core.problem import HasGap
-from topline.solvers.errors import InvalidProblemError
 from topline.solvers.privileged.checks import finite_rows
 from topline.solvers.typing import Float64Array
 
@@ -59,13 +59,7 @@ def solve_top_push(
     positive number, and NonFiniteError for NaN or infinity in X.
     """
     X = finite_rows(X)
-    mask = np.asarray(positive, dtype=bool)
-    mask = mask[:, None] if mask.ndim == 1 else mask
-    if mask.ndim != 2 or len(mask) != X.shape[0] or mask.all() or not mask.any():
-        raise InvalidProblemError(
-            f"positive has the shape {mask.shape} and {int(mask.sum())} positives; give a row for each of"
-            f" {X.shape[0]} examples, with positives and negatives"
-        )
+    mask = positives_of(positive, X.shape[0])
     max_rounds = positive_integer("max_rounds", max_rounds)
     problem = _Problem(X, mask, positive_number("lam", lam))
     return _ascend(problem, positive_number("tol", tol), max_rounds)

@@ -6,7 +6,7 @@ import numpy as np
 
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import JitFunction
+from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.losses.form import LossForm
 from topline.solvers.projections.ordering import column_workspace
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
@@ -27,9 +27,12 @@ def update_rows(
     alpha: Float64Array,
 ) -> None:
     """Write the solutions of the column problems at the scores q (b, m) to alpha (b, m)."""
-    work, index_work = column_workspace(q.shape[1])
+    owners = column_workspace(q.shape[1]), q, rho, margins, alpha
+    work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
+    q, rho, margins, alpha = borrowed(q), borrowed(rho), borrowed(margins), borrowed(alpha)
     for i in range(q.shape[0]):
         column(q[i], y[i], c[i], c_own[i], rho, margins, alpha[i], work, index_work, -1.0)
+    keep(owners)
 
 
 def column_updates(

@@ -8,15 +8,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.losses.base import LossOfK, LossWithoutParameters, rank_form
 from topline.solvers.losses.batches import nearest_by_column
-from topline.solvers.losses.form import Family, LossForm
-from topline.solvers.losses.functions import column_function, conjugate_function, gradient_function
+from topline.solvers.losses.form import Curvature, Family, LossForm
+from topline.solvers.losses.functions import column_function, conjugate_function
 from topline.solvers.losses.rank_weights import flat
+from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
 from topline.solvers.losses.topk_others import OTHERS_SUM_THEN_HINGE
 from topline.solvers.projections.entropic import entropic_column
 from topline.solvers.projections.exponentials import exp_of_negatives
-from topline.solvers.typing import Float64Array, IntArray
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
+
+#: Numbers of as many rows as have their exponentials taken together.
+_AT_ONCE = 512
 
 
 @column_function
@@ -43,33 +48,116 @@ def _conjugate(alpha: Any, y: Any, _: Any) -> Any:
     return value - (1.0 - total) * math.log1p(-total) if total < 1.0 else value
 
 
-@gradient_function
-def _gradient(s: Any, own: Any, _rho: Any, _margins: Any, u: Any, work: Any) -> Any:
-    """Write u = -grad Phi of the softmax loss, and give Phi and -Phi*(-u) = Phi + <u, s>."""
-    m = len(s)
-    x, powers = work[0][:m], work[1][:m]
-    highest = s[0]
-    for j in range(m):
-        highest = max(highest, s[j])
-    for j in range(m):
-        x[j] = s[j] - highest
-    exp_of_negatives(x, u, powers)
-    total = 0.0
-    for j in range(m):
-        total += u[j]
-    share = -1.0 / total
-    for j in range(m):
-        u[j] *= share
-    u[own] = 0.0
-    mass = entropy = 0.0
-    for j in range(m):
-        mass -= u[j]
-        if u[j] < 0.0:
-            entropy += u[j] * math.log(-u[j])
-    u[own] = mass
-    # Where the own class has nearly all, the digits of the loss are those of what it lacks.
-    loss = -math.log1p(-mass) if mass < 0.5 else math.log(total) - x[own]
-    return loss, entropy + math.exp(-loss) * loss
+@jit
+def _rows(
+    scores: FloatArray,
+    y: IntArray,
+    weights: Float64Array,
+    U: FloatArray,
+    losses: Float64Array,
+    sums: Float64Array,
+) -> None:
+    """Write u = -grad Phi of the softmax loss, many rows at once: a row of few classes fills no vector."""
+    n, m = scores.shape
+    together = max(1, _AT_ONCE // m)
+    x, powers, e = np.empty((together, m)), np.empty((together, m)), np.empty((together, m))
+    for start in range(0, n, together):
+        rows = slice(start, min(start + together, n))
+        count = rows.stop - rows.start
+        _below_highest(scores[rows], x)
+        size = count * m
+        exp_of_negatives(x.ravel()[:size], e.ravel()[:size], powers.ravel()[:size])
+        _shares(x, e, y[rows], weights[rows], U[rows], losses[rows], sums)
+
+
+@jit
+def _below_highest(scores: FloatArray, x: Float64Array) -> None:
+    for i in range(scores.shape[0]):
+        highest = np.float64(scores[i, 0])
+        for j in range(scores.shape[1]):
+            highest = max(highest, np.float64(scores[i, j]))
+        for j in range(scores.shape[1]):
+            x[i, j] = np.float64(scores[i, j]) - highest
+
+
+@jit(fastmath={"reassoc", "contract", "nsz"})
+def _shares(
+    x: Float64Array,
+    e: Float64Array,
+    y: IntArray,
+    weights: Float64Array,
+    U: FloatArray,
+    losses: Float64Array,
+    sums: Float64Array,
+) -> None:
+    """Write u from x, the scores less the highest, and e = exp(x), which is overwritten; add to the sums.
+
+    Phi and -Phi*(-u) = Phi + <u, s> are those of scores that are numbers; of others Phi is NaN and u is 0.
+    """
+    m = x.shape[1]
+    for i in range(U.shape[0]):
+        total = numbers = 0.0
+        for j in range(m):
+            total += e[i, j]
+            numbers += x[i, j]
+        share, log_total, own = 1.0 / total, math.log(total), y[i]
+        share_own = e[i, own] * share
+        e[i, own] = 0.0
+        mass = entropy = square = 0.0
+        for j in range(m):
+            p = e[i, j] * share
+            mass += p
+            # log p, which takes as long as all the rest.
+            entropy -= p * (x[i, j] - log_total)
+            square += p * p
+            U[i, j] = -p
+        U[i, own] = mass
+        square += mass * mass
+        # Where the own class has nearly all, the digits of the loss are those of what it lacks.
+        loss = -math.log1p(-mass) if mass < 0.5 else log_total - x[i, own]
+        conjugate = entropy + share_own * loss
+        if not math.isfinite(numbers):
+            U[i, :] = 0.0
+            loss, conjugate, square = np.nan, 0.0, 0.0
+        if len(losses):
+            losses[i] = loss
+        sums[LOSS] += weights[i] * loss
+        sums[B_U] += weights[i] * conjugate
+        sums[U_SQ] += weights[i] * square
+        sums[ACTIVE] += square > 0.0
+
+
+@jit(fastmath={"reassoc", "contract"})
+def _curvature_times(
+    U: FloatArray, y: IntArray, weights: Float64Array, T: FloatArray, product: FloatArray
+) -> None:
+    """Write w_i J_i t_i to `product` (r, m), J = diag(p) - p p^T with p = e_y - u."""
+    for i in range(T.shape[0]):
+        own, weight = y[i], product.dtype.type(weights[i])
+        mean = np.float64(T[i, own])
+        for j in range(T.shape[1]):
+            mean -= U[i, j] * T[i, j]
+        for j in range(T.shape[1]):
+            product[i, j] = -weight * U[i, j] * (T[i, j] - mean)
+        product[i, own] = weight * (product.dtype.type(1.0) - U[i, own]) * (T[i, own] - mean)
+
+
+@jit
+def _curvature_pairs(U: FloatArray, y: IntArray, weights: Float64Array, entries: FloatArray) -> None:
+    """Write w_i J_i,jk for k <= j to `entries` (r, m (m + 1) / 2)."""
+    m = U.shape[1]
+    p = np.empty(m)
+    for i in range(U.shape[0]):
+        for j in range(m):
+            p[j] = -U[i, j]
+        p[y[i]] += 1.0
+        at = 0
+        for j in range(m):
+            weighted = weights[i] * p[j]
+            for k in range(j):
+                entries[i, at + k] = -weighted * p[k]
+            entries[i, at + j] = weighted * (1.0 - p[j])
+            at += j + 1
 
 
 def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
@@ -77,7 +165,10 @@ def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
     return nearest_by_column(replace(form, family=OTHERS_SUM_THEN_HINGE), A, y)
 
 
-SOFTMAX = Family("softmax", _column, _conjugate, smooth=True, gradient=_gradient, nearest=_nearest)
+SOFTMAX = Family(
+    "softmax", _column, _conjugate, smooth=True, gradient_rows=_rows,
+    curvature=Curvature(_curvature_times, _curvature_pairs), nearest=_nearest,
+)  # fmt: skip
 _TOPK_ENTROPY = Family(
     "topk_entropy", _column, _conjugate, smooth=True, nearest=_nearest, of_one_rank=SOFTMAX
 )

@@ -37,6 +37,19 @@ class Ranks(NamedTuple):
     own_in_sort: bool = True
 
 
+class Curvature(NamedTuple):
+    """J_i = -du_i/ds_i of a smooth loss in closed form, as compiled loops over rows.
+
+    Attributes
+    ----------
+    times : (U, y, weights, T, product) writes w_i J_i t_i to `product` (r, m).
+    pairs : (U, y, weights, entries) writes w_i J_i,jk for k <= j, row by row of J, to `entries`.
+    """
+
+    times: Callable[..., None]
+    pairs: Callable[..., None]
+
+
 @dataclass(frozen=True, eq=False)
 class Family:
     """What losses that share their compiled functions are: the facts that everything else goes by.
@@ -51,6 +64,9 @@ class Family:
     linear : whether that is linear on the domain, as for every hinge.
     smooth : whether the loss has a gradient everywhere as it is.
     gradient : the loss itself where a closed form is faster than the column update with c = 0.
+    gradient_rows : the same as a loop over rows, (scores, y, weights, U, losses, sums), in its place; it adds
+        what `topline.solvers.losses.rows.gradient_rows` does.
+    curvature : its second derivative, where that has a closed form.
     ranks : how to find vertices by ranking classes, for hinges over ranks; None for dense vertices.
     labels : what y may be.
     balanced : whether the rows of the domain sum to zero.
@@ -68,6 +84,8 @@ class Family:
     linear: bool = False
     smooth: bool = False
     gradient: JitFunction | None = None
+    gradient_rows: Callable[..., None] | None = None
+    curvature: Curvature | None = None
     ranks: Ranks | None = None
     labels: Labels = Labels.ONE
     balanced: bool = True

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import borrowed, keep
 from topline.solvers.projections.ordering import room, sort_decreasing
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -43,11 +44,25 @@ def _insert(key: Any, label: Any, keys: Any, labels: Any, filled: int) -> None:
 @jit(fastmath={"contract"})
 def _largest_by_insertion(row: Any, keys: Any, labels: Any) -> None:
     """Put the len(keys) largest of a row in decreasing order; ties keep the lower class first."""
+    if len(keys) == 1:
+        _largest(row, keys, labels)
+        return
     for j in range(len(keys)):
         _insert(row[j], j, keys, labels, j)
     for j in range(len(keys), len(row)):
         if not row[j] <= keys[-1]:
             _insert(row[j], j, keys, labels, len(keys))
+
+
+@jit(fastmath={"contract"})
+def _largest(row: Any, keys: Any, labels: Any) -> None:
+    """Do it for one key, without a branch that depends on the data."""
+    key, label = row[0], 0
+    for j in range(1, len(row)):
+        higher = not row[j] <= key
+        key = row[j] if higher else key
+        label = j if higher else label
+    keys[0], labels[0] = key, label
 
 
 @jit(fastmath={"contract"})
@@ -162,7 +177,9 @@ def _rank_by_insertion(
     losses: Any,
 ) -> None:
     """Do it by insertion into a list."""
-    keys = room(len(rho))
+    owners = room(len(rho)), scores, ranked, rho, margins, counts, sums, losses
+    keys, scores, ranked, rho = borrowed(owners[0]), borrowed(scores), borrowed(ranked), borrowed(rho)
+    margins, counts, sums, losses = borrowed(margins), borrowed(counts), borrowed(sums), borrowed(losses)
     for i in range(scores.shape[0]):
         row, labels = scores[i], ranked[i]
         own_score = _prepare_row(row, y[i], own_in_sort, margins)
@@ -171,6 +188,7 @@ def _rank_by_insertion(
             i, keys, own_score, y[i], weights[i], rho, hinge_first, own_share, margins,
             labels, counts, sums, losses,
         )  # fmt: skip
+    keep(owners)
 
 
 @jit(fastmath={"contract"})
@@ -189,9 +207,11 @@ def _rank_by_lanes(
     losses: Any,
 ) -> None:
     """Do it for few ranks of many classes."""
-    keys = room(len(rho))
-    lanes = np.empty(LANES, dtype=scores.dtype)
-    candidates = np.empty(scores.shape[1] + 1, dtype=np.int32)
+    spare = np.empty(LANES, dtype=scores.dtype), np.empty(scores.shape[1] + 1, dtype=np.int32)
+    owners = room(len(rho)), spare, scores, ranked, rho, margins, counts, sums, losses
+    keys, lanes, candidates = borrowed(owners[0]), borrowed(spare[0]), borrowed(spare[1])
+    scores, ranked, rho = borrowed(scores), borrowed(ranked), borrowed(rho)
+    margins, counts, sums, losses = borrowed(margins), borrowed(counts), borrowed(sums), borrowed(losses)
     for i in range(scores.shape[0]):
         row, labels = scores[i], ranked[i]
         own_score = _prepare_row(row, y[i], own_in_sort, margins)
@@ -200,6 +220,7 @@ def _rank_by_lanes(
             i, keys, own_score, y[i], weights[i], rho, hinge_first, own_share, margins,
             labels, counts, sums, losses,
         )  # fmt: skip
+    keep(owners)
 
 
 @jit(fastmath={"contract"})

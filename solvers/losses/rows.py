@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import JitFunction
+from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.losses.form import Labels, LossForm
 from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
 from topline.solvers.projections.ordering import column_workspace, room
@@ -39,6 +39,9 @@ def gradient_rows(
     are smoothed.  `losses` (b,), if given, receives the loss of each row.
     """
     gradient = form.family.gradient
+    if form.family.gradient_rows is not None and gammas[0] == 0.0:
+        form.family.gradient_rows(scores, y, weights, U, losses, sums)
+        return
     if gradient is not None and gammas[0] == 0.0:
         _closed_rows(gradient, scores, y, weights, form.rho, form.table, U, losses, sums)
         return
@@ -64,13 +67,15 @@ def _closed_rows(
 ) -> None:
     """Do it by the closed form of a loss."""
     m = scores.shape[1]
-    work, _ = column_workspace(m)
-    row, u = room(m), room(m)
+    owners = column_workspace(m)[0], room(m), room(m), rho, margins
+    work, row, u = borrowed(owners[0]), borrowed(owners[1]), borrowed(owners[2])
+    rho, margins = borrowed(rho), borrowed(margins)
     for i in range(scores.shape[0]):
         loss, conjugate = np.nan, 0.0
         if _copy_row(scores, i, row, u):
             loss, conjugate = gradient(row, y[i], rho, margins, u, work)
         _write_row(i, weights[i], u, loss, conjugate, U, losses, sums)
+    keep(owners)
 
 
 @jit
@@ -92,8 +97,10 @@ def _envelope_rows(
 ) -> None:
     """Do it by the column update."""
     m = scores.shape[1]
-    work, index_work = column_workspace(m)
-    row, u = room(m), room(m)
+    owners = column_workspace(m), room(m), room(m), rho, margins
+    work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
+    row, u = borrowed(owners[1]), borrowed(owners[2])
+    rho, margins = borrowed(rho), borrowed(margins)
     for i in range(scores.shape[0]):
         loss, value = np.nan, 0.0
         if _copy_row(scores, i, row, u):
@@ -105,6 +112,7 @@ def _envelope_rows(
             else:
                 loss, value = _loss_of_sets(row, balanced, gamma, u, value)
         _write_row(i, weights[i], u, loss, value, U, losses, sums)
+    keep(owners)
 
 
 @jit
@@ -177,12 +185,14 @@ def conjugate_sum(
     conjugate: JitFunction, A: FloatArray, y: IntArray, weights: Float64Array, margins: Float64Array
 ) -> float:
     """Return sum_i w_i (-Phi*(-alpha_i)) of the rows A (b, m), which lie in their domains."""
-    row = room(A.shape[1])
+    owners = room(A.shape[1]), margins
+    row, margins = borrowed(owners[0]), borrowed(margins)
     total = 0.0
     for i in range(A.shape[0]):
         for j in range(A.shape[1]):
             row[j] = A[i, j]
         total += weights[i] * conjugate(row, y[i], margins)
+    keep(owners)
     return total
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import pytest
 
@@ -210,3 +211,11 @@ def test_losses_are_told_apart() -> None:
     assert len({*LOSSES, *LOSSES}) == len(LOSSES)
     assert StructuredHinge(random_margins()) != StructuredHinge(2 * random_margins())
     assert loss_name(TopKHinge(2)) == "topk_hinge"
+
+
+@pytest.mark.parametrize("loss", EVERY_LOSS, ids=loss_name)
+def test_the_functions_of_a_loss_have_one_type_each_however_often_they_are_passed(loss) -> None:
+    """Making that type takes longer than a sweep over a thousand short rows."""
+    form = loss.form(M)
+    for function in (form.column, form.conjugate) if form.convex else ():
+        assert numba.typeof(function) is numba.typeof(function)

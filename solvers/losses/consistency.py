@@ -1,0 +1,167 @@
+"""What a loss asks for with unlimited data: its population risk, and whether the minimiser ranks rightly.
+
+At one x with the class probabilities p the risk of scores g is R(g) = sum_y p_y Phi(g; y).  A loss is top-s
+calibrated if every minimiser of R has the s likeliest classes as its s highest scores, for every p (Lapin's
+thesis, definition 6.1).  Here ties count against the scores, as in every top-k error of this package, so that
+it fails at p exactly if putting some less likely class b level with one of the s likeliest, a, costs nothing:
+
+    min {R(g): g_a = g_b} = min R        for some a of the s likeliest and b outside with p_b < p_a
+
+(R is convex: if a minimiser had g_b > g_a, one between it and any that has g_a > g_b would have g_a = g_b.)
+Both minima are computed by cutting planes, one set a class, and lie between the bounds that are reported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linprog
+
+from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.losses.base import Loss
+from topline.solvers.losses.ranking import N_SUMS
+from topline.solvers.losses.rows import gradient_rows
+from topline.solvers.typing import Float64Array
+
+#: Scores lie within this: e^-40 is nothing beside 1 in float64.
+REACH = 40.0
+#: Gap of the minima, in the units of the loss, and cuts a class to get there.
+_TOL, _CUTS = 1e-7, 500
+#: An excess below this counts as none; it is well above what two gaps make.
+NOTHING = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class PopulationMinimum:
+    """The least population risk: `scores` (m,) with `risk`, of which no scores have less than `bound`."""
+
+    scores: Float64Array
+    risk: float
+    bound: float
+
+
+@dataclass(frozen=True, eq=False)
+class Consistency:
+    """Whether the minimiser for one p has the s likeliest classes on top.
+
+    The least that the risk rises by, if a less likely class comes level with one of these, lies between
+    `least` and `most`; `pair` (likely, less likely) is where it is least.
+    """
+
+    s: int
+    least: float
+    most: float
+    pair: tuple[int, int]
+
+    @property
+    def consistent(self) -> bool:
+        """Whether every minimiser is top-s Bayes optimal: the rise is more than nothing."""
+        return self.least > NOTHING
+
+
+def bayes_error(p: Any, k: int) -> float:
+    """Return the least top-k error at class probabilities p (m,): 1 - the k largest (lemma 6.1)."""
+    p = probabilities(p)
+    return float(1.0 - np.sort(p)[::-1][:k].sum())
+
+
+def expected_error(p: Any, scores: Any, k: int) -> float:
+    """Return the top-k error of scores (m,) at class probabilities p (m,); ties count against the scores."""
+    p, g = probabilities(p), np.asarray(scores, dtype=np.float64)
+    ranks = (g[None, :] >= g[:, None]).sum(axis=1)
+    return float(p[ranks > k].sum())
+
+
+def population_risk(
+    loss: Loss, p: Any, scores: Any, smoothing: float = 0.0, smoothing_kind: str = "moreau"
+) -> float:
+    """Return R at scores (m,) for any loss of single labels, convex or not."""
+    p = probabilities(p)
+    return float(p @ _losses(loss, np.asarray(scores, dtype=np.float64), smoothing, smoothing_kind)[0])
+
+
+def population_minimum(
+    loss: Loss,
+    p: Any,
+    *,
+    level: tuple[int, int] | None = None,
+    smoothing: float = 0.0,
+    smoothing_kind: str = "moreau",
+) -> PopulationMinimum:
+    """Minimise R over scores within `REACH` of 0, with equal ones for the two classes of `level` if given.
+
+    Raises UnsupportedCombinationError for a loss that is not convex, and InvalidProblemError for a p that is
+    no distribution.
+    """
+    p = probabilities(p)
+    m = len(p)
+    if not loss.form(m).convex:
+        raise UnsupportedCombinationError(
+            f"the population risk of {loss.name} is not convex, and a minimum could not be certified; take a"
+            " convex loss"
+        )
+    g, best, bound = np.zeros(m), (np.zeros(m), np.inf), -np.inf
+    rows: list[Float64Array] = []
+    right: list[float] = []
+    equal = None if level is None else (np.eye(2 * m)[[level[0]]] - np.eye(2 * m)[[level[1]]])
+    for _ in range(_CUTS):
+        values, slopes = _losses(loss, g, smoothing, smoothing_kind)
+        if p @ values < best[1]:
+            best = (g, float(p @ values))
+        if best[1] - bound <= _TOL:
+            return PopulationMinimum(*best, bound)
+        for y in np.flatnonzero(p):
+            rows.append(np.concatenate([slopes[y], -np.eye(m)[y]]))
+            right.append(float(slopes[y] @ g - values[y]))
+        found: Any = linprog(
+            np.concatenate([np.zeros(m), p]), np.array(rows), right, equal, None if level is None else [0.0],
+            [(-REACH, REACH)] * m + [(0.0, None)] * m, method="highs",
+        )  # fmt: skip
+        g, bound = found.x[:m], max(bound, float(found.fun))
+    return PopulationMinimum(*best, bound)
+
+
+def consistency(
+    loss: Loss, p: Any, s: int, *, smoothing: float = 0.0, smoothing_kind: str = "moreau"
+) -> Consistency:
+    """Return whether every minimiser of R at p (m,) has the s likeliest classes as its s highest scores.
+
+    A pair of classes of equal probability may stand in any order.
+    """
+    p = probabilities(p)
+    if not 1 <= s < len(p):
+        raise InvalidProblemError(f"s is {s} of {len(p)} classes; give 1 to {len(p) - 1}")
+    order = np.argsort(-p, kind="stable")
+    pairs = [(int(a), int(b)) for a in order[:s] for b in order[s:] if p[a] > p[b]]
+    options: dict[str, Any] = {"smoothing": smoothing, "smoothing_kind": smoothing_kind}
+    free = population_minimum(loss, p, **options)
+    rises = []
+    for pair in pairs:
+        level = population_minimum(loss, p, level=pair, **options)
+        rises.append((level.bound - free.risk, level.risk - free.bound, pair))
+    return Consistency(s, *min(rises, default=(np.inf, np.inf, (0, 0))))
+
+
+def probabilities(p: Any) -> Float64Array:
+    """Return class probabilities (m,) of two or more classes, which sum to 1."""
+    values = np.asarray(p, dtype=np.float64)
+    if values.ndim != 1 or len(values) < 2 or (values < 0).any() or not abs(values.sum() - 1.0) <= 1e-9:
+        raise InvalidProblemError(
+            f"p has the shape {values.shape} and sums to {values.sum():g}; give the probabilities of two or"
+            " more classes, which sum to 1"
+        )
+    return values
+
+
+def _losses(
+    loss: Loss, g: Float64Array, smoothing: float, smoothing_kind: str
+) -> tuple[Float64Array, Float64Array]:
+    """Return Phi(g; y) of every class y (m,), and their gradients (m, m)."""
+    m = len(g)
+    U, losses, sums = np.empty((m, m)), np.empty(m), np.zeros(N_SUMS)
+    gammas = (smoothing, 0.0 if smoothing_kind == "others" else smoothing)
+    scores = np.ascontiguousarray(np.broadcast_to(g, (m, m)))
+    gradient_rows(loss.form(m), scores, np.arange(m, dtype=np.int32), np.ones(m), gammas, U, sums, losses)
+    return losses, -U
