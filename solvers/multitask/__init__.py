@@ -6,6 +6,7 @@ works on the kernel matrix of the examples and has no intercept (add 1 to the ke
     solve_single    STL-SDCA: a support vector machine a task
     solve_stacked   STL-SDCA-Stacked: a second layer on the scores of the first
     solve_multi     MTL-SDCA: a shared representation U and predictors W, in turns
+    trace_norm_bounds   where the least objective of "multi" lies, by the convex problem below it
 
 `topline.MultitaskClassifier` is the scikit-learn face of the three.
 
@@ -20,6 +21,7 @@ from topline.solvers.multitask.alternation import Alternation, Shared
 from topline.solvers.multitask.ascent import TaskDuals, ascend
 from topline.solvers.multitask.shared import SharedProblem
 from topline.solvers.multitask.strategies import MultitaskResult, solve_multi, solve_single, solve_stacked
+from topline.solvers.multitask.trace_norm import TraceNormBounds, trace_norm_bounds
 
 __all__ = [
     "Alternation",
@@ -27,8 +29,10 @@ __all__ = [
     "Shared",
     "SharedProblem",
     "TaskDuals",
+    "TraceNormBounds",
     "ascend",
     "solve_multi",
     "solve_single",
     "solve_stacked",
+    "trace_norm_bounds",
 ]

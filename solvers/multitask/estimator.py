@@ -34,12 +34,14 @@ STRATEGIES: Mapping[str, tuple[Callable[..., MultitaskResult], tuple[str, ...]]]
     {
         "single": (solve_single, ()),
         "stacked": (solve_stacked, ("C_tasks",)),
-        "multi": (solve_multi, ("C_tasks", "C_shared", "max_alternations", "change_tol")),
+        "multi": (solve_multi, ("C_tasks", "C_shared", "max_alternations", "change_tol", "certify")),
     }
 )
 
 #: Parameters of single strategies, with what each of them is where it is not given.
-_DEFAULTS = MappingProxyType({"C_tasks": None, "C_shared": None, "max_alternations": 50, "change_tol": 1e-3})
+_DEFAULTS = MappingProxyType(
+    {"C_tasks": None, "C_shared": None, "max_alternations": 50, "change_tol": 1e-3, "certify": False}
+)
 
 
 def _has_representation(model: Any) -> bool:
@@ -89,6 +91,9 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
     change_tol : float, default=None
         Change of the dual variables (root of the mean square, each between 0 and 1) at which the turns of
         "multi" end; None for 1e-3.
+    certify : bool, default=None
+        Whether "multi" solves the convex problem below its objective as well, in up to `max_passes` more
+        passes, so that `dual_` is as high as it can be; None for False.
     random_state : int, RandomState or None, default=0
         The order of visits.
 
@@ -106,7 +111,8 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
         D, their difference and its share of P.  Of "multi" the objective, divided by the number of losses,
         and a lower bound of it over all U and W.
     subproblem_gap_ : float, largest relative gap of the convex problems that were solved last.  Of "multi",
-        which is not convex, they are what is certified to `tol`; `relative_gap_` may be much wider.
+        which is not convex, they are what is certified to `tol`; `relative_gap_` may be much wider without
+        `certify`.
     status_ : Status.  Of "multi" SOLVED says that `relative_gap_` is at most tol, NO_PROGRESS that the turns
         came to their end, MAX_PASSES that a budget did.
     alternations_ : tuple of Alternation, one a turn of "multi".
@@ -140,6 +146,7 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
         max_passes: int = 1000,
         max_alternations: int | None = None,
         change_tol: float | None = None,
+        certify: bool | None = None,
         random_state: Any = 0,
     ) -> None:
         self.strategy = strategy
@@ -156,6 +163,7 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
         self.max_passes = max_passes
         self.max_alternations = max_alternations
         self.change_tol = change_tol
+        self.certify = certify
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:

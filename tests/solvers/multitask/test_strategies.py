@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.optimize import minimize_scalar
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import LinearSVC
 
@@ -12,7 +13,14 @@ from tests.reference.qp import minimise_qp
 from tests.solvers.problems import M, examples
 from topline import InvalidProblemError, NonFiniteError, Status
 from topline.solvers.core.stopping import StoppingCriteria
-from topline.solvers.multitask import SharedProblem, ascend, solve_multi, solve_single, solve_stacked
+from topline.solvers.multitask import (
+    SharedProblem,
+    ascend,
+    solve_multi,
+    solve_single,
+    solve_stacked,
+    trace_norm_bounds,
+)
 from topline.solvers.multitask.ascent import visit_tasks
 from topline.solvers.multitask.hinge import smooth_hinge
 
@@ -267,6 +275,46 @@ def test_no_factors_lie_below_the_bound(gamma) -> None:
     for _ in range(20):
         duals = SIGNS * RNG.uniform(0.0, 1.0, SIGNS.shape)
         assert problem.lower_bound(duals, K @ duals) <= result.primal
+
+
+@pytest.mark.parametrize("C", [0.05, 0.5])
+def test_the_convex_problem_is_solved_to_its_end(C) -> None:
+    gamma = 0.5
+    found = trace_norm_bounds(SharedProblem(K, SIGNS, C, C, gamma), tol=1e-4)
+    assert found.relative_gap <= 1e-4
+    # The hinge on a grid and the proximal steps are good to 1e-6.
+    assert found.lower - 1e-6 <= trace_norm_optimum(C, gamma) <= found.upper + 1e-6
+
+
+def test_one_task_with_the_hinge_is_an_svm_whose_norm_is_not_squared() -> None:
+    """min sum hinge + tau |v| has the v of an SVM with lambda = tau / |v|, found here by a search over it."""
+    C, signs = 0.5, SIGNS[:, :1]
+
+    def value(logarithm: float) -> float:
+        result = solve_single(K, signs, float(np.exp(logarithm)), tol=1e-5, max_passes=2000)
+        w = X.T @ result.coefficients[:, 0]
+        return (np.maximum(0.0, 1.0 - signs[:, 0] * (X @ w)).sum() + np.linalg.norm(w) / C) / len(X)
+
+    best = minimize_scalar(value, bounds=(-4.0, 4.0), method="bounded", options={"maxiter": 20}).fun
+    found = trace_norm_bounds(SharedProblem(K, signs, C, C), tol=1e-3, max_passes=5000)
+    assert found.relative_gap <= 1e-3
+    assert found.lower <= best <= found.upper + 1e-3 * best
+
+
+def test_certified_turns_with_the_hinge_itself() -> None:
+    """The turns alone leave their bound at half of the objective."""
+    turns, certified = (solve_multi(K, SIGNS, 0.5, certify=certify, tol=5e-3) for certify in (False, True))
+    assert certified.primal == turns.primal
+    assert turns.dual < 0.6 * turns.primal
+    assert 0.99 * certified.primal <= certified.dual <= certified.primal
+    assert certified.passes > turns.passes
+    easy = solve_multi(K, SIGNS, 0.05, smoothing=0.5, certify=True, tol=5e-3)
+    assert easy.status is Status.SOLVED
+
+
+def test_no_examples_with_features_leave_the_loss_at_zero() -> None:
+    found = trace_norm_bounds(SharedProblem(np.zeros((3, 3)), np.ones((3, 2)), 1.0, 1.0))
+    assert found.upper == 1.0
 
 
 def test_the_end_says_what_is_certified() -> None:
