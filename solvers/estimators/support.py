@@ -21,6 +21,18 @@ from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)
+class Examples:
+    """What a classifier trains on: rows, classes, labels (n,) as places in these, weights, the loss and k."""
+
+    X: Any
+    classes: np.ndarray[Any, Any]
+    labels: IntArray
+    weights: Float64Array | None
+    loss: Any
+    k: int
+
+
+@dataclass(frozen=True, eq=False)
 class WarmStart:
     """Dual variables of the last fit; they are feasible for the same labels, weights and loss, whatever X."""
 

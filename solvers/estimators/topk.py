@@ -19,6 +19,7 @@ from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationEr
 from topline.solvers.estimators.base import ScoringClassifier
 from topline.solvers.estimators.calibrated import CalibratedScores
 from topline.solvers.estimators.support import (
+    Examples,
     WarmStart,
     chosen_loss,
     combined_weights,
@@ -177,20 +178,12 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         UnsupportedCombinationError (a ValueError) : warm_start with a method that keeps no dual variables.
         NonFiniteError : the numbers overflowed.
         """
-        X, classes, labels = self._examples(X, y)
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        weights = combined_weights(sample_weight, self.class_weight, classes, labels)
-        k = min(checked_k(self.k, type(self).__name__), len(classes))
-        loss = chosen_loss(self.loss, k, len(classes), self.weights, self.margins)
-        result = self._solve(X, labels, weights, loss)
-        self._keep_result(result)
-        self.__dict__.pop("calibration_", None)
-        self.classes_ = classes
+        fit = self._problem_of(X, y, sample_weight)
+        result = self._solve(fit.X, fit.labels, fit.weights, fit.loss)
+        self._keep_fit(fit, result)
         self._warm = None
         if self.warm_start and result.A is not None:
-            self._warm = WarmStart(result.problem.loss, labels, weights, result.A)
-        self.k_ = k
+            self._warm = WarmStart(result.problem.loss, fit.labels, fit.weights, result.A)
         return self
 
     def predict_top_k(self, X: Any, k: int | None = None) -> np.ndarray[Any, Any]:
@@ -213,6 +206,22 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         own = scores[np.arange(len(y)), place]
         rank = np.count_nonzero(scores >= own[:, None], axis=1)
         return float(np.mean((rank <= self._guesses(k)) & (self.classes_[place] == y)))
+
+    def _problem_of(self, X: Any, y: Any, sample_weight: Any) -> Examples:
+        """Return what there is to train on, the data and parameters checked."""
+        X, classes, labels = self._examples(X, y)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = combined_weights(sample_weight, self.class_weight, classes, labels)
+        k = min(checked_k(self.k, type(self).__name__), len(classes))
+        loss = chosen_loss(self.loss, k, len(classes), self.weights, self.margins)
+        return Examples(X, classes, labels, weights, loss, k)
+
+    def _keep_fit(self, fit: Examples, result: SolveResult) -> None:
+        """Set the fitted attributes."""
+        self._keep_result(result)
+        self.__dict__.pop("calibration_", None)
+        self.classes_, self.k_ = fit.classes, fit.k
 
     def _solve(self, X: Any, labels: IntArray, weights: Float64Array | None, loss: Loss) -> SolveResult:
         if not self.warm_start:

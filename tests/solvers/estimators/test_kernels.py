@@ -202,6 +202,7 @@ def test_a_warm_start_goes_on_from_the_last_duals_whatever_the_kernel() -> None:
     assert model.primal_ == pytest.approx(cold.primal_, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_grids_and_folds_cut_the_gram_matrix_both_ways() -> None:
     digits, labels = load_digits(return_X_y=True)
     digits, labels = MaxAbsScaler().fit_transform(digits[:300]), labels[:300]

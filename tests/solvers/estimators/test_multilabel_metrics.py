@@ -112,7 +112,7 @@ def test_metrics_of_a_prediction_are_those_of_the_thesis() -> None:
         assert found == pytest.approx(expected, abs=1e-14)
 
 
-@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("ties", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_no_other_threshold_is_better_than_the_tuned_one(ties: bool) -> None:
     relevant, scores = rows(5, ties=ties)
     values = np.unique(scores)
