@@ -71,3 +71,10 @@ def threads_here() -> int:
 def blas_threads_for(multiplications: float) -> AbstractContextManager[None]:
     """Return a context with one thread of BLAS for small rounds, and as many as there are for others."""
     return one_blas_thread() if multiplications < _SMALL_ROUND else nullcontext()
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

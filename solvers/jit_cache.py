@@ -148,13 +148,13 @@ def digest_of(dispatcher: Any) -> str:
             continue
         seen.add(id(one))
         function = _function_of(one)
-        digest.update(repr((function.__qualname__, getattr(one, "targetoptions", None))).encode())
+        digest.update(_spelled((function.__qualname__, getattr(one, "targetoptions", None))).encode())
         _add_code(digest, function.__code__)
         for name, value in _names_used(function):
             if _function_of(value) is not None:
                 waiting.append(value)
             elif isinstance(value, bool | int | float | str | tuple):
-                digest.update(f"{name}={value!r};".encode())
+                digest.update(f"{name}={_spelled(value)};".encode())
     return digest.hexdigest()
 
 
@@ -188,7 +188,15 @@ def _add_code(digest: Any, code: CodeType) -> None:
         if isinstance(constant, CodeType):
             _add_code(digest, constant)
         else:
-            # A set has no order of its own.
-            digest.update(
-                repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant).encode()
-            )
+            digest.update(_spelled(constant).encode())
+
+
+def _spelled(value: Any) -> str:
+    """Return a value in letters; a set's members in an order that is not the process's own."""
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(_spelled, value)))}}}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_spelled, value))})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(sorted(f'{key!r}: {_spelled(entry)}' for key, entry in value.items()))}}}"
+    return repr(value)

@@ -50,6 +50,11 @@ class JitFunction:
         return self.__qualname__
 
     @cached_property
+    def jit_type(self) -> Any:
+        """Its type as an argument, made once: that takes longer than many calls."""
+        return FunctionType(self.signature)
+
+    @cached_property
     def _address(self) -> int:
         self._compiled.compile(self.signature)
         compiled = self._compiled.overloads[self.signature.args]
@@ -63,7 +68,7 @@ def _call(function: JitFunction, *arguments: Any) -> Any:
 
 @typeof_impl.register(JitFunction)
 def _type_of(function: JitFunction, _: Any) -> Any:
-    return FunctionType(function.signature)
+    return function.jit_type
 
 
 @intrinsic

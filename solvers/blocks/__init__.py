@@ -9,5 +9,6 @@ from __future__ import annotations
 
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.extrapolation import extrapolation_bytes
+from topline.solvers.blocks.shared.heads import HeadBlocks, make_block
 
-__all__ = ["Block", "extrapolation_bytes"]
+__all__ = ["Block", "HeadBlocks", "extrapolation_bytes", "make_block"]

@@ -34,6 +34,10 @@ _MOST_VISITS = 8.0
 _MOST_STAGES = 24
 #: A stage whose last sweep brings less than this share of what the first one brought ends the round.
 _STAGE_PAYS = 0.1
+#: From dual variables that are nearly right the first sweep has little to bring, and stages over the few rows
+#: that move cost little: they go on for longer.
+_STAGE_PAYS_WARM = 0.02
+_MOST_VISITS_WARM = 16.0
 
 
 class BlockAscent(SweptRows):
@@ -52,10 +56,10 @@ class BlockAscent(SweptRows):
         delta.clear()
         work = Work(self, request, DualWindow(A, delta), threads)
         feed = self.feed_for(A)
-        first = work.sweep(feed.shuffled(work.allowed(np.arange(len(self.y))), work.random))
+        first = work.sweep(feed.shuffled(work.allowed(np.flatnonzero(self.weights)), work.random))
         busy = np.flatnonzero(work.rises >= 0.0)
         if request.sweeps > _PLAIN_SWEEPS and len(busy):
-            _stages(work, feed.held(busy), busy, first, request.sweeps)
+            _stages(work, feed.held(busy), busy, first, request)
             return work.stats(feed)
         for _ in range(request.sweeps - 1):
             busy = work.allowed(busy[work.moved(busy)])
@@ -70,22 +74,27 @@ class BlockAscent(SweptRows):
         return self._feed
 
 
-def _stages(work: Work, held: RowFeed | HeldRows, rows: Int64Array, first: float, sweeps: int) -> None:
-    """Sweep over some rows in stages of so many sweeps, and extrapolate after each where that is possible."""
-    budget = _MOST_VISITS * len(work.rises)
+def _stages(
+    work: Work, held: RowFeed | HeldRows, rows: Int64Array, first: float, request: AscentRequest
+) -> None:
+    """Sweep over some rows in stages, and extrapolate after each where that is possible."""
+    budget = (_MOST_VISITS_WARM if request.warm else _MOST_VISITS) * len(work.rises)
+    least = first * (_STAGE_PAYS_WARM if request.warm else _STAGE_PAYS)
     extrapolation = Extrapolation(work, held, rows) if Extrapolation.fits(work, rows) else None
+    work.take_few(held, rows)
     for _ in range(_MOST_STAGES):
         chosen = work.allowed(rows)
         rise = 0.0
-        for _ in range(sweeps):
+        for _ in range(request.sweeps):
+            before = work.visited
             last = work.sweep(held.shuffled(chosen, work.random))
             rise += last
-            budget -= held.cost(len(chosen))
+            budget -= held.cost(work.visited - before)
             chosen = work.allowed(rows[work.moved(rows)])
             if budget <= 0 or not len(chosen) or work.over:
                 break
         # The primal objective is far from its least value where rows were moved together: sweeps come last.
-        if budget <= 0 or work.over or last < _STAGE_PAYS * first:
+        if budget <= 0 or work.over or last < least:
             return
         if extrapolation is not None and len(work.allowed(rows)) == len(rows):
             extrapolation.step(rise)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import JitFunction
+from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.losses import LossForm
 from topline.solvers.losses.batches import update_rows
 from topline.solvers.losses.rows import change_of_conjugate
@@ -123,7 +123,8 @@ def change_sums(
     -Phi*(-alpha), given as `conjugate`, and `linear` where it is linear.
     """
     m = A.shape[1]
-    before, after = room(m), room(m)
+    owners = room(m), room(m), margins
+    before, after, margins = borrowed(owners[0]), borrowed(owners[1]), borrowed(margins)
     total = cross = square = alpha_sq = 0.0
     rows = 0
     for i in range(A.shape[0]):
@@ -145,4 +146,5 @@ def change_sums(
         cross += weights[i] * row_cross
         square += weights[i] * row_square
         total += weights[i] * change_of_conjugate(conjugate, linear, before, after, y[i], margins)
+    keep(owners)
     return total, cross, square, alpha_sq, rows

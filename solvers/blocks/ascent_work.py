@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -9,11 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from topline.solvers.blocks.ascent_few import (
+    FewClasses,
+    choose_classes,
+    lists_for,
+    spare_classes,
+    sweep_few,
+)
 from topline.solvers.blocks.ascent_jit import add_rows_csr, add_rows_dense, change_sums
 from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion
 from topline.solvers.blocks.ascent_sweeps import sweep_csr, sweep_dense
 from topline.solvers.blocks.ascent_tiles import SweptPart, TiledWeights
-from topline.solvers.blocks.row_feed import RowFeed
+from topline.solvers.blocks.row_feed import HeldRows, RowFeed
 from topline.solvers.blocks.thread_choice import ThreadChoice
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
@@ -99,8 +107,10 @@ class Work:
         self.apart = np.zeros(block.problem.m)
         self.W: FloatArray = np.empty((0, 0))
         self._tiles: TiledWeights | None = None
+        self._few: FewClasses | None = None
         self.clock = Clock()
-        self.visited = 0
+        #: Rows that were visited, one of which a few classes alone were taken for their share.
+        self.visited = 0.0
         self._still = 0.0
         self._most = request.most_passes * len(block.y)
         self._until = None if request.seconds is None else time.monotonic() + request.seconds
@@ -135,17 +145,38 @@ class Work:
             self._lay_out(portion.X)
             self.duals.open(portion.slab)
             self.clock.product()
-            if self._tiles is None:
-                self._sweep_rows(portion)
+            if self._few is not None:
+                share = self._sweep_few(portion, self._few)
+            elif self._tiles is None:
+                share = self._sweep_rows(portion)
             else:
-                self._sweep_tiles(portion, self._tiles)
+                share = self._sweep_tiles(portion, self._tiles)
             self.clock.row_work()
             total += float(np.maximum(self.rises[portion.rows], 0.0).sum())
             visited += len(portion.rows)
+            self.visited += share * len(portion.rows)
         self.duals.close()
-        self.visited += visited
         self._still = _STILL * total / max(visited, 1)
         return total
+
+    def take_few(self, held: RowFeed | HeldRows, rows: Int64Array) -> None:
+        """From now on touch a few classes of some rows, in the order of the block, if few are to be had."""
+        block, spare = self.block, spare_classes(self.block.problem.form)
+        if not spare or self.sparse or not held.whole or not self.duals.open_whole():
+            return
+        A, delta = self.duals.A, self.duals.delta
+        self._few = few = lists_for(rows, block.y, A, delta, spare)
+        if few is None:
+            return
+        W = self.W.T.astype(block.dtype, copy=False)
+        for X, places, some, _ in held.in_order(rows):
+            scores = X[places] @ W
+            if self.kept_apart:
+                scores += np.outer(block.along[some], self.apart).astype(scores.dtype)
+            first = few.place[some[0]]
+            starts = few.starts[first : first + len(some) + 1]
+            choose_classes(scores, some, block.y, A, delta, starts, few.classes)
+        self.visited += len(rows)
 
     def moved(self, rows: Int64Array) -> Any:
         """Return which rows moved when they were last visited."""
@@ -166,7 +197,17 @@ class Work:
         dtype = np.dtype(np.float64) if start.size <= _SMALL_W else self._products
         self.W = np.array(start, dtype=dtype, order="C")
 
-    def _sweep_rows(self, portion: Portion) -> None:
+    def _sweep_few(self, portion: Portion, few: FewClasses) -> float:
+        block, duals, problem = self.block, self.duals, self.block.problem
+        X, places, rows, _ = portion
+        taken = sweep_few(
+            X, places, rows, few.place[rows], few.starts, few.classes, block.weights, block.norms,
+            block.along, self.kept_apart, duals.A, duals.delta, self.scale, problem.smoothing,
+            problem.smoothing_own, *block.loss, self.W, self.apart, self.rises,
+        )  # fmt: skip
+        return float(taken) / max(problem.m * len(rows), 1)
+
+    def _sweep_rows(self, portion: Portion) -> float:
         block, duals, problem = self.block, self.duals, self.block.problem
         X, places, rows, slab = portion
         here = slice(*slab)
@@ -179,8 +220,9 @@ class Work:
             sweep_csr(X.data, X.indices, X.indptr, *shared)
         else:
             sweep_dense(X, *shared)
+        return 1.0
 
-    def _sweep_tiles(self, portion: Portion, tiles: TiledWeights) -> None:
+    def _sweep_tiles(self, portion: Portion, tiles: TiledWeights) -> float:
         block, duals, problem = self.block, self.duals, self.block.problem
         X, places, rows, slab = portion
         here = slice(*slab)
@@ -190,6 +232,7 @@ class Work:
             problem.smoothing_own,
         )  # fmt: skip
         tiles.sweep(part, block.loss, self.rises[here])
+        return 1.0
 
     def part_apart(self, image: Float64Array) -> Float64Array:
         """Return what a change of W, laid out like W, is along u, for every class."""
@@ -240,6 +283,6 @@ class Work:
             u_sq=float(sums[2]),
             alpha_sq=float(sums[3]),
             active=int(sums[4]),
-            visited=self.visited,
+            visited=math.ceil(self.visited),
             **self.clock.seconds(),
         )

@@ -7,11 +7,12 @@ import numpy as np
 from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.blocks.column_atoms import BlockColumnAtoms
 from topline.solvers.blocks.duals import BlockDuals
-from topline.solvers.blocks.newton import BlockNewton
+from topline.solvers.blocks.kernel_block import BlockKernel
 from topline.solvers.blocks.oracles import LargestLossesOracle, duals_from_primal
-from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
+from topline.solvers.blocks.second_order import BlockNewton
+from topline.solvers.blocks.shared.tile_work import Evaluate, FindVertex, Rebuild, TileWork, work_through
 from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.clock import Clock
+from topline.solvers.core.kernel_rows import Mark
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import (
     AscentRequest,
@@ -27,13 +28,10 @@ from topline.solvers.core.requests import (
     Request,
     SelectedRowsRequest,
 )
-from topline.solvers.core.rows import RowSource, compute_dtype, is_sparse
-from topline.solvers.core.tiles import Scratch, TileReader
+from topline.solvers.core.rows import RowSource, compute_dtype
+from topline.solvers.core.tiles import TileReader
 from topline.solvers.errors import StateLostError
-from topline.solvers.losses import ranking
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
-
-_FLOAT64 = np.dtype(np.float64)
 
 
 class Block:
@@ -77,6 +75,9 @@ class Block:
         self._ascent: BlockAscent | None = None
         self._column_atoms: BlockColumnAtoms | None = None
         self._newton: BlockNewton | None = None
+        self._kernel: BlockKernel | None = None
+        #: Whether A is another one than 0, at the start.
+        self._loaded = False
         self._duals: BlockDuals | None = None
         if keep_duals:
             cuts = [0, *(stop for _, _, stop in self._tiles.bounds())]
@@ -93,16 +94,14 @@ class Block:
         # Overflow shows in the sums, which the coordinator checks.
         with np.errstate(over="ignore", invalid="ignore"):
             match request:
-                case OracleRequest():
-                    return self._find_vertex(request)
+                case OracleRequest() | EvaluateRequest() | RebuildRequest():
+                    work = self.work_of(request)
+                    work_through(self._tiles, [work])
+                    return work.stats()
                 case AscentRequest() | ColumnRequest():
                     return self._find_change(request, threads)
                 case ProximalRequest():
                     return self._find_curvature(request)
-                case EvaluateRequest():
-                    return self._evaluate(request)
-                case RebuildRequest():
-                    return self._rebuild(request)
                 case InsideRequest():
                     self._duals_after(request.pending_step).widen()
                     return BlockStats(rows=self.stop - self.start)
@@ -112,6 +111,26 @@ class Block:
                     return self._largest_losses.largest(request)
                 case SelectedRowsRequest():
                     return self._largest_losses.vertices(request)
+                case _:
+                    return self._kernelised().run(request)
+
+    def work_of(self, request: OracleRequest | EvaluateRequest | RebuildRequest) -> TileWork:
+        """Return what a request does with the tiles, for `work_through`."""
+        problem, tiles = self.problem, self._tiles
+        match request:
+            case OracleRequest():
+                duals = None if request.envelope else self._lifting_duals()
+                if duals is not None and request.exact:
+                    self._duals_after(request.pending_step).widen()
+                return FindVertex(problem, tiles, duals, request, self._dtype)
+            case EvaluateRequest():
+                return Evaluate(problem, tiles, self._duals, request, self._dtype)
+            case RebuildRequest():
+                if request.exact:
+                    self._duals_after(request.pending_step).widen()
+                if request.inside:
+                    self._duals_after(request.pending_step).put_inside()
+                return Rebuild(problem, tiles, self._kept_duals(), request)
 
     def duals(
         self, pending_step: PendingStep | None = None, start: int | None = None, stop: int | None = None
@@ -128,6 +147,7 @@ class Block:
         """Replace A from row `start` of the problem on by `rows` (r, m)."""
         self._kept_duals().load_counted(start - self.start, rows)
         self._column_atoms = self._newton = None
+        self._kernel, self._loaded = None, True
 
     def finish_step(self, pending_step: PendingStep | None) -> None:
         """Take A for what it is after a step: applied where its change waits, however far requests had come.
@@ -139,47 +159,10 @@ class Block:
 
     def take_duals(self, other: Block) -> None:
         """Take the dual variables of a block of the same rows, which is used no more."""
-        self._duals = other._kept_duals()
-        self._column_atoms = self._newton = None
-
-    def _find_vertex(self, request: OracleRequest) -> BlockStats:
-        """Sum the vertex u_i at s_i + gamma alpha_i (Tajima et al., eq. 2.25 with the sign of C.24)."""
-        clock = Clock()
-        dtype = _FLOAT64 if request.exact else self._dtype
-        W = np.ascontiguousarray(request.W, dtype=dtype)
-        duals = None if request.envelope else self._lifting_duals()
-        if duals is not None and request.exact:
-            self._duals_after(request.pending_step).widen()
-        scratch = Scratch(self._tiles.rows, self.problem.m, dtype)
-        vertices = vertices_of(self.problem, self._tiles.rows, smoothed=request.envelope)
-        product = np.zeros((self.problem.m, self.problem.d))
-        sums = np.zeros(ranking.N_SUMS)
-        alpha_u = alpha_sq = 0.0
-        for tile in self._tiles.read(dtype):
-            scores = scratch.scores_of(tile.X, W)
-            clock.product()
-            if duals is not None:
-                A = duals.rows_after(tile.number, tile.start, tile.stop, request.pending_step)
-                alpha_sq += duals.squares(A, tile.rows)
-                duals.lift(scores, A, tile.rows)
-            vertices.find(scores, tile.y, tile.weights, sums)
-            if duals is not None:
-                alpha_u += vertices.mix_later(duals, A, tile.number, tile.rows, request.round)
-            clock.row_work()
-            vertices.accumulate(tile.X, product)
-            clock.product()
-        return BlockStats(
-            rows=self.stop - self.start,
-            product=np.ascontiguousarray(product.T),
-            conjugate_u=float(sums[ranking.B_U]),
-            alpha_u=alpha_u,
-            u_sq=float(sums[ranking.U_SQ]),
-            alpha_sq=alpha_sq,
-            loss=float(sums[ranking.LOSS]),
-            shifted_loss=float(sums[ranking.LOSS]),
-            active=int(sums[ranking.ACTIVE]),
-            **clock.seconds(),
-        )
+        self._duals, self._loaded = other._kept_duals(), other._loaded
+        self._column_atoms = self._newton = self._kernel = None
+        if other._kernel is not None:
+            self._kernelised().take_scores(other._kernel)
 
     def _find_change(self, request: AscentRequest | ColumnRequest, threads: int) -> BlockStats:
         """Find a change of A row by row; it waits for its step."""
@@ -210,72 +193,15 @@ class Block:
         self._newton = self._newton or BlockNewton(self.problem, self._tiles, rows, self._duals, self._dtype)
         return self._newton.run(request)
 
-    def _evaluate(self, request: EvaluateRequest) -> BlockStats:
-        clock = Clock()
-        dtype = _FLOAT64 if request.exact else self._dtype
-        W = np.ascontiguousarray(request.W, dtype=dtype)
-        scratch = Scratch(self._tiles.rows, self.problem.m, dtype)
-        smoothed = self.problem.smoothing > 0
-        plain = vertices_of(self.problem, self._tiles.rows, smoothed=True)
-        shifted = vertices_of(self.problem, self._tiles.rows, smoothed=False) if smoothed else plain
-        sums, shifted_sums = np.zeros(ranking.N_SUMS), np.zeros(ranking.N_SUMS)
-        alpha_sq = conjugate_alpha = x_sq = 0.0
-        total: Float64Array | None = None
-        for tile in self._tiles.read(dtype):
-            scores = scratch.scores_of(tile.X, W)
-            if request.total and not is_sparse(tile.X):
-                total, x_sq = tile.added_to(total, x_sq)
-            clock.product()
-            if self._duals is not None:
-                A = self._duals.rows_after(tile.number, tile.start, tile.stop, request.pending_step)
-                alpha_sq += self._duals.squares(A, tile.rows)
-                if not self.problem.form.linear_conjugate:
-                    conjugate_alpha += self._duals.conjugates(A, tile.rows)
-                if smoothed:
-                    raised = scratch.copy_of(scores)
-                    self._duals.lift(raised, A, tile.rows)
-                    shifted.find(raised, tile.y, tile.weights, shifted_sums)
-            plain.find(scores, tile.y, tile.weights, sums)
-            clock.row_work()
-        loss = float(sums[ranking.LOSS])
-        return BlockStats(
-            rows=self.stop - self.start,
-            product=total,
-            u_sq=x_sq,
-            alpha_sq=alpha_sq,
-            conjugate_alpha=conjugate_alpha,
-            loss=loss,
-            shifted_loss=float(shifted_sums[ranking.LOSS]) if smoothed else loss,
-            active=int(sums[ranking.ACTIVE]),
-            **clock.seconds(),
-        )
-
-    def _rebuild(self, request: RebuildRequest) -> BlockStats:
-        """Sum what W and D of eq. 2 and 3 are made of."""
-        clock = Clock()
-        duals = self._kept_duals()
-        if request.exact:
-            self._duals_after(request.pending_step).widen()
-        if request.inside:
-            self._duals_after(request.pending_step).put_inside()
-        product = np.zeros((self.problem.m, self.problem.d))
-        b = alpha_sq = 0.0
-        for tile in self._tiles.read(_FLOAT64):
-            A = duals.rows_after(tile.number, tile.start, tile.stop, request.pending_step)
-            A = duals.feasible(A, tile.rows) if request.feasible else A.astype(np.float64)
-            A = A if request.share == 1.0 else request.share * A
-            b += duals.conjugates(A, tile.rows)
-            alpha_sq += duals.squares(A, tile.rows)
-            clock.row_work()
-            accumulate_rows(tile.X, A, tile.weights, product)
-            clock.product()
-        return BlockStats(
-            rows=self.stop - self.start,
-            product=np.ascontiguousarray(product.T),
-            conjugate_u=b,
-            alpha_sq=alpha_sq,
-            **clock.seconds(),
-        )
+    def _kernelised(self) -> BlockKernel:
+        """Return the scores of this block, which begin at 0 with A."""
+        if self._kernel is None:
+            mark = None if self._loaded else Mark()
+            place = self.index, self.start, self.stop
+            self._kernel = BlockKernel(
+                self.problem, self._tiles, self._kept_duals(), *place, self._dtype, mark
+            )
+        return self._kernel
 
     def _duals_after(self, pending_step: PendingStep | None) -> BlockDuals:
         """Return the duals with `pending_step` applied to every row."""

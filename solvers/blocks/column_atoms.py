@@ -79,7 +79,7 @@ class RowSets:
         self,
         rows: slice,
         scores: FloatArray,
-        lasting: FloatArray,
+        lasting: Float64Array,
         bends: Float64Array,
         gammas: tuple[float, float],
         A: FloatArray,
@@ -92,7 +92,8 @@ class RowSets:
 
         Parameters
         ----------
-        scores, lasting : (b, m) shifted scores, twice; the first is overwritten.
+        scores, lasting : (b, m) shifted scores, twice; the first is overwritten, the second is float64, for
+            which alone the long search of directions is compiled.
         bends, gammas : curvature of the dual in each row (b,), and what smoothing adds to it.
         A, change : (b, m) dual rows, and room for their directions.
         sums : added to as by `ranking.rank_rows`.
@@ -231,7 +232,7 @@ class BlockColumnAtoms:
             if np.isnan(self._norms[tile.start]):
                 self._norms[tile.rows] = squared_norms(tile.X)
             self._sets.choose(
-                tile.rows, scores, scratch.copy_of(scores), self._bends(tile.rows, request),
+                tile.rows, scores, scores.astype(np.float64), self._bends(tile.rows, request),
                 (gammas[0] / request.length, gammas[1] / request.length),
                 A[tile.rows], change[tile.rows], sums, pairwise=request.pairwise,
             )  # fmt: skip

@@ -8,7 +8,8 @@ be opened, comes slab by slab.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from topline.solvers.core.rows import (
     stacked,
     taken_rows,
 )
+from topline.solvers.core.shared_scan import read_together
 from topline.solvers.typing import Int64Array
 
 #: Rows that are gathered and converted at once: at least so many dense ones, or some bytes of them.
@@ -74,7 +76,8 @@ class RowFeed:
                 slab: random.permutation(inside)
                 for slab, inside in self._by_slab(rows, random.permutation(len(self._slabs)))
             }
-        for start, stop, values in read_slabs(self._X, chosen, self._dtype):
+        together = read_together(self._X, chosen, self._dtype)
+        for start, stop, values in together or read_slabs(self._X, chosen, self._dtype):
             yield from self._portions((start, stop), values, chosen[start, stop])
 
     def in_order(self, rows: Int64Array) -> Iterator[Portion]:
@@ -87,9 +90,9 @@ class RowFeed:
         for start, stop, values in read_slabs(self._X, chosen, self._dtype):
             yield from self._portions((start, stop), values, chosen[start, stop])
 
-    def cost(self, rows: int) -> float:
-        """Return what a visit of so many rows costs, in visits of rows that lie in memory."""
-        return rows if self.whole else max(rows, _LEAST_SHARE * self._n)
+    def cost(self, visits: float) -> float:
+        """Return what so many visits in one sweep cost, in visits of rows that lie in memory."""
+        return visits if self.whole else max(visits, _LEAST_SHARE * self._n)
 
     def held(self, rows: Int64Array) -> RowFeed | HeldRows:
         """Return rows, in the order of the block, for many visits: in memory if they lie or fit there."""
@@ -97,8 +100,10 @@ class RowFeed:
         if self.whole or self.opened is not None or bytes_ > _HELD_BYTES:
             return self
         chosen = dict(self._by_slab(rows, np.arange(len(self._slabs))))
-        slabs = read_slabs(self._X, chosen, self._dtype)
+        together = read_together(self._X, chosen, self._dtype)
+        slabs = together or read_slabs(self._X, chosen, self._dtype)
         if gives_sparse(self._X):
+            slabs = iter(sorted(slabs, key=lambda slab: slab[0]))
             values = stacked([part[chosen[start, stop] - start] for start, stop, part in slabs])
         else:
             values = np.empty((len(rows), int(self._X.shape[1])), dtype=self._dtype)
@@ -120,8 +125,8 @@ class RowFeed:
     def _drawn(self, rows: Int64Array) -> Iterator[Portion]:
         """Yield rows that lie in memory: as they are where they can be worked on so, else gathered."""
         block = 0, self._n
-        values = self._X[0 : self._n] if held_in_memory(self._X) else None
-        if values is not None and self._ready(values):
+        values, ready = self._held
+        if ready:
             yield Portion(values, rows, rows, block)
             return
         step = _gathered_rows(self._X, self._dtype)
@@ -129,6 +134,12 @@ class RowFeed:
             part = rows[first : first + step]
             taken = taken_rows(self._X, part) if values is None else values[part]
             yield Portion(as_rows(taken, self._dtype), np.arange(len(part)), part, block)
+
+    @cached_property
+    def _held(self) -> tuple[Any, bool]:
+        """All rows where they lie in memory, else None; and whether they can be worked on as they are."""
+        values = self._X[0 : self._n] if held_in_memory(self._X) else None
+        return values, values is not None and self._ready(values)
 
     def _portions(self, slab: tuple[int, int], values: Rows, rows: Int64Array) -> Iterator[Portion]:
         """Yield rows of a slab that was read, window by window of their dual rows."""
@@ -149,6 +160,8 @@ class RowFeed:
 class HeldRows:
     """Rows of a block of n rows that were read for many visits: row `rows[t]` is row t of X; rows rise."""
 
+    whole: ClassVar[bool] = True
+
     def __init__(self, X: Rows, rows: Int64Array, n: int) -> None:
         self._X, self._rows, self._block = X, rows, (0, n)
 
@@ -160,9 +173,9 @@ class HeldRows:
         """Yield some of these rows in the given order."""
         yield Portion(self._X, np.searchsorted(self._rows, rows), rows, self._block)
 
-    def cost(self, rows: int) -> float:
-        """Return what a visit of so many rows costs."""
-        return rows
+    def cost(self, visits: float) -> float:
+        """Return what so many visits cost."""
+        return visits
 
 
 def _gathered_rows(X: RowSource, dtype: np.dtype[Any]) -> int:

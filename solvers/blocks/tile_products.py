@@ -1,12 +1,19 @@
-"""The two products of a tile of rows with W, compiled: inner products four by four, and what goes to W."""
+"""Products of a tile of rows: inner products with W four by four, what goes to W, weighted Gram matrices."""
 
 from __future__ import annotations
 
+import numpy as np
+
+from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Rows and classes that share their loads: 4 x 4 sums fill the registers of a core.
 GROUP = 4
+#: Gram matrices from which on, and columns up to which, the products of all pairs of columns are made once.
+_MANY_GRAMS, _FEW_COLUMNS = 12, 128
+#: Rows whose pairs stay in the cache between their making and their use.
+_ROWS_OF_PAIRS = 256
 
 
 @jit(fastmath={"reassoc", "contract"})
@@ -118,3 +125,46 @@ def _first_from(low: int, count: int, classes: IntArray, slot: int, p: int) -> i
         else:
             stop = middle
     return start
+
+
+def weighted_grams(X: Rows, weights: FloatArray) -> Float64Array:
+    """Return sum_i weights[i, q] x_i x_i^T for every column q of weights (r, q), shape (q, d, d)."""
+    count, d = weights.shape[1], X.shape[1]
+    few = 2 * np.count_nonzero(weights) < weights.size
+    if is_sparse(X) or few or count < _MANY_GRAMS or d > _FEW_COLUMNS:
+        return np.stack([weighted_gram(X, weights[:, q]) for q in range(count)])
+    room = np.empty((min(_ROWS_OF_PAIRS, len(weights)), d * (d + 1) // 2), X.dtype)
+    total, weights = np.zeros((count, room.shape[1])), weights.astype(X.dtype, copy=False)
+    for start in range(0, len(weights), _ROWS_OF_PAIRS):
+        part = X[start : start + _ROWS_OF_PAIRS]
+        pairs = room[: len(part)]
+        _pairs(part, pairs)
+        total += weights[start : start + len(part)].T @ pairs
+    grams = np.empty((count, d, d))
+    rows, columns = np.tril_indices(d)
+    grams[:, rows, columns] = total
+    grams[:, columns, rows] = total
+    return grams
+
+
+def weighted_gram(X: Rows, weights: FloatArray) -> Float64Array:
+    """Return sum w_i x_i x_i^T (d, d) over the rows whose weight is not 0."""
+    rows = np.flatnonzero(weights)
+    if not rows.size:
+        return np.zeros((X.shape[1], X.shape[1]))
+    part = X if len(rows) == len(weights) else X[rows]
+    scaled = weights[rows, None].astype(X.dtype)
+    product = part.multiply(scaled).T @ part if is_sparse(part) else (part * scaled).T @ part
+    return np.asarray(product.toarray() if is_sparse(product) else product)
+
+
+@jit
+def _pairs(X: FloatArray, pairs: FloatArray) -> None:
+    """Write x_ij x_ik for k <= j of every row to `pairs`."""
+    for i in range(X.shape[0]):
+        at = 0
+        for j in range(X.shape[1]):
+            x = X[i, j]
+            for k in range(j + 1):
+                pairs[i, at + k] = x * X[i, k]
+            at += j + 1

@@ -8,15 +8,21 @@ does not depend on who computed what, or in which order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from topline.solvers.core.kernel_rows import Change, PickedRows
 from topline.solvers.core.risks import LargestLosses
 from topline.solvers.errors import StateLostError
-from topline.solvers.typing import Float64Array
+from topline.solvers.typing import Float64Array, FloatArray
+
+T = TypeVar("T")
+
+#: What blocks give that is no sum of numbers.
+_JOINED = {"product", "largest", "picked", "change", "values"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +55,10 @@ class BlockStats:
     visited : column updates of an AscentRequest; rows whose scores a second-order request took.
     seconds_products : time in products with X and in reading it, summed over blocks.
     seconds_kernels : time in everything per row, summed over blocks.
+    stale, rise, roots, picked, change, values : of the kernelised dual, `topline.solvers.core.kernel_rows`:
+        rows whose scores belong to another A, what n D rises by at least, the sum of the roots of the rows'
+        shares of the gap, the rows that were picked, rows of A or of a change of it, and kernel values; rows
+        of several blocks lie one below the other.
     """
 
     rows: int = 0
@@ -65,6 +75,12 @@ class BlockStats:
     visited: int = 0
     seconds_products: float = 0.0
     seconds_kernels: float = 0.0
+    stale: int = 0
+    rise: float = 0.0
+    roots: float = 0.0
+    picked: PickedRows | None = None
+    change: Change | None = None
+    values: FloatArray | None = None
 
     @classmethod
     def zero(cls) -> BlockStats:
@@ -76,14 +92,16 @@ class BlockStats:
         values = {
             field.name: getattr(self, field.name) + getattr(other, field.name)
             for field in fields(self)
-            if field.name not in {"product", "largest"}
+            if field.name not in _JOINED
         }
-        largest = self.largest
-        if largest is None or other.largest is None:
-            largest = other.largest if largest is None else largest
-        else:
-            largest = largest.merge(other.largest)
-        return BlockStats(product=_sum(self.product, other.product), largest=largest, **values)
+        return BlockStats(
+            product=_joined(self.product, other.product, _sum),
+            largest=_joined(self.largest, other.largest, LargestLosses.merge),
+            picked=_joined(self.picked, other.picked, PickedRows.merge),
+            change=_joined(self.change, other.change, Change.merge),
+            values=_joined(self.values, other.values, lambda above, below: np.concatenate([above, below])),
+            **values,
+        )
 
 
 class Node(NamedTuple):
@@ -145,7 +163,11 @@ def tree_total(parts: Iterable[tuple[Node, BlockStats]], blocks: int) -> BlockSt
     return merger.total()
 
 
-def _sum(left: Float64Array | None, right: Float64Array | None) -> Float64Array | None:
+def _joined(left: T | None, right: T | None, join: Callable[[T, T], T]) -> T | None:
     if left is None or right is None:
         return right if left is None else left
+    return join(left, right)
+
+
+def _sum(left: Float64Array, right: Float64Array) -> Float64Array:
     return np.asarray(left + right)

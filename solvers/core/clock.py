@@ -19,6 +19,10 @@ class Clock:
     per_row: float = 0.0
     _last: float = field(default_factory=time.perf_counter)
 
+    def begin(self) -> None:
+        """Leave out what has passed since the last stretch ended."""
+        self._last = time.perf_counter()
+
     def product(self) -> None:
         """End a stretch of products with X, or of reading it."""
         self.products += self._lap()

@@ -37,12 +37,12 @@ def _in_order(
         for start, stop in spans:
             yield start, stop, convert(X[start:stop])
         return
-    coming: list[_Coming] = []
+    coming: list[ComingSlab] = []
     try:
         for number, (start, stop) in enumerate(spans):
-            rows = (coming.pop() if coming else _Coming(X, start, stop, convert)).take()
+            rows = (coming.pop() if coming else ComingSlab(X, start, stop, convert)).take()
             if number + 1 < len(spans):
-                coming.append(_Coming(X, *spans[number + 1], convert))
+                coming.append(ComingSlab(X, *spans[number + 1], convert))
             yield start, stop, rows
             del rows
     finally:
@@ -50,10 +50,12 @@ def _in_order(
             slab.drop()
 
 
-class _Coming:
+class ComingSlab:
     """A slab that a thread is reading."""
 
-    def __init__(self, X: RowSource, start: int, stop: int, convert: Callable[[Any], Rows]) -> None:
+    def __init__(
+        self, X: RowSource, start: int, stop: int, convert: Callable[[Any], Rows] = lambda values: values
+    ) -> None:
         self._source, self._bounds, self._convert = X, (start, stop), convert
         self._rows: Rows = None
         self._error: BaseException | None = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from topline.solvers.core.deflation import DeflatedDirection
+from topline.solvers.core.kernel_rows import KernelRequest
 from topline.solvers.core.risks import SelectedRows
 from topline.solvers.typing import Float64Array
 
@@ -67,6 +68,8 @@ class AscentRequest(_RoundRequest):
     shared : the direction along which examples are shrunk; W then starts from the point that it is drawn to.
     most_passes : visits, as a multiple of the rows, that are not exceeded.
     seconds : time after which no more rows are visited; None for no limit.
+    warm : whether A is near the optimum already, so that most rows are at rest and stages over the others pay
+        for longer.
     """
 
     sweeps: int = 1
@@ -76,6 +79,7 @@ class AscentRequest(_RoundRequest):
     shared: DeflatedDirection | None = None
     most_passes: float = math.inf
     seconds: float | None = None
+    warm: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,4 +232,5 @@ Request: TypeAlias = (
     | DualsFromPrimalRequest
     | LossesRequest
     | SelectedRowsRequest
+    | KernelRequest
 )

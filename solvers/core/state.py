@@ -174,8 +174,8 @@ class SolveResult(HasGap):
     array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2])
     """
 
-    W: Float64Array
-    A: FloatArray | None
+    W: Float64Array = field(repr=False)
+    A: FloatArray | None = field(repr=False)
     conjugate_mean: float
     primal: float
     dual: float
@@ -184,7 +184,7 @@ class SolveResult(HasGap):
     status: Status
     passes: int
     seconds: float
-    history: tuple[IterationRecord, ...]
+    history: tuple[IterationRecord, ...] = field(repr=False)
     problem: Problem = field(repr=False)
     state: SolverState = field(repr=False)
     W_dual: Float64Array | None = field(default=None, repr=False)

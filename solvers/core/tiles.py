@@ -145,6 +145,12 @@ class Scratch:
             return np.ascontiguousarray(X @ W)
         return np.dot(X, W, out=self._scores[: X.shape[0]])
 
+    def laid_out(self, scores: FloatArray) -> FloatArray:
+        """Return some columns of a wider array as an array of their own, in the shared buffer."""
+        flat = self._scores.reshape(-1)[: scores.size].reshape(scores.shape)
+        flat[:] = scores
+        return flat
+
     def copy_of(self, scores: FloatArray) -> FloatArray:
         """Return a copy of the scores of a tile, in a second buffer."""
         if self._copy is None:

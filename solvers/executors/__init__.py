@@ -7,18 +7,21 @@ machines.
 
 from __future__ import annotations
 
-from topline.solvers.executors.base import DualRows, Executor, StoredDuals, T
+from topline.solvers.executors.base import DualRows, Executor, RequestRunner, StoredDuals, T
 from topline.solvers.executors.local import (
     SerialExecutor,
     ThreadExecutor,
     block_bounds,
     map_duals_on_threads,
 )
+from topline.solvers.executors.mapped import MappedExecutor
 from topline.solvers.executors.risk import TopLossExecutor
 
 __all__ = [
     "DualRows",
     "Executor",
+    "MappedExecutor",
+    "RequestRunner",
     "SerialExecutor",
     "StoredDuals",
     "T",

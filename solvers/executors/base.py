@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.heads import HeadsProblem
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowSource
@@ -31,8 +32,25 @@ class StoredDuals(Protocol):
         ...
 
 
+class RequestRunner(Protocol):
+    """Runs a request on all examples of a bound problem: all that a run needs once it has begun."""
+
+    @property
+    def workers(self) -> int:
+        """How many blocks run at the same time."""
+        ...
+
+    def run(self, request: Request) -> BlockStats:
+        """Run a request on every block and return the sum."""
+        ...
+
+    def traffic(self) -> Traffic:
+        """Return what was moved and who worked since `bind`; it asks nobody and costs next to nothing."""
+        ...
+
+
 @runtime_checkable
-class Executor(Protocol):
+class Executor(RequestRunner, Protocol):
     """Holds the examples in blocks and runs a request on all of them.
 
     Whatever the workers, `run` adds the blocks along the tree of `topline.solvers.core.block_stats`, so two
@@ -50,18 +68,13 @@ class Executor(Protocol):
         ...
 
     @property
-    def workers(self) -> int:
-        """How many blocks run at the same time."""
-        ...
-
-    @property
     def blocks(self) -> int:
         """Number of blocks of the bound problem."""
         ...
 
     def bind(
         self,
-        problem: Problem,
+        problem: Problem | HeadsProblem,
         X: RowSource,
         y: IntArray,
         *,
@@ -72,10 +85,6 @@ class Executor(Protocol):
 
         `weights` (n,) says how often each example counts, None once.
         """
-        ...
-
-    def run(self, request: Request) -> BlockStats:
-        """Run a request on every block and return the sum."""
         ...
 
     def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
@@ -96,10 +105,6 @@ class Executor(Protocol):
 
         Of `StoredDuals`, workers read their own rows.
         """
-        ...
-
-    def traffic(self) -> Traffic:
-        """Return what was moved and who worked since `bind`; it asks nobody and costs next to nothing."""
         ...
 
     def close(self) -> None:

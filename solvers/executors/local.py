@@ -12,9 +12,10 @@ from typing import Any, Self
 import numpy as np
 
 from topline.solvers.blas_threads import one_blas_thread, threads_here
-from topline.solvers.blocks import Block
+from topline.solvers.blocks import Block, make_block
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
 from topline.solvers.core.dual_rows import row_runs
+from topline.solvers.core.heads import HeadsProblem
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowRange, RowSource
@@ -81,7 +82,7 @@ class SerialExecutor:
 
     def bind(
         self,
-        problem: Problem,
+        problem: Problem | HeadsProblem,
         X: RowSource,
         y: IntArray,
         *,
@@ -94,7 +95,7 @@ class SerialExecutor:
         blocks = min(self._default_blocks, problem.n) if self._asked_blocks is None else self._asked_blocks
         bounds = block_bounds(problem.n, blocks, self._asked_bounds)
         self._blocks = [
-            Block(
+            make_block(
                 i,
                 start,
                 stop,

@@ -9,56 +9,36 @@ machine perhaps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.heads import HeadsProblem
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import (
     EvaluateRequest,
     LossesRequest,
     OracleRequest,
-    PendingStep,
     Request,
     SelectedRowsRequest,
 )
 from topline.solvers.core.risks import AverageTopK, LargestLosses
 from topline.solvers.core.rows import RowSource
-from topline.solvers.core.traffic import Traffic
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors.base import DualRows, Executor, T
+from topline.solvers.executors.base import Executor
+from topline.solvers.executors.wrapped import WrappedExecutor
 from topline.solvers.typing import Float64Array, IntArray
 
 
-class TopLossExecutor:
+class TopLossExecutor(WrappedExecutor):
     """The blocks of another executor, which is bound to a problem with this risk."""
 
     def __init__(self, executor: Executor, problem: Problem, risk: AverageTopK) -> None:
-        self._executor, self._n, self._risk = executor, problem.n, risk
-
-    @property
-    def in_process(self) -> bool:
-        """As the executor says."""
-        return self._executor.in_process
-
-    @property
-    def dual_bytes(self) -> int | None:
-        """As the executor says."""
-        return self._executor.dual_bytes
-
-    @property
-    def workers(self) -> int:
-        """As the executor says."""
-        return self._executor.workers
-
-    @property
-    def blocks(self) -> int:
-        """As the executor says."""
-        return self._executor.blocks
+        super().__init__(executor)
+        self._n, self._risk = problem.n, risk
 
     def bind(
         self,
-        problem: Problem,
+        problem: Problem | HeadsProblem,
         X: RowSource,
         y: IntArray,
         *,
@@ -66,7 +46,7 @@ class TopLossExecutor:
         weights: Float64Array | None = None,
     ) -> None:
         """Bind the executor."""
-        self._executor.bind(problem, X, y, keep_duals=keep_duals, weights=weights)
+        super().bind(problem, X, y, keep_duals=keep_duals, weights=weights)
         self._n = problem.n
 
     def run(self, request: Request) -> BlockStats:
@@ -79,28 +59,6 @@ class TopLossExecutor:
                 return self._with_risk(stats, stats)
             case _:
                 return self._executor.run(request)
-
-    def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
-        """As the executor."""
-        return self._executor.duals(pending_step)
-
-    def map_duals(
-        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
-    ) -> list[T]:
-        """As the executor."""
-        return self._executor.map_duals(visit, pending_step)
-
-    def load_duals(self, duals: Iterable[DualRows]) -> None:
-        """As the executor."""
-        self._executor.load_duals(duals)
-
-    def traffic(self) -> Traffic:
-        """As the executor says."""
-        return self._executor.traffic()
-
-    def close(self) -> None:
-        """Close the executor."""
-        self._executor.close()
 
     def _find_vertex(self, request: OracleRequest) -> BlockStats:
         found = self._executor.run(LossesRequest(request.W, self._risk.rows, request.exact))

@@ -20,7 +20,7 @@ import numpy as np
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
-from topline.solvers.executors import Executor
+from topline.solvers.executors import RequestRunner
 from topline.solvers.methods.atoms import Atoms
 from topline.solvers.methods.base import (
     Advance,
@@ -171,7 +171,7 @@ class AtomFrankWolfe(Method):
     def final(
         self,
         problem: Problem,
-        executor: Executor,
+        executor: RequestRunner,
         state: SolverState,
         *,
         duals_kept: bool,  # noqa: ARG002 - never, see MethodSpec.dual_free

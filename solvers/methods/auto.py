@@ -66,7 +66,7 @@ def choose(problem: Problem, *, kernel: bool) -> Choice:
 def change_of_method(state: SolverState) -> Choice:
     """Return what a run that began with dual ascent came to, and why."""
     if _CHANGED not in state.memory:
-        return Choice("dual_ascent", "the gap of a hinge fell as fast as it should")
+        return Choice("dual_ascent", f"a hinge, and no forecast of more than {_TOO_MANY:.0f} passes")
     passes, gap, forecast = (float(v) for v in state.memory[_CHANGED])
     more = "no end" if math.isinf(forecast) else f"some {forecast:,.0f} passes"
     return Choice(

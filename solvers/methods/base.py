@@ -18,8 +18,8 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import Request
 from topline.solvers.core.state import GapKind, SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors import Executor
-from topline.solvers.methods.certificate import FinalValues, final_values
+from topline.solvers.executors import RequestRunner
+from topline.solvers.methods.certificate import FinalValues, final_values, rebuild
 from topline.solvers.methods.step_rules import Direction
 from topline.solvers.typing import Float64Array
 
@@ -119,10 +119,14 @@ class Method(Protocol):
         """Return a state with W(A), b and |A|^2 / n rebuilt from A."""
         return replace(state, W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
 
+    def rebuilt(self, problem: Problem, executor: RequestRunner, state: SolverState) -> SolverState:
+        """Return a state whose W(A), b and |A|^2 / n were computed anew from A."""
+        return self.taken_up(state, *rebuild(problem, executor, state))
+
     def final(
         self,
         problem: Problem,
-        executor: Executor,
+        executor: RequestRunner,
         state: SolverState,
         *,
         duals_kept: bool,

@@ -24,7 +24,7 @@ from topline.solvers.core.dual_points import Summed
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
-from topline.solvers.executors import Executor
+from topline.solvers.executors import RequestRunner
 from topline.solvers.methods.atoms import Atoms
 from topline.solvers.methods.base import (
     Advance,
@@ -103,7 +103,7 @@ class Bundle(Method):
     def final(
         self,
         problem: Problem,
-        executor: Executor,
+        executor: RequestRunner,
         state: SolverState,
         *,
         duals_kept: bool,  # noqa: ARG002 - never, see MethodSpec.dual_free

@@ -22,7 +22,7 @@ from topline.solvers.core.requests import (
 )
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors import Executor
+from topline.solvers.executors import RequestRunner
 from topline.solvers.typing import Float64Array
 
 #: A gap below minus this share of the terms that it is the difference of is a mistake, not rounding.
@@ -94,7 +94,7 @@ class _PrimalSide:
 
 def rebuild(
     problem: Problem,
-    executor: Executor,
+    executor: RequestRunner,
     state: SolverState,
     *,
     inside: bool = False,
@@ -116,7 +116,7 @@ def rebuild(
 
 def final_values(
     problem: Problem,
-    executor: Executor,
+    executor: RequestRunner,
     state: SolverState,
     *,
     duals_kept: bool,
@@ -138,13 +138,13 @@ def final_values(
     return with_best_primal(problem, executor, state, dual, loss, duals_kept=duals_kept)
 
 
-def of_rows(problem: Problem, executor: Executor, state: SolverState, share: float = 1.0) -> DualSide:
+def of_rows(problem: Problem, executor: RequestRunner, state: SolverState, share: float = 1.0) -> DualSide:
     """Return the sums of a share of the A that blocks keep, each row inside its domain."""
     W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, state, feasible=True, share=share)
     return DualSide(W, conjugate_mean, mean_sq_dual, share=share)
 
 
-def of_best_share(problem: Problem, executor: Executor, state: SolverState) -> DualSide:
+def of_best_share(problem: Problem, executor: RequestRunner, state: SolverState) -> DualSide:
     """Return the multiple of the A that blocks keep that raises D most."""
     whole = of_rows(problem, executor, state)
     square = problem.lam * squared_norm(whole.W) + problem.smoothing * whole.mean_sq_dual
@@ -154,7 +154,7 @@ def of_best_share(problem: Problem, executor: Executor, state: SolverState) -> D
 
 def with_best_primal(
     problem: Problem,
-    executor: Executor,
+    executor: RequestRunner,
     state: SolverState,
     dual: DualSide,
     loss_at_point: float | None = None,
@@ -218,7 +218,7 @@ def _of_sums(problem: Problem, state: SolverState) -> DualSide:
 
 
 def _of_gradients(
-    problem: Problem, executor: Executor, point: FoundAt, *, duals_kept: bool
+    problem: Problem, executor: RequestRunner, point: FoundAt, *, duals_kept: bool
 ) -> tuple[DualSide, float]:
     """Find a point again where it was found, and make it the A of the blocks where they keep one.
 

@@ -48,6 +48,8 @@ _SAFETY_POWER = 0.7
 _SAFETY_DOWN, _SAFETY_UP = 0.95, 2.0
 #: Name of the safety factor in `SolverState.memory`.
 _SAFETY_FACTOR = "ascent.spread"
+#: Name in `SolverState.memory` of a start from dual variables: rounds begin with stages.
+WARM = "ascent.warm"
 #: A rise of the dual below this share of the gap, and of the dual itself, says that float32 has nothing more
 #: to give: a round of sweeps otherwise closes a tenth of the distance or so.
 _STALLED = 1e-3
@@ -130,16 +132,19 @@ class DualAscent(Method):
             round=state.round,
             W=start,
             pending_step=state.pending_step,
-            sweeps=self._sweeps(state.round),
+            sweeps=self._sweeps(state),
             safety_factor=self._safety_factor(state),
             seed=self.seed,
             exact=state.exact,
             shared=shared,
+            warm=WARM in state.memory,
         )
 
-    def _sweeps(self, round: int) -> int:  # noqa: A002 - the word of the field
-        """Return how many sweeps a request of this round asks for."""
-        return _SWEEPS[min(round, len(_SWEEPS) - 1)] if self.blocks == 1 else _SWEEPS_TOGETHER
+    def _sweeps(self, state: SolverState) -> int:
+        """Return how many sweeps the request of a round asks for."""
+        if self.blocks > 1:
+            return _SWEEPS_TOGETHER
+        return _SWEEPS[-1 if WARM in state.memory else min(state.round, len(_SWEEPS) - 1)]
 
     def _safety_factor(self, state: SolverState) -> float:
         """Return the factor on the curvature that blocks take in this round, 1 for a single one."""
@@ -166,5 +171,5 @@ class Sdca(DualAscent):
 
     deflates: ClassVar[bool] = False
 
-    def _sweeps(self, round: int) -> int:  # noqa: A002, ARG002 - the word of the field
+    def _sweeps(self, state: SolverState) -> int:  # noqa: ARG002 - the same in every round
         return 1

@@ -11,7 +11,7 @@ from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.requests import OracleRequest, PendingStep
 from topline.solvers.core.state import GapKind, SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors import Executor
+from topline.solvers.executors import RequestRunner
 from topline.solvers.methods.base import (
     Advance,
     Measurement,
@@ -80,7 +80,7 @@ class FrankWolfe(Method):
     def final(
         self,
         problem: Problem,
-        executor: Executor,
+        executor: RequestRunner,
         state: SolverState,
         *,
         duals_kept: bool,

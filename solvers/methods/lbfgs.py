@@ -25,7 +25,7 @@ from topline.solvers.core.dual_points import FoundAt, best_multiple
 from topline.solvers.core.problem import Problem, inner, squared_norm
 from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
-from topline.solvers.executors import Executor
+from topline.solvers.executors import RequestRunner
 from topline.solvers.methods.base import Advance, Measurement, Method, Runner, product_of, with_loss_at_zero
 from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.line_search import Bracket
@@ -172,7 +172,7 @@ class Lbfgs(Method):
     def final(
         self,
         problem: Problem,
-        executor: Executor,
+        executor: RequestRunner,
         state: SolverState,
         *,
         duals_kept: bool,
@@ -193,16 +193,20 @@ class Lbfgs(Method):
         )
 
     def _without_progress(self, measured: Measurement, pairs: Pairs) -> Advance:
-        """Begin again at the best point with float64 products, or end where these were in use."""
+        """Begin again at the best point with float64 products, or without pairs where these were in use.
+
+        The run ends where the steepest descent had nothing to bring either.
+        """
         before = measured.before
-        if before.exact:
+        tried = Pairs.of(before.memory).steps
+        if before.exact and (pairs.steps or not tried):
             return Advance(0.0, moved=False, after=before, active=measured.stats.active, passes=0)
         after = replace(
             before,
             round=before.round + 1,
             W=before.memory["best"],
             exact=True,
-            memory={**_without_best(before.memory), **pairs.to_memory()},
+            memory={**(_kept if before.exact else _without_best)(before.memory), **pairs.to_memory()},
         )
         return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
 

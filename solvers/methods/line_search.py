@@ -23,6 +23,8 @@ _LEFT = 0.9
 _SAME = 1e-7
 #: A new step keeps this share of the bracket away from its ends.
 _MARGIN = 0.1
+#: Steps after which the bracket is halved: zeros of secants may close in from one end alone.
+_SECANTS = 5
 #: Bounds of the growth of a step that was too short.
 _GROWTH = 2.0, 100.0
 
@@ -88,6 +90,8 @@ class Bracket:
 
         Half of the way where that is near `high` or none: there the slope says nothing about the step.
         """
+        if self.trials > _SECANTS:
+            return 0.5 * (self.low + self.high)
         rise = self.high_slope - self.low_slope
         share = -self.low_slope / rise if rise > 0.0 else 0.5
         share = max(share, _MARGIN) if share <= 1.0 - _MARGIN else 0.5

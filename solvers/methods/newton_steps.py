@@ -26,6 +26,8 @@ CONTROL = "newton.control"
 #: Names of the Gram matrices, of the Cholesky factor of the whole Hessian in their place, and of the products
 #: that the first solution with them took.
 _GRAMS, _FACTOR, _COUNT = "newton.grams", "newton.factor", "newton.products"
+#: Name of what says that Gram matrices alone led to too many products, for a smooth loss.
+_WHOLE = "newton.whole"
 #: Conjugate gradients stop at this share of the residual, or after so many products.
 _RESIDUAL = 0.1
 _PRODUCTS = 60
@@ -40,6 +42,8 @@ _FRESH = 10
 _GRAM_NUMBERS = 1 << 23
 #: The same for a smooth loss, to whose matrices every row adds in every class.
 _GRAM_NUMBERS_SMOOTH = 1 << 16
+#: Columns up to which they are solved with all at once, by inverses of their triangles.
+_BATCHED = 64
 #: They are summed again for every step where d is at most so many times m, for they then cost less than they
 #: save, and else where a solution takes so many times the products of the first after them.
 _NARROW = 40
@@ -48,6 +52,11 @@ _STALE = 1.5
 #: of an earlier step asks for more products than these.
 _HESSIAN_SIDE, _HESSIAN_CLASSES = 2_896, 32
 _FACTOR_PRODUCTS = 6
+#: The same for a smooth loss with a closed form, once a step with Gram matrices has taken more products than
+#: this share of the numbers in W: the products that forming costs as much as.
+_SMOOTH_SIDE, _SHARE_OF_SIDE = 1_024, 1 / 24
+#: Its factor is that of a Hessian whose diagonal is larger by this share, for its sums may be of float32.
+_DAMPED = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +82,10 @@ class CountedRun:
     def factor(self) -> Float64Array | None:
         """Return Cholesky's factor (m d, m d) of the Hessian of F, None where rounding leaves none."""
         product = product_of(self._counted(GramRequest(**vars(self.point), whole=True))) / self.problem.n
-        product[np.diag_indices(len(product))] += self.problem.lam
+        diagonal = np.diag_indices(len(product))
+        if self.problem.form.smooth:
+            product[diagonal] *= 1.0 + _DAMPED
+        product[diagonal] += self.problem.lam
         try:
             return np.asarray(cho_factor(product, lower=True, overwrite_a=True)[0])
         except LinAlgError:
@@ -129,6 +141,8 @@ def newton_step(
         if products > _FACTOR_PRODUCTS:
             del memory[_FACTOR]
     elif _GRAMS in memory:
+        if problem.form.smooth and products > max(_FACTOR_PRODUCTS, _SHARE_OF_SIDE * problem.m * problem.d):
+            memory[_WHOLE] = np.ones(1)
         stale = products > _STALE * float(memory[_COUNT][0])
         if stale or problem.d <= _NARROW * problem.m:
             del memory[_GRAMS]
@@ -170,11 +184,12 @@ def _direction(
 def _renew(counted: CountedRun, memory: dict[str, Float64Array]) -> bool:
     """Find what preconditions where the memory holds none; return whether it did."""
     problem = counted.problem
-    if not problem.form.smooth and problem.m <= _HESSIAN_CLASSES and problem.m * problem.d <= _HESSIAN_SIDE:
+    if _wants_factor(problem, memory):
         if _FACTOR in memory:
             return False
         factor = counted.factor()
         if factor is not None:
+            memory.pop(_GRAMS, None)
             memory[_FACTOR] = factor
             return True
     few = few_numbers(problem) if problem.form.smooth else problem.m * problem.d**2 <= _GRAM_NUMBERS
@@ -182,6 +197,16 @@ def _renew(counted: CountedRun, memory: dict[str, Float64Array]) -> bool:
         return False
     memory[_GRAMS] = counted.grams()
     return True
+
+
+def _wants_factor(problem: Problem, memory: Mapping[str, Float64Array]) -> bool:
+    """Return whether the whole Hessian is to be formed: it is small, and of a smooth loss saves products."""
+    if problem.m > _HESSIAN_CLASSES:
+        return False
+    if problem.form.smooth:
+        closed = problem.form.family.curvature is not None
+        return closed and _WHOLE in memory and problem.m * problem.d <= _SMOOTH_SIDE
+    return problem.m * problem.d <= _HESSIAN_SIDE
 
 
 def _preconditioner(
@@ -197,8 +222,13 @@ def _preconditioner(
     grams = memory.get(_GRAMS)
     if grams is None:
         return lambda residual: residual
+    damped = grams + problem.lam * np.eye(problem.d)
     try:
-        factors = [cho_factor(gram + problem.lam * np.eye(problem.d)) for gram in grams]
+        if problem.d <= _BATCHED:
+            inverses = np.linalg.inv(np.linalg.cholesky(damped))
+            turned = inverses.transpose(0, 2, 1)
+            return lambda residual: (turned @ (inverses @ residual.T[:, :, None]))[:, :, 0].T
+        factors = [cho_factor(gram) for gram in damped]
     except LinAlgError:
         return lambda residual: residual
     return lambda residual: np.stack(

@@ -7,28 +7,38 @@ it.
 
 from __future__ import annotations
 
-from topline.solvers.run.api import (
-    available_cores,
-    solve,
-)
+from topline.solvers.blas_threads import available_cores
+from topline.solvers.run.api import solve
 from topline.solvers.run.compiling import (
     compile_jit_functions,
+)
+from topline.solvers.run.kernel_blocks import (
+    ON_BLOCKS,
+    solve_on_blocks,
 )
 from topline.solvers.run.loop import (
     Callback,
     Run,
     iterate,
 )
+from topline.solvers.run.mapped import (
+    MappedResult,
+    solve_with_features,
+)
 from topline.solvers.run.path import (
     regularisation_path,
 )
 
 __all__ = [
+    "ON_BLOCKS",
     "Callback",
+    "MappedResult",
     "Run",
     "available_cores",
     "compile_jit_functions",
     "iterate",
     "regularisation_path",
     "solve",
+    "solve_on_blocks",
+    "solve_with_features",
 ]

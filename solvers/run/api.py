@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.blas_threads import one_blas_thread
+from topline.solvers.blas_threads import available_cores, one_blas_thread
 from topline.solvers.blocks.duals import inside
 from topline.solvers.core.inputs import checked_problem, checked_seed, checked_weights
 from topline.solvers.core.problem import Problem, SmoothingKind, problem_key, relative_gap
@@ -22,12 +21,16 @@ from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor, TopLossExecutor
-from topline.solvers.kernels import solve_with_kernel
+from topline.solvers.kernels import (
+    as_kernel,
+    solve_with_kernel,
+)
 from topline.solvers.losses import LabelSets, Loss
 from topline.solvers.methods import Choice, MethodSpec, change_of_method, chosen_method
 from topline.solvers.names import DEFAULT_METHOD
+from topline.solvers.run.kernel_blocks import is_for_blocks, solve_in_process
 from topline.solvers.run.loop import Callback, Run, iterate
-from topline.solvers.run.warm_start import state_of_duals
+from topline.solvers.run.warm_start import started
 from topline.solvers.run.zero_weights import risk_at_zero
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -63,6 +66,7 @@ def solve(
     m: int | None = None,
     state: SolverState | None = None,
     duals: Iterable[DualRows] | None = None,
+    duals_near: bool = False,
     of_duals: bool = False,
 ) -> SolveResult:
     """Minimise lam/2 |W|^2 + (1/n) sum_i w_i Phi_gamma(W^T x_i; y_i) and certify the result.
@@ -113,6 +117,8 @@ def solve(
         ``executor.duals(state.pending_step)`` or ``[(0, n, result.A)]`` of the same problem.  Duals alone
         start a new run from their best multiple, by one pass more; they may be those of other features,
         another lam, smoothing, loss or other weights: rows outside their domain are put at its nearest point.
+    duals_near : whether `duals` alone are those of nearly this problem, as where few rows came or went: dual
+        ascent then works on the few rows that move from its first round on.  Another lam is not near.
     of_duals : give W(A) and judge by it, where A is kept, not the best W of all rounds: for those who keep A
         alone.
 
@@ -153,8 +159,16 @@ def solve(
             solve, y=labels, loss=loss, lam=lam, smoothing=smoothing, method=spec.name, sample_weight=weights,
             tol=tol, max_passes=max_passes, seed=seed, executor=executor, callbacks=callbacks,
             smoothing_kind=smoothing_kind, keep_duals=keep_duals, time_limit=time_limit, m=problem.m,
-            state=state, duals=duals, risk=risk, label_sets=problem.label_sets, of_duals=True,
+            state=state, duals=duals, duals_near=duals_near, risk=risk, label_sets=problem.label_sets,
+            of_duals=True,
         )  # fmt: skip
+        if is_for_blocks(kernel, problem, spec.name):
+            with ExitStack() as stack:
+                blocks = executor or stack.enter_context(ThreadExecutor(available_cores()))
+                return solve_in_process(
+                    as_kernel(kernel), problem, rows, labels, weights, blocks, criteria, choice, seed=seed,
+                    callbacks=callbacks, state=state, duals=duals,
+                )  # fmt: skip
         remote = executor if keep_duals and executor is not None and not executor.in_process else None
         result = solve_with_kernel(kernel, problem, rows, labels, weights, linear, tol, remote)
         return replace(result, method=choice.method, why=choice.why)
@@ -169,7 +183,7 @@ def solve(
             stack.callback(executor.close)
         spec.refuse_budget(problem, executor.dual_bytes)
         executor.bind(problem, rows, labels, keep_duals=duals_kept, weights=weights)
-        state = replace(_started(problem, executor, state, duals), problem_key=key)
+        state = replace(started(problem, executor, state, duals, near=duals_near), problem_key=key)
         of_duals = of_duals and duals_kept
         state = _with_zero(problem, labels, weights, state, of_duals=of_duals)
         method_here = spec.method_for(problem, executor.blocks, seed)
@@ -207,19 +221,6 @@ def _refuse_duals(problem: Problem, spec: MethodSpec, *, keep_duals: bool) -> No
         raise UnsupportedCombinationError(
             f"the loss {problem.loss.name} is not convex and has no dual variables; leave keep_duals out"
         )
-
-
-def _started(
-    problem: Problem, executor: Executor, state: SolverState | None, duals: Iterable[DualRows] | None
-) -> SolverState:
-    """Return the state to go on from, after the executor has loaded the duals that belong to it."""
-    if state is None:
-        return SolverState.start(problem) if duals is None else state_of_duals(problem, executor, duals)
-    if duals is None:
-        return state
-    executor.load_duals(duals)
-    # They come with the step that the state was waiting to see applied.
-    return replace(state, pending_step=None)
 
 
 def _with_zero(
@@ -274,13 +275,6 @@ def _default_executor(problem: Problem, spec: MethodSpec) -> Executor:
     if spec.one_block or float(problem.n) * problem.d * problem.m < _SMALL_ROUND:
         return SerialExecutor()
     return ThreadExecutor(workers=available_cores())
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _collected_duals(executor: Executor, state: SolverState) -> FloatArray:

@@ -7,15 +7,18 @@ from scipy import sparse as scipy_sparse
 
 from topline.solvers.blocks.ascent_work import weights_alike
 from topline.solvers.core.half_floats import widened
-from topline.solvers.core.problem import SmoothingKind
+from topline.solvers.core.problem import Problem, SmoothingKind
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
 from topline.solvers.core.row_packing import pack, unpack
-from topline.solvers.core.stopping import FINEST_TOL
+from topline.solvers.core.stopping import FINEST_TOL, StoppingCriteria
 from topline.solvers.executors import SerialExecutor
+from topline.solvers.kernels import Kernel
 from topline.solvers.losses import LabelSets, Loss
 from topline.solvers.losses.batches import nearest_rows
 from topline.solvers.methods import Choice, method_named
 from topline.solvers.run.api import solve
+from topline.solvers.run.kernel_blocks import solve_on_blocks
+from topline.solvers.typing import FloatArray, IntArray
 
 #: Enough passes to meet every compiled function: the second round applies the step of the first, and
 #: dual_ascent extrapolates when sweeps alone have gone on for some rounds.
@@ -38,6 +41,7 @@ def compile_jit_functions(
     sparse: bool = False,
     several: bool = False,
     risk: Risk = MEAN_RISK,
+    kernel: Kernel | None = None,
 ) -> None:
     """Compile (or load) what features (n, d) with this loss and method need, on a tiny problem.
 
@@ -45,7 +49,7 @@ def compile_jit_functions(
 
     Numba keeps compiled functions beside the package, so that only the first call on a machine takes long:
     tens of seconds on a slow one.  Without this call the first pass takes them.  `several` says that examples
-    have label sets.
+    have label sets.  With a `kernel` it is what blocks do that compute it.
     """
     widened(np.zeros(1, dtype=np.float16))
     for rows in (np.eye(_ROWS, dtype=np.float32), np.eye(_ROWS)):
@@ -53,6 +57,24 @@ def compile_jit_functions(
     X = np.zeros((_ROWS, max(weights_alike(d * m) // m, 3)), dtype=np.float32)
     X[:, :3] = np.random.default_rng(0).standard_normal((_ROWS, 3))
     sets, y = LabelSets.from_lists([{i % m, i // 2 % m} for i in range(_ROWS)], m)
+    if kernel is not None:
+        _compile_on_blocks(
+            Problem(
+                loss,
+                n=_ROWS,
+                d=X.shape[1],
+                m=m,
+                lam=_LAM,
+                smoothing=smoothing,
+                smoothing_kind=smoothing_kind,
+                label_sets=sets if several else None,
+            ),
+            kernel,
+            np.abs(X),
+            np.asarray(y if several else np.arange(_ROWS) % m),
+            Choice(method, ""),
+        )
+        return
     solve(
         scipy_sparse.csr_matrix(X) if sparse else X,
         y if several else np.arange(_ROWS) % m,
@@ -73,3 +95,9 @@ def compile_jit_functions(
     if keep_duals or method_named(method).needs_duals(form, smoothing):
         # The run above ends in float64, where rows need not be put inside their domains.
         nearest_rows(form, np.zeros((1, m)), np.asarray(y if several else [0])[:1])
+
+
+def _compile_on_blocks(problem: Problem, kernel: Kernel, X: FloatArray, y: IntArray, choice: Choice) -> None:
+    criteria = StoppingCriteria(tol=FINEST_TOL, max_passes=_PASSES)
+    with SerialExecutor() as executor:
+        solve_on_blocks(kernel, problem, X, y, None, executor, criteria, choice)

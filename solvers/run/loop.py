@@ -16,10 +16,9 @@ from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.core.stopping import ENDS_AT_ITERATE, FINEST_TOL, Status, StoppingCriteria, is_solved
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.errors import DualsReplacedError
-from topline.solvers.executors import Executor
+from topline.solvers.executors import RequestRunner
 from topline.solvers.methods import Advance, FinalValues, Measurement, Method
 from topline.solvers.methods.base import stay
-from topline.solvers.methods.certificate import rebuild
 from topline.solvers.run.timers import Left, RoundTimer, TrafficTimer
 
 logger = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ class Run:
 
 def iterate(
     problem: Problem,
-    executor: Executor,
+    executor: RequestRunner,
     method: Method,
     criteria: StoppingCriteria,
     state: SolverState | None = None,
@@ -79,7 +78,7 @@ class _Rounds:
     def __init__(
         self,
         problem: Problem,
-        executor: Executor,
+        executor: RequestRunner,
         method: Method,
         criteria: StoppingCriteria,
         state: SolverState,
@@ -199,11 +198,9 @@ class _Rounds:
         if not self._follows_duals:
             return
         try:
-            W, conjugate_mean, mean_sq_dual = rebuild(self._problem, self._executor, self._state)
+            self._state = self._method.rebuilt(self._problem, self._executor, self._state)
         except DualsReplacedError as error:
             self.go_on_after(error)
-        else:
-            self._state = self._method.taken_up(self._state, W, conjugate_mean, mean_sq_dual)
 
 
 def _due_for_rebuild(before: SolverState, after: SolverState) -> bool:

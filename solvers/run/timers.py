@@ -10,7 +10,7 @@ from typing import NamedTuple
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.requests import AscentRequest, Request
 from topline.solvers.core.traffic import Traffic
-from topline.solvers.executors import Executor
+from topline.solvers.executors import RequestRunner
 
 
 class Left(NamedTuple):
@@ -31,7 +31,7 @@ class RoundTimer:
     `passes` is where the run stands.
     """
 
-    def __init__(self, executor: Executor, left: Callable[[int], Left]) -> None:
+    def __init__(self, executor: RequestRunner, left: Callable[[int], Left]) -> None:
         self._executor, self._left = executor, left
         self.passes = 0
         self.products = self.per_row = self.waiting = 0.0
@@ -58,7 +58,7 @@ class RoundTimer:
 class TrafficTimer:
     """Reads what the executor counted from one record to the next."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: RequestRunner) -> None:
         self._executor = executor
         self._before = executor.traffic()
 

@@ -1,8 +1,9 @@
-"""A start from dual variables alone."""
+"""Where a run begins: at zero, at a state with the duals that belong to it, or at dual variables alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,16 +12,40 @@ from topline.solvers.core.state import SolverState
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.executors import DualRows, Executor
 from topline.solvers.methods.certificate import rebuild
+from topline.solvers.methods.dual_ascent import WARM
 from topline.solvers.typing import FloatArray
 
 
-def state_of_duals(problem: Problem, executor: Executor, duals: Iterable[DualRows]) -> SolverState:
+def started(
+    problem: Problem,
+    executor: Executor,
+    state: SolverState | None,
+    duals: Iterable[DualRows] | None,
+    *,
+    near: bool,
+) -> SolverState:
+    """Return the state to go on from, after the executor has loaded the duals that belong to it."""
+    if state is None:
+        if duals is None:
+            return SolverState.start(problem)
+        return _state_of_duals(problem, executor, duals, near=near)
+    if duals is None:
+        return state
+    executor.load_duals(duals)
+    # They come with the step that the state was waiting to see applied.
+    return replace(state, pending_step=None)
+
+
+def _state_of_duals(
+    problem: Problem, executor: Executor, duals: Iterable[DualRows], *, near: bool
+) -> SolverState:
     """Load A into the blocks of an executor, and return the state that belongs to it.
 
     A is feasible whatever the features, lam and gamma are, and so is every multiple s A with s in [0, 1].
     Rows of another loss or of other weights may lie outside their domain, where D bounds nothing: each is
     put at the nearest point of it.  W(A) grows as 1/lam, so that after a step to a smaller lam the whole of A
     is often worse than nothing: the best s of D(s A) >= s b - s^2/2 (lam |W(A)|^2 + gamma aa) is taken.
+    `near` is whether A is that of nearly the same problem, which dual ascent then goes about otherwise.
     """
     executor.load_duals(_checked(part) for part in duals)
     W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, SolverState.start(problem), inside=True)
@@ -29,7 +54,14 @@ def state_of_duals(problem: Problem, executor: Executor, duals: Iterable[DualRow
         share = max(conjugate_mean / square, 0.0)
         executor.load_duals((start, stop, _times(share, rows)) for start, stop, rows in executor.duals())
         W, conjugate_mean, mean_sq_dual = share * W, share * conjugate_mean, share * share * mean_sq_dual
-    return SolverState(round=0, W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual, passes=1)
+    return SolverState(
+        round=0,
+        W=W,
+        conjugate_mean=conjugate_mean,
+        mean_sq_dual=mean_sq_dual,
+        passes=1,
+        memory={WARM: np.ones(1)} if near and W.any() else {},
+    )
 
 
 def _checked(part: DualRows) -> DualRows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import clarabel
 import numpy as np
 from scipy import sparse
 
@@ -83,3 +84,58 @@ def top_optimum(X, y, loss, lam, k, m):
     q[size], q[size + 1 :] = 1.0, 1.0 / k
     x = minimise_qp(P, q, G.toarray(), h, A, np.zeros(len(A)))
     return 0.5 * x @ (P @ x) + q @ x
+
+
+def top_entropy_optimum(X, y, loss, lam, k, m):
+    """Give max D of a loss of entropies: softmax, top-k entropy or one-vs-all logistic, by exponential cones.
+
+    D = -lam/2 |W|^2 + sum_i p_i H(x_i / p_i) over 0 <= p_i <= 1/k, sum p <= 1 and W = X^T A / lam, where H is
+    -sum x log x - (1 - S) log(1 - S) on x_j <= S / k' of the other classes, or the sum of binary entropies.
+    """
+    X = np.asarray(X, dtype=np.float64)
+    n, d = X.shape
+    binary = isinstance(loss, OneVsAll)
+    capped = 1 if binary else loss.to_dict().get("k", 1)
+    terms = 2 * m if binary else m  # shares of p_i: each label's and what is left of it, or the row itself
+    first_share, first_u = d * m + n, d * m + n + n * terms
+    size = first_u + n * terms
+    eye = sparse.eye(size, format="csr")
+    W, p, x, u = eye[: d * m], eye[d * m : first_share], eye[first_share:first_u], eye[first_u:]
+    if binary:
+        groups = sparse.kron(sparse.eye(n * m), np.ones((1, 2)))  # a_ij and p_i - a_ij
+        balance = groups @ x - sparse.kron(sparse.eye(n), np.ones((m, 1))) @ p
+        signs = np.where(np.asarray(y)[:, None] == np.arange(m), 1.0, -1.0).ravel()
+        A = sparse.diags(signs) @ x[0::2]
+        caps = -x
+    else:
+        balance = sparse.kron(sparse.eye(n), np.ones((1, m))) @ x - p
+        own = np.arange(n) * m + np.asarray(y)  # the own place holds p_i - S_i
+        others = np.setdiff1d(np.arange(n * m), own)
+        totals = p - x[own]
+        A = sparse.lil_matrix((n * m, size))
+        A[others], A[own] = -x[others], totals
+        A = A.tocsr()
+        caps = sparse.vstack([-x, x[others] - totals[others // m] / capped])
+    equal = sparse.vstack([balance, sparse.kron(X.T, sparse.eye(m)) @ A - lam * W])
+    upper = sparse.vstack([caps, p, sparse.csr_matrix(np.ones((1, n))) @ p])
+    right = np.concatenate([np.zeros(caps.shape[0]), np.full(n, 1.0 / k), [1.0]])
+    shares = sparse.kron(sparse.eye(n), np.ones((terms, 1))) @ p
+    order = np.arange(3 * n * terms).reshape(3, -1).T.ravel()  # (-u, x, p) of one share after the other
+    cones = sparse.vstack([u, -x, -shares]).tocsr()[order]
+    q = np.concatenate([np.zeros(first_u), np.ones(n * terms)])
+    P = lam * W.T @ W
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-9
+    found = clarabel.DefaultSolver(
+        sparse.triu(P).tocsc(), q, sparse.vstack([equal, upper, cones]).tocsc(),
+        np.concatenate([np.zeros(equal.shape[0]), right, np.zeros(3 * n * terms)]),
+        [
+            clarabel.ZeroConeT(equal.shape[0]), clarabel.NonnegativeConeT(len(right)),
+            *[clarabel.ExponentialConeT()] * (n * terms),
+        ],
+        settings,
+    ).solve()  # fmt: skip
+    if found.status not in (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved):
+        raise ArithmeticError(f"the reference solver ended with {found.status}")
+    return -found.obj_val

@@ -20,12 +20,31 @@ def optimum(X, y, loss, lam, smoothing=0.0, m=None, kind="moreau", weights=None)
     weights = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=np.float64)
     X = np.asarray(X, dtype=np.float64)
     if is_smooth(loss):
-        return smooth_optimum(X, y, loss, lam, m, weights)
-    return hinge_optimum(X, y, loss, lam, smoothing, m, kind, weights)
+        best = smooth_minimum(X, y, loss, lam, m, weights)
+        # Strong convexity allows no more.
+        short = np.sum(best.jac**2) / (2.0 * lam)
+        if not short <= 1e-11 * best.fun:
+            raise ArithmeticError(f"the reference solver fell short by up to {short:.1e} of {best.fun:.6g}")
+        return best.fun
+    return hinge_minimum(X, y, loss, lam, smoothing, m, kind, weights)[1]
 
 
-def smooth_optimum(X, y, loss, lam, m, weights):
-    """Give min P(W) of a smooth convex loss, to |grad P|^2 / (2 lam), which strong convexity allows it."""
+def good_weights(X, y, loss, lam, smoothing, m, kind, weights):
+    """Give W (d, m) near the least P, found by the same solvers for rows of size one, however large they are.
+
+    P there bounds the optimum from above, whatever the solver made of the problem.
+    """
+    X = np.asarray(X, dtype=np.float64)
+    weights = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=np.float64)
+    size = np.sqrt(np.mean(np.sum(X**2, axis=1)))
+    rows, lam = X / size, lam / size**2
+    if is_smooth(loss):
+        return smooth_minimum(rows, y, loss, lam, m, weights).x.reshape(X.shape[1], m) / size
+    return hinge_minimum(rows, y, loss, lam, smoothing, m, kind, weights)[0] / size
+
+
+def smooth_minimum(X, y, loss, lam, m, weights):
+    """Minimise P(W) of a smooth convex loss; gives what SciPy returns."""
     n, d = X.shape
 
     def value(flat):
@@ -38,15 +57,11 @@ def smooth_optimum(X, y, loss, lam, m, weights):
         return 0.5 * lam * np.sum(W**2) + np.mean(weights * losses), slope.ravel()
 
     options = {"maxiter": 5000, "maxfun": 20000, "ftol": 0.0, "gtol": 1e-13, "maxcor": 50}
-    best = minimize(value, np.zeros(d * m), jac=True, method="L-BFGS-B", options=options)
-    short = np.sum(best.jac**2) / (2.0 * lam)
-    if not short <= 1e-11 * best.fun:
-        raise ArithmeticError(f"the reference solver fell short by up to {short:.1e} of {best.fun:.6g}")
-    return best.fun
+    return minimize(value, np.zeros(d * m), jac=True, method="L-BFGS-B", options=options)
 
 
-def hinge_optimum(X, y, loss, lam, smoothing, m, kind, weights):
-    """Give min P(W) of a piecewise linear loss, written with epigraphs.
+def hinge_minimum(X, y, loss, lam, smoothing, m, kind, weights):
+    """Give W and min P(W) of a piecewise linear loss, written with epigraphs.
 
     Variables are W, the scores Z, what the builder of the loss adds, and phi (n,).  Of the losses of several
     labels y[i] is an array of labels.
@@ -74,7 +89,7 @@ def hinge_optimum(X, y, loss, lam, smoothing, m, kind, weights):
     P, q = P.toarray(), np.zeros(size)
     q[first_phi:] = weights / n
     x = minimise_qp(P, q, G, h, A, b)
-    return 0.5 * x @ (P @ x) + q @ x
+    return x[: d * m].reshape(d, m), 0.5 * x @ (P @ x) + q @ x
 
 
 def _one_vs_all(y, loss, m, first_score):

@@ -182,6 +182,7 @@ class TestEveryHinge:
 
 @pytest.mark.parametrize("method", VARIANTS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.sampled(2)
 def test_the_gap_closes_far_beyond_plain_steps(method, dtype) -> None:
     """Also beyond what float32 scores can tell; plain Frank-Wolfe stands at 1e-4 after as many passes."""
     X, y = examples(n=80, d=6, m=6)
@@ -284,7 +285,7 @@ def sets_of(sets, i, y, rho):
 @pytest.mark.parametrize("pairwise", [False, True])
 @pytest.mark.parametrize("places", [2, 3, 16])
 @pytest.mark.parametrize("begin", ["zero", "loaded"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_sets_stay_the_rows_of_A_however_small_they_are(pairwise, places, begin, monkeypatch) -> None:
     """Scores at random and steps of all kinds: vertices come, leave, and join the dense point."""
     monkeypatch.setattr(column_atoms, "_PLACES", places)

@@ -33,6 +33,7 @@ def rounds_of(X, y, C, monkeypatch, *, apart, **options):
 
 @pytest.mark.parametrize("loss", [TopKHinge(2), UsunierHinge(2), Softmax()], ids=lambda loss: loss.name)
 @pytest.mark.parametrize("blocks", [2, 5])
+@pytest.mark.sampled(3)
 def test_the_answer_is_that_of_the_problem_and_the_dual_never_falls(loss, blocks) -> None:
     X, y = one_signed(n=150, d=8, m=4)
     lam = 0.02

@@ -13,6 +13,7 @@ from tests.reference.risks import (
     dual_of_cuts,
     losses_at,
     mean_of_largest,
+    top_entropy_optimum,
     top_optimum,
     top_primal,
     top_weights,
@@ -45,6 +46,7 @@ from topline.solvers.methods.atoms import Atoms
 
 CONVEX = [loss for loss in EVERY_LOSS if loss.form(M).convex]
 HINGES = [loss for loss in CONVEX if not loss.form(M).smooth]
+ENTROPIES = [loss for loss in CONVEX if loss.form(M).smooth]
 #: Every convex loss as it is, and the hinges smoothed.
 CASES = [(loss, 0.0) for loss in CONVEX] + [(loss, 0.5) for loss in HINGES]
 ABLE = [name for name, spec in METHODS.items() if spec.any_risk]
@@ -130,7 +132,32 @@ def test_the_optimum_is_that_of_a_general_solver(loss, k) -> None:
     assert result.primal == pytest.approx(best, rel=2e-6)
 
 
+@pytest.mark.parametrize("k", [1.0, 5.0, 7.5, 30.0, 60.0])
+@pytest.mark.parametrize("loss", CONVEX, ids=loss_name)
+@pytest.mark.sampled(13)
+def test_sixty_examples_end_at_the_optimum_of_a_general_solver(loss, k) -> None:
+    """For every convex loss and k from the maximum to the mean, D <= P* <= P at a relative gap of 1e-5."""
+    check_against_a_general_solver(loss, 60, k, 1e-5)
+
+
+@pytest.mark.parametrize("k", [1.0, 5.0, 7.5, 100.0, 200.0])
+@pytest.mark.parametrize("loss", [MaxHinge(), Softmax()], ids=loss_name)
+@pytest.mark.slow
+def test_two_hundred_examples_end_there_too(loss, k) -> None:
+    check_against_a_general_solver(loss, 200, k, 1e-4)
+
+
+def check_against_a_general_solver(loss, n, k, tol):
+    X, y = clouds(n=n, d=3)
+    best = (top_entropy_optimum if loss in ENTROPIES else top_optimum)(X, y, loss, 0.05, k, M)
+    result = run(X, y, loss, k, tol=tol, max_passes=2000)
+    assert result.status is Status.SOLVED
+    assert result.dual <= best * (1.0 + 1e-6)
+    assert best <= result.primal * (1.0 + 1e-6)
+
+
 @pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
+@pytest.mark.sampled(2)
 def test_the_cuts_of_a_run_are_a_dual_point_that_certifies_it(loss, smoothing) -> None:
     """p and A made of the stored points by definition are feasible, and D there is not below the reported."""
     X, y = clouds(n=20, d=3)

@@ -45,7 +45,7 @@ class Forgetful(SerialExecutor):
         ("lbfgs", 0.5),
     ],
 )
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_a_run_goes_on_to_the_same_answer(method: str, smoothing: float, at_request: int) -> None:
     X, y = examples(n=80)
     options = {"method": method, "tol": 1e-3, "max_passes": 5000, "keep_duals": True, "m": M}

@@ -54,7 +54,7 @@ def dual_rows(X, y, loss, smoothing, W):
 @pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
 @pytest.mark.parametrize("method", VARIANTS)
 class TestEveryConvexLoss:
-    @pytest.mark.sampled(4)
+    @pytest.mark.sampled(20)
     def test_the_dual_never_falls_and_every_gap_is_true(self, loss, smoothing, method) -> None:
         """The primal of a round is the smallest of its W's; the dual is below the optimum, which is below."""
         X, y = examples(n=20, d=3)
@@ -78,7 +78,7 @@ class TestEveryConvexLoss:
             assert -1e-13 * result.primal <= result.gap == result.smoothed_gap
             assert result.relative_gap < 0.3
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(4)
     def test_weights_of_examples_count_in_the_certificate(self, loss, smoothing, method) -> None:
         X, y = examples(n=20, d=3)
         weights = np.random.default_rng(4).uniform(0.0, 3.0, len(y))

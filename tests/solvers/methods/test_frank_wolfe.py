@@ -70,6 +70,7 @@ class TestEveryLossSmoothingAndRegulariser:
             W = result.W if result.W_dual is None else result.W_dual
             np.testing.assert_allclose(W, reference.weights_of(X, lam, result.A), rtol=1e-9, atol=1e-9)
 
+    @pytest.mark.sampled(2)
     def test_the_optimum_lies_between_dual_and_primal(self, loss, smoothing, lam_n) -> None:
         X, y = examples(n=20, d=3)
         result = run(X, y, loss, lam_n, smoothing, max_passes=300, tol=1e-4)

@@ -1,7 +1,7 @@
 """Numbers that cannot be wrong, over random problems of every size: P, D, gap, status and budget of a run.
 
 Truth is the definition of P and D in `tests.reference`, evaluated at the W and the dual point that came back,
-and that P at any W bounds the optimum from above.
+and that P at any W bounds the optimum from above: at that of a general solver, above all.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 
 from tests.reference import losses as reference
 from tests.reference.smooth import is_smooth
+from tests.reference.training_qp import good_weights
 from tests.solvers.problems import random_margins, several_labels
 from topline import (
     METHODS,
@@ -35,7 +36,7 @@ from topline import (
 )
 from topline.solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge
 
-SEEDS = [pytest.param(seed, marks=() if seed < 20 else pytest.mark.slow) for seed in range(500)]
+SEEDS = [pytest.param(seed, marks=() if seed < 8 else pytest.mark.slow) for seed in range(250)]
 
 
 @dataclass(frozen=True)
@@ -179,13 +180,28 @@ def check_dual_point(case: Drawn, result: SolveResult, primal: float) -> float:
     return dual
 
 
-@pytest.mark.parametrize("seed", SEEDS[::2])
-def test_no_dual_value_exceeds_the_optimum(seed: int) -> None:
-    """P at the W that float64 rows lead to, by definition, is not below the optimum."""
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_outside_solver_finds_no_less_than_the_dual_value(seed: int) -> None:
+    """Clarabel, or SciPy's L-BFGS for smooth losses, at rows of size one; P by definition where they end."""
     case, result = solved(seed)
-    method = "lbfgs" if case.smoothing > 0 or is_smooth(case.loss) else "dual_ascent"
-    best = case.solved(
-        np.asarray(case.X, dtype=np.float64), method=method, tol=1e-12, max_passes=2000, keep_duals=False
+    W = good_weights(
+        case.X, case.labels, case.loss, case.lam, case.smoothing, result.W.shape[1], case.kind, case.weights
     )
-    lowest = min(case.primal(W) + rounding_of(case, W) for W in (best.W, result.W))
-    assert result.dual <= lowest * (1.0 + 1e-12)
+    outside = case.primal(W)
+    assert result.dual <= (min(outside, result.primal) + rounding_of(case, W)) * (1.0 + 1e-12)
+    # It is near the optimum itself, as far as a tolerance of 1e-10 goes, so that this says something.
+    assert outside <= result.primal * (1.0 + 1e-6) + 1e-8
+
+
+@pytest.mark.parametrize("seed", SEEDS[:40:2])
+def test_lbfgs_does_not_give_up_far_from_the_optimum(seed: int) -> None:
+    """Where pairs of the last steps lead nowhere, the steepest descent still does."""
+    random = np.random.default_rng(seed)
+    result = None
+    while result is None:
+        case = drawn(random)
+        try:
+            result = case.solved(case.X, method="lbfgs", tol=1e-6, max_passes=400, keep_duals=False)
+        except UnsupportedCombinationError:
+            continue
+    assert result.status is not Status.NO_PROGRESS or result.relative_gap < 1e-5

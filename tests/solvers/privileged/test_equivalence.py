@@ -87,6 +87,23 @@ def test_the_counterexample_has_no_svm_plus() -> None:
     assert value == pytest.approx(-16.0 / 3.0, abs=1e-6)
 
 
+def test_weights_of_one_solution_have_several_sums() -> None:
+    """Definition 3.1 of the thesis holds the sum of alpha fixed, and so misses (2, 2, 0) beside (4, 6, 2)."""
+    x, y, c, result = counterexample()
+    K, others = np.outer(x, x), np.array([2.0, 2.0, 0.0])
+    other = solve_weighted_svm(K, y, others)
+    assert x @ (other.alpha * y) == pytest.approx(-2.0, abs=1e-6)
+    assert other.bias == pytest.approx(3.0, abs=1e-6)
+    assert (result.alpha.sum(), other.alpha.sum()) == pytest.approx((12.0, 4.0), abs=1e-5)
+    # By the objective of either weights, with nothing of the solver: no point of a fine grid is below it.
+    w, b = np.meshgrid(np.linspace(-4.0, 0.0, 81), np.linspace(1.0, 5.0, 81), indexing="ij")
+    hinges = [np.maximum(0.0, 1.0 - sign * (w * point + b)) for point, sign in zip(x, y, strict=True)]
+    for weights in (c, others):
+        values = 0.5 * w**2 + sum(weight * hinge for weight, hinge in zip(weights, hinges, strict=True))
+        at = np.unravel_index(values.argmin(), values.shape)
+        assert (w[at], b[at]) == pytest.approx((-2.0, 3.0))
+
+
 def test_most_favourable_weights_keep_the_solution_and_raise_rho() -> None:
     for seed in range(4):
         X, y, _ = noisy_examples(seed, n=30)
@@ -176,6 +193,7 @@ def test_weights_that_are_none(c) -> None:
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_the_weighted_svm_replicates_svm_plus_on_digits(shared_data) -> None:
     """Figure 3.6, left, in kind: 5 against 8, small pictures, and large ones as privileged features."""
     with np.load(shared_data / "usps" / "usps.npz") as file:

@@ -46,7 +46,7 @@ print({name: s for name, s in after.items() if s != before.get(name)})
         pytest.param("dual_ascent", 0.0, "dense", "arrays", 2_000, marks=pytest.mark.slow),
         pytest.param("dual_ascent", 0.0, "dense", "arrays", 80_000, marks=pytest.mark.slow),
         pytest.param("fw", 0.0, "dense", "arrays", 6, marks=pytest.mark.slow),
-        ("fw", 0.1, "sparse", "packed", 6),
+        pytest.param("fw", 0.1, "sparse", "packed", 6, marks=pytest.mark.slow),
     ],
 )
 def test_nothing_is_left_to_compile(method, smoothing, layout, duals, d) -> None:

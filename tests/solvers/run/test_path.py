@@ -33,7 +33,7 @@ def cold(C, loss, smoothing=0.0, method="dual_ascent", **options):
         (TopKHinge(2), 0.0, "dual_ascent"),
         pytest.param(TopKHinge(2), 0.5, "dual_ascent", marks=pytest.mark.slow),
         pytest.param(Softmax(), 0.0, "dual_ascent", marks=pytest.mark.slow),
-        (MaxHinge(), 0.5, "sdca"),
+        pytest.param(MaxHinge(), 0.5, "sdca", marks=pytest.mark.slow),
         (Softmax(), 0.0, "lbfgs"),
         pytest.param(TopKHinge(2), 0.5, "lbfgs", marks=pytest.mark.slow),
     ],

@@ -1,22 +1,24 @@
 """Second-order sums of one block: envelopes of a proximal step, and their curvature, row by row.
 
 The envelope of example i is Phi_c at q_i = W^T x_i - sigma alpha_i with c = gamma + sigma, its gradient in W
-is -x_i u(q_i)^T, and its generalised Hessian x_i x_i^T (x) J_i (`topline.solvers.blocks.envelopes`).  Rows
-whose J_i is zero are left out of every product: near the optimum they are most.
+is -x_i u(q_i)^T, and its generalised Hessian x_i x_i^T (x) J_i (`envelopes`, beside this).  Rows whose J_i
+is zero are left out of every product: near the optimum they are most.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from topline.solvers.blocks.duals import BlockDuals
-from topline.solvers.blocks.envelopes import CurvedRows, Envelopes
 from topline.solvers.blocks.jit import lift_scores
-from topline.solvers.blocks.vertices import vertices_of
+from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
+from topline.solvers.blocks.second_order.hessians import diagonal_blocks, hessian
+from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.problem import Problem
@@ -31,6 +33,15 @@ _FLOAT64 = np.dtype(np.float64)
 #: Bytes of scores, and of gathered rows, that a block keeps between the requests of one round.
 _KEPT_BYTES = 1 << 29
 _GATHERED_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """u of a smooth loss in every tile, `step` along the line from the point of a round, and its sums."""
+
+    step: float
+    U: dict[int, FloatArray] = field(default_factory=dict)
+    sums: Float64Array = field(default_factory=lambda: np.zeros(ranking.N_SUMS))
 
 
 class BlockNewton:
@@ -48,6 +59,8 @@ class BlockNewton:
         self._point: tuple[int, bool] | None = None
         self._scores: dict[int, FloatArray] = {}
         self._moves: dict[int, FloatArray] = {}
+        self._here: Found | None = None
+        self._ahead: Found | None = None
         self._curved: dict[int, CurvedRows] | None = None
         self._gathered = 0
 
@@ -58,11 +71,14 @@ class BlockNewton:
             case CurvatureRequest():
                 return self._curvature(request)
             case GramRequest():
-                return self._hessian(request) if request.whole else self._gram(request)
+                summed = hessian if request.whole else diagonal_blocks
+                return summed(self._curved_rows(request), self._envelopes(request), self._problem, self._rows)
             case SlopeRequest():
                 return self._slope(request)
-            case _:
+            case _ if request.sigma > 0:
                 return self._evaluate(request)
+            case _:
+                return self._evaluate_smooth(request)
 
     def _stand_at(self, request: ProximalRequest) -> None:
         """Go to the point of the request, keeping scores that those there follow from."""
@@ -77,6 +93,10 @@ class BlockNewton:
         elif request.last_step != 0.0:
             for number, moves in self._moves.items():
                 self._scores[number] += np.asarray(request.last_step * moves, dtype=moves.dtype)
+        if not follows or request.last_step != 0.0:
+            reached = follows and self._ahead is not None and self._ahead.step == request.last_step
+            self._here = self._ahead if reached else None
+        self._ahead = None
         self._point, self._curved, self._gathered = point, None, 0
         self._moves.clear()
 
@@ -93,29 +113,57 @@ class BlockNewton:
             visited += 0 if tile.number in self._scores else tile.stop - tile.start
             scores = self._plain_scores(tile.number, tile.X, W, scratch)
             clock.product()
-            A = None
-            if request.sigma > 0:
-                A = self._dual_rows(tile.number, tile.rows, request)
-                at = self._shifted(scores, A, tile.y, request)
-                plain.find(scratch.copy_of(scores), tile.y, tile.weights, sums)
-            else:
-                at = scores.copy()
+            A = self._dual_rows(tile.number, tile.rows, request)
+            at = self._shifted(scores, A, tile.y, request)
+            plain.find(scratch.copy_of(scores), tile.y, tile.weights, sums)
             envelope.find(at, tile.y, tile.weights, shifted)
-            if A is not None:
-                conjugate += self._kept_duals().conjugates(at, tile.rows)
-                alpha_u, u_sq = self._squares_added(A, at, tile.rows, alpha_u, u_sq)
-                envelope.mix_later(self._kept_duals(), A, tile.number, tile.rows, request.round)
+            conjugate += self._kept_duals().conjugates(at, tile.rows)
+            alpha_u, u_sq = self._squares_added(A, at, tile.rows, alpha_u, u_sq)
+            envelope.mix_later(self._kept_duals(), A, tile.number, tile.rows, request.round)
             clock.row_work()
             envelope.accumulate(tile.X, product)
             clock.product()
         return BlockStats(
             rows=self._rows,
             product=np.ascontiguousarray(product.T),
-            conjugate_u=conjugate if request.sigma > 0 else float(shifted[ranking.B_U]),
+            conjugate_u=conjugate,
             alpha_u=alpha_u,
             u_sq=u_sq,
-            loss=float((sums if request.sigma > 0 else shifted)[ranking.LOSS]),
+            loss=float(sums[ranking.LOSS]),
             active=int(shifted[ranking.ACTIVE]),
+            visited=visited,
+            **clock.seconds(),
+        )
+
+    def _evaluate_smooth(self, request: ProximalRequest) -> BlockStats:
+        """Find u of every row, or take what the line search found here."""
+        clock, problem, dtype = Clock(), self._problem, self._precision(request)
+        W = np.ascontiguousarray(request.W, dtype=dtype)
+        scratch, envelope = Scratch(self._tiles.rows, problem.m, dtype), self._envelopes(request)
+        product = np.zeros((problem.m, problem.d))
+        found = self._here or Found(0.0)
+        visited = 0
+        for tile in self._tiles.read(dtype):
+            visited += 0 if tile.number in self._scores else tile.stop - tile.start
+            scores = self._plain_scores(tile.number, tile.X, W, scratch)
+            clock.product()
+            if tile.number not in found.U:
+                U = scores.copy()
+                envelope.find(U, tile.y, tile.weights, found.sums)
+            else:
+                U = found.U[tile.number]
+            if self._keeps and self._here is None:
+                found.U[tile.number] = U
+            clock.row_work()
+            accumulate_rows(tile.X, U, tile.weights, product)
+            clock.product()
+        self._here = found if self._keeps else None
+        return BlockStats(
+            rows=self._rows,
+            product=np.ascontiguousarray(product.T),
+            conjugate_u=float(found.sums[ranking.B_U]),
+            loss=float(found.sums[ranking.LOSS]),
+            active=int(found.sums[ranking.ACTIVE]),
             visited=visited,
             **clock.seconds(),
         )
@@ -130,9 +178,8 @@ class BlockNewton:
         for curved, X in self._curved_rows(request):
             T = np.asarray(X @ V)
             clock.product()
-            JT = envelopes.moved(curved, T) * curved.weights[:, None]
+            small = envelopes.weighed(curved, T)
             clock.row_work()
-            small = JT.astype(dtype)
             product += (X.T @ small).T if is_sparse(X) else small.T @ X
             visited += len(curved.rows)
             clock.product()
@@ -140,48 +187,10 @@ class BlockNewton:
             rows=self._rows, product=np.ascontiguousarray(product.T), visited=visited, **clock.seconds()
         )
 
-    def _gram(self, request: GramRequest) -> BlockStats:
-        """Sum J_i,jj x_i x_i^T for every class j, with J as of a centring of the classes in which u moves."""
-        clock, m, d = Clock(), self._problem.m, self._problem.d
-        grams, envelopes = np.zeros((m, d, d)), self._envelopes(request)
-        visited = 0
-        for curved, X in self._curved_rows(request):
-            clock.product()
-            diagonals = envelopes.diagonals(curved) * curved.weights[:, None]
-            clock.row_work()
-            for j in range(m):
-                grams[j] += _weighted_gram(X, diagonals[:, j])
-            visited += len(curved.rows)
-            clock.product()
-        return BlockStats(
-            rows=self._rows, product=grams.reshape(m * d, d), visited=visited, **clock.seconds()
-        )
-
-    def _hessian(self, request: GramRequest) -> BlockStats:
-        """Sum J_i,jk x_i x_i^T for every pair of classes j and k."""
-        clock, m, d = Clock(), self._problem.m, self._problem.d
-        hessian, envelopes = np.zeros((m, d, m, d)), self._envelopes(request)
-        visited = 0
-        for curved, X in self._curved_rows(request):
-            clock.product()
-            J = envelopes.jacobians(curved) * curved.weights[:, None, None]
-            clock.row_work()
-            for j in range(m):
-                for k in range(j + 1):
-                    hessian[j, :, k] += _weighted_gram(X, J[:, j, k])
-            visited += len(curved.rows)
-            clock.product()
-        for j in range(m):
-            for k in range(j):
-                hessian[k, :, j] = hessian[j, :, k].T
-        return BlockStats(
-            rows=self._rows, product=hessian.reshape(m * d, m * d), visited=visited, **clock.seconds()
-        )
-
     def _slope(self, request: SlopeRequest) -> BlockStats:
         """Sum <u(q_i + step V^T x_i), V^T x_i>, minus the slope of the envelopes."""
         clock, dtype = Clock(), self._precision(request)
-        envelope, sums = self._envelopes(request), np.zeros(ranking.N_SUMS)
+        envelope, found = self._envelopes(request), Found(request.step)
         total, visited = 0.0, 0
         for number, rows, scores, moves, taken in self._line(request, dtype):
             visited += taken
@@ -190,9 +199,12 @@ class BlockNewton:
             A = self._dual_rows(number, rows, request) if request.sigma > 0 else None
             at = self._shifted(scores, A, y, request)
             at += np.asarray(request.step * moves, dtype=dtype)
-            envelope.find(at, y, weights, sums)
+            envelope.find(at, y, weights, found.sums)
+            if A is None and self._keeps:
+                found.U[number] = at
             total += float(weights @ np.einsum("ij,ij->i", at, moves, dtype=np.float64))
             clock.row_work()
+        self._ahead = found if len(found.U) == len(self._tiles) else None
         return BlockStats(rows=self._rows, product=np.array([[total]]), visited=visited, **clock.seconds())
 
     def _line(
@@ -239,9 +251,12 @@ class BlockNewton:
         """Find the rows of a tile whose u moves with its scores, by one random short step."""
         A = self._dual_rows(tile.number, tile.rows, request) if request.sigma > 0 else None
         plain = self._plain_scores(tile.number, tile.X, W, scratch)
-        scores = self._shifted(plain, A, tile.y, request).astype(np.float64)
         envelopes = self._envelopes(request)
-        U = envelopes.gradients(scores, tile.y, tile.weights)
+        if envelopes.closed and self._here is not None:
+            scores, U = plain, self._here.U[tile.number]
+        else:
+            scores = self._shifted(plain, A, tile.y, request).astype(np.float64)
+            U = envelopes.gradients(scores, tile.y, tile.weights)
         everything = CurvedRows(np.arange(len(scores)), None, tile.y, tile.weights, scores, U)
         classes = envelopes.moving(everything, (request.round, tile.number))
         rows = np.flatnonzero(classes.any(axis=1))
@@ -300,13 +315,3 @@ class BlockNewton:
         if self._duals is None:
             raise StateLostError("this block keeps no dual variables; bind it with keep_duals=True")
         return self._duals
-
-
-def _weighted_gram(X: Rows, weights: Float64Array) -> Float64Array:
-    """Return sum w_i x_i x_i^T (d, d) over the rows whose weight is not 0."""
-    rows = np.flatnonzero(weights)
-    if not rows.size:
-        return np.zeros((X.shape[1], X.shape[1]))
-    part, scaled = X[rows], weights[rows, None].astype(X.dtype)
-    product = part.multiply(scaled).T @ part if is_sparse(part) else (part * scaled).T @ part
-    return np.asarray(product.toarray() if is_sparse(product) else product)

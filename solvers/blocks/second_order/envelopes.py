@@ -14,9 +14,9 @@ import numpy as np
 from topline.solvers.blocks.vertices import DenseVertices
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows
+from topline.solvers.errors import UnsupportedCombinationError
 from topline.solvers.losses import ranking
-from topline.solvers.losses.entropy import SOFTMAX
-from topline.solvers.typing import Float64Array, IntArray
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: A difference of u is taken over this share of the distance in which u can change by its whole range.
 _SHORT = 1e-7
@@ -38,8 +38,8 @@ class CurvedRows:
     X: Rows | None
     y: IntArray
     weights: Float64Array
-    scores: Float64Array
-    U: Float64Array
+    scores: FloatArray
+    U: FloatArray
     classes: Any = None
 
 
@@ -50,31 +50,54 @@ class Envelopes:
         if sigma > 0:
             problem = replace(problem, smoothing=problem.smoothing + sigma)
         self._vertices = DenseVertices(problem, smoothed=True)
-        self._softmax, self._smooth = problem.form.family is SOFTMAX, problem.form.smooth
+        self._curvature, self._smooth = problem.form.family.curvature, problem.form.smooth
         #: c, in terms of which u moves by its whole range; 1 for a smooth loss.
         self._stiffness = problem.smoothing or 1.0
         self.mix_later, self.accumulate = self._vertices.mix_later, self._vertices.accumulate
         self.find = self._vertices.find
 
-    def gradients(self, scores: Float64Array, y: IntArray, weights: Float64Array) -> Float64Array:
+    def gradients(self, scores: FloatArray, y: IntArray, weights: Float64Array) -> FloatArray:
         """Return u of some rows."""
         U = scores.copy()
         self.find(U, y, weights, np.zeros(ranking.N_SUMS))
         return U
 
+    def weighed(self, curved: CurvedRows, T: FloatArray) -> FloatArray:
+        """Return w_i J_i t_i for the rows of T (r, m), in its precision."""
+        if self._curvature is not None:
+            product = np.empty_like(T)
+            self._curvature.times(curved.U.astype(T.dtype, copy=False), curved.y, curved.weights, T, product)
+            return product
+        return np.asarray(self.moved(curved, T) * curved.weights[:, None], dtype=T.dtype)
+
+    @property
+    def closed(self) -> bool:
+        """Whether J follows from u by a formula."""
+        return self._curvature is not None
+
+    def pairs(self, curved: CurvedRows, dtype: np.dtype[Any]) -> FloatArray:
+        """Return w_i J_i,jk for k <= j of every row, shape (r, m (m + 1) / 2), by the formula."""
+        if self._curvature is None:
+            raise UnsupportedCombinationError(
+                "the curvature of this loss has no closed form; ask for products"
+            )
+        m = curved.U.shape[1]
+        entries = np.empty((len(curved.U), m * (m + 1) // 2), dtype)
+        self._curvature.pairs(curved.U, curved.y, curved.weights, entries)
+        return entries
+
     def moved(self, curved: CurvedRows, T: Any) -> Float64Array:
-        """Return J_i t_i for the rows of T (r, m): of softmax by its formula, else by a difference of u."""
-        if self._softmax:
-            P = -curved.U
-            P[np.arange(len(P)), curved.y] += 1.0
-            return np.asarray(P * (T - np.einsum("ij,ij->i", P, T)[:, None]))
+        """Return J_i t_i for the rows of T (r, m), by a difference of u."""
         largest = np.abs(T).max(axis=1, keepdims=True).astype(np.float64)
         step = _SHORT * self._stiffness / np.where(largest > 0.0, largest, 1.0)
         at = self.gradients(curved.scores + step * T, curved.y, curved.weights)
         return np.asarray((curved.U - at) / step)
 
     def moving(self, curved: CurvedRows, seed: tuple[int, int]) -> Any:
-        """Return in which classes u of each row moves with the scores, by one random short step."""
+        """Return in which classes u of each row moves: by its formula, or by one random short step."""
+        if self._curvature is not None:
+            # J_jj = |u_j| (1 - |u_j|), and no other entry of a row is larger.
+            return np.abs(curved.U) > _FLAT_SMOOTH
         probe = np.random.default_rng(seed).standard_normal(curved.scores.shape)
         largest = np.abs(probe).max(axis=1, keepdims=True)
         flat = (_FLAT_SMOOTH if self._smooth else _FLAT) / self._stiffness

@@ -1,0 +1,189 @@
+"""Sweeps that touch a few classes of each row: those with mass, and those most likely to come to have some.
+
+Most rows have mass in two or three classes, however many there are.  While all others stay at 0, the update
+of a hinge over ranks is that of a problem with as many classes, exactly, and takes the scores of these alone.
+Which they are, one product with W says before the stages of a round.  A class that is missed shows in the
+first sweep of the next round, which takes all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from topline.solvers.blocks.ascent_jit import carry_dense
+from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import JitFunction, borrowed, keep
+from topline.solvers.losses import LossForm
+from topline.solvers.projections.ordering import column_workspace, room
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+
+#: Classes without mass that are taken along, those of the highest scores; with ranks at least one more.
+_SPARE = 3
+#: A row that takes more than this share of the classes on average is faster swept whole.
+_FEW = 0.6
+
+
+class FewClasses(NamedTuple):
+    """The classes that sweeps touch: of row i of the block those at starts[place[i]]..starts[place[i] + 1].
+
+    The first of them is the own one.
+    """
+
+    place: Int64Array
+    starts: Int64Array
+    classes: IntArray
+
+
+def spare_classes(form: LossForm) -> int:
+    """Return how many classes without mass are taken along, 0 for a loss that is not one of fewer classes."""
+    if form.family.ranks is None or form.margins is not None:
+        return 0
+    # With the own one they are more than there are ranks, so that none goes to a class that is left out.
+    return max(_SPARE, len(form.rho) + 1)
+
+
+def lists_for(
+    rows: Int64Array, y: IntArray, A: FloatArray, delta: FloatArray, spare: int
+) -> FewClasses | None:
+    """Return room for the classes of some rows, None where they are not few."""
+    m = A.shape[1]
+    starts = np.zeros(len(rows) + 1, dtype=np.int64)
+    count_classes(rows, y, A, delta, spare, starts)
+    np.cumsum(starts, out=starts)
+    if starts[-1] > _FEW * m * len(rows):
+        return None
+    place = np.zeros(len(y), dtype=np.int64)
+    place[rows] = np.arange(len(rows))
+    return FewClasses(place, starts, np.empty(starts[-1], dtype=np.int32))
+
+
+@jit
+def count_classes(
+    rows: Int64Array, y: IntArray, A: FloatArray, delta: FloatArray, spare: int, starts: Int64Array
+) -> None:
+    """Write to starts[t + 1] how many classes row rows[t] takes."""
+    m = A.shape[1]
+    for t in range(len(rows)):
+        i = rows[t]
+        count = 1 + spare
+        for j in range(m):
+            if j != y[i] and np.float64(A[i, j]) + np.float64(delta[i, j]) != 0.0:
+                count += 1
+        starts[t + 1] = min(count, m)
+
+
+@jit
+def choose_classes(
+    scores: FloatArray,
+    rows: Int64Array,
+    y: IntArray,
+    A: FloatArray,
+    delta: FloatArray,
+    starts: Int64Array,
+    classes: IntArray,
+) -> None:
+    """Write the classes of some rows: the own one, those with mass, and of the others those that score most.
+
+    `scores` (t, m) are of the rows rows[t], whose classes go to classes[starts[t] : starts[t + 1]].
+    """
+    for t in range(len(rows)):
+        i, at, end = rows[t], starts[t], starts[t + 1]
+        classes[at] = y[i]
+        at += 1
+        for j in range(scores.shape[1]):
+            if j != y[i] and np.float64(A[i, j]) + np.float64(delta[i, j]) != 0.0:
+                classes[at] = j
+                at += 1
+        spare = at
+        for j in range(scores.shape[1]):
+            if j == y[i] or np.float64(A[i, j]) + np.float64(delta[i, j]) != 0.0:
+                continue
+            if at == end and (spare == end or not scores[t, j] > scores[t, classes[end - 1]]):
+                continue
+            p = min(at, end - 1)
+            while p > spare and scores[t, classes[p - 1]] < scores[t, j]:
+                classes[p] = classes[p - 1]
+                p -= 1
+            classes[p] = j
+            at = min(at + 1, end)
+
+
+@jit(fastmath={"reassoc", "contract"})
+def _score(W: FloatArray, j: int, X: FloatArray, place: int) -> float:
+    """Return w_j x for one row of X, summed in the precision of W."""
+    total = W.dtype.type(0.0)
+    for f in range(X.shape[1]):
+        total += W[j, f] * X[place, f]
+    return np.float64(total)
+
+
+@jit
+def sweep_few(
+    X: FloatArray,
+    places: Int64Array,
+    rows: Int64Array,
+    listed: Int64Array,
+    starts: Int64Array,
+    classes: IntArray,
+    weights: Float64Array,
+    norms: Float64Array,
+    along: Float64Array,
+    kept_apart: float,
+    A: FloatArray,
+    delta: FloatArray,
+    scale: float,
+    gamma: float,
+    gamma_own: float,
+    column: JitFunction,
+    rho: Float64Array,
+    margins: Float64Array,
+    W: FloatArray,
+    apart: Float64Array,
+    rises: Float64Array,
+) -> int:
+    """Do what `sweep_dense` does in a few classes of each row; return how many those were in all.
+
+    Row rows[t] has the classes classes[starts[listed[t]] : starts[listed[t] + 1]], the own one first.  Its
+    square and its part along u are known.  The other arguments are those of `sweep_dense`.
+    """
+    m = W.shape[0]
+    owners = column_workspace(m), room(m), room(m), rho, margins
+    work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
+    all_q, all_alpha = borrowed(owners[1]), borrowed(owners[2])
+    rho, margins = borrowed(rho), borrowed(margins)
+    taken = 0
+    for t in range(len(rows)):
+        i = rows[t]
+        if weights[i] == 0.0:
+            rises[i] = -1.0
+            continue
+        first = starts[listed[t]]
+        few = starts[listed[t] + 1] - first
+        taken += few
+        weighted = scale * weights[i]
+        own = weighted * (norms[i] - kept_apart * along[i] * along[i])
+        q, alpha = all_q[:few], all_alpha[:few]
+        for e in range(few):
+            j = classes[first + e]
+            score = _score(W, j, X, places[t]) + apart[j] * along[i]
+            q[e] = score - own * (np.float64(A[i, j]) + np.float64(delta[i, j]))
+        _, _, vertex = column(q, 0, own + gamma, own + gamma_own, rho, margins, alpha, work, index_work, -1.0)
+        square = 0.0
+        for e in range(few):
+            j = classes[first + e]
+            before = delta[i, j]
+            if alpha[e] == np.float64(A[i, j]) + np.float64(before):
+                continue
+            # What is stored is what counts: the change is taken after rounding to A's precision.
+            delta[i, j] = alpha[e] - A[i, j]
+            change = np.float64(delta[i, j]) - np.float64(before)
+            if change != 0.0:
+                square += change * change
+                carry_dense(W, j, X, places[t], weighted * change)
+                apart[j] -= kept_apart * weighted * change * along[i]
+        still = vertex and square == 0.0
+        rises[i] = -1.0 if still else 0.5 * (own + gamma_own) * square * weights[i]
+    keep(owners)
+    return taken

@@ -1,0 +1,63 @@
+"""Sums of Hessians over the curved rows of a block: those of single classes, and the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
+from topline.solvers.blocks.tile_products import weighted_gram, weighted_grams
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.clock import Clock
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.rows import Rows
+from topline.solvers.typing import Float64Array
+
+
+def diagonal_blocks(
+    curved_rows: Iterable[tuple[CurvedRows, Rows]], envelopes: Envelopes, problem: Problem, rows: int
+) -> BlockStats:
+    """Sum J_i,jj x_i x_i^T for every class j, with J as of a centring of the classes in which u moves."""
+    clock, m, d = Clock(), problem.m, problem.d
+    grams, visited = np.zeros((m, d, d)), 0
+    for curved, X in curved_rows:
+        clock.product()
+        diagonals = envelopes.diagonals(curved) * curved.weights[:, None]
+        clock.row_work()
+        grams += weighted_grams(X, diagonals)
+        visited += len(curved.rows)
+        clock.product()
+    return BlockStats(rows=rows, product=grams.reshape(m * d, d), visited=visited, **clock.seconds())
+
+
+def hessian(
+    curved_rows: Iterable[tuple[CurvedRows, Rows]], envelopes: Envelopes, problem: Problem, rows: int
+) -> BlockStats:
+    """Sum J_i,jk x_i x_i^T for every pair of classes j and k."""
+    clock, m, d = Clock(), problem.m, problem.d
+    second, first = np.tril_indices(m)
+    total, visited = np.zeros((len(first), d, d)), 0
+    for curved, X in curved_rows:
+        clock.product()
+        if envelopes.closed:
+            entries = envelopes.pairs(curved, X.dtype)
+            clock.row_work()
+            total += weighted_grams(X, entries)
+        else:
+            J = envelopes.jacobians(curved) * curved.weights[:, None, None]
+            clock.row_work()
+            for pair, (j, k) in enumerate(zip(second, first, strict=True)):
+                total[pair] += weighted_gram(X, J[:, j, k])
+        visited += len(curved.rows)
+        clock.product()
+    return BlockStats(rows=rows, product=_laid_out(total, m), visited=visited, **clock.seconds())
+
+
+def _laid_out(pairs: Float64Array, m: int) -> Float64Array:
+    """Return the (m d, m d) matrix of the sums of all pairs of classes k <= j, of shape (pairs, d, d)."""
+    number = np.zeros((m, m), dtype=np.intp)
+    second, first = np.tril_indices(m)
+    number[second, first] = number[first, second] = np.arange(len(pairs))
+    d = pairs.shape[1]
+    return pairs[number].transpose(0, 2, 1, 3).reshape(m * d, m * d)

@@ -1,0 +1,98 @@
+"""Sweeps that touch a few classes: the classes by sorting, the updates against those of all classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from topline import MaxHinge, Problem, StructuredHinge, TopKHinge, TopKOthersHinge, UsunierHinge
+from topline.solvers.blocks.ascent import BlockAscent
+from topline.solvers.blocks.ascent_few import choose_classes, lists_for, spare_classes
+from topline.solvers.blocks.ascent_rows import DualWindow
+from topline.solvers.blocks.ascent_work import Work
+from topline.solvers.core.dual_rows import DenseStore
+from topline.solvers.core.requests import AscentRequest
+from topline.solvers.losses import OneVsAll
+from topline.solvers.losses.batches import column_updates
+
+N, D, M = 60, 5, 30
+LAM_N = 0.5
+HINGES = [MaxHinge(), TopKHinge(3), TopKOthersHinge(2), UsunierHinge(2)]
+
+
+def swept(loss, smoothing: float = 0.0):
+    """A block after some sweeps over all rows from A = 0."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((N, D)), rng.integers(M, size=N).astype(np.int32)
+    problem = Problem(loss, N, D, M, LAM_N / N, smoothing)
+    block = BlockAscent(problem, X, y, rng.uniform(0.5, 2.0, N), 0, np.dtype(np.float64))
+    A, delta = (DenseStore(N, M, np.dtype(np.float64)) for _ in range(2))
+    work = Work(block, AscentRequest(round=0, W=np.zeros((D, M)), seed=3), DualWindow(A, delta))
+    feed = block.feed_for(A)
+    for _ in range(10):
+        work.sweep(feed.shuffled(np.arange(N), work.random))
+    work.duals.open_whole()
+    return X, y, problem, block, work, feed
+
+
+def test_the_classes_are_the_own_one_those_with_mass_and_the_next_by_score() -> None:
+    rng = np.random.default_rng(1)
+    y = rng.integers(M, size=N).astype(np.int32)
+    A, delta = np.zeros((N, M)), np.where(rng.random((N, M)) < 0.2, rng.standard_normal((N, M)), 0.0)
+    A[0], delta[0] = 1.0, 0.0  # mass everywhere
+    A[1], delta[1] = 1.0, -1.0  # a change that takes all of it away
+    rows, scores = np.arange(0, N, 2), rng.standard_normal((N, M))
+    few = lists_for(rows, y, A, delta, 3)
+    assert few is not None
+    choose_classes(scores[rows], rows, y, A, delta, few.starts, few.classes)
+    for i in rows:
+        held = [j for j in range(M) if j != y[i] and A[i, j] + delta[i, j] != 0.0]
+        rest = [j for j in np.argsort(-scores[i]) if j != y[i] and j not in held]
+        low, high = few.starts[few.place[i]], few.starts[few.place[i] + 1]
+        assert few.classes[low:high].tolist() == [y[i], *held, *rest[:3]]
+
+
+def test_many_classes_are_not_few() -> None:
+    A = np.ones((4, M))
+    assert lists_for(np.arange(4), np.zeros(4, np.int32), A, np.zeros_like(A), 3) is None
+
+
+@pytest.mark.parametrize("loss", [OneVsAll("hinge"), StructuredHinge(1.0 - np.eye(M))])
+def test_losses_that_are_not_those_of_fewer_classes_take_all(loss) -> None:
+    assert spare_classes(loss.form(M)) == 0
+
+
+@pytest.mark.parametrize("loss", HINGES, ids=str)
+@pytest.mark.parametrize("smoothing", [0.0, 0.4])
+def test_a_sweep_over_few_classes_finds_the_update_of_all_where_the_others_get_no_mass(
+    loss, smoothing
+) -> None:
+    """Row after row; where the update of all goes to classes that are left out, the rows differ."""
+    X, y, problem, block, work, feed = swept(loss, smoothing)
+    rows = np.arange(0, N, 3)
+    before, W = work.duals.delta.copy(), work.W.T.copy()
+    work.take_few(feed, rows)
+    few = work._few
+    assert few is not None
+    visited = work.visited
+    order = np.concatenate([portion.rows for portion in feed.in_order(rows)])
+    work.sweep(feed.in_order(rows))
+    work.duals.open_whole()
+    sizes = np.diff(few.starts)
+    assert work.visited - visited == pytest.approx(sizes.sum() / M)
+    exact = 0
+    for i in order:
+        c = problem.scale * block.weights[i] * (X[i] @ X[i])
+        q = X[i] @ W - c * before[i]
+        alpha = column_updates(problem.form, q[None], y[i : i + 1], c + smoothing)[0]
+        listed = few.classes[few.starts[few.place[i]] : few.starts[few.place[i] + 1]]
+        others = np.setdiff1d(np.arange(M), listed)
+        found = work.duals.delta[i]
+        assert not found[others].any()
+        if not alpha[others].any():
+            np.testing.assert_allclose(found, alpha, atol=1e-10)
+            exact += 1
+        # The next row starts from what was found.
+        W += problem.scale * block.weights[i] * np.outer(X[i], found - before[i])
+    assert exact > len(rows) // 2
+    np.testing.assert_allclose(work.W.T, W, atol=1e-10)

@@ -1,0 +1,223 @@
+"""Runs in shared passes are what they are alone, and read the rows once for all of them."""
+
+from __future__ import annotations
+
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from topline import Problem, SerialExecutor, TopKHinge, solve
+from topline.solvers.core.heads import CopyDualsRequest, CountHitsRequest, HeadsProblem
+from topline.solvers.core.requests import EvaluateRequest, RebuildRequest
+from topline.solvers.core.shared_scan import SharedScan
+from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.errors import DualsReplacedError
+from topline.solvers.methods import method_named
+from topline.solvers.run import iterate
+from topline.solvers.run.shared import HeadRun, SharedPasses
+
+N, D, M, FOLDS = 240, 6, 5, 3
+CRITERIA = StoppingCriteria(tol=1e-2, max_passes=200)
+
+
+class StoredRows:
+    """Rows in pieces of 16 that have to be read."""
+
+    def __init__(self, X):
+        self._X, self.shape, self.dtype = X, X.shape, X.dtype
+        self.cuts = list(range(0, len(X) + 1, 16))
+        self.read = 0
+
+    def __getitem__(self, rows):
+        self.read += len(range(*rows.indices(len(self._X))))
+        return self._X[rows]
+
+
+@pytest.fixture(scope="module")
+def data():
+    random = np.random.default_rng(0)
+    y = (np.arange(N) % M).astype(np.int32)
+    X = (random.standard_normal((M, D))[y] + random.standard_normal((N, D))).astype(np.float32)
+    out = random.integers(0, FOLDS, N)
+    weights = np.stack([(out != fold).astype(float) for fold in range(FOLDS)], axis=1)
+    return X, y, weights
+
+
+def run_of(head, C):
+    return HeadRun(head, Problem(TopKHinge(2), N, D, M, 1.0 / (N * C)), head % FOLDS)
+
+
+def trained(run):
+    def train(executor):
+        method = method_named("dual_ascent").method_for(run.problem, executor.blocks, 0)
+        return iterate(run.problem, executor, method, CRITERIA, duals_kept=True)
+
+    return train
+
+
+class Forgetful(SerialExecutor):
+    """Loses the dual variables that a block has for every run, once, as a worker that dies does."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(blocks=2, threads=1)
+        self.requests, self._at = 0, at
+
+    def bind(self, *arguments, **options) -> None:
+        """Bind, and know how the lost block is made again."""
+        super().bind(*arguments, **options)
+        self._fresh = SerialExecutor(blocks=2, threads=1)
+        self._fresh.bind(*arguments, **options)
+
+    def run(self, request):
+        self.requests += 1
+        if self.requests == self._at:
+            self._blocks[1] = self._fresh._blocks[1]
+            raise DualsReplacedError("block 1 begins at 0 again")
+        return super().run(request)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("at", [1, 2, 4, 6])
+def test_a_lost_block_costs_the_runs_passes_and_no_digit(data, at) -> None:
+    X, y, weights = data
+    runs = [run_of(head, C) for head, C in enumerate((0.03, 0.1, 0.3))]
+    with Forgetful(at) as executor:
+        passes = SharedPasses(executor, HeadsProblem(N, D, M, len(runs)), X, y, weights)
+        found = passes.run_all({run: trained(run) for run in runs})
+        assert executor.requests > at
+        assert passes.replaced == 1
+    for run in runs:
+        alone = solve(
+            X, y, TopKHinge(2), run.problem.lam, method="dual_ascent", sample_weight=weights[:, run.column],
+            tol=1e-6, max_passes=5000, executor=SerialExecutor(),
+        )  # fmt: skip
+        here = found[run.head]
+        assert here.status is Status.SOLVED
+        # P lies above the optimum and D below it, both within the gap.
+        assert here.final.dual <= alone.primal * (1.0 + 1e-6)
+        assert alone.dual * (1.0 - 1e-6) <= here.final.primal
+        assert here.final.relative_gap <= CRITERIA.tol
+
+
+def test_hits_that_are_counted_while_duals_are_lost_are_right_and_the_run_is_told(data) -> None:
+    X, y, weights = data
+    run, W = run_of(0, 1.0), np.eye(D, M)
+
+    def count(executor):
+        counted = executor.count_hits(CountHitsRequest(W, 1, 0.0))
+        with pytest.raises(DualsReplacedError, match="begins at 0"):
+            executor.run(RebuildRequest(None))
+        executor.run(RebuildRequest(None))
+        return counted
+
+    with Forgetful(1) as executor:
+        passes = SharedPasses(executor, HeadsProblem(N, D, M, 1), X, y, weights)
+        counted = passes.run_all({run: count})[0]
+    out = weights[:, 0] == 0.0
+    assert counted.rows == out.sum()
+    assert counted.hits == ((X @ W).argmax(axis=1) == y)[out].sum()
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_each_run_comes_to_the_numbers_that_it_comes_to_alone(data, blocks) -> None:
+    X, y, weights = data
+    runs = [run_of(head, C) for head, C in enumerate((0.1, 0.1, 0.1, 3.0, 3.0, 3.0))]
+    with SerialExecutor(blocks=blocks, threads=2) as executor:
+        passes = SharedPasses(executor, HeadsProblem(N, D, M, len(runs)), X, y, weights)
+        found = passes.run_all({run: trained(run) for run in runs})
+    for run in runs:
+        alone = solve(
+            X, y, TopKHinge(2), run.problem.lam, method="dual_ascent", sample_weight=weights[:, run.column],
+            tol=CRITERIA.tol, max_passes=CRITERIA.max_passes, executor=SerialExecutor(blocks=blocks),
+        )  # fmt: skip
+        here = found[run.head]
+        assert (here.status, here.state.passes) == (alone.status, alone.passes)
+        # A wide product rounds as its columns would alone, or in the last bits of float32.
+        assert here.final.primal == pytest.approx(alone.primal, rel=1e-4)
+        assert here.final.dual == pytest.approx(alone.dual, rel=1e-4)
+
+
+def test_rows_that_do_not_lie_in_memory_are_read_once_for_all_runs(data) -> None:
+    X, y, weights = data
+
+    def rows_read(heads):
+        rows = StoredRows(X)
+        runs = [run_of(head, 0.1) for head in range(heads)]
+        with SerialExecutor() as executor:
+            passes = SharedPasses(executor, HeadsProblem(N, D, M, heads), rows, y, weights)
+            found = passes.run_all({run: trained(run) for run in runs})
+        assert all(one.final.dual <= one.final.primal for one in found.values())
+        return rows.read, sum(one.state.passes for one in found.values())
+
+    (one, _), (six, six_passes) = rows_read(1), rows_read(6)
+    assert six < 2 * one
+    assert six < N * six_passes
+
+
+def test_duals_are_copied_and_hits_counted_among_the_rows_held_out(data) -> None:
+    X, y, weights = data
+    first, second = run_of(0, 1.0), run_of(3, 1.0)
+    with SerialExecutor(blocks=2) as executor:
+        passes = SharedPasses(executor, HeadsProblem(N, D, M, 2), X, y, weights)
+        W = passes.run_all({first: trained(first)})[0].final.W
+
+        def copied(executor):
+            executor.copy_duals(CopyDualsRequest(source=0, share=0.5))
+            return executor.run(RebuildRequest())
+
+        def original(executor):
+            sums = executor.run(RebuildRequest())
+            return sums, executor.count_hits(CountHitsRequest(W, k=2, radius=0.0))
+
+        passes.run_all({second: copied})
+        whole, hits = passes.run_all({first: original})[0]
+        half = passes.run_all({second: lambda executor: executor.run(RebuildRequest())})[3]
+    assert half.product == pytest.approx(0.5 * whole.product)
+    out = weights[:, 0] == 0.0
+    scores = X[out].astype(float) @ W
+    own = scores[np.arange(out.sum()), y[out]][:, None]
+    ahead = (scores >= own).sum(axis=1) - 1
+    assert (hits.rows, hits.hits) == (out.sum(), (ahead < 2).sum())
+    assert hits.low == hits.hits == hits.high
+
+
+def test_what_one_run_raises_ends_all_of_them(data) -> None:
+    X, y, weights = data
+    first, second = run_of(0, 1.0), run_of(1, 1.0)
+
+    def fails(executor):
+        executor.run(EvaluateRequest(np.zeros((D, M))))
+        raise ValueError("no more")
+
+    with SerialExecutor() as executor:
+        passes = SharedPasses(executor, HeadsProblem(N, D, M, 2), X, y, weights)
+        with pytest.raises(ValueError, match="no more"):
+            passes.run_all({first: trained(first), second: fails})
+
+
+def test_readers_that_want_different_slabs_share_those_that_several_want() -> None:
+    rows = StoredRows(np.arange(96, dtype=np.float32)[:, None] * np.ones((1, 3), dtype=np.float32))
+    scan = SharedScan(rows)
+    slabs = [(start, start + 16) for start in range(0, 96, 16)]
+    wanted = {0: slabs, 1: slabs[:3], 2: slabs[2:]}
+    seen = {}
+
+    def read(reader):
+        taken = [
+            (start, stop, part[:, 0].tolist()) for start, stop, part in scan.scan(wanted[reader], rows.dtype)
+        ]
+        seen[reader] = taken
+        scan.leave()
+
+    scan.begin(3)
+    threads = [Thread(target=read, args=(reader,)) for reader in wanted]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for reader, slabs_wanted in wanted.items():
+        assert sorted((start, stop) for start, stop, _ in seen[reader]) == slabs_wanted
+        assert all(values == list(range(start, stop)) for start, stop, values in seen[reader])
+    assert scan.slabs_read == len(slabs)
+    assert rows.read == 96
