@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from topline.pipeline.images.decoding import Picture, Pixels, decode, read_picture, thumbnail
 from topline.pipeline.images.demo import write_digits
-from topline.pipeline.images.items import DELIMITERS, ImageItem, ImageListing, sorted_names, split_name
+from topline.pipeline.images.items import (
+    DELIMITERS,
+    ImageItem,
+    ImageListing,
+    delimiter_of,
+    sorted_names,
+    split_name,
+)
 from topline.pipeline.images.sources import SourceImages, list_images
 
 __all__ = [
@@ -19,6 +26,7 @@ __all__ = [
     "Pixels",
     "SourceImages",
     "decode",
+    "delimiter_of",
     "list_images",
     "read_picture",
     "sorted_names",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +18,8 @@ from topline.pipeline.images.items import (
     printable,
     with_file_stats,
 )
+
+logger = logging.getLogger(__name__)
 
 
 def list_folder(root: Path, *, labelled: bool = True) -> ImageListing:
@@ -66,7 +69,7 @@ def _labelled(item: ImageItem, *, splits: bool) -> ImageItem:
 
 def _walk(root: Path, folder: str) -> Iterator[tuple[str, str | None]]:
     """Paths below `root`, with "" for an image, the reason of a refusal, or None to leave it out."""
-    for entry in _entries(root / folder):
+    for entry in _entries(root / folder, may_be_gone=bool(folder)):
         path = f"{folder}/{entry.name}" if folder else entry.name
         if is_hidden(entry.name):
             yield path, None
@@ -80,9 +83,13 @@ def _walk(root: Path, folder: str) -> Iterator[tuple[str, str | None]]:
             yield path, ""
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def _entries(folder: Path, *, may_be_gone: bool = False) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:
             return list(found)
     except OSError as error:
+        if may_be_gone and isinstance(error, FileNotFoundError):
+            # Somebody renamed or deleted it since its own folder was read.
+            logger.warning("%s is gone, and is left out", printable(str(folder)))
+            return []
         raise InputError(f"the folder {printable(str(folder))} cannot be read: {error.strerror}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,8 +31,8 @@ OTHER_STEMS = frozenset(
     {"license", "licence", "copying", "notice", "readme", "authors", "changelog", "makefile"}
 )
 
-#: Columns of a text table are separated by this.
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
+#: What may separate the columns of a text table, by its suffix; the usual one first.
+DELIMITERS = {".csv": ",;\t", ".tsv": "\t,;"}
 
 SPLIT_NAMES = {
     "train": "train",
@@ -176,6 +176,19 @@ def with_unique_ids(items: Sequence[ImageItem]) -> tuple[ImageItem, ...]:
         count = seen[item.sample_id] = seen.get(item.sample_id, 0) + 1
         result.append(item if count == 1 else replace(item, sample_id=f"{item.sample_id}#{count}"))
     return tuple(result)
+
+
+def delimiter_of(table: Path, header: str, wanted: Collection[str]) -> str:
+    """Return what separates the columns of a text table, for which many spreadsheets write semicolons.
+
+    It is what parts the `header` so that one of the columns `wanted` is in it, or else the usual one.
+    """
+    usual = DELIMITERS.get(table.suffix.lower(), DELIMITERS[".csv"])
+
+    def names(mark: str) -> Iterator[str]:
+        return (word.strip().strip('"') for word in header.split(mark))
+
+    return next((mark for mark in usual if any(name in wanted for name in names(mark))), usual[0])
 
 
 def split_name(word: str, place: str) -> str:

@@ -14,6 +14,7 @@ from topline.pipeline.images.items import (
     DELIMITERS,
     ImageItem,
     ImageListing,
+    delimiter_of,
     split_name,
     with_file_stats,
     with_unique_ids,
@@ -54,7 +55,9 @@ def _item(root: Path, place: str, row: Row, *, labelled: bool) -> ImageItem:
 def _csv_rows(table: Path) -> Iterator[tuple[str, Row]]:
     try:
         with table.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, delimiter=DELIMITERS[table.suffix.lower()], strict=True)
+            delimiter = delimiter_of(table, file.readline(), ("path",))
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
             _check_columns(table, reader.fieldnames or ())
             for row in reader:
                 place = f"{table}, line {reader.line_num},"

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
+from topline.pipeline.images import delimiter_of
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import CsrDatasetWriter, Dataset, DatasetInfo, DatasetWriter
 from topline.storage.fingerprint import digest_json
@@ -50,9 +51,9 @@ def edited_dataset(dataset: Dataset, edits: Edits) -> DatasetInfo:
     """Store the version of `dataset` that the edits make, or find it; without any change it is `dataset`.
 
     Rows that are left out are in no byte of it.  Raises `InputError` for ids that the dataset does not have,
-    labels that are none of its classes, and a dataset of several labels a row.
+    labels that are none of its classes, and labels for a dataset of several a row.
     """
-    if dataset.info.label_sets is not None:
+    if dataset.info.label_sets is not None and edits.labels:
         raise InputError(
             f"dataset {dataset.info.id} has several labels a row, and tables of corrections have one: import"
             " it again with other labels"
@@ -75,17 +76,26 @@ def _written(dataset: Dataset, kept: NDArray[np.int64], labels: NDArray[np.int32
     info = dataset.info
     plan = ChunkPlan(len(kept), info.chunk_rows, info.shard_rows)
     kind = CsrDatasetWriter if info.layout == "csr" else DatasetWriter
-    writer = kind.begin(dataset.store, key, len(kept), info.d, info.dtype, plan, info.features)
+    # A unit of which no row goes is the same as before, and is not stored again.
+    starts = [unit.rows[0] for unit in dataset.units]
+    cuts = sorted({*np.searchsorted(kept, starts).tolist(), len(kept)})
+    writer = kind.begin(dataset.store, key, len(kept), info.d, info.dtype, plan, info.features, cuts=cuts)
     if writer.committed is not None:
         return writer.committed
-    manifest = dataset.manifest()
-    for unit in sorted(set(range(plan.units)) - writer.done_units()):
-        span = plan.bounds(unit)
+    manifest = dataset.shared_manifest()
+    for unit in sorted(set(range(writer.units)) - writer.done_units()):
+        span = writer.bounds(unit)
         rows = kept[span.start : span.stop]
         first = int(rows[0])
         stored = dataset.rows(first, int(rows[-1]) + 1)[rows - first]
         writer.write_unit(unit, stored, manifest.take(pa.array(rows)))
-    return writer.commit(labels, dataset.split()[kept], info.class_names)
+    return writer.commit(
+        labels,
+        dataset.split()[kept],
+        info.class_names,
+        dataset.manifest().take(pa.array(kept)),
+        label_sets=dataset.label_sets(),
+    )
 
 
 def _corrected(dataset: Dataset, edits: Edits, ids: Sequence[str]) -> NDArray[np.int32]:
@@ -131,9 +141,7 @@ def _table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
             raise InputError(f"{path} cannot be read: {error}") from error
     else:
         lines = _text(path).splitlines()
-        head = lines[0] if lines else ""
-        delimiter = next((mark for mark in (",", ";", "\t") if mark in head), ",")
-        rows = list(csv.DictReader(lines, delimiter=delimiter))
+        rows = list(csv.DictReader(lines, delimiter=delimiter_of(path, lines[0] if lines else "", columns)))
     missing = [name for name in columns if rows and name not in rows[0]]
     if missing or not rows:
         raise InputError(

@@ -18,10 +18,12 @@ from topline.pipeline.images import ImageListing, list_images
 from topline.pipeline.ingest.extract_result import ExtractResult
 from topline.pipeline.ingest.found_classes import classes_found
 from topline.pipeline.ingest.known_images import KnownImages, known_images
+from topline.pipeline.ingest.row_order import row_order
 from topline.pipeline.ingest.splits import CONTENT_RULE, HeldOut, RowSplits, recorded_splits, with_splits
 from topline.pipeline.ingest.unit import Describer, UnitContext, UnitReport
 from topline.pipeline.ingest.unit_runs import StoppedError, Units
 from topline.pipeline.ingest.unnamed_backbone import unnamed_backbone
+from topline.pipeline.ingest.vanished import LISTINGS, vanished
 from topline.pipeline.interrupts import StopFlag, stop_on_signals
 from topline.pipeline.options import ClusterConfig, ExtractConfig
 from topline.pipeline.progress import Progress
@@ -30,11 +32,14 @@ from topline.storage.datasets import (
     Dataset,
     DatasetInfo,
     DatasetWriter,
-    read_part,
+    discard_staged,
+    find_by_key,
+    staged,
     with_labels_and_splits,
 )
+from topline.storage.errors import NotFoundError
 from topline.storage.fingerprint import digest_json
-from topline.storage.stores import open_store
+from topline.storage.stores import Store, open_store
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -79,6 +84,7 @@ def extract(
     *,
     follow: bool = False,
     check: Callable[[ImageListing], None] | None = None,
+    listings: int = LISTINGS,
 ) -> ExtractResult:
     """Extract features of all images that `config` names into a dataset of `config.store`.
 
@@ -90,9 +96,10 @@ def extract(
     images whose content the newest dataset knows are not described again.  With `follow` it is another
     version of what the store has: every content stays in the split that it had before, new ones are split by
     their content, and where nothing has changed the newest version is the result.  An interrupted extraction
-    continues where it stopped when it is called again.  Raises `InputError` where the images cannot be
-    listed, `RejectedShareError` where too many cannot be used, `InterruptedRunError` after Ctrl-C and where
-    the cluster is lost.
+    continues where it stopped when it is called again.  Where too many images vanish while they are read, as
+    somebody renames a folder, they are listed again, `listings` times at most.  Raises `InputError` where
+    they cannot be listed, `RejectedShareError` where too many cannot be used, `InterruptedRunError` after
+    Ctrl-C and where the cluster is lost.
     """
     begun = time.monotonic()
     if progress is not None:
@@ -100,14 +107,23 @@ def extract(
     job = _prepare(config, progress, check, follow=follow)
     if job.writer.committed is not None:
         return _result(job, job.writer.committed, reused=True, seconds=time.monotonic() - begun, done=0)
-    with stop_on_signals() as flag:
-        done = _run_units(job, cluster or ClusterConfig(), client, progress, flag)
-    table = pa.concat_tables(
-        read_part(job.writer.store, job.writer.folder, unit).table for unit in range(job.writer.plan.units)
-    )
+    try:
+        with stop_on_signals() as flag:
+            done = _run_units(job, cluster or ClusterConfig(), client, progress, flag)
+    except RejectedShareError:
+        if listings <= 1 or not vanished(job.listing):
+            raise
+        job.writer.abandon()
+        return extract(config, cluster, progress, client, follow=follow, check=check, listings=listings - 1)
+    return _committed(job, begun, done, follow=follow)
+
+
+def _committed(job: _Job, begun: float, done: int, *, follow: bool) -> ExtractResult:
+    """Split the rows of all units, and make the dataset visible, unless it is what the newest one is."""
+    table = pa.concat_tables(job.writer.manifest_of(unit) for unit in range(job.writer.units))
     newest = None if job.known is None else job.known.dataset.info
     recorded = recorded_splits(job.writer.store, newest.id if newest else None) if follow else None
-    table, rows = with_splits(job.listing.items, table, config, recorded)
+    table, rows = with_splits(job.listing.items, table, job.config, recorded)
     if follow and newest is not None and _unchanged(job, table, rows):
         job.writer.abandon()
         return _result(job, newest, reused=True, seconds=time.monotonic() - begun, done=done)
@@ -144,11 +160,29 @@ def _prepare(
     n = len(listing.items)
     rows = min(UNIT_IMAGES, max(SMALLEST_UNIT, math.ceil(n / UNITS_WANTED)))
     plan = ChunkPlan.choose(n, backbone.dim, np.dtype(config.dtype).itemsize, max_shard_rows=rows)
+    order = row_order(listing, plan, _base(store, key, known))
     # What is said of the features decides nothing, so that other words make no other dataset.
     described = {**attributes, "about": about}
-    writer = DatasetWriter.begin(store, key, n, backbone.dim, config.dtype, plan, described)
+    writer = DatasetWriter.begin(
+        store, key, n, backbone.dim, config.dtype, order.plan, described, cuts=order.cuts, base=order.base
+    )
     describer = Describer(listing.root, backbone, config.limits, known)
-    return _Job(config, listing, UnitContext(writer, describer, config.batch))
+    return _Job(config, order.listing, UnitContext(writer, describer, config.batch))
+
+
+def _base(store: Store, key: str, known: KnownImages | None) -> Dataset | None:
+    """Return the dataset whose order the rows follow: that of an extraction which was begun before."""
+    begun = staged(store, key)
+    if begun is None or find_by_key(store, key) is not None:
+        return None if known is None else known.dataset
+    if begun["base"] is None:
+        return None
+    try:
+        return Dataset.open(store, begun["base"])
+    except NotFoundError:
+        # It was removed meanwhile, and nobody knows the order any more.
+        discard_staged(store, key)
+        return None if known is None else known.dataset
 
 
 def _attributes(config: ExtractConfig, listing: ImageListing, backbone: Backbone) -> dict[str, Any]:
@@ -178,11 +212,11 @@ def _run_units(
     job: _Job, cluster: ClusterConfig, client: Client | None, progress: Progress | None, flag: StopFlag
 ) -> int:
     """Do all units that are not done; return the number of images that were described."""
-    plan = job.writer.plan
-    finished = job.writer.done_units()
-    left = [unit for unit in range(plan.units) if unit not in finished]
-    skipped = sum(plan.bounds(unit).rows for unit in finished)
-    watch = _Watch(job, progress, [read_part(job.writer.store, job.writer.folder, u).table for u in finished])
+    writer = job.writer
+    finished = writer.done_units()
+    left = [unit for unit in range(writer.units) if unit not in finished]
+    skipped = sum(writer.bounds(unit).rows for unit in finished)
+    watch = _Watch(job, progress, [writer.manifest_of(unit) for unit in finished])
     if progress is not None:
         progress.begin("extract", len(job.listing.items), "images")
         if skipped:
@@ -221,7 +255,7 @@ def _run(units: Units, left: list[int], cluster: ClusterConfig, client: Client |
 
 
 def _how_to_resume(job: _Job) -> str:
-    done, units = len(job.writer.done_units()), job.writer.plan.units
+    done, units = len(job.writer.done_units()), job.writer.units
     return f"{done} of {units} parts are stored: run the same command again to continue"
 
 
@@ -257,12 +291,12 @@ def _too_many(job: _Job, rejected: int) -> str:
     units = sorted(writer.done_units())
     bad: list[str] = []
     for unit in units:
-        rows = read_part(writer.store, writer.folder, unit).table.to_pylist()
+        rows = writer.manifest_of(unit).to_pylist()
         bad += [f"{row['path']} ({row['error']})" for row in rows if row["status"] == "rejected"]
         if len(bad) >= NAMED_IMAGES:
             break
     allow = min(1.0, math.ceil(100 * rejected / total) / 100)
-    so_far = "" if len(units) == writer.plan.units else " so far"
+    so_far = "" if len(units) == writer.units else " so far"
     return (
         f"{rejected} of {total} images ({rejected / total:.1%}) cannot be used{so_far}, more than"
         f" --max-bad-share {job.config.max_bad_share:g} allows: {'; '.join(bad[:NAMED_IMAGES])} first of all;"

@@ -29,6 +29,7 @@ from topline.pipeline.readers import (
     read_column,
     read_label_names,
     read_labels,
+    reading,
     split_words,
 )
 from topline.storage.arrays import ChunkPlan
@@ -81,8 +82,9 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
         progress.begin("read labels")
     path = Path(config.features).expanduser().absolute()
     with closing(_source(config, path)) as source:
-        ids = source.ids() or [f"row{row:09d}" for row in range(source.n)]
-        rows = _row_splits(config, source, ids)
+        with reading(source.place):
+            ids = source.ids() or [f"row{row:09d}" for row in range(source.n)]
+            rows = _row_splits(config, source, ids)
         writer = _begin(config, source)
         info, reused = writer.committed, writer.committed is not None
         if info is None:
@@ -127,19 +129,19 @@ def _source(config: ImportConfig, path: Path) -> FeatureFile:
 def _row_splits(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -> RowSplits:
     """Return labels and splits of all rows, from the options' files before the features' own."""
     inside = config.labels is None or _names_attributes(config)
-    found = source.labels() if inside else read_labels(Path(str(config.labels)))
+    found = source.labels() if inside else read_labels(Path(str(config.labels)), source.n)
     place = source.place if inside else str(config.labels)
     if found is None:
         raise InputError(
             f"{source.place} has no labels: give them with --labels (npy, csv or a line a row; of an ARFF"
-            " file the XML that names them)"
+            " file the XML that names them), or name the column or array that holds them with --labels-name"
         )
     _check_length(place, "labels", len(found), source)
     names = source.class_names() if config.class_names is None and inside else None
     if config.class_names is not None:
         names = read_class_names(config.class_names)
     lists = label_lists(np.asarray(found), place, names, config.label_separator)
-    splits = source.splits() if config.split is None else read_column(config.split, ("split",))
+    splits = source.splits() if config.split is None else read_column(config.split, ("split",), source.n)
     given: Sequence[str | None] = [None] * source.n
     if splits is not None:
         place = str(config.split or source.place)
@@ -219,7 +221,9 @@ def _write(
         for unit in range(plan.units):
             span = plan.bounds(unit)
             if unit not in done:
-                X = _checked(source, source.rows(span.start, span.stop), span.start, config.dtype)
+                with reading(f"{source.place}, rows {span.start}-{span.stop - 1}"):
+                    found = source.rows(span.start, span.stop)
+                X = _checked(source, found, span.start, config.dtype)
                 if writer.layout == "dense" and isinstance(X, csr_matrix):
                     X = X.toarray()
                 elif writer.layout == "csr":

@@ -40,7 +40,7 @@ class Units:
 
     def images(self, unit: int) -> tuple[ImageItem, ...]:
         """Images of a unit."""
-        span = self.context.writer.plan.bounds(unit)
+        span = self.context.writer.bounds(unit)
         return self.items[span.start : span.stop]
 
     def run_here(self, units: Iterator[int], *, seconds: float = float("inf")) -> float:

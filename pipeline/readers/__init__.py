@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from topline.pipeline.readers.arff import read_label_names
 from topline.pipeline.readers.base import FeatureFile, Rows, first_rows
+from topline.pipeline.readers.damage import reading
 from topline.pipeline.readers.formats import READERS, ConcatenatedFeatures, open_features
 from topline.pipeline.readers.label_sets import (
     LabelLists,
@@ -42,6 +43,7 @@ __all__ = [
     "read_column",
     "read_label_names",
     "read_labels",
+    "reading",
     "require_single_labels",
     "split_labels",
     "split_words",

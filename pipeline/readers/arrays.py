@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers.base import FEATURE_NAMES, LABEL_NAMES, FeatureFile, check_matrix, pick
+from topline.pipeline.readers.damage import cause, check_expansion, check_members, reading
 
 SKIP_BYTES = 1 << 20
 
@@ -26,7 +28,7 @@ class NpyFeatures(FeatureFile):
         try:
             self._array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read as a NumPy array of numbers: {error}") from error
+            raise InputError(f"{path} cannot be read as a NumPy array of numbers: {cause(error)}") from error
         self.n, self.d = check_matrix(self.place, self._array.shape, self._array.dtype)
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
@@ -43,8 +45,13 @@ class StreamedArray:
         self._file: IO[bytes] | None = None
         self._open = ExitStack()
         self._next = 0
-        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
-            self.shape, fortran, self.dtype = self._header(file)
+        with reading(self.place), zipfile.ZipFile(path) as archive:
+            member = archive.getinfo(f"{name}.npy")
+            check_expansion(self.place, member.compress_size, member.file_size)
+            with archive.open(member) as file:
+                self.shape, fortran, self.dtype = self._header(file)
+        if int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize > member.file_size:
+            raise InputError(f"{self.place} is cut short: save it again")
         if fortran and len(self.shape) > 1:
             raise InputError(f"{self.place} lies column by column: save np.ascontiguousarray of it")
         self._row_items = int(np.prod(self.shape[1:], dtype=np.int64))
@@ -89,7 +96,7 @@ class StreamedArray:
     def _read(self, count: int) -> bytes:
         try:
             data = self._file.read(count) if self._file is not None else b""
-        except (OSError, zipfile.BadZipFile, EOFError) as error:
+        except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
             raise InputError(f"{self.place} is damaged: {error}") from error
         if len(data) < count:
             raise InputError(f"{self.place} is cut short")
@@ -152,7 +159,9 @@ def open_npz(path: Path, features_name: str | None, labels_name: str | None) -> 
     """Return the features of an .npz file, dense or CSR."""
     try:
         # np.load leaves a file that it opened itself open when it is no archive.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with reading(str(path)):
+            check_members(path)
+        with reading(str(path)), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             names = list(archive.files)
             sparse = {"data", "indices", "indptr", "shape"} <= set(names) and features_name is None
             others = [name for name in names if name not in ("data", "indices", "indptr", "shape", "format")]
@@ -163,7 +172,7 @@ def open_npz(path: Path, features_name: str | None, labels_name: str | None) -> 
             taken = label if label is not None and (labels_name or label in LABEL_NAMES) else None
             labels = None if taken is None else archive[taken]
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read as an .npz file of numbers: {error}") from error
+        raise InputError(f"{path} cannot be read as an .npz file of numbers: {cause(error)}") from error
     if sparse:
         return CsrNpzFeatures(path, small, labels)
     rest = [name for name in names if name != taken]
@@ -205,6 +214,8 @@ class HdfFeatures(FeatureFile):
         label = pick(self.place, "dataset", labels_name, LABEL_NAMES, vectors)
         self._label_array = None if label is None else arrays[label]
         self.n, self.d = check_matrix(f"{name} in {path}", self._array.shape, self._array.dtype)
+        unpacked = self.n * self.d * self._array.dtype.itemsize
+        check_expansion(f"{name} in {path}", path.stat().st_size, unpacked)
 
     def close(self) -> None:
         """Close the file."""

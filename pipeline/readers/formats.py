@@ -15,6 +15,7 @@ from topline.pipeline.errors import InputError
 from topline.pipeline.readers.arff import ArffFeatures
 from topline.pipeline.readers.arrays import HdfFeatures, NpyFeatures, open_npz
 from topline.pipeline.readers.base import SEVERAL, FeatureFile, Rows
+from topline.pipeline.readers.damage import reading
 from topline.pipeline.readers.libsvm import LibsvmFeatures
 from topline.pipeline.readers.parquet import ClipFolder, ParquetFeatures
 
@@ -65,14 +66,20 @@ def open_features(
     suffixes = (path.suffix.lower(), "".join(path.suffixes[-2:]).lower())
     if label_attributes is not None and READERS.get(suffixes[0], READERS.get(suffixes[1])) is not _arff:
         raise InputError(f"{path} is not an ARFF file, and --labels names the label attributes of one")
+    with reading(str(path)):
+        return _opened(path, suffixes, ArrayNames(features_name, labels_name, label_attributes))
+
+
+def _opened(path: Path, suffixes: Sequence[str], names: ArrayNames) -> FeatureFile:
     if path.is_dir():
-        return ClipFolder(path, labels_name)
+        return ClipFolder(path, names.labels)
     for suffix in suffixes:
         if suffix in READERS:
-            return READERS[suffix](path, ArrayNames(features_name, labels_name, label_attributes))
+            return READERS[suffix](path, names)
     if suffixes[0] in OTHER_SUFFIXES:
         raise InputError(
-            f"{path}: features are read from npy, npz, Parquet, HDF5, ARFF or LIBSVM, not {suffixes[0]}"
+            f"{path}: features are read from npy, npz, Parquet, HDF5, ARFF or LIBSVM, not {suffixes[0]};"
+            " pandas writes a table as Parquet with DataFrame.to_parquet"
         )
     return LibsvmFeatures(path)
 

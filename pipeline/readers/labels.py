@@ -14,27 +14,34 @@ from numpy.typing import NDArray
 from scipy.sparse import load_npz
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images import DELIMITERS, split_name
+from topline.pipeline.images import DELIMITERS, delimiter_of, split_name
 from topline.pipeline.readers.base import LABEL_NAMES, NAMED_ROWS
+from topline.pipeline.readers.damage import cause, check_members, reading
 from topline.storage.schema import SPLITS
 
 _WHOLE = re.compile(r"\+?(-?\d+)(?:\.0*)?")
 
 
-def read_labels(path: Path) -> NDArray[Any]:
+def read_labels(path: Path, rows: int | None = None) -> NDArray[Any]:
     """Return the labels of a small file: one a row, or an indicator matrix (n, m) of several in .npy or .npz.
 
-    An .npz holds one array, or a sparse matrix as SciPy saves it.
+    An .npz holds one array, or a sparse matrix as SciPy saves it.  `rows` is as for `read_column`.
     """
     if not path.exists():
         raise InputError(
             f"there is no file of labels at {path}: check --labels; labels inside the features' own file"
             " are named by --labels-name"
         )
+    with reading(str(path)):
+        return _labels(path, rows)
+
+
+def _labels(path: Path, rows: int | None) -> NDArray[Any]:
     try:
         if path.suffix == ".npy":
             return _npy(path)
         if path.suffix == ".npz":
+            check_members(path)
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 names = list(archive.files)
                 if "indptr" not in names and len(names) == 1:
@@ -45,14 +52,15 @@ def read_labels(path: Path) -> NDArray[Any]:
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} cannot be read as labels: {error}; save a NumPy array") from error
-    return read_column(path, LABEL_NAMES)
+        raise InputError(f"{path} cannot be read as labels: {cause(error)}") from error
+    return read_column(path, LABEL_NAMES, rows)
 
 
-def read_column(path: Path, usual: Sequence[str]) -> NDArray[Any]:
-    """Return one value a row: an .npy array, the lines of a text file, or a column of a .csv with a header.
+def read_column(path: Path, usual: Sequence[str], rows: int | None = None) -> NDArray[Any]:
+    """Return one value a row: an .npy array, the lines of a text file, or a column of a .csv.
 
-    The column is one of `usual`, or the only one.
+    The column is one of `usual`, or the only one, which needs no header where as many values as `rows` are
+    expected: it has so many lines then.
     """
     try:
         if path.suffix == ".npy":
@@ -62,27 +70,31 @@ def read_column(path: Path, usual: Sequence[str]) -> NDArray[Any]:
             return values
         with path.open(encoding="utf-8-sig", newline="") as file:
             if path.suffix.lower() in DELIMITERS:
-                lines = list(csv.reader(file, delimiter=DELIMITERS[path.suffix.lower()]))
-                return _csv_column(path, lines, usual)
+                delimiter = delimiter_of(path, file.readline(), usual)
+                file.seek(0)
+                lines = list(csv.reader(file, delimiter=delimiter))
+                return _csv_column(path, lines, usual, rows)
             return np.asarray([line.strip() for line in file.read().splitlines()], dtype=object)
     except (OSError, ValueError, csv.Error) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(
-            f"{path} cannot be read: {error}; give .npy, .csv with a header, or a line a row"
-        ) from error
+        raise InputError(f"{path} cannot be read: {cause(error)}; give .npy, .csv or a line a row") from error
 
 
 def _npy(path: Path) -> NDArray[Any]:
-    values: NDArray[Any] = np.load(path, allow_pickle=False)
+    # A map is refused where the file is shorter than its header says; an array would be allocated first.
+    values: NDArray[Any] = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     return values.ravel() if values.ndim == 2 and 1 in values.shape else values
 
 
-def _csv_column(path: Path, lines: list[list[str]], usual: Sequence[str]) -> NDArray[Any]:
+def _csv_column(path: Path, lines: list[list[str]], usual: Sequence[str], rows: int | None) -> NDArray[Any]:
     if not lines:
         return np.asarray([], dtype=object)
     header = [word.strip() for word in lines[0]]
-    name = next((name for name in usual if name in header), header[0] if len(header) == 1 else None)
+    name = next((name for name in usual if name in header), None)
+    if name is None and len(header) == 1:
+        values = np.asarray([line[0].strip() if line else "" for line in lines], dtype=object)
+        return values if len(values) == rows else values[1:]
     if name is None:
         raise InputError(f"{path} has the columns {', '.join(header)}: name one of them {usual[0]}")
     place = header.index(name)

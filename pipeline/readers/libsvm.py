@@ -7,6 +7,7 @@ the top are more than its reader takes.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from topline.pipeline.errors import InputError
 from topline.pipeline.readers.base import FeatureFile
 from topline.pipeline.readers.text import TextFeatures, line_blocks, parsed_blocks
 
+MOST_COLUMNS = 2**31 - 1
+_NUMBER = re.compile(r"[+-]?[0-9]{1,15}(\.0*)?")
 FORM = "; a line is LABEL INDEX:VALUE INDEX:VALUE ... with rising indices"
 
 
@@ -116,7 +119,7 @@ def _parse(lines: list[bytes]) -> _Block:
             continue
         if not label and bare is None:
             bare = place
-        labels.append(label.decode("utf-8", "replace"))
+        labels.append(_checked_label(label.decode("utf-8", "replace")))
         rows.append(b"0 " + pairs.strip())
     if any(b"qid:" in row for row in rows):
         raise ValueError("it has a query id, which only rankings have")
@@ -125,8 +128,20 @@ def _parse(lines: list[bytes]) -> _Block:
     try:
         X, _ = load_svmlight_file(io.BytesIO(b"\n".join(rows)), zero_based=True)
     except OverflowError as error:
-        raise ValueError("an index is too large") from error
+        raise ValueError(f"an index is too large: columns go up to {MOST_COLUMNS:,}") from error
+    if X.shape[1] > MOST_COLUMNS:
+        raise ValueError(f"an index is too large: columns go up to {MOST_COLUMNS:,}")
     return _Block(labels, X, bare)
+
+
+def _checked_label(text: str) -> str:
+    """Return labels as they are; ValueError for one that looks like a number and is none."""
+    for part in text.split(","):
+        if part[:1] and (part[0] in "+-." or part[0].isnumeric()) and not _NUMBER.fullmatch(part):
+            raise ValueError(
+                f"the label {part!r} is no whole number: write digits 0 to 9, or begin with a letter"
+            )
+    return text
 
 
 def _sizes(path: Path) -> tuple[int, int, int] | None:

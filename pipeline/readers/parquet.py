@@ -27,7 +27,7 @@ class ParquetFeatures(FeatureFile):
     """A Parquet file, read batch by batch.
 
     The features are the column `features_name`, or the usual one of lists, or the only one of lists; where
-    there are no lists, all columns of numbers but label and split.
+    there are no lists, all columns of numbers but label, split and the index of a DataFrame.
     """
 
     def __init__(self, path: Path, features_name: str | None, labels_name: str | None) -> None:
@@ -86,7 +86,7 @@ class ParquetFeatures(FeatureFile):
                     f"{self.place} has the lists {', '.join(lists)}: choose with --features-name"
                 )
             return [name]
-        others = {self._label, "split", *ID_NAMES}
+        others = {self._label, "split", *ID_NAMES, *pandas_index(schema)}
         found = [field.name for field in schema if _is_number(field.type) and field.name not in others]
         if not found:
             raise InputError(f"{self.place} has no column of numbers or of lists of numbers")
@@ -191,10 +191,22 @@ def column_values(path: Path, name: str) -> NDArray[Any]:
 
 
 def row_names(path: Path) -> Sequence[str] | None:
-    """Return the column that names rows, if there is one."""
-    names = pq.read_schema(path).names
-    name = next((name for name in ID_NAMES if name in names), None)
-    return None if name is None else [str(value) for value in column_values(path, name).tolist()]
+    """Return the column that names rows, or the text that a DataFrame has for an index; None without one."""
+    schema = pq.read_schema(path)
+    name = next((name for name in ID_NAMES if name in schema.names), None)
+    if name is not None:
+        return [str(value) for value in column_values(path, name).tolist()]
+    index = pandas_index(schema)
+    values = column_values(path, index[0]).tolist() if len(index) == 1 else []
+    # An index may repeat itself or be of numbers, which name no row.
+    named = len(set(values)) == len(values) > 0 and all(isinstance(value, str) for value in values)
+    return values if named else None
+
+
+def pandas_index(schema: pa.Schema) -> list[str]:
+    """Return the columns in which pandas keeps the index of a DataFrame, none where it counts the rows."""
+    known = schema.pandas_metadata or {}
+    return [name for name in known.get("index_columns", ()) if isinstance(name, str) and name in schema.names]
 
 
 def _numbered(folder: Path, suffix: str) -> list[Path]:

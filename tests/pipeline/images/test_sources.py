@@ -167,8 +167,8 @@ def test_a_flat_folder_is_one_class(tmp_path: Path) -> None:
     assert classes(list_images(str(tmp_path / "photos"))) == ("photos",)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
-def test_a_table_names_paths_labels_and_splits(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize(("suffix", "mark"), [(".csv", ","), (".csv", ";"), (".tsv", "\t"), (".parquet", "")])
+def test_a_table_names_paths_labels_and_splits(tmp_path: Path, suffix: str, mark: str) -> None:
     for name in ("img/1.png", "img/2, two.png", "猫.png"):
         touch(tmp_path / name)
     columns = {
@@ -189,7 +189,6 @@ def test_a_table_names_paths_labels_and_splits(tmp_path: Path, suffix: str) -> N
     if suffix == ".parquet":
         pq.write_table(pa.table(columns | {"more": list(range(7))}), table)
     else:
-        mark = "," if suffix == ".csv" else "\t"
         lines = [mark.join(columns)] + [
             mark.join(f'"{word}"' for word in row) for row in zip(*columns.values(), strict=True)
         ]

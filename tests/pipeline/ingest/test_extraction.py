@@ -231,6 +231,7 @@ def test_images_are_asked_for() -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 def test_workers_give_the_same_to_the_bit(tmp_path: Path) -> None:
     write_classes(tmp_path / "photos", 3, 100)
     with open_cluster(ClusterConfig(workers=2, dashboard=False)) as client:
@@ -293,6 +294,7 @@ def test_folders_of_difficult_images_do_not_stop_a_job(shared_data: Path, tmp_pa
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_hog_tells_fifteen_scenes_apart(shared_data: Path, tmp_path: Path) -> None:
     from sklearn.preprocessing import normalize
     from sklearn.svm import LinearSVC

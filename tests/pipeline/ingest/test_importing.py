@@ -8,6 +8,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,7 @@ from scipy import sparse
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
 from topline.pipeline.ingest import ImportResult, import_features
 from topline.pipeline.options.ingest import ImportConfig
-from topline.pipeline.readers import label_words, open_features, read_column
+from topline.pipeline.readers import label_words, open_features, read_column, read_labels
 from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.schema import SPLITS
 from topline.storage.stores import open_store
@@ -196,6 +197,26 @@ def test_splits_from_a_file_or_a_column(tmp_path: Path) -> None:
     (tmp_path / "bad.txt").write_text("train\nholdout\n" * 3, encoding="utf-8")
     with pytest.raises(InputError, match=r"bad.txt, row 1, has the split 'holdout'"):
         run(tmp_path, tmp_path / "a.npz", split=tmp_path / "bad.txt")
+
+
+@pytest.mark.parametrize(
+    ("index", "names"),
+    [
+        (None, ["row000000000", "row000000001", "row000000002"]),
+        ([5, 3, 8], ["row000000000", "row000000001", "row000000002"]),
+        (["a.jpg", "b.jpg", "c.jpg"], ["a.jpg", "b.jpg", "c.jpg"]),
+        (["a.jpg", "b.jpg", "a.jpg"], ["row000000000", "row000000001", "row000000002"]),
+    ],
+)
+def test_the_index_of_a_data_frame_names_rows_at_most(
+    tmp_path: Path, index: list[Any] | None, names: list[str]
+) -> None:
+    X, y = data(3)
+    frame = pd.DataFrame(X, index=index).rename(columns=str).assign(label=y)
+    frame.to_parquet(tmp_path / "frame.parquet")
+    dataset = opened(tmp_path, run(tmp_path, tmp_path / "frame.parquet"))
+    np.testing.assert_array_equal(dense(dataset), X)
+    assert dataset.sample_ids() == names
 
 
 def test_clip_retrieval_folders(tmp_path: Path) -> None:
@@ -412,6 +433,37 @@ def test_reading_a_column_names_what_is_wrong(tmp_path: Path) -> None:
         read_column(table, ("label",))
     with pytest.raises(InputError, match="cannot be read"):
         read_column(tmp_path / "gone.npy", ("label",))
+
+
+def test_labels_of_spreadsheets_are_read_whatever_separates_and_heads_them(tmp_path: Path) -> None:
+    table = tmp_path / "labels.csv"
+    for text in (
+        "id,label\n7,cat\n8,dog\n9,cat\n",
+        "\ufeffid;label\n7;cat\n8;dog\n9;cat\n",
+        "id\tlabel\n7\tcat\n8\tdog\n9\tcat\n",
+        "label\ncat\ndog\ncat\n",
+        'id;"size, cm";label\n7;"2";cat\n8;"3";dog\n9;"4";cat\n',
+        "species\ncat\ndog\ncat\n",
+        "0\ncat\ndog\ncat\n",
+        "cat\ndog\ncat\n",
+    ):
+        table.write_text(text, encoding="utf-8")
+        assert read_column(table, ("label",), 3).tolist() == ["cat", "dog", "cat"], text
+    assert read_column(table, ("label",)).tolist() == ["dog", "cat"], "nobody knows how many there are"
+    table.write_text("hound; beagle\nhound\n", encoding="utf-8")
+    assert read_column(table, ("label",), 2).tolist() == ["hound; beagle", "hound"]
+
+
+@pytest.mark.parametrize("name", ["labels.npy", "labels.npz"])
+def test_labels_that_are_python_objects_are_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
+    labels = np.array(["cat", "dog"], dtype=object)
+    (np.save if name.endswith("npy") else np.savez)(tmp_path / name, labels)
+    with pytest.raises(InputError, match=r"holds Python objects, .*save \.astype\(str\), or numbers$"):
+        read_labels(tmp_path / name)
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(InputError, match="cannot be read") as refused:
+        read_labels(tmp_path / name)
+    assert "objects, " not in str(refused.value)
 
 
 @pytest.mark.data

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.pipeline.fresh_photos import photographs
+from tests.storage.samples import unit_of
 from tests.storage.test_integrity import flip_first
 from topline.pipeline.ingest import extract
 from topline.pipeline.ingest.splits import recorded_splits
@@ -43,7 +44,7 @@ def test_features_are_those_of_a_fresh_extraction(
     photographs(tmp_path / "photos", range(20))
     first = version(tmp_path / "photos", tmp_path / "store")
     if damaged:
-        flip_first(first.store, f"{first.info.folder}/arrays/features/c/0/0")
+        flip_first(first.store, f"{unit_of(first.store, first.info, 0)}/c/0/0")
     photographs(tmp_path / "photos", range(20, 24))
     second = version(tmp_path / "photos", tmp_path / "store")
     assert features(second) == features(version(tmp_path / "photos", tmp_path / "fresh"))

@@ -1,0 +1,127 @@
+"""Forgetting rows: they leave every version of every dataset, what follows from them, and the disk.
+
+An audit then looks through all that the store holds, and says what still names them and which models were
+trained on them: nothing takes a row out of the weights of a model but training without it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from topline.pipeline.errors import InputError
+from topline.pipeline.ingest.editing import Edits, edited_dataset
+from topline.storage.datasets import Dataset, DatasetInfo, list_datasets
+from topline.storage.models import list_models
+from topline.storage.retention import remove_now
+from topline.storage.stores import Store, open_store
+
+_TABLES, _TEXTS = (".parquet",), (".json", ".jsonl", ".html", ".csv")
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What was forgotten, and what the audit found.
+
+    `rows` counts the rows in all versions; `removed` are the datasets that held them, `kept_as` the version
+    without them that takes the place of the newest, None where that was not one of them.  `models` were
+    trained on them, `mentions` are files that still name them; datasets `in_use` are out of sight, and stay
+    on the disk until nobody reads them.
+    """
+
+    store: str
+    rows: int
+    removed: tuple[str, ...]
+    kept_as: str | None
+    models: tuple[str, ...]
+    mentions: tuple[str, ...]
+    in_use: tuple[str, ...]
+    bytes: int
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing of them is left in the store but what models learned."""
+        return not self.mentions and not self.in_use
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that `topline forget --json` prints."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**values, "clean": self.clean}
+
+
+def forget(url: str, ids: Collection[str], reason: str, by: str = "topline forget") -> Forgotten:
+    """Remove some rows, and all with the same content, from everything that a store holds of them.
+
+    The newest dataset is stored anew without them; older ones that hold them go as a whole.  Raises
+    `InputError` where no dataset has one of the ids.
+    """
+    store = open_store(url)
+    infos = list_datasets(store)
+    contents = _contents(store, infos, ids)
+    held = {info.id: found for info in infos if (found := _rows(Dataset(store, info), ids, contents))}
+    kept_as = None
+    if infos[-1].id in held:
+        edits = Edits(frozenset(held[infos[-1].id]), {})
+        kept_as = edited_dataset(Dataset(store, infos[-1]), edits).id
+    gone = [info for info in infos if info.id in held]
+    pruned = remove_now(store, gone, reason, by, datetime.now(UTC))
+    names = {*ids, *(name for found in held.values() for name in found)}
+    return Forgotten(
+        store=store.url,
+        rows=sum(map(len, held.values())),
+        removed=tuple(held),
+        kept_as=kept_as,
+        models=tuple(record.id for record in list_models(store) if record.dataset in held),
+        mentions=tuple(_mentions(store, names, contents)),
+        in_use=tuple(item.name for item in pruned.in_use),
+        bytes=pruned.bytes,
+    )
+
+
+def _contents(store: Store, infos: Collection[DatasetInfo], ids: Collection[str]) -> set[str]:
+    """Return the digests of the contents that rows of these ids have in any version."""
+    found: set[str] = set()
+    missing = set(ids)
+    for info in infos:
+        table = Dataset(store, info).shared_manifest()
+        for name, digest in zip(table["sample_id"].to_pylist(), table["sha256"].to_pylist(), strict=True):
+            if name in ids:
+                missing.discard(name)
+                found |= {digest} - {None}
+    if missing:
+        raise InputError(
+            f"no dataset of {store.url} has a row {min(missing)!r}: take ids from its manifest, or from"
+            " topline inspect"
+        )
+    return found
+
+
+def _rows(dataset: Dataset, ids: Collection[str], contents: Collection[str]) -> list[str]:
+    """Return the ids of the rows of a dataset that are among `ids` or have one of the contents."""
+    table = dataset.shared_manifest()
+    pairs = zip(table["sample_id"].to_pylist(), table["sha256"].to_pylist(), strict=True)
+    return [name for name, digest in pairs if name in ids or digest in contents]
+
+
+def _mentions(store: Store, names: Collection[str], contents: Collection[str]) -> Iterator[str]:
+    """Yield the files of a store in which an id or a digest still stands."""
+    words = "|".join(re.escape(text) for text in sorted({*names, *contents}))
+    named = re.compile(rf"(?<![\w.-])({words})(?![\w.-])")
+    for path in store.walk():
+        if path.endswith((*_TABLES, *_TEXTS)) and named.search(_text(store.read_bytes(path), path)):
+            yield path
+
+
+def _text(data: bytes, path: str) -> str:
+    if not path.endswith(_TABLES):
+        return data.decode(errors="replace")
+    table = pq.read_table(io.BytesIO(data))
+    columns = (table[field.name] for field in table.schema if pa.types.is_string(field.type))
+    return "\n".join(str(value) for column in columns for value in column.to_pylist() if value is not None)

@@ -1,0 +1,68 @@
+"""Damaged files: what other people's parsers raise for them, as a sentence with the file and what to do."""
+
+from __future__ import annotations
+
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from topline.pipeline.errors import InputError, PipelineError
+
+#: All that parsers were seen to raise for files that are cut or have flipped bits.
+PARSER_FAULTS = (
+    OSError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, SyntaxError,
+    ArithmeticError, MemoryError, struct.error, zipfile.BadZipFile, zlib.error, pa.ArrowException,
+    tokenize.TokenError,
+)  # fmt: skip
+# Deflate shrinks zeros so far, and nothing that is worth training on.
+_MOST_EXPANSION, _ALWAYS_READ = 500, 1 << 28
+
+
+@contextmanager
+def reading(place: str) -> Iterator[None]:
+    """Turn what a parser raises for the file or array `place` into `InputError`; ours pass as they are."""
+    try:
+        yield
+    except PARSER_FAULTS as error:
+        if isinstance(error, PipelineError):
+            raise
+        if isinstance(error, OSError) and error.errno is not None:
+            raise InputError(f"{place} cannot be read: {error.strerror}") from error
+        advice = "" if _is_of_objects(error) else "; it is damaged: write it again"
+        raise InputError(f"{place} cannot be read: {cause(error)}{advice}") from error
+
+
+def cause(error: Exception) -> str:
+    """Return what a parser said on one line; of arrays of Python objects, what to do instead."""
+    if _is_of_objects(error):
+        return "it holds Python objects, and reading those can run code: save .astype(str), or numbers"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _is_of_objects(error: Exception) -> bool:
+    # NumPy's words for an archive and for a map.
+    return isinstance(error, ValueError) and any(
+        words in str(error) for words in ("Object arrays cannot be loaded", "Python objects in dtype")
+    )
+
+
+def check_expansion(place: str, stored: int, unpacked: int) -> None:
+    """Raise `InputError` for an array that unpacks to far more bytes than numbers are packed into."""
+    if unpacked > max(_ALWAYS_READ, _MOST_EXPANSION * max(1, stored)):
+        raise InputError(
+            f"{place} has {stored:,} bytes and unpacks to {unpacked:,}: no features shrink so far; if it is"
+            " what you mean, save it unpacked"
+        )
+
+
+def check_members(path: Path) -> None:
+    """Refuse an archive with a member that unpacks to far too much, before anything is unpacked."""
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            check_expansion(f"{member.filename} in {path}", member.compress_size, member.file_size)

@@ -1,0 +1,92 @@
+"""Forgotten rows are in no version, in no byte, and the audit says what it looked at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.pipeline.fresh_photos import photographs
+from topline.pipeline.cli.entry import main
+from topline.pipeline.errors import InputError
+from topline.pipeline.ingest import extract
+from topline.pipeline.ingest.forgetting import forget
+from topline.pipeline.options import ClusterConfig, ExtractConfig, TrainConfig
+from topline.pipeline.training import train
+from topline.storage.datasets import Dataset, list_datasets, read_catalog
+from topline.storage.stores import Store, open_store
+from topline.storage.verification import verify_store
+
+HERE = ClusterConfig(workers=0)
+GONE = "c0/003.png"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Three versions of photographs, the last with a copy of one of them, and a model of the second."""
+    photos, place = tmp_path / "photos", str(tmp_path / "store")
+    for stop in (10, 11, 12):
+        photographs(photos, range(stop - 1 if stop > 10 else 0, stop))
+        if stop == 12:
+            (photos / "c1" / "copy.png").write_bytes((photos / GONE).read_bytes())
+        extract(
+            ExtractConfig(images=str(photos), store=place, backbone="hog:size=24,cells=8"), HERE, follow=True
+        )
+        if stop == 11:
+            train(TrainConfig(store=place, k=2, tol=1e-2), HERE)
+    return open_store(place)
+
+
+def test_they_are_gone_from_every_version_and_from_the_disk(store: Store, tmp_path: Path) -> None:
+    before = Dataset.open(store)
+    table = before.manifest()
+    row = table["path"].to_pylist().index(GONE)
+    digest, features = table["sha256"][row].as_py(), before.rows(row, row + 1)
+    others = {
+        path: before.rows(place, place + 1)
+        for place, path in enumerate(table["path"].to_pylist())
+        if path not in (GONE, "c1/copy.png")
+    }
+    removed = [info.id for info in list_datasets(store)]
+    del before
+    done = forget(store.url, [table["sample_id"][row].as_py()], "asked to")
+    assert (done.rows, done.removed, done.models, done.in_use) == (4, tuple(removed), ("m0001",), ())
+    assert (done.mentions, done.clean) == ((), True)
+    (left,) = list_datasets(store)
+    assert left.id == done.kept_as
+    dataset = Dataset(store, left)
+    paths = dataset.manifest()["path"].to_pylist()
+    assert sorted(paths) == sorted(others)
+    for place, path in enumerate(paths):
+        np.testing.assert_array_equal(dataset.rows(place, place + 1), others[path])
+    raw = features.astype(left.dtype).tobytes()
+    for path in store.walk():
+        assert digest.encode() not in store.read_bytes(path), path
+    for unit in range(len(dataset.units)):
+        start, stop = dataset.units[unit].rows
+        assert raw not in np.ascontiguousarray(dataset.rows(start, stop)).tobytes()
+    assert {removal.reason for removal in read_catalog(store).removed.values()} == {"asked to"}
+    findings = [finding for finding in verify_store(store) if not finding.harmless]
+    assert {finding.kind for finding in findings} == {"dataset-gone"}, "the model's, and its run's"
+
+
+def test_what_somebody_reads_is_out_of_sight_and_told(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = Dataset.open(store)
+    name = held.sample_ids()[0]
+    with pytest.raises(SystemExit) as ended:
+        main(["forget", store.url, "--rows", name, "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, printed["clean"], printed["in_use"]) == (1, False, [held.info.id])
+    assert any(path.startswith("manifests/") for path in printed["mentions"])
+    assert held.info.id not in {info.id for info in list_datasets(store)}
+    del held
+    with pytest.raises(SystemExit) as ended:
+        main(["prune", store.url, "--json"])
+    assert ended.value.code == 0
+    capsys.readouterr()
+    with pytest.raises(InputError, match=r"no dataset of .* has a row"):
+        forget(store.url, [name], "again")
