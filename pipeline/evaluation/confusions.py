@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from topline.pipeline.calibration import calibration_of
@@ -21,7 +22,6 @@ from topline.pipeline.evaluation.records import ClassAccuracy, Evaluation
 from topline.pipeline.images import thumbnail
 from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.solvers.calibration import ProbabilityMap
-from topline.storage.datasets import Dataset
 
 WORST_CLASSES = 6
 IMAGES_PER_CLASS = 8
@@ -116,13 +116,13 @@ class _Kept:
 
 
 def images_to_show(
-    stored: StoredModel, dataset: Dataset, read_image: ReadImage
+    stored: StoredModel, manifest: pa.Table, read_image: ReadImage
 ) -> tuple[Gallery, list[WorstClass]]:
     """Return the gallery, and the classes with the lowest top-1 accuracy, each with images that it lost.
 
-    Reads the evaluation in the model's record and goes once more over the rows of its split.  A picture that
-    cannot be read any more is replaced by a note.  A class without confusions is left out.  There is nothing
-    of a model without an evaluation, or of several labels a row.
+    Reads the evaluation in the model's record and goes once more over the rows of its split; `manifest` is
+    that of its dataset.  A picture that cannot be read any more is replaced by a note.  A class without
+    confusions is left out.  There is nothing of a model without an evaluation, or of several labels a row.
     """
     record = stored.model.record
     if record.evaluation is None or record.multilabel:
@@ -146,7 +146,7 @@ def images_to_show(
             wrong.add(draw, answer)
             if answer.label in misses:
                 misses[answer.label].add(answer.margin, answer)
-    show = _Pictures(dataset, read_image, record.class_names, probable=found is not None)
+    show = _Pictures(manifest, read_image, record.class_names, probable=found is not None)
     surest = confident.best()
     others = [answer for answer in wrong.best() if answer not in surest][:GALLERY]
     gallery = Gallery(show.all(surest), show.all(others), show.all(right.best()), seen)
@@ -184,12 +184,12 @@ def _answers(
 
 
 class _Pictures:
-    """Makes images to show of answers; reads the manifest once, and an image once."""
+    """Makes images to show of answers; reads an image once."""
 
     def __init__(
-        self, dataset: Dataset, read_image: ReadImage, names: Sequence[str], *, probable: bool
+        self, manifest: pa.Table, read_image: ReadImage, names: Sequence[str], *, probable: bool
     ) -> None:
-        self._manifest = dataset.manifest().select(["path", "sample_id"])
+        self._manifest = manifest
         self._read_image, self._names, self._probable = read_image, names, probable
         self._known: dict[int, ShownImage] = {}
 

@@ -2,7 +2,7 @@
 
 `run` makes a certified and evaluated model and its report of a folder of images.  `retrain` brings a store up
 to date with its images, and its champion with the promotion rule.  Both can be repeated after a failure: a
-step that is stored already is found and not made again.
+step that is stored already is found and not made again.  `Steps` are what they call, one after the other.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from topline.pipeline.jobs.end_to_end import JobResult, run
     from topline.pipeline.jobs.retraining import LEASE, RetrainResult, retrain
+    from topline.pipeline.jobs.steps import Steps
 
-__all__ = ["LEASE", "JobResult", "RetrainResult", "retrain", "run"]
+__all__ = ["LEASE", "JobResult", "RetrainResult", "Steps", "retrain", "run"]
+
+_LAZY = {"JobResult": "end_to_end", "run": "end_to_end", "Steps": "steps"}
 
 
 def __getattr__(name: str) -> Any:
     """Return a name of a job, whose module loads Dask and more, when it is first asked for."""
     if name in __all__:
-        module = "end_to_end" if name in ("JobResult", "run") else "retraining"
-        return getattr(import_module(f"{__name__}.{module}"), name)
+        return getattr(import_module(f"{__name__}.{_LAZY.get(name, 'retraining')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation, evaluate
+from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation
 from topline.pipeline.images import write_digits
-from topline.pipeline.ingest import extract
 from topline.pipeline.jobs.checks import check_of_images, check_places
+from topline.pipeline.jobs.steps import STEPS, Steps
 from topline.pipeline.options import ClusterConfig, RunConfig, TrainConfig
-from topline.pipeline.report import write_report
 from topline.pipeline.training import TrainResult, runs_of, train
 from topline.storage.datasets import Dataset
 from topline.storage.models import list_models
@@ -74,31 +73,33 @@ def run(
     cluster: ClusterConfig | None = None,
     progress: Progress | None = None,
     client: Client | None = None,
+    *,
+    steps: Steps = STEPS,
 ) -> JobResult:
     """Extract, train, certify, evaluate and report; what is stored already is not made again.
 
     Without images it takes the digits that come with scikit-learn and writes them to topline-digits/.
     Options that cannot work are refused before an image is read.  Raises what the steps raise; everything
-    that they had stored stays.
+    that they had stored stays.  `steps` are what it calls for each of them.
     """
     check_places(config.store, config.train, cluster, config.report)
     images = config.extract.images or str(write_digits(DEMO_IMAGES))
     wanted = config.extract.model_copy(update={"images": images, "store": config.store})
     check = check_of_images(config.train, wanted.label_separator)
-    extracted = extract(wanted, cluster, progress, client, check=check)
+    extracted = steps.extract(wanted, cluster, progress, client, check=check)
     info = extracted.info
     store = open_store(config.store)
     choice = config.train.model_copy(update={"store": config.store, "dataset": info.id})
     found = find_trained(choice, store, Dataset.open(store, info.id))
-    trained = found or train(choice, cluster, progress, client)
+    trained = found or train(choice, cluster, progress, client, fit=steps.fit, certify=steps.certify)
     evaluation = None
     if info.counts.get(config.evaluate.split, 0):
-        evaluation = evaluate(
+        evaluation = steps.evaluate(
             trained.model, config.evaluate.split, progress, confused=config.evaluate.confused
         )
     else:
         logger.warning("dataset %s has no %s rows: nothing was evaluated", info.id, config.evaluate.split)
-    report = write_report(trained.model, config.report, progress, training_sizes=config.training_sizes)
+    report = steps.report(trained.model, config.report, progress, training_sizes=config.training_sizes)
     return JobResult(
         train=trained,
         evaluation=evaluation,

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from topline.pipeline.certification import certify
-from topline.pipeline.evaluation import METRICS, Metric, evaluate, measured
-from topline.pipeline.ingest import Changes, changes_between, extract
+from topline.pipeline.evaluation import METRICS, Metric, measured
+from topline.pipeline.ingest import Changes, changes_between
 from topline.pipeline.jobs.checks import check_of_images, check_places
+from topline.pipeline.jobs.steps import STEPS, Steps
 from topline.pipeline.options import ClusterConfig, RetrainConfig, TrainConfig, refuse_label_sets
 from topline.pipeline.progress import Progress
-from topline.pipeline.registry import promote_by_rule
-from topline.pipeline.training import runs_of, train
+from topline.pipeline.training import runs_of, train, unfinished_run
 from topline.storage.datasets import Dataset, list_datasets
 from topline.storage.errors import StorageError
 from topline.storage.models import ModelRecord, list_models, load_model, read_standing
+from topline.storage.retention import RetentionPolicy, prune
 from topline.storage.runs import RunRecord
 from topline.storage.stores import Lease, Store, held_lease, open_store
 from topline.storage.stores.urls import join
@@ -40,6 +41,8 @@ class RetrainResult:
 
     `outcome` is "promoted", "kept" (the champion stays) or "unchanged" (nothing was new, and nothing was
     done); `reasons` say why.  `resumed`: it finished what an earlier one had begun.
+    `repeated` counts how often in a row the champion was kept for the same reason, 0 where it was not kept.
+    `pruned_bytes` are those that went afterwards, None where that was not asked for.
     """
 
     outcome: str
@@ -60,6 +63,8 @@ class RetrainResult:
     evidence: dict[str, Any]
     resumed: bool
     seconds: float
+    pruned_bytes: int | None = None
+    repeated: int = 0
 
     @property
     def measured(self) -> list[tuple[Metric, float]]:
@@ -79,12 +84,13 @@ def retrain(
     client: Client | None = None,
     *,
     by: str = "topline retrain",
+    steps: Steps = STEPS,
 ) -> RetrainResult:
     """Bring a store up to date with its images, and its champion with the rule.
 
     One retraining works on a store at a time: `LeaseHeldError` says who does, at once or after waiting, as
     the options say.  Raises what the steps raise; the champion stays what it is until the decision, which is
-    one record that appears whole.
+    one record that appears whole.  `steps` are what it calls for each of them.
     """
     begun = time.monotonic()
     refuse_label_sets(config.extract)
@@ -92,7 +98,11 @@ def retrain(
     store = open_store(config.store, create=True)
     wait = config.wait_seconds if config.overlap == "wait" else 0.0
     with held_lease(store, LEASE, by, wait=wait) as lease:
-        return _Retraining(store, config, cluster, progress, client, by, lease).run(begun)
+        result = _Retraining(store, config, cluster, progress, client, by, lease, steps).run(begun)
+    if not config.prune:
+        return result
+    policy = RetentionPolicy(config.retention.keep, config.retention.days)
+    return replace(result, pruned_bytes=prune(store, policy, datetime.now(UTC), by).bytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,12 +116,15 @@ class _Retraining:
     client: Client | None
     by: str
     lease: Lease
+    steps: Steps
 
     def run(self, begun: float) -> RetrainResult:
         before = _newest_manifest(self.store)
         wanted = self.config.extract.model_copy(update={"store": self.config.store})
         check = check_of_images(self.config.train, wanted.label_separator)
-        info = extract(wanted, self.cluster, self.progress, self.client, follow=True, check=check).info
+        info = self.steps.extract(
+            wanted, self.cluster, self.progress, self.client, follow=True, check=check
+        ).info
         dataset = Dataset(self.store, info)
         changes = changes_between(before, dataset.manifest())
         options = self.config.train.model_copy(update={"store": self.config.store, "dataset": info.id})
@@ -132,14 +145,14 @@ class _Retraining:
                 resumed=False,
             )
         self.lease.check()
-        run = None if made is not None else _unfinished(self.store, options, dataset)
+        run = None if made is not None else unfinished_run(self.store, options, dataset)
         url = join(self.store.url, "models", made.id) if made is not None else self._trained(options, run)
         if load_model(url).record.certificate is None:
-            certify(url, self.progress)
+            self.steps.certify(url, self.progress)
         if load_model(url).record.evaluation is None and info.counts.get(self.config.split, 0):
-            evaluate(url, self.config.split, self.progress)
+            self.steps.evaluate(url, self.config.split, self.progress)
         self.lease.check()
-        weighed = promote_by_rule(
+        weighed = self.steps.decide(
             url, self.config.promote, by=self.by, split=self.config.split, progress=self.progress
         )
         record, champion = load_model(url).record, weighed.standing.champion
@@ -153,6 +166,7 @@ class _Retraining:
             champion=champion,
             champion_before=weighed.champion and weighed.champion.rpartition("/")[2],
             evidence=weighed.evidence.to_dict(),
+            repeated=weighed.decision.repeated,
             resumed=resumed or run is not None,
         )
 
@@ -160,10 +174,16 @@ class _Retraining:
         """Train a model, from where a killed run stopped or from an earlier model, and return its URL."""
         if run is not None:
             resumed = TrainConfig(store=options.store, resume=run.id, tol=options.tol)
-            return train(resumed, self.cluster, self.progress, self.client).model
+            return self._train(resumed)
         start = _start(self.store, self.config.start)
         chosen = options.model_copy(update={"start_from": start})
-        return train(chosen, self.cluster, self.progress, self.client).model
+        return self._train(chosen)
+
+    def _train(self, options: TrainConfig) -> str:
+        steps = self.steps
+        return train(
+            options, self.cluster, self.progress, self.client, fit=steps.fit, certify=steps.certify
+        ).model
 
     def _result(
         self, made: ModelRecord, dataset: Dataset, changes: Changes, begun: float, **decision: Any
@@ -202,12 +222,6 @@ def _made(store: Store, options: TrainConfig, dataset: Dataset) -> ModelRecord |
     found = [record for record in reversed(list_models(store)) if record.run in runs]
     decided = (record for record in found if _is_decided(store, record.id))
     return next(decided, found[0] if found else None)
-
-
-def _unfinished(store: Store, options: TrainConfig, dataset: Dataset) -> RunRecord | None:
-    """Return the newest run of these options on this dataset if it was killed or interrupted."""
-    runs = runs_of(store, options, dataset)
-    return runs[-1] if runs and runs[-1].outcome is None else None
 
 
 def _is_decided(store: Store, model: str) -> bool:

@@ -15,21 +15,26 @@ from topline.pipeline.registry.summary import settings, summary
 if TYPE_CHECKING:
     from topline.pipeline.registry.comparison import Comparison, compare, measure
     from topline.pipeline.registry.decisions import (
+        LOUD,
         Weighing,
         archive,
         champion_url,
         delete,
+        pin,
         promote,
         promote_by_rule,
         registered,
         rollback,
+        unpin,
         weigh,
     )
-    from topline.pipeline.registry.drift import Drift, drift_between
+    from topline.pipeline.registry.drift import SHIFTED, Drift, drift_between
     from topline.pipeline.registry.paired_tests import PairedMetric
     from topline.pipeline.registry.promotion import Decision, Evidence, decide
 
 __all__ = [
+    "LOUD",
+    "SHIFTED",
     "Comparison",
     "Decision",
     "Drift",
@@ -43,19 +48,21 @@ __all__ = [
     "delete",
     "drift_between",
     "measure",
+    "pin",
     "promote",
     "promote_by_rule",
     "registered",
     "rollback",
     "settings",
     "summary",
+    "unpin",
     "weigh",
 ]
 
 _LAZY = {
     **dict.fromkeys(("Comparison", "compare", "measure"), "comparison"),
     **dict.fromkeys(("Decision", "Evidence", "decide"), "promotion"),
-    **dict.fromkeys(("Drift", "drift_between"), "drift"),
+    **dict.fromkeys(("SHIFTED", "Drift", "drift_between"), "drift"),
     "PairedMetric": "paired_tests",
 }
 

@@ -13,9 +13,11 @@ from topline.pipeline.errors import InputError
 from topline.pipeline.evaluation import RowMetric, ScoredRows, check_split, row_metrics
 from topline.pipeline.progress import Progress
 from topline.pipeline.readers import require_single_labels
+from topline.pipeline.registry.class_changes import ClassChanges, class_changes
 from topline.pipeline.registry.drift import Drift, drift_between
+from topline.pipeline.registry.model_classes import ModelClasses, common_classes
 from topline.pipeline.registry.paired_tests import paired_metric
-from topline.pipeline.registry.promotion import Evidence
+from topline.pipeline.registry.promotion import Disputed, Evidence
 from topline.pipeline.registry.summary import settings, summary
 from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.storage.datasets import Dataset
@@ -85,12 +87,15 @@ def measure(
     split: str = "test",
     confidence: float = 0.95,
     drift: bool = True,
+    common: bool = False,
     progress: Progress | None = None,
 ) -> Evidence:
     """Compare two models by all metrics, and by `metrics`, on the `split` rows of the challenger's dataset.
 
     Rows that the champion was trained on do not count, and classes go by their names: a class that a model
-    does not know is a miss.  Where the rows are gone or the champion cannot take them, `unmeasured` says why.
+    does not know is a miss.  With `common`, where classes differ, only rows of classes count that both know,
+    renamed and merged ones among them, and only these compete for a row.  Where the rows are gone or the
+    champion cannot take them, `unmeasured` says why.
     """
     check_split(split)
     challenger, champion = StoredModel.open(challenger_url), StoredModel.open(champion_url)
@@ -100,9 +105,18 @@ def measure(
         _check_features(champion, challenger, dataset)
         rows = TrainingRows(dataset, split)
         kept, excluded = _held_out(rows, champion)
-        most = max(challenger.model.record.m, champion.model.record.m)
+        changes = _class_changes(challenger, champion, dataset)
+        on_common = common and changes.any
+        sides = (
+            common_classes(challenger, champion, changes)
+            if on_common
+            else [ModelClasses(model, _own(model)) for model in (challenger, champion)]
+        )
+        if on_common:
+            kept = _known_to_both(rows, kept, sides[0])
+        most = max(len(side.classes) for side in sides)
         known = _without_repeats(metric for metric in (*row_metrics(), *metrics) if metric.classes < most)
-        values = _row_values(rows, (challenger, champion), known, progress)
+        values = _row_values(rows, sides, known, progress)
     except (InputError, IntegrityError) as error:
         return Evidence(unmeasured=str(error))
     labels = rows.labels()[kept].astype(np.int64)
@@ -111,10 +125,13 @@ def measure(
             paired_metric(metric, ours[kept], theirs[kept], labels, confidence)
             for metric, (ours, theirs) in zip(known, values, strict=True)
         ),
-        drift=_drift(challenger, champion) if drift else None,
+        drift=_drift(challenger, champion, changes if on_common else None) if drift else None,
         dataset=dataset.info.id,
         split=split,
         excluded=excluded,
+        classes=changes if changes.any else None,
+        on_common=on_common,
+        disputed=_disputed(dataset, champion, changes) if drift else None,
     )
 
 
@@ -177,24 +194,24 @@ def _without_repeats(metrics: Iterable[RowMetric]) -> list[RowMetric]:
 
 def _row_values(
     rows: TrainingRows,
-    models: Sequence[StoredModel],
+    sides: Sequence[ModelClasses],
     metrics: Sequence[RowMetric],
     progress: Progress | None,
 ) -> list[tuple[NDArray[Any], ...]]:
     """Return each row's value (n,) under each model, for every metric; each row is read once."""
     if progress is not None:
         progress.begin("compare", len(rows), "rows")
-    prepared = [TrainingRows(rows.dataset, rows.split, model.transforms) for model in models]
-    codes = [_codes(rows, model.model.record.class_names) for model in models]
-    parts: list[list[list[NDArray[Any]]]] = [[[] for _ in models] for _ in metrics]
+    prepared = [TrainingRows(rows.dataset, rows.split, side.model.transforms) for side in sides]
+    codes = [side.codes(rows) for side in sides]
+    parts: list[list[list[NDArray[Any]]]] = [[[] for _ in sides] for _ in metrics]
     for batch in range(rows.batches):
         start, stop = rows.batch_span(batch)
         if start == stop:
             continue
         raw = rows.raw_batch(batch)
-        for place, model in enumerate(models):
+        for place, side in enumerate(sides):
             own = codes[place][start:stop]
-            block = ScoredRows(model.scores(prepared[place].transformed(raw)), np.maximum(own, 0))
+            block = ScoredRows(side.scores(prepared[place].transformed(raw)), np.maximum(own, 0))
             for metric, found in zip(metrics, parts, strict=True):
                 values = metric.row_values(block)
                 found[place].append(np.where(own >= 0, values, values.dtype.type(metric.unknown_class)))
@@ -203,14 +220,45 @@ def _row_values(
     return [tuple(np.concatenate(own) for own in found) for found in parts]
 
 
-def _codes(rows: TrainingRows, class_names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the code of each row's class in another order of classes, -1 where it has none."""
-    place = {name: code for code, name in enumerate(class_names)}
-    codes = np.array([place.get(name, -1) for name in rows.dataset.class_names], dtype=np.int64)
-    return codes[rows.labels()]
+def _known_to_both(rows: TrainingRows, kept: NDArray[np.bool_], side: ModelClasses) -> NDArray[np.bool_]:
+    """Return the mask of the rows `kept` whose class is among those of a side; `InputError` without any."""
+    found = kept & (side.codes(rows) >= 0)
+    if not found.any():
+        raise InputError(f"dataset {rows.dataset.info.id} has no {rows.split} rows of classes that both know")
+    return found
 
 
-def _drift(challenger: StoredModel, champion: StoredModel) -> Drift | None:
+def _own(model: StoredModel) -> dict[str, tuple[str, ...]]:
+    return {name: (name,) for name in model.model.record.class_names}
+
+
+def _class_changes(challenger: StoredModel, champion: StoredModel, dataset: Dataset) -> ClassChanges:
+    """Return how the two models' classes differ; contents are looked at where names do."""
+    theirs, ours = champion.model.record.class_names, challenger.model.record.class_names
+    before = _dataset(champion) if set(theirs) != set(ours) else None
+    now = None if before is None else dataset.manifest()
+    return class_changes(theirs, ours, None if before is None else before.manifest(), now)
+
+
+def _disputed(dataset: Dataset, champion: StoredModel, changes: ClassChanges) -> Disputed | None:
+    """Return how many of the training rows of classes that it knows the champion gives another class.
+
+    A kernel model reads its own rows again for every one: it is not asked.
+    """
+    if champion.kernel is not None:
+        return None
+    rows = TrainingRows(dataset, "train", champion.transforms)
+    names = champion.model.record.class_names
+    side = ModelClasses(champion, {name: changes.sources(name, names) for name in changes.common})
+    codes, wrong = side.codes(rows), 0
+    for start, stop, X in rows.tiles():
+        own = codes[start:stop]
+        wrong += int(((side.scores(X).argmax(axis=1) != own) & (own >= 0)).sum())
+    known = int((codes >= 0).sum())
+    return Disputed(known, wrong / known, champion.model.record.id) if known else None
+
+
+def _drift(challenger: StoredModel, champion: StoredModel, changes: ClassChanges | None) -> Drift | None:
     """Return the drift from the champion's training rows to the challenger's, None where those are gone."""
     theirs = _dataset(champion)
     if theirs is None:
@@ -218,4 +266,4 @@ def _drift(challenger: StoredModel, champion: StoredModel) -> Drift | None:
     now = TrainingRows(challenger.dataset(), "train")
     if theirs.info.id == now.dataset.info.id:
         return Drift(0.0, 0.0, 0.0, (), len(now), len(now))
-    return drift_between(TrainingRows(theirs, "train"), now)
+    return drift_between(TrainingRows(theirs, "train"), now, changes)

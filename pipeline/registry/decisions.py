@@ -7,7 +7,8 @@ standing that its guards were checked against: of two who decide at the same mom
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from typing import Any
 
 from topline.pipeline.errors import GuardError, InputError
@@ -30,7 +31,11 @@ from topline.storage.models import (
 from topline.storage.stores import Store, check_files, open_store, split_url
 from topline.storage.stores.urls import join
 
+logger = logging.getLogger(__name__)
+
 COMMAND_LINE = "command line"
+# A champion that is kept so often in a row for the same reason is told of loudly.
+LOUD = 3
 # What an entry of the registry keeps of a model's evaluation.
 EVALUATION_KEPT = ("dataset", "split", "rows", "topk", "metrics")
 
@@ -53,6 +58,7 @@ class Weighing:
         return {
             "model": self.model,
             "promoted": self.decision.promote,
+            "repeated": self.decision.repeated,
             "reasons": list(self.decision.reasons),
             "champion_before": self.champion,
             "champion": self.standing.champion,
@@ -118,10 +124,29 @@ def promote_by_rule(
         _whole(model_url)
     last = standing.of(place.name)[-1:]
     again = [entry for entry in last if entry.action == "keep" and entry.champion_before == standing.champion]
+    decision = _counted(decision, standing, again=bool(again))
     if decision.promote or not again:
         action = "promote" if decision.promote else "keep"
-        standing = _decided(place, standing, action, decision.text, by, weighed.evidence)
+        standing = _decided(place, standing, action, decision.text, by, weighed.evidence, decision=decision)
     return Weighing(model_url, weighed.champion, decision, weighed.evidence, standing)
+
+
+def _counted(decision: Decision, standing: Standing, *, again: bool) -> Decision:
+    """Return a decision, one that keeps the champion with how often that was so for the same reason."""
+    if decision.promote:
+        return decision
+    weighed = [entry for entry in standing.entries if entry.action in ("promote", "keep", "rollback")]
+    last = weighed[-1] if weighed else None
+    same = last is not None and last.action == "keep" and set(last.kinds) == set(decision.kinds)
+    repeated = last.repeated + (not again) if same and last is not None else 1
+    if repeated < LOUD:
+        return replace(decision, repeated=repeated)
+    said = (
+        f"{standing.champion} is kept for the same reason ({', '.join(decision.kinds)}) {repeated} times in a"
+        " row: look at the data, or change the rule"
+    )
+    logger.warning("%s", said)
+    return replace(decision, repeated=repeated, reasons=(said, *decision.reasons))
 
 
 def weigh(
@@ -139,16 +164,18 @@ def weigh(
     if standing.champion == place.name:
         decision = Decision(False, ("it is the champion already",))
         return Weighing(model_url, rival, decision, Evidence(), standing)
-    misfits = _misfits(place, standing)
+    misfits = _misfits(place, standing, by_rule=True)
     if misfits:
         evidence = Evidence(unmeasured="; ".join(misfits))
-        return Weighing(model_url, rival, Decision(False, tuple(misfits)), evidence, standing)
+        decision = Decision(False, tuple(misfits), ("misfit",))
+        return Weighing(model_url, rival, decision, evidence, standing)
     evidence = measure(
         model_url,
         rival,
         metrics=[metric],
         split=split,
         confidence=rule.confidence,
+        common=rule.on_class_changes == "compare-common",
         progress=progress,
     )
     decision = decide(challenger, load_model(rival).record, evidence, rule)
@@ -176,8 +203,24 @@ def archive(model_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Stan
     return _decided(place, standing, "archive", reason or "archived by hand", by, None)
 
 
+def pin(model_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Standing:
+    """Keep a model until it is unpinned; `FormatError` for one that is pinned already."""
+    return _marked(model_url, "pin", reason or "pinned by hand", by)
+
+
+def unpin(model_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Standing:
+    """Leave a model to retention again; `FormatError` for one that is not pinned."""
+    return _marked(model_url, "unpin", reason or "unpinned by hand", by)
+
+
+def _marked(model_url: str, action: str, reason: str, by: str) -> Standing:
+    place = _Place.of(model_url)
+    load_model(model_url)
+    return _decided(place, read_standing(place.store), action, reason, by, None)
+
+
 def delete(model_url: str, *, reason: str = "", by: str = COMMAND_LINE, force: bool = False) -> Standing:
-    """Delete a model; the champion, and the one that a rollback would bring back, only forced with a reason.
+    """Delete a model; the champion, the one that a rollback would bring back and pinned ones only forced.
 
     The decision is recorded first: a deletion that was interrupted is finished by deleting again.
     """
@@ -188,6 +231,8 @@ def delete(model_url: str, *, reason: str = "", by: str = COMMAND_LINE, force: b
         against = []
         if place.name == standing.champion:
             against.append("it is the champion")
+        if place.name in standing.pinned:
+            against.append("it is pinned")
         if place.name == standing.previous:
             against.append(f"a rollback of {standing.champion} would need it")
         _check_guards(against, f"{place.name} is not deleted", reason, force=force)
@@ -229,9 +274,10 @@ def _decided(
     measured: Evidence | None,
     *,
     forced: bool = False,
+    decision: Decision | None = None,
 ) -> Standing:
     evidence: dict[str, Any] = {}
-    if action != "delete":
+    if action not in ("delete", "pin", "unpin"):
         record = load_model(place.url_of(place.name)).record
         evaluation = record.evaluation or {}
         evidence = {
@@ -240,8 +286,11 @@ def _decided(
             "certificate": record.certificate,
             "evaluation": {name: evaluation.get(name) for name in EVALUATION_KEPT},
             "comparison": None if measured is None else measured.to_dict(),
+            "drift": None if measured is None or measured.drift is None else measured.drift.to_dict(),
         }
     entry = DecisionRecord(action, place.name, reason, by, evidence, forced)
+    if decision is not None:
+        entry = replace(entry, kinds=decision.kinds, repeated=decision.repeated)
     return record_decision(place.store, standing, entry)
 
 
@@ -262,8 +311,8 @@ def _uncertified(record: ModelRecord) -> list[str]:
     return []
 
 
-def _misfits(place: _Place, standing: Standing) -> list[str]:
-    """Return how a model's data and classes do not fit the champion's."""
+def _misfits(place: _Place, standing: Standing, *, by_rule: bool = False) -> list[str]:
+    """Return how a model's data and classes do not fit the champion's; of classes the rule has its own."""
     if standing.champion in (None, place.name):
         return []
     challenger = StoredModel.open(place.url_of(place.name))
@@ -274,7 +323,7 @@ def _misfits(place: _Place, standing: Standing) -> list[str]:
     found = [feature_misfit(champion, challenger)]
     known = set(challenger.model.record.class_names)
     lost = [name for name in champion.model.record.class_names if name not in known]
-    if lost:
+    if lost and not by_rule:
         shown = ", ".join(lost[:5]) + (" ..." if len(lost) > 5 else "")
         found.append(f"it does not know {len(lost)} classes of the champion ({shown})")
     return [text for text in found if text is not None]

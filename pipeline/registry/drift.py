@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from topline.pipeline.errors import InputError
+from topline.pipeline.registry.class_changes import ClassChanges
+from topline.pipeline.registry.domains import domain_area, domain_samples
 from topline.pipeline.rows import TrainingRows
 
 BINS = 10
@@ -47,7 +49,8 @@ class Drift:
 
     `features` is the mean PSI, `shifted` the share of features above 0.25 and `worst` the places of the
     largest, the largest first; all None where the features cannot be compared.  `classes` is the total
-    variation distance of the class shares.
+    variation distance of the class shares.  `domain` is the ROC area of a classifier that tells rows that are
+    new from those before, by halves of them that it was not fitted on: 0.5 where nothing tells them apart.
     """
 
     classes: float
@@ -56,6 +59,7 @@ class Drift:
     worst: tuple[int, ...] | None
     rows_before: int
     rows_now: int
+    domain: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -135,20 +139,24 @@ def balance_change(before: Mapping[str, float], now: Mapping[str, float]) -> flo
     return 0.5 * sum(abs(before.get(name, 0.0) - now.get(name, 0.0)) for name in names)
 
 
-def drift_between(before: TrainingRows, now: TrainingRows) -> Drift:
+def drift_between(before: TrainingRows, now: TrainingRows, changes: ClassChanges | None = None) -> Drift:
     """Return the drift of the stored features and of the classes from some rows to others.
 
-    The features are compared where there are as many on both sides.
+    The features are compared where there are as many on both sides; with `changes` of classes, the balance is
+    that of the common ones.
     """
     names = (before.dataset.class_names, now.dataset.class_names)
     shares = [class_shares(rows.labels(), own) for rows, own in zip((before, now), names, strict=True)]
+    if changes is not None:
+        shares = [changes.shares(own, before=side == 0) for side, own in enumerate(shares)]
     features, shifted, worst = None, None, None
     if before.dataset.info.d == now.dataset.info.d:
         bins = bins_for(len(before), len(now))
         psi = stability_index(_raw_tiles(before), _raw_tiles(now), len(before), bins)
         features, shifted = float(psi.mean()), float(np.mean(psi > SHIFTED))
         worst = tuple(np.argsort(-psi, kind="stable")[:WORST_SHOWN].tolist())
-    return Drift(balance_change(*shares), features, shifted, worst, len(before), len(now))
+    domain = None if features is None else domain_area(*domain_samples(before, now))
+    return Drift(balance_change(*shares), features, shifted, worst, len(before), len(now), domain)
 
 
 def _raw_tiles(rows: TrainingRows) -> Tiles:

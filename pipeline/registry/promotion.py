@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from topline.pipeline.evaluation import RowMetric, row_metric
 from topline.pipeline.options import PromotionRule
+from topline.pipeline.registry.class_changes import ClassChanges
 from topline.pipeline.registry.drift import Drift
 from topline.pipeline.registry.paired_tests import PairedMetric
 from topline.storage.models import ModelRecord
@@ -16,11 +17,21 @@ __all__ = ["Decision", "Evidence", "PromotionRule", "decide"]
 
 
 @dataclass(frozen=True)
+class Disputed:
+    """How many of the challenger's training rows have a label that the champion would not give them."""
+
+    rows: int
+    share: float
+    champion: str
+
+
+@dataclass(frozen=True)
 class Evidence:
     """What was measured of a challenger and a champion; `unmeasured` says why nothing was compared.
 
     `excluded` rows are held out now, and were training rows of the champion; None where its data is gone, so
-    that it may have seen rows that it is measured on.
+    that it may have seen rows that it is measured on.  `classes` says how classes differ, None where they do
+    not; `on_common`: only rows and classes count that both know.
     """
 
     compared: tuple[PairedMetric, ...] = ()
@@ -29,6 +40,9 @@ class Evidence:
     split: str = ""
     excluded: int | None = 0
     unmeasured: str = ""
+    classes: ClassChanges | None = None
+    on_common: bool = False
+    disputed: Disputed | None = None
 
     def of(self, name: str) -> PairedMetric | None:
         """Return the comparison by the metric `name`, None if it was not measured."""
@@ -44,15 +58,24 @@ class Evidence:
             "accuracies": [found.to_dict() for found in self.compared if found.metric.k is not None],
             "metrics": [found.to_dict() for found in self.compared if found.metric.k is None],
             "drift": None if self.drift is None else self.drift.to_dict(),
+            "classes": None if self.classes is None else self.classes.to_dict(),
+            "on_common": self.on_common,
+            "disputed": None if self.disputed is None else asdict(self.disputed),
         }
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether to promote, and why: all that speaks for it, or all that speaks against it."""
+    """Whether to promote, and why: all that speaks for it, or all that speaks against it.
+
+    `kinds` are the conditions that the reasons are of; `repeated` is how many times in a row a champion was
+    kept because of the same ones, this time included, 0 where it was not kept.
+    """
 
     promote: bool
     reasons: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
+    repeated: int = 0
 
     @property
     def text(self) -> str:
@@ -69,37 +92,64 @@ def decide(
     """
     checks = [*_certificate(challenger.certificate, rule)]
     if champion is None:
-        checks.append((True, "there is no champion yet"))
+        checks.append(("champion", True, "there is no champion yet"))
     else:
         metric = row_metric(rule.metric_for(challenger))
-        if metric.classes >= challenger.m:
-            always = f"{metric.column} of {challenger.m} classes is always right, so take a smaller k"
-            checks.append((False, always))
-        checks += [*_gain(metric, evidence, rule), *_drift(evidence.drift, rule)]
-    promote = all(holds for holds, _ in checks)
-    return Decision(promote, tuple(said for holds, said in checks if holds == promote))
+        m = len(evidence.classes.common) if evidence.on_common and evidence.classes else challenger.m
+        if metric.classes >= m:
+            always = f"{metric.column} of {m} classes is always right, so take a smaller k"
+            checks.append(("metric", False, always))
+        checks += [
+            *_classes(evidence, rule),
+            *_gain(metric, evidence, rule),
+            *_drift(evidence.drift, rule),
+        ]
+    promote = all(holds for _, holds, _ in checks)
+    told = [(kind, said) for kind, holds, said in checks if holds == promote]
+    return Decision(promote, tuple(said for _, said in told), tuple(dict.fromkeys(kind for kind, _ in told)))
 
 
-_Check = tuple[bool, str]
+#: The condition, whether it holds, and what to say of it.
+_Check = tuple[str, bool, str]
 
 
 def _certificate(certificate: Mapping[str, Any] | None, rule: PromotionRule) -> Iterator[_Check]:
     if not rule.need_certificate:
         return
     if certificate is None:
-        yield False, "it has no certificate"
+        yield "certificate", False, "it has no certificate"
         return
     gap, tol = certificate["relative_gap"], certificate["tol"]
     shown = "no gap" if gap is None else f"a relative gap of {gap:.2e}"
     holds = bool(certificate["certified"]) and bool(certificate["valid"])
-    yield holds, f"{shown} is {'certified' if holds else 'not certified'} for the tolerance {tol:g}"
+    word = "certified" if holds else "not certified"
+    yield "certificate", holds, f"{shown} is {word} for the tolerance {tol:g}"
+
+
+def _classes(evidence: Evidence, rule: PromotionRule) -> Iterator[_Check]:
+    """Say how classes differ, and what that does to the decision."""
+    changes = evidence.classes
+    if changes is None or not changes.any:
+        return
+    if rule.on_class_changes == "refuse" and changes.lost:
+        yield "classes", False, f"it does not know {len(changes.lost)} classes of the champion ({changes})"
+    elif rule.on_class_changes == "count-misses":
+        yield "classes", True, f"rows of a class that one does not know are its misses ({changes})"
+    elif evidence.on_common:
+        holds = changes.kept >= rule.least_common
+        short = "" if holds else f", and {changes.kept:.0%} of the champion's are less than the least"
+        yield (
+            "classes",
+            holds,
+            f"compared on the {len(changes.common)} classes that both know ({changes}){short}",
+        )
 
 
 def _gain(metric: RowMetric, evidence: Evidence, rule: PromotionRule) -> Iterator[_Check]:
     found = evidence.of(metric.name)
     if found is None:
         why = evidence.unmeasured or f"{metric.column} was not among what was measured"
-        yield False, f"the two were not compared on the same rows: {why}"
+        yield "gain", False, f"the two were not compared on the same rows: {why}"
         return
     gain, low, high, least = (
         metric.text(value, 2, "+") for value in (found.gain, found.low, found.high, rule.least_gain)
@@ -112,24 +162,31 @@ def _gain(metric: RowMetric, evidence: Evidence, rule: PromotionRule) -> Iterato
     reached = found.low if rule.prove_gain else found.gain
     what = "the lower end" if rule.prove_gain else "the gain"
     if reached < rule.least_gain:
-        yield False, f"{shown}: {what} is below {least}"
+        yield "gain", False, f"{shown}: {what} is below {least}"
     elif found.gain < 0 and found.p_value < 1 - rule.confidence:
-        yield False, f"{shown}: it is worse beyond chance"
+        yield "gain", False, f"{shown}: it is worse beyond chance"
     else:
-        yield True, f"{shown}: {what} reaches {least}"
+        yield "gain", True, f"{shown}: {what} reaches {least}"
 
 
 def _drift(drift: Drift | None, rule: PromotionRule) -> Iterator[_Check]:
-    features, classes = (None, None) if drift is None else (drift.features, drift.classes)
+    features, classes, domain = (
+        (None, None, None) if drift is None else (drift.features, drift.classes, drift.domain)
+    )
     limits = (
         ("features moved", "a stability index of", features, rule.most_feature_drift),
         ("class shares moved", "a total variation of", classes, rule.most_balance_change),
+        ("new rows differ", "a domain classifier's ROC area of", domain, rule.most_domain_auc),
     )
     for what, measure, found, most in limits:
         if most is not None and found is None:
-            yield False, f"whether the {what} is not known, and {most:g} is the limit"
+            yield "drift", False, f"whether the {what} is not known, and {most:g} is the limit"
         elif most is not None and found is not None:
-            yield found <= most, f"{what} by {measure} {found:.3g}, {_within(found <= most)} {most:g}"
+            yield (
+                "drift",
+                found <= most,
+                f"{what} by {measure} {found:.3g}, {_within(found <= most)} {most:g}",
+            )
 
 
 def _within(holds: bool) -> str:

@@ -16,8 +16,9 @@ from topline.pipeline.errors import InputError
 from topline.pipeline.inspection import inspect_model
 from topline.pipeline.options import ClusterConfig, InspectConfig, TrainConfig
 from topline.pipeline.rows import StoredModel
-from topline.pipeline.training import train
+from topline.pipeline.training import settings_of_model, train
 from topline.solvers.inspection import leave_one_out
+from topline.storage.models import load_model
 from topline.storage.stores import open_store
 
 HERE = ClusterConfig(workers=0)
@@ -127,3 +128,11 @@ def test_models_without_an_answer_are_refused_by_name(
     url = trained(store, **{"tol": 0.1, **options})
     with pytest.raises(InputError, match=words):
         inspect_model(url, InspectConfig())
+
+
+def test_a_softmax_goes_on_from_a_hinge_without_what_belongs_to_the_hinge(store: Path) -> None:
+    before = trained(store, loss="topk_hinge", k=3, C=0.5, method="dual_ascent")
+    config = settings_of_model(TrainConfig(loss="softmax", tol=0.1), before)
+    assert (config.C, config.k, config.method) == (0.5, None, "auto")
+    started = load_model(train(config, HERE).model).record.result["start"]
+    assert (started["model"], started["from"]) == (before.rpartition("/")[2], "weights")

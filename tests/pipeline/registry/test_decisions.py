@@ -141,7 +141,13 @@ def test_guards_of_promotion(store: str) -> None:
     promote(url(store, 2))
     with pytest.raises(GuardError, match=r"m0004 is not promoted: it does not know 1 classes .*\(class 4\)"):
         promote(url(store, 4))
-    assert not weigh(url(store, 4), PromotionRule(k=1)).decision.promote
+    refused = weigh(url(store, 4), PromotionRule(k=1, on_class_changes="refuse"))
+    assert not refused.decision.promote
+    assert "does not know 1 classes of the champion (gone class 4)" in refused.decision.text
+    common = weigh(url(store, 4), PromotionRule(k=1))
+    assert common.evidence.on_common
+    assert common.evidence.classes is not None
+    assert common.evidence.classes.removed == ("class 4",)
     update_record(url(store, 4), certificate=None)
     with pytest.raises(GuardError, match=r"it has no certificate .*; it does not know"):
         promote(url(store, 4))
@@ -207,3 +213,38 @@ def test_two_models_side_by_side(store: str) -> None:
     assert "loss" not in found["differences"]
     assert [model["stage"] for model in found["models"]] == ["candidate", "candidate"]
     assert found["evidence"]["accuracies"][0]["k"] == 1
+
+
+def test_common_classes_compete_among_themselves(store: str) -> None:
+    """Of a class that only one knows no row counts, and no column either."""
+    champion, challenger = StoredModel.open(url(store, 2)), StoredModel.open(url(store, 4))
+    found = measure(url(store, 4), url(store, 2), common=True)
+    rows, fresh = TrainingRows(challenger.dataset(), "test"), fresh_rows(challenger, champion)
+    names = challenger.model.record.class_names
+    y, X = rows.labels()[fresh], np.array(rows[0 : len(rows)])[fresh]
+    columns = [champion.model.record.class_names.index(name) for name in names]
+    right = (np.asarray(champion.transforms.apply(X), float) @ champion.W)[:, columns].argmax(axis=1) == y
+    pair = found.of("top-1")
+    assert pair is not None
+    assert pair.champion == pytest.approx(right.mean(), abs=1e-12)
+    assert (found.on_common, pair.rows) == (True, len(y))
+    train = TrainingRows(challenger.dataset(), "train", champion.transforms)
+    given = (np.array(train[0 : len(train)], float) @ champion.W)[:, columns].argmax(axis=1)
+    assert found.disputed is not None
+    assert found.disputed.rows == len(train)
+    assert found.disputed.share == pytest.approx((given != train.labels()).mean(), abs=1e-12)
+
+
+def test_the_same_reason_is_counted_and_told_the_third_time(
+    store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    promote(url(store, 2))
+    rule = PromotionRule(k=1, least_gain=0.9)
+    seen = [promote_by_rule(url(store, number), rule).decision for number in (1, 3, 4)]
+    assert [decision.repeated for decision in seen] == [1, 2, 3]
+    assert "is kept for the same reason (gain" in caplog.text
+    assert "m0002 is kept for the same reason" in seen[2].text
+    entries = registered(store)[0].entries
+    assert [entry.repeated for entry in entries if entry.action == "keep"] == [1, 2, 3]
+    again = promote_by_rule(url(store, 4), rule).decision
+    assert again.repeated == 3, "the same model weighed again is not another time"
