@@ -6,15 +6,21 @@ scheduler of your own gets it by
 
     dask scheduler --preload topline.pipeline.dashboard.dask_page
 
-and must reach the store by the same URL as the job.
+and must reach the store by the same URL as the job.  It answers to localhost, to addresses in numbers, to the
+name of its machine, and to the names in TOPLINE_DASHBOARD_HOSTS: a page elsewhere that leads its own name
+here (DNS rebinding) reads nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import ipaddress
+import os
+import socket
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 import dask
 from distributed.http.utils import RequestHandler
@@ -27,6 +33,8 @@ from topline.storage.errors import StorageError
 from topline.storage.stores import open_store
 
 PATH = "topline"
+#: Names, separated by blanks, under which a scheduler's pages are reached from other machines.
+HOSTS = "TOPLINE_DASHBOARD_HOSTS"
 ROUTES = "distributed.scheduler.http.routes"
 # Seconds between two looks of an open page.
 AGAIN = 2
@@ -65,7 +73,29 @@ def last_announced(scheduler: Any) -> tuple[str, str] | None:
     return str(said["store"]), str(said["run"])
 
 
-class _Page(RequestHandler):
+def answers_to(host: str) -> bool:
+    """Return whether a request to this name, without a port, comes from somebody who meant this machine."""
+    named = {"localhost", socket.gethostname(), socket.getfqdn(), *os.environ.get(HOSTS, "").split()}
+    if host.lower() in {name.lower() for name in named}:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+class _Guarded(RequestHandler):
+    """Refuses requests to the name of somebody else."""
+
+    def prepare(self) -> None:
+        host = urlsplit(f"//{self.request.host}").hostname or ""
+        if not answers_to(host):
+            self.set_status(403)
+            self.finish(f"This page does not answer to {host}: name it in {HOSTS}.")
+
+
+class _Page(_Guarded):
     """Answers with the page.  Reading is done by a thread, for this is the scheduler's own loop."""
 
     async def get(self) -> None:
@@ -74,7 +104,7 @@ class _Page(RequestHandler):
         self.finish(page.html)
 
 
-class _Parts(RequestHandler):
+class _Parts(_Guarded):
     """Answers with the parts that change, as JSON."""
 
     async def get(self) -> None:

@@ -1,13 +1,16 @@
-"""What a monitoring system reads: `/metrics` as Prometheus' text, of the same readings as the pages."""
+"""What monitoring systems read: `/metrics` as Prometheus' text, and `/health`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from topline.pipeline.dashboard.overview import Overview
+from topline.pipeline.telemetry import Served, next_time
 
 
 def metrics_text(seen: Overview, now: float, free_bytes: int | None) -> bytes:
@@ -22,30 +25,76 @@ def metrics_text(seen: Overview, now: float, free_bytes: int | None) -> bytes:
 
     gauge("models", "Published models").set(seen.models_in_all)
     gauge("damaged_models", "Models whose records cannot be read").set(len(seen.damaged))
+    if free_bytes is not None:
+        gauge("free_bytes", "Room left where the store lies").set(free_bytes)
+    _runs(gauge, seen)
+    _decisions(gauge, seen, now)
+    _schedule(gauge, seen, now)
+    _champion(gauge, seen, now)
+    return generate_latest(registry)
+
+
+def _runs(gauge: Callable[..., Gauge], seen: Overview) -> None:
     runs = gauge("runs", "The newest runs, by what became of them", "state")
     for words, number in Counter(run.words.lower() for run in seen.runs).items():
         runs.labels(words).set(number)
-    if free_bytes is not None:
-        gauge("free_bytes", "Room left where the store lies").set(free_bytes)
     if seen.runs and seen.runs[0].gap is not None:
         gauge("last_run_relative_gap", "Smallest relative gap of the newest run").set(seen.runs[0].gap)
-    if seen.decisions:
-        entry = seen.decisions[0][0]
-        decided = gauge("last_decision_seconds", "Age of the newest decision on a model", "action")
-        decided.labels(entry.action).set(now - _seconds(entry.when))
+
+
+def _decisions(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
+    if not seen.decisions:
+        return
+    newest = seen.decisions[0][0]
+    decided = gauge("last_decision_seconds", "Age of the newest decision on a model", "action")
+    decided.labels(newest.action).set(now - _seconds(newest.when))
+    drift = newest.evidence.get("drift") or {}
+    if drift.get("features") is not None:
+        moved = gauge("feature_drift", "Stability index of the features at the newest decision")
+        moved.set(drift["features"])
+    if drift.get("classes") is not None:
+        gauge("class_drift", "Total variation of the class shares then").set(drift["classes"])
+
+
+def _schedule(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
+    found = seen.schedule
+    if found is None:
+        return
+    state = gauge("schedule", "1 for what the schedule is: served, ended or dead", "state")
+    for one in Served:
+        state.labels(one.value).set(found.served is one)
+    silent = gauge("schedule_silent_seconds", "Since the last sign of life of the process that serves it")
+    silent.set(found.silent)
+    if found.served is not Served.ALIVE:
+        return
+    due = next_time(found.schedule.every, found.schedule.timezone, datetime.fromtimestamp(now, UTC))
+    if due is not None:
+        gauge("schedule_next_seconds", "Until the schedule falls due").set(due.timestamp() - now)
+
+
+def _champion(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
     reign = seen.reigns[-1] if seen.reigns and seen.reigns[-1].until is None else None
-    champion = next((line for line in seen.models if line["stage"] == "champion"), None)
     if reign is not None:
         gauge("champion_age_seconds", "Since when the champion is champion").set(now - _seconds(reign.since))
-    if champion is not None:
-        certified = gauge("champion_certified", "Whether the champion's gap is certified")
-        certified.set(bool(champion["certified"]))
-        if champion["relative_gap"] is not None:
-            gauge("champion_relative_gap", "Relative gap of its certificate").set(champion["relative_gap"])
-        accuracy = gauge("champion_accuracy", "What was measured of the champion on held-out rows", "metric")
-        for name, value in champion["metrics"].items():
-            accuracy.labels(name).set(value)
-    return generate_latest(registry)
+    champion = next((line for line in seen.models if line["stage"] == "champion"), None)
+    if champion is None:
+        return
+    gauge("champion_certified", "Whether the champion's gap is certified").set(bool(champion["certified"]))
+    if champion["relative_gap"] is not None:
+        gauge("champion_relative_gap", "Relative gap of its certificate").set(champion["relative_gap"])
+    accuracy = gauge("champion_accuracy", "What was measured of the champion on held-out rows", "metric")
+    for name, value in champion["metrics"].items():
+        accuracy.labels(name).set(value)
+
+
+def health(seen: Overview) -> dict[str, Any]:
+    """Return whether all is well: "ok", or "degraded" by damaged models or a schedule that is dead."""
+    dead = seen.schedule is not None and seen.schedule.served is Served.SILENT
+    return {
+        "status": "degraded" if seen.damaged or dead else "ok",
+        "damaged": dict(seen.damaged),
+        "schedule": None if seen.schedule is None else seen.schedule.served.value,
+    }
 
 
 def _seconds(when: str) -> float:

@@ -13,7 +13,7 @@ from topline.pipeline.evaluation import METRICS, Metric, measured
 from topline.pipeline.options import PromotionRule
 from topline.pipeline.pages import Tile, count, duration, gap, when
 from topline.pipeline.registry import summary
-from topline.pipeline.telemetry import RunView, next_time
+from topline.pipeline.telemetry import RunView, Served, next_time, served, silence
 from topline.storage.models import DecisionRecord, ModelRecord, Reign, Standing
 from topline.storage.runs import RunRecord
 from topline.storage.served_schedule import ServedSchedule
@@ -58,6 +58,30 @@ class Overview:
     decisions: Sequence[tuple[DecisionRecord, str]]
     runs: Sequence[RunLine]
     damaged: Mapping[str, str] = field(default_factory=dict)
+    schedule: ScheduleSeen | None = None
+
+
+@dataclass(frozen=True)
+class ScheduleSeen:
+    """A schedule, whether somebody serves it, and the seconds since the last sign of life."""
+
+    schedule: ServedSchedule
+    served: Served
+    silent: float
+
+    def words(self, now: datetime) -> tuple[str, str]:
+        """Return what to say of it at the time `now`, and its tone."""
+        schedule = self.schedule
+        match self.served:
+            case Served.ENDED:
+                return f"not served since {when(schedule.ended)[:16]}: topline serve", "fair"
+            case Served.SILENT:
+                said = f"dead: no sign of life for {duration(self.silent)}"
+                return f"{said} from {schedule.process or 'its process'}: start topline serve again", "bad"
+            case Served.ALIVE:
+                due = next_time(schedule.every, schedule.timezone, now)
+                due_next = "" if due is None else f"next {due:%Y-%m-%d %H:%M}, "
+                return f"{due_next}{schedule.timezone}, served since {when(schedule.since)[:16]}", ""
 
 
 def overview(
@@ -80,12 +104,18 @@ def overview(
     leading = champion or (records[-1] if records else None)
     deciding = None if leading is None else PromotionRule().metric_for(leading)
     known = {name for line in lines for name in line["metrics"]}
+    moment = datetime.fromtimestamp(now, UTC)
+    seen = (
+        None
+        if schedule is None
+        else ScheduleSeen(schedule, served(schedule, moment), silence(schedule, moment))
+    )
     return Overview(
         tiles=[
             *_champion_tiles(standing, champion, deciding),
             *_other_tiles(standing, records, runs),
             *_damage_tiles(damaged),
-            *_schedule_tiles(standing, schedule, retraining, datetime.fromtimestamp(now, UTC)),
+            *_schedule_tiles(standing, seen, retraining, moment),
         ],
         models=lines[::-1],
         models_in_all=len(records),
@@ -101,6 +131,7 @@ def overview(
         ],
         runs=runs,
         damaged=damaged,
+        schedule=seen,
     )
 
 
@@ -178,7 +209,7 @@ def _damage_tiles(damaged: Mapping[str, str]) -> list[Tile]:
 
 
 def _schedule_tiles(
-    standing: Standing, schedule: ServedSchedule | None, retraining: str | None, now: datetime
+    standing: Standing, schedule: ScheduleSeen | None, retraining: str | None, now: datetime
 ) -> list[Tile]:
     tiles = []
     weighed = [entry for entry in standing.entries if entry.action in ("promote", "keep")]
@@ -187,10 +218,7 @@ def _schedule_tiles(
         said, tone = {"promote": ("promoted", "good"), "keep": ("kept out", "fair")}[last.action]
         tiles.append(Tile("last challenger", said, f"{last.model}, {when(last.when)[:16]}", tone))
     if schedule is not None:
-        due = next_time(schedule.every, schedule.timezone, now)
-        due_next = "" if due is None else f"next {due:%Y-%m-%d %H:%M}, "
-        since = f"{due_next}{schedule.timezone}, served since {when(schedule.since)[:16]}"
-        tiles.append(Tile("schedule", schedule.every, since))
+        tiles.append(Tile("schedule", schedule.schedule.every, *schedule.words(now)))
     if retraining is not None:
         tiles.append(Tile("retraining", "under way", f"by {retraining}"))
     return tiles

@@ -40,7 +40,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from topline.pipeline.dashboard.models import report_path
-from topline.pipeline.dashboard.monitoring import metrics_text
+from topline.pipeline.dashboard.monitoring import health, metrics_text
 from topline.pipeline.dashboard.pages import (
     model_page,
     models_page,
@@ -207,11 +207,10 @@ def _monitoring(
         text = metrics_text(follower.overview(now()), now(), follower.store.free_bytes())
         return _answer(request, 200, "text/plain; version=0.0.4; charset=utf-8", text, "default-src 'none'")
 
-    def health(request: Request) -> Response:
-        damaged = follower.overview(now()).damaged
-        return _json(request, {"status": "degraded" if damaged else "ok", "damaged": dict(damaged)})
+    def healthy(request: Request) -> Response:
+        return _json(request, health(follower.overview(now())))
 
-    return {"/metrics": metrics, "/health": health}
+    return {"/metrics": metrics, "/health": healthy}
 
 
 class _LocalHostOnly:

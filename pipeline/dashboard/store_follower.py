@@ -26,7 +26,7 @@ from topline.storage.stores import Store, holder
 
 # Runs that are followed at once; the least recently viewed one is dropped.
 MOST_FOLLOWED = 16
-# The newest runs, whose histories the page of all runs reads; of older ones it shows the outcome.
+# The newest runs, whose histories the page of all runs reads while they live; of others it shows the outcome.
 NEWEST = 8
 RUNS_SHOWN = 50
 # A reading is shown to other viewers as well for this long.
@@ -133,9 +133,11 @@ class StoreFollower:
     def _line(self, name: str, now: float, *, followed: bool) -> RunLine:
         """Return a run in a line; one that is damaged does not take the others with it."""
         try:
-            return (
-                followed_line(*self.run(name), now) if followed else outcome_line(read_run(self.store, name))
-            )
+            record = read_run(self.store, name)
+            # What has ended says all that a line holds in its outcome, however long its history.
+            if record.outcome is not None or not followed:
+                return outcome_line(record)
+            return followed_line(*self.run(name), now)
         except (FormatError, IntegrityError) as error:
             return RunLine(name, "bad", "Damaged", str(error))
 

@@ -141,11 +141,11 @@ def store() -> str:
         place = open_store(folder, create=True)
         writer = DatasetWriter.begin(place, "doctor", 96, 16, np.float32, ChunkPlan(96, 96, 96), {})
         writer.write_unit(0, X, pa.table({"sample_id": [f"row-{i}" for i in range(96)]}))
-        info = writer.commit(labels, np.zeros(96, np.int8), ("a", "b", "c"))
+        writer.commit(labels, np.zeros(96, np.int8), ("a", "b", "c"))
         if not np.array_equal(np.asarray(Dataset.open(place).rows(0, 96)), X):
             raise CheckFailedError("features read back differ from those written", _REINSTALL_CODECS)
         # The features are random numbers, which do not compress: theirs is the largest file.
-        largest = max(Path(folder, info.folder).rglob("*"), key=lambda path: path.stat().st_size)
+        largest = max(Path(folder).rglob("*"), key=lambda path: path.stat().st_size)
         content = bytearray(largest.read_bytes())
         content[len(content) // 2] ^= 1
         largest.write_bytes(bytes(content))

@@ -116,7 +116,7 @@ def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportDa
     manifest = dataset.manifest().select(["path", "sample_id", "status", "error"])
     bad = manifest.filter(pc.equal(manifest["status"], "rejected"))
     shown = bad.slice(0, REJECTED_SHOWN).to_pylist()
-    gallery, worst = images_to_show(stored, dataset, read_image)
+    gallery, worst = images_to_show(stored, manifest, read_image)
     return ReportData(
         record=record,
         run=_run(stored),

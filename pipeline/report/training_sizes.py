@@ -177,6 +177,8 @@ def size_words(points: Sequence[SizePoint], unit: str = "images") -> str:
         f"From {before.rows:,} to {last.rows:,} training rows top-1 went from {before.topk[1]:.1%} to"
         f" {last.topk[1]:.1%}"
     )
+    if last.topk[1] == 1.0:
+        return f"{said}: nothing is left to gain on these held-out rows."
     margin = f"{gain:+.1%}, standard error {error:.1%}"
     if gain > 2.0 * error and gain / doublings >= 0.002:
         more = f"as many {unit} again may bring up to {gain / doublings:.1%} more"

@@ -1,8 +1,8 @@
 """What a run's history tells while it is written and afterwards: rounds, events, workers, time left.
 
 `HistoryRecorder` writes what happens to a run; `view_run` and `RunFollower` read it back as a `RunView` of
-bounded size, however long the run.  `Forecast` estimates when the gap reaches its tolerance, and `next_time`
-when a schedule falls due.
+bounded size, however long the run.  `Forecast` estimates when the gap reaches its tolerance, `next_time`
+when a schedule falls due, and `served` whether its process still lives.
 """
 
 from __future__ import annotations
@@ -10,22 +10,36 @@ from __future__ import annotations
 from topline.pipeline.telemetry.forecast import Forecast, TimeLeft, rough_time, time_text
 from topline.pipeline.telemetry.recorder import HistoryRecorder
 from topline.pipeline.telemetry.run_view import EVENTS_SHOWN, RunEvent, RunFollower, RunView, view_run
-from topline.pipeline.telemetry.schedule_times import ANCHOR, interval_of, next_time
+from topline.pipeline.telemetry.schedule_times import (
+    ANCHOR,
+    BEAT_SECONDS,
+    SILENT_SECONDS,
+    Served,
+    interval_of,
+    next_time,
+    served,
+    silence,
+)
 from topline.pipeline.telemetry.timeline import WorkerTimeline
 
 __all__ = [
     "ANCHOR",
+    "BEAT_SECONDS",
     "EVENTS_SHOWN",
+    "SILENT_SECONDS",
     "Forecast",
     "HistoryRecorder",
     "RunEvent",
     "RunFollower",
     "RunView",
+    "Served",
     "TimeLeft",
     "WorkerTimeline",
     "interval_of",
     "next_time",
     "rough_time",
+    "served",
+    "silence",
     "time_text",
     "view_run",
 ]

@@ -1,15 +1,22 @@
-"""When a schedule falls due: cron lines and intervals, as people give them after --every."""
+"""When a schedule falls due, as people give it after --every, and whether anybody still serves it."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from topline.storage.served_schedule import ServedSchedule
+
 _TIME = re.compile(r"(\d+) ?(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+# Who serves a schedule gives a sign of life this often; three in a row are missing before it counts as dead.
+BEAT_SECONDS = 30.0
+SILENT_SECONDS = 100.0
 
 # Intervals count from here, so that a restart does not move them.
 ANCHOR = datetime(2024, 1, 1, tzinfo=UTC)
@@ -34,3 +41,23 @@ def next_time(every: str, timezone: str, after: datetime) -> datetime | None:
         return next(CronSim(every.strip(), after.astimezone(zone)), None)
     except CronSimError:
         return None
+
+
+class Served(StrEnum):
+    """Whether a schedule is served: by a living process, by none any more, or by one that fell silent."""
+
+    ALIVE = "served"
+    ENDED = "ended"
+    SILENT = "dead"
+
+
+def served(schedule: ServedSchedule, now: datetime) -> Served:
+    """Return whether somebody serves the schedule at the time `now`, which has a zone."""
+    if schedule.ended:
+        return Served.ENDED
+    return Served.ALIVE if silence(schedule, now) <= SILENT_SECONDS else Served.SILENT
+
+
+def silence(schedule: ServedSchedule, now: datetime) -> float:
+    """Return the seconds since the last sign of life of who serves a schedule."""
+    return (now - datetime.fromisoformat(schedule.beat or schedule.since)).total_seconds()

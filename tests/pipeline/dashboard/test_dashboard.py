@@ -33,7 +33,7 @@ from topline.pipeline.telemetry import WorkerTimeline, view_run
 from topline.storage.errors import NotFoundError
 from topline.storage.runs import create_run, finish_run, read_history
 from topline.storage.runs.history import history_path
-from topline.storage.served_schedule import note_schedule
+from topline.storage.served_schedule import ServedSchedule, note_schedule
 from topline.storage.stores import Store, held_lease, open_store
 from topline.storage.verification import verify_store
 
@@ -139,9 +139,10 @@ def test_the_page_of_models_tells_champions_and_decisions(full: Store) -> None:
 
 def test_the_schedule_and_what_came_of_it(tmp_path: Path) -> None:
     store = hand_made_store(tmp_path / "store")
-    note_schedule(store, "0 2 * * *", "Europe/Berlin")
+    moment = datetime(2026, 3, 27, 12, tzinfo=UTC)
+    note_schedule(store, ServedSchedule("0 2 * * *", "Europe/Berlin").beating(moment.isoformat()))
     with held_lease(store, LEASE, "a flow"):
-        now = datetime(2026, 3, 27, 12, tzinfo=UTC).timestamp()
+        now = moment.timestamp()
         told = {tile.label: tile for tile in StoreFollower(store).overview(now).tiles}
     assert told["schedule"].figure == "0 2 * * *"
     assert told["schedule"].note.startswith("next 2026-03-28 02:00, Europe/Berlin")
@@ -161,8 +162,11 @@ def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path: Path) -> None
     store = hand_made_store(tmp_path / "store")
     lines = store.read_bytes(history_path("r0002")).splitlines(keepends=True)
     store.write_bytes(history_path("r0002"), b"".join([lines[0], b"no JSON\n", *lines[1:]]))
+    outcome = store.read_bytes("runs/r0001/outcome.json")
+    store.write_bytes("runs/r0001/outcome.json", outcome.replace(b"solved", b"Solved"))
     words = {line.id: line.words for line in StoreFollower(store).overview(time.time()).runs}
-    assert words == {"r0003": "Solved", "r0002": "Damaged", "r0001": "Solved"}
+    # Of a run that has ended the page of all runs reads the outcome, and the run's own page the history.
+    assert words == {"r0003": "Solved", "r0002": "Solved", "r0001": "Damaged"}
     page = answer(store, "/runs/r0002")
     assert (page.status_code, b"line 2 of" in page.content) == (503, True)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,13 @@ import pytest
 
 from tests.pipeline.dashboards import begun_run
 from topline.pipeline.cluster import TOPIC, announce, open_cluster
-from topline.pipeline.dashboard.dask_page import PATH, current_page, current_parts
+from topline.pipeline.dashboard.dask_page import (
+    HOSTS,
+    PATH,
+    answers_to,
+    current_page,
+    current_parts,
+)
 from topline.pipeline.options.train import ClusterConfig
 from topline.storage.runs import read_history
 from topline.storage.stores import open_store
@@ -62,6 +70,16 @@ def test_without_a_run_and_without_the_store_it_says_so(tmp_path: Path) -> None:
     assert current_parts(gone, "r0001", 0.0)["parts"] == {}
 
 
+def test_it_answers_to_whom_it_belongs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for host in ("localhost", "127.0.0.1", "::1", "10.0.0.7", socket.gethostname()):
+        assert answers_to(host)
+    assert not answers_to("evil.example")
+    assert not answers_to("")
+    monkeypatch.setenv(HOSTS, "scheduler cluster.example")
+    assert answers_to("Cluster.example")
+    assert not answers_to("evil.example")
+
+
 @pytest.mark.cluster
 def test_a_cluster_of_ours_serves_the_page_and_knows_the_run() -> None:
     with open_cluster(ClusterConfig(workers=1), data_bytes=1) as client:
@@ -71,6 +89,12 @@ def test_a_cluster_of_ours_serves_the_page_and_knows_the_run() -> None:
         for path in (PATH, f"{PATH}/parts"):
             with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/{path}", timeout=60) as answer:
                 assert answer.status == 200
+            foreign = urllib.request.Request(
+                f"http://127.0.0.1:{port[1]}/{path}", headers={"Host": "evil.example"}
+            )
+            with pytest.raises(urllib.error.HTTPError, match="403") as refused:
+                urllib.request.urlopen(foreign, timeout=60)
+            refused.value.close()
         announce(client, "memory://nowhere/at-all", "r0042")
         asked = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.get_events(TOPIC))
         assert asked[-1][1] == {"store": "memory://nowhere/at-all", "run": "r0042"}

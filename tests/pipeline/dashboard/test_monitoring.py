@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.pipeline.dashboard.test_dashboard import answer
 from tests.pipeline.dashboards import hand_made_store
-from topline.storage.models import list_models, load_model, published_models, read_standing
+from topline.pipeline.dashboard import store_status
+from topline.storage.models import (
+    DecisionRecord,
+    list_models,
+    load_model,
+    published_models,
+    read_standing,
+    record_decision,
+)
+from topline.storage.served_schedule import ServedSchedule, note_schedule
 from topline.storage.stores import Store, open_store
+
+ALERTS = Path(__file__).resolve().parents[3] / "deploy" / "alerts.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +59,7 @@ def test_a_store_in_numbers(full: Store) -> None:
     assert said["topline_champion_age_seconds"] > 0
     assert sum(value for name, value in said.items() if name.startswith("topline_runs ")) > 0
     assert said["topline_free_bytes"] == pytest.approx(full.free_bytes(), rel=0.2)
-    assert answer(full, "/health").json() == {"status": "ok", "damaged": {}}
+    assert answer(full, "/health").json() == {"status": "ok", "damaged": {}, "schedule": None}
 
 
 def test_an_empty_store_has_no_champion(tmp_path: Path) -> None:
@@ -75,3 +90,58 @@ def test_a_log_that_cannot_be_read_is_said_in_words(full: Store, tmp_path: Path)
         found = answer(store, path)
         assert found.status_code == 503
         assert "is missing from the commit log" in found.json()["error"]
+
+
+def test_a_dead_schedule_is_seen_everywhere(full: Store, tmp_path: Path) -> None:
+    shutil.copytree(full.url, tmp_path / "store")
+    store = open_store(str(tmp_path / "store"))
+    note_schedule(store, ServedSchedule("6h", "UTC", process="host:7").beating("2026-03-01T02:00:00+00:00"))
+    said = samples(store)
+    assert (said["topline_schedule dead"], said["topline_schedule served"]) == (1, 0)
+    assert said["topline_schedule_silent_seconds"] > 1e6
+    assert "topline_schedule_next_seconds" not in said
+    assert answer(store, "/health").json() == {"status": "degraded", "damaged": {}, "schedule": "dead"}
+    assert "dead: no sign of life for" in answer(store, "/").text
+    found = store_status(store)
+    assert not found.healthy
+    assert "from host:7" in found.lines["schedule"]
+
+
+def test_a_schedule_that_is_served_or_was_ended_is_well(full: Store, tmp_path: Path) -> None:
+    shutil.copytree(full.url, tmp_path / "store")
+    store = open_store(str(tmp_path / "store"))
+    note_schedule(store, ServedSchedule("6h", "UTC").beating(datetime.now(UTC).isoformat()))
+    assert 0 < samples(store)["topline_schedule_next_seconds"] <= 6 * 3600
+    begun = datetime(2026, 3, 1, 2, tzinfo=UTC)
+    alive = ServedSchedule("6h", "UTC").beating(begun.isoformat())
+    note_schedule(store, alive)
+    found = store_status(store, begun.timestamp() + 60)
+    assert found.healthy
+    assert found.lines["schedule"].startswith("6h (next 2026-03-01 06:00, UTC, served since")
+    note_schedule(store, replace(alive, ended=begun.isoformat()))
+    found = store_status(store, begun.timestamp() + 1e6)
+    assert (found.healthy, found.health["schedule"]) == (True, "ended")
+    assert "not served since 2026-03-01 02:00" in found.lines["schedule"]
+
+
+def test_drift_at_the_newest_decision_is_a_gauge(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", create=True)
+    evidence = {"drift": {"features": 0.31, "classes": 0.02}}
+    entry = DecisionRecord("promote", "m0001", "the first", "a test", evidence)
+    record_decision(store, read_standing(store), entry)
+    said = samples(store)
+    assert (said["topline_feature_drift"], said["topline_class_drift"]) == (0.31, 0.02)
+
+
+def test_the_alert_rules_are_about_what_is_measured(full: Store, tmp_path: Path) -> None:
+    shutil.copytree(full.url, tmp_path / "store")
+    store = open_store(str(tmp_path / "store"))
+    note_schedule(store, ServedSchedule("6h", "UTC").beating("2026-03-01T02:00:00+00:00"))
+    evidence = {"drift": {"features": 0.31, "classes": 0.02}}
+    standing = read_standing(store)
+    record_decision(store, standing, DecisionRecord("keep", "m0003", "worse", "a test", evidence))
+    known = {name.split(" ")[0] for name in samples(store)}
+    rules = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
+    asked = [name for rule in rules for name in re.findall(r"topline_\w+", rule["expr"])]
+    assert len(asked) >= len(rules) - 1
+    assert [name for name in asked if name not in known] == []

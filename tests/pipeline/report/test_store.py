@@ -13,8 +13,10 @@ from topline.pipeline.evaluation import Evaluation, evaluate, ranks_against_ties
 from topline.pipeline.evaluation.confusions import GALLERY, IMAGES_PER_CLASS, WORST_CLASSES, images_to_show
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.report import write_report
+from topline.pipeline.report.document import gather
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training import train
+from topline.storage.datasets import Dataset
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,7 @@ def red(_: object) -> np.ndarray:
 
 def test_worst_classes_show_their_most_confident_confusions(model: str) -> None:
     stored = StoredModel.open(model)
-    _, found = images_to_show(stored, stored.dataset(), red)
+    _, found = images_to_show(stored, stored.dataset().manifest(), red)
     assert 0 < len(found) <= WORST_CLASSES
     shares = [part.topk[1] for part in found]
     assert shares == sorted(shares)
@@ -52,9 +54,16 @@ def test_worst_classes_show_their_most_confident_confusions(model: str) -> None:
             assert image.picture is not None
 
 
+def test_a_report_reads_the_manifest_once(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, whole = [], Dataset.manifest
+    monkeypatch.setattr(Dataset, "manifest", lambda dataset: read.append(dataset) or whole(dataset))
+    gather(StoredModel.open(model), red, "now")
+    assert len(read) == 1
+
+
 def test_gallery_has_the_surest_mistakes_and_draws_of_the_others(model: str) -> None:
     stored = StoredModel.open(model)
-    gallery, _ = images_to_show(stored, stored.dataset(), red)
+    gallery, _ = images_to_show(stored, stored.dataset().manifest(), red)
     rows = stored.rows("test")
     scores, y = np.asarray(rows[0 : len(rows)] @ stored.W), rows.labels()
     right = scores.argmax(axis=1) == y
@@ -70,13 +79,13 @@ def test_gallery_has_the_surest_mistakes_and_draws_of_the_others(model: str) -> 
     assert len(gallery.wrong) == min(GALLERY, (~right).sum() - len(surest))
     assert gallery.rows == len(rows)
     assert gallery.pictured
-    assert images_to_show(stored, stored.dataset(), red)[0] == gallery
+    assert images_to_show(stored, stored.dataset().manifest(), red)[0] == gallery
 
 
 def test_of_a_very_long_split_a_part_is_looked_at(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("topline.pipeline.evaluation.confusions.MOST_ROWS", 20)
     stored = StoredModel.open(model)
-    gallery, _ = images_to_show(stored, stored.dataset(), red)
+    gallery, _ = images_to_show(stored, stored.dataset().manifest(), red)
     assert 0 < gallery.rows < len(stored.rows("test")) // 2
 
 
@@ -96,7 +105,7 @@ def test_pictures_that_are_gone_are_replaced_by_a_note(model: str) -> None:
         raise FileNotFoundError(2, "there is no such file")
 
     stored = StoredModel.open(model)
-    gallery, found = images_to_show(stored, stored.dataset(), gone)
+    gallery, found = images_to_show(stored, stored.dataset().manifest(), gone)
     assert gallery.confident
     assert not gallery.pictured
     assert all(image.picture is None for part in found for image in part.images)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,3 +77,7 @@ def test_the_verdict_weighs_the_gain_against_chance() -> None:
     assert "not more than chance" in size_words(points(0.01, 0.01))
     assert "look at their labels" in size_words(points(-0.05, 0.01))
     assert size_words(()) == ""
+    first, last = points(0.05, 0.01)
+    assert size_words((first, replace(last, topk={1: 1.0}))).endswith(
+        "nothing is left to gain on these held-out rows."
+    )

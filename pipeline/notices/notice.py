@@ -1,0 +1,115 @@
+"""What can happen to a store that is served, each as one value, and what the decision log says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from topline.pipeline.registry import LOUD, SHIFTED
+from topline.storage.models import DecisionRecord
+from topline.storage.records import now
+
+#: A store with less room than this is about to fail.
+DISK_LOW_BYTES: Final = 1 << 30
+
+
+class Kind(StrEnum):
+    """What happened.  `told`: somebody hears of it; the others are lines of the log alone."""
+
+    SERVING = "serving"
+    ENDED = "ended"
+    STARTED = "started"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    PROMOTED = "promoted"
+    ROLLED_BACK = "rolled back"
+    KEPT = "kept"
+    KEPT_AGAIN = "kept again"
+    FAILED = "failed"
+    MISSED = "missed"
+    DRIFT = "drift"
+    DISK_LOW = "disk low"
+
+    @property
+    def told(self) -> bool:
+        """Whether somebody is to hear of it."""
+        return self in _TONES
+
+    @property
+    def tone(self) -> str:
+        """How bad it is, in Apprise's words: info, success, warning or failure."""
+        return _TONES.get(self, "info")
+
+
+_TONES: Final[Mapping[Kind, str]] = {
+    Kind.PROMOTED: "success",
+    Kind.ROLLED_BACK: "warning",
+    Kind.KEPT: "info",
+    Kind.KEPT_AGAIN: "warning",
+    Kind.FAILED: "failure",
+    Kind.MISSED: "warning",
+    Kind.DRIFT: "warning",
+    Kind.DISK_LOW: "failure",
+}
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One event of a store; `facts` are plain JSON values for whoever reads it by program."""
+
+    kind: Kind
+    store: str
+    text: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    when: str = field(default_factory=now)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that a line of JSON holds."""
+        return {
+            "when": self.when,
+            "event": self.kind.value,
+            "store": self.store,
+            "text": self.text,
+            **self.facts,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.when} {self.kind.value}: {self.text}"
+
+
+def decision_notices(entry: DecisionRecord, store: str) -> Iterator[Notice]:
+    """Yield what an entry of the decision log is worth telling: the decision itself, and drift beside it."""
+    kinds = {"promote": Kind.PROMOTED, "keep": Kind.KEPT, "rollback": Kind.ROLLED_BACK}
+    kind = kinds.get(entry.action)
+    if kind is Kind.KEPT and entry.repeated >= LOUD:
+        kind = Kind.KEPT_AGAIN
+    facts = {"model": entry.model, "champion_before": entry.champion_before, "by": entry.by}
+    if kind is not None:
+        yield Notice(kind, store, _sentence(kind, entry), {**facts, "reason": entry.reason}, entry.when)
+    features = (entry.evidence.get("drift") or {}).get("features")
+    if features is not None and features > SHIFTED:
+        text = (
+            f"the features that {entry.model} was trained on moved by a stability index of {features:.3g}"
+            f" since {entry.champion_before} (above {SHIFTED:g}): look at the new images"
+        )
+        yield Notice(Kind.DRIFT, store, text, {**facts, "stability_index": features}, entry.when)
+
+
+def _sentence(kind: Kind, entry: DecisionRecord) -> str:
+    match kind:
+        case Kind.PROMOTED:
+            before = f" in place of {entry.champion_before}" if entry.champion_before else ""
+            return f"{entry.model} is champion{before}: {entry.reason}"
+        case Kind.KEPT | Kind.KEPT_AGAIN:
+            champion = entry.champion_before or "no champion"
+            return f"{champion} stays, {entry.model} is kept out: {entry.reason}"
+        case _:
+            return f"{entry.model} is champion again: {entry.reason}"
+
+
+def disk_notice(store: str, free: int) -> Notice:
+    """Return the notice of a store that has `free` bytes of room left."""
+    text = f"{free / 2**20:,.0f} MiB are left where {store} lies: make room before the next retraining"
+    return Notice(Kind.DISK_LOW, store, text, {"free_bytes": free})

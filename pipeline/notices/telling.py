@@ -1,0 +1,127 @@
+"""Notices to people, by Apprise: webhooks, Slack, e-mail and what else it knows; never in anybody's way."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import apprise
+
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.notices.notice import Notice
+from topline.storage.stores import masked
+
+logger = logging.getLogger(__name__)
+
+#: Addresses that hold tokens or passwords, separated by blanks: an argument is seen by every user's `ps`.
+NOTIFY = "TOPLINE_NOTIFY"
+
+# Notices that wait; older ones than these give way, for the newest says more.
+MOST_WAITING = 100
+# What is still under way when the program ends has this long.
+LAST_SECONDS = 15.0
+
+_PLAIN = {"http": "json", "https": "jsons"}
+
+
+def addresses(given: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return all addresses, those of --notify first; `ConfigError` for one that nothing can be sent to."""
+    for address in given:
+        if "@" in (urlsplit(address).netloc if "://" in address else ""):
+            raise ConfigError(
+                f"--notify {masked(address)}: other users of this machine see arguments; put an address with"
+                f" a password into the environment variable {NOTIFY}"
+            )
+    found = (*given, *environ.get(NOTIFY, "").split())
+    for address in found:
+        _plugin(address)
+    return found
+
+
+def _plugin(address: str) -> apprise.NotifyBase:
+    """Return what sends to an address; plain http and https get the notice as JSON."""
+    # Its own lines would name the address with its token.
+    logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)
+    scheme, _, rest = address.partition("://")
+    made = apprise.Apprise.instantiate(address, suppress_exceptions=True)
+    if made is None and rest and scheme.lower() in _PLAIN:
+        made = apprise.Apprise.instantiate(f"{_PLAIN[scheme.lower()]}://{rest}", suppress_exceptions=True)
+    if made is None:
+        raise ConfigError(
+            f"--notify {masked(address)} is no address that anything can be sent to: take https://... for a"
+            " webhook, mailto://, slack:// or another one that Apprise knows"
+        )
+    return made
+
+
+class Teller:
+    """Sends notices from a thread of its own, in their order, and says once for each what could not be sent.
+
+    `send(notice)` returns the addresses that did not take it; tests pass their own.
+    """
+
+    def __init__(self, send: Callable[[Notice], Sequence[str]]) -> None:
+        self._send = send
+        self._waiting: queue.Queue[Notice | None] = queue.Queue(MOST_WAITING)
+        self._thread = threading.Thread(target=self._work, name="topline-notices", daemon=True)
+        self._thread.start()
+
+    def tell(self, notice: Notice) -> None:
+        """Send a notice that is to be told, some time; others are left out."""
+        if notice.kind.told:
+            self._put(notice)
+
+    def close(self) -> None:
+        """Send what waits, for a few seconds at most."""
+        self._put(None)
+        self._thread.join(LAST_SECONDS)
+        if self._thread.is_alive():
+            logger.warning("the last notices were not sent within %g s", LAST_SECONDS)
+
+    def _put(self, notice: Notice | None) -> None:
+        while self._waiting.full():
+            self._drop_oldest()
+        self._waiting.put(notice)
+
+    def _drop_oldest(self) -> None:
+        try:
+            dropped = self._waiting.get_nowait()
+        except queue.Empty:
+            return
+        if dropped is not None:
+            logger.warning("too many notices wait, so this one was not sent: %s", dropped)
+
+    def _work(self) -> None:
+        while (notice := self._waiting.get()) is not None:
+            for address in self._send(notice):
+                logger.warning("a notice did not reach %s: %s", masked(address), notice)
+
+
+def _sender(to: Sequence[str]) -> Callable[[Notice], Sequence[str]]:
+    plugins = [(address, _plugin(address)) for address in to]
+
+    def send(notice: Notice) -> Sequence[str]:
+        title = f"topline {notice.kind.value}: {notice.store}"
+        return [
+            address
+            for address, plugin in plugins
+            if not plugin.notify(
+                body=notice.text, title=title, notify_type=apprise.NotifyType(notice.kind.tone)
+            )
+        ]
+
+    return send
+
+
+@contextmanager
+def told(to: Sequence[str]) -> Iterator[Callable[[Notice], None]]:
+    """Yield what sends a notice to all addresses, of which there may be none."""
+    teller = Teller(_sender(to))
+    try:
+        yield teller.tell
+    finally:
+        teller.close()

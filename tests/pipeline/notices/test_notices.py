@@ -1,0 +1,216 @@
+"""Notices: what the decision log says, lines on a stream and in a file, delivery, and the sign of life."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.notices import (
+    NOTIFY,
+    Kind,
+    Notice,
+    NoticeLog,
+    Teller,
+    addresses,
+    decision_notices,
+    pulse,
+    told,
+)
+from topline.pipeline.notices.log import FILE_BYTES, FILES_KEPT
+from topline.pipeline.notices.telling import MOST_WAITING
+from topline.pipeline.telemetry import SILENT_SECONDS, Served, served
+from topline.storage.models import DecisionRecord
+from topline.storage.served_schedule import ServedSchedule, read_schedule
+from topline.storage.stores import open_store
+
+WHEN = "2026-03-01T02:00:00+00:00"
+
+
+def kept(text: str = "m0002 stays") -> Notice:
+    return Notice(Kind.KEPT, "store", text, {"model": "m0003"}, WHEN)
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "said"),
+    [
+        ("promote", Kind.PROMOTED, "m0002 is champion in place of m0001: better"),
+        ("keep", Kind.KEPT, "m0001 stays, m0002 is kept out: better"),
+        ("rollback", Kind.ROLLED_BACK, "m0002 is champion again: better"),
+    ],
+)
+def test_a_decision_is_one_notice(action: str, kind: Kind, said: str) -> None:
+    entry = DecisionRecord(action, "m0002", "better", "a flow", {}, False, "m0001", WHEN)
+    (found,) = decision_notices(entry, "store")
+    assert (found.kind, found.text, found.when, found.facts["by"]) == (kind, said, WHEN, "a flow")
+
+
+@pytest.mark.parametrize(("index", "told_of"), [(0.24, False), (0.26, True), (None, False)])
+def test_drift_beside_a_decision_is_another(index: float | None, told_of: bool) -> None:
+    entry = DecisionRecord("keep", "m0002", "same", "a flow", {"drift": {"features": index}}, False, "m0001")
+    kinds = [found.kind for found in decision_notices(entry, "store")]
+    assert kinds == [Kind.KEPT, *([Kind.DRIFT] if told_of else [])]
+
+
+@pytest.mark.parametrize(("repeated", "kind"), [(2, Kind.KEPT), (3, Kind.KEPT_AGAIN), (7, Kind.KEPT_AGAIN)])
+def test_the_same_reason_three_times_is_a_warning(repeated: int, kind: Kind) -> None:
+    entry = DecisionRecord("keep", "m0002", "worse", "a flow", champion_before="m0001", repeated=repeated)
+    (found,) = decision_notices(entry, "store")
+    assert found.kind is kind
+
+
+def test_a_line_goes_to_the_stream_and_to_the_file(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    with NoticeLog(stream, tmp_path / "logs" / "serve.log") as log:
+        log.write(kept("two\nlines"))
+    assert stream.getvalue() == f"{WHEN} kept: two lines\n"
+    assert (tmp_path / "logs" / "serve.log").read_text() == stream.getvalue()
+
+
+def test_as_json_each_line_is_an_object() -> None:
+    stream = io.StringIO()
+    with NoticeLog(stream, as_json=True) as log:
+        log.write(kept("ein Bär"))
+    assert json.loads(stream.getvalue()) == {
+        "when": WHEN, "event": "kept", "store": "store", "text": "ein Bär", "model": "m0003",
+    }  # fmt: skip
+
+
+def test_the_file_is_rotated_and_the_oldest_goes(tmp_path: Path) -> None:
+    with NoticeLog(io.StringIO(), tmp_path / "serve.log") as log:
+        for _ in range(2 * (FILES_KEPT + 2)):
+            log.write(kept("x" * (FILE_BYTES // 2 - 100)))
+    files = list(tmp_path.iterdir())
+    assert len(files) == 1 + FILES_KEPT
+    assert all(file.stat().st_size <= FILE_BYTES for file in files)
+
+
+def test_a_reader_that_left_costs_the_line_and_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+    with NoticeLog(Gone(), tmp_path / "serve.log") as log:
+        log.write(kept("first"))
+        log.write(kept("second"))
+    assert len((tmp_path / "serve.log").read_text().splitlines()) == 2
+    assert capsys.readouterr().err.count("a line of the log is lost") == 1
+
+
+def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        NoticeLog(io.StringIO(), tmp_path / "file" / "serve.log")
+
+
+def test_addresses_are_checked_before_anything_is_served() -> None:
+    environ = {NOTIFY: "mailto://me:word@example.org json://127.0.0.1:9"}
+    assert addresses(["https://example.org/hook"], environ) == (
+        "https://example.org/hook", "mailto://me:word@example.org", "json://127.0.0.1:9",
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=f"environment variable {NOTIFY}") as refused:
+        addresses(["mailto://me:word@example.org"], {})
+    assert "word@" not in str(refused.value)
+    for nothing in ("somewhere", "gopher://example.org", "http://"):
+        with pytest.raises(ConfigError, match="is no address that anything can be sent to"):
+            addresses([nothing], {})
+
+
+def test_a_webhook_gets_what_is_to_be_told() -> None:
+    received: list[dict[str, str]] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with told([f"http://127.0.0.1:{server.server_port}/hook"]) as tell:
+            tell(Notice(Kind.STARTED, "store", "a run", {}, WHEN))
+            tell(kept("m0001 stays"))
+        server.shutdown()
+        thread.join()
+    assert [(one["title"], one["message"], one["type"]) for one in received] == [
+        ("topline kept: store", "m0001 stays", "info")
+    ]
+
+
+def test_what_does_not_arrive_is_said_without_its_secret(caplog: pytest.LogCaptureFixture) -> None:
+    def send(notice: Notice) -> Sequence[str]:
+        return ["mailto://me:word@example.org"]
+
+    teller = Teller(send)
+    teller.tell(kept())
+    teller.close()
+    assert "did not reach" in caplog.text
+    assert "word@" not in caplog.text
+
+
+def test_a_slow_receiver_holds_nobody_up_and_the_newest_are_kept(caplog: pytest.LogCaptureFixture) -> None:
+    arrived: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def send(notice: Notice) -> Sequence[str]:
+        begun.set()
+        go_on.wait()
+        arrived.append(notice.text)
+        return []
+
+    teller = Teller(send)
+    teller.tell(kept("first"))
+    begun.wait()
+    for number in range(MOST_WAITING + 3):
+        teller.tell(kept(str(number)))
+    go_on.set()
+    teller.close()
+    # One more gives way to the sign that ends the thread where it comes before the thread takes any.
+    assert arrived[0] == "first"
+    assert arrived[-1] == str(MOST_WAITING + 2)
+    assert MOST_WAITING <= len(arrived) <= MOST_WAITING + 1
+    assert "too many notices wait" in caplog.text
+
+
+def test_the_sign_of_life_comes_and_its_end_is_said(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", create=True)
+    times = iter(f"2026-03-01T02:00:{second:02d}+00:00" for second in range(60))
+    waited, beaten = threading.Event(), threading.Event()
+
+    def wait(ended: threading.Event, seconds: float) -> bool:
+        if waited.is_set():
+            beaten.set()
+            ended.wait()
+        waited.set()
+        return ended.is_set()
+
+    with pulse(store, "6h", "UTC", clock=lambda: next(times), wait=wait):
+        beaten.wait()
+        seen = read_schedule(store)
+        assert seen is not None
+        assert (seen.since[-8:-6], seen.beat[-8:-6], seen.ended) == ("00", "01", "")
+    seen = read_schedule(store)
+    assert seen is not None
+    assert (seen.beat, seen.ended) == (seen.ended, "2026-03-01T02:00:02+00:00")
+
+
+def test_a_schedule_without_a_sign_of_life_is_dead() -> None:
+    begun = datetime(2026, 3, 1, 2, tzinfo=UTC)
+    alive = ServedSchedule("6h", "UTC").beating(begun.isoformat())
+    assert served(alive, begun + timedelta(seconds=SILENT_SECONDS)) is Served.ALIVE
+    assert served(alive, begun + timedelta(seconds=SILENT_SECONDS + 1)) is Served.SILENT
+    ended = ServedSchedule("6h", "UTC", begun.isoformat(), begun.isoformat(), begun.isoformat())
+    assert served(ended, begun) is Served.ENDED
