@@ -41,11 +41,22 @@ class FoldData:
 
     def weights(self, class_weight: str) -> NDArray[np.float64] | None:
         """How often each row counts (n,): once, or so that all classes that occur count the same."""
-        if class_weight == "none":
-            return None
-        counts = np.bincount(self.y, minlength=self.m)
-        share = len(self.y) / np.count_nonzero(counts)
-        return np.asarray(share / counts[self.y], dtype=np.float64)
+        every = np.ones(len(self.y), dtype=np.bool_)
+        return None if class_weight == "none" else fold_weights(self.y, every, class_weight)
+
+
+def fold_weights(y: Labels, trained: NDArray[np.bool_], class_weight: str) -> NDArray[np.float64]:
+    """Return how often each row counts (n,), 0 of those that are not trained on.
+
+    "balanced" lets all classes that occur among the others count the same.
+    """
+    if class_weight == "none":
+        return trained.astype(np.float64)
+    counts = np.bincount(y[trained], minlength=int(y.max()) + 1)
+    share = trained.sum() / np.count_nonzero(counts)
+    weights = np.zeros(len(y))
+    weights[trained] = share / counts[y[trained]]
+    return weights
 
 
 def stratified_folds(y: Labels, folds: int, seed: int) -> NDArray[np.int64]:

@@ -25,9 +25,9 @@ from scipy.sparse import csr_matrix
 from topline.pipeline.errors import InterruptedRunError
 from topline.pipeline.options import TrainConfig
 from topline.pipeline.options.problem import chosen_loss
-from topline.pipeline.sweep.bounds import ball_radius, count_hits
 from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data
 from topline.solvers.blas_threads import one_blas_thread
+from topline.solvers.core.held_out import ball_radius, count_hits
 from topline.solvers.core.problem import squared_norm
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
 from topline.solvers.executors import SerialExecutor
@@ -95,8 +95,8 @@ class Measurement:
 
 
 @dataclass(frozen=True, eq=False)
-class _Reached:
-    """What a cell has come to: W, b and the other sums in its state, and A, which is sparse."""
+class Reached:
+    """What a cell has come to: W, b and the other sums in its state, and A, sparse, where it lies here."""
 
     C: float
     state: SolverState
@@ -105,7 +105,7 @@ class _Reached:
     dual: float
 
     @classmethod
-    def of(cls, C: float, result: SolveResult) -> _Reached:
+    def of(cls, C: float, result: SolveResult) -> Reached:
         """Take it from the result of a solve in this process."""
         if result.A is None:
             raise AssertionError("the serial executor keeps A")
@@ -126,7 +126,7 @@ class _Path:
     """What a process knows of a path: the answers so far, and what each cell has come to."""
 
     answers: list[tuple[Measurement, ...]] = field(default_factory=list)
-    cells: dict[float, _Reached] = field(default_factory=dict)
+    cells: dict[float, Reached] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     used: float = field(default_factory=time.monotonic)
     forgotten: bool = False
@@ -169,15 +169,15 @@ def _advance(task: PathTask) -> tuple[Measurement, ...]:
 def _take_round(path: _Path, task: PathTask, cells: Round) -> tuple[Measurement, ...]:
     data = fold_data(task.source, task.fold)
     measured = []
-    before: _Reached | None = None
+    before: Reached | None = None
     for C, gap in cells:
         began = time.perf_counter()
-        start = _start(path.cells.get(C), before, C, len(data.y), task.train.smoothing)
+        start = better_start(path.cells.get(C), before, C, len(data.y), task.train.smoothing)
         glance = _Glance(data, task.topk, gap)
         result = _solved(task, data, C, gap, start, (glance, path.goes_on))
         if path.forgotten:
             raise InterruptedRunError("the sweep was stopped")
-        path.cells[C] = before = _Reached.of(C, result)
+        path.cells[C] = before = Reached.of(C, result)
         spent = result.passes - (start.state.passes if start is not None and start.C == C else 0) + 1
         found = _measured(task, data, C, result, spent, glance.hits)
         measured.append(replace(found, seconds=time.perf_counter() - began))
@@ -203,9 +203,9 @@ class _Glance:
         self._W = state.W
 
 
-def _start(
-    known: _Reached | None, before: _Reached | None, C: float, n: int, smoothing: float
-) -> _Reached | None:
+def better_start(
+    known: Reached | None, before: Reached | None, C: float, n: int, smoothing: float
+) -> Reached | None:
     """Choose between what the cell itself and the smaller C in this round have come to."""
     if known is None or before is None:
         return known or before
@@ -218,7 +218,7 @@ def _solved(
     data: FoldData,
     C: float,
     gap: float,
-    start: _Reached | None,
+    start: Reached | None,
     callbacks: Sequence[Callback],
 ) -> SolveResult:
     """Solve a cell from where it was, or from the dual variables of the smaller C, or from zero."""

@@ -8,13 +8,14 @@ from functools import cached_property
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options import Cell, SweepConfig, TrainConfig, Variant
 from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.readers import require_single_labels
 from topline.pipeline.rows import TrainingRows
-from topline.pipeline.sweep.folds import FoldSource
+from topline.pipeline.sweep.folds import FoldSource, stratified_sample
 from topline.pipeline.training import resolve_options, resume_options
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods import method_named
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 MAY_CHANGE = frozenset({"store", "resume", "max_passes", "train_best"})
 # A process holds the rows of all folds, those of one as it trains on them, and a slice on its way.
 COPIES = 3
+# Transforms that are fitted to rows, and so differ from fold to fold.
+LEARNT = frozenset({"standardize", "pca", "nystroem", "fourier"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +57,14 @@ class SweepPlan:
         return FoldSource(
             self.store.url, config.dataset, config.folds, config.seed, config.rows, config.transforms
         )
+
+    @property
+    def sample(self) -> NDArray[np.int64] | None:
+        """Which of the training rows are used, None for all."""
+        if self.config.rows is None:
+            return None
+        labels = TrainingRows(self.dataset, "train").labels()
+        return stratified_sample(labels, self.config.rows, self.config.seed)
 
     @property
     def nbytes(self) -> int:
@@ -125,10 +136,24 @@ def _check_rows(config: SweepConfig, rows: TrainingRows, n: int) -> None:
     few = int(((counts > 0) & (counts < config.folds)).sum())
     if few:
         logger.warning("%d classes have fewer rows than there are folds and miss in some of them", few)
-    needed, free = COPIES * 4 * n * info.d, psutil.virtual_memory().available
-    if info.layout == "dense" and needed > free:
-        enough = n * free // needed
+
+
+def fits_every_process(plan: SweepPlan, memory_limit: int | None, processes: int) -> bool:
+    """Return whether each process can hold the rows of all folds; False where they are to be shared.
+
+    Raises InputError where they can be neither: transforms that learn from the rows of a fold make other rows
+    of each fold.
+    """
+    info, free = plan.dataset.info, psutil.virtual_memory().available
+    allowed = free if memory_limit is None else min(free, memory_limit // processes)
+    needed = COPIES * plan.nbytes
+    if info.layout != "dense" or needed <= allowed:
+        return True
+    learnt = [name for name in plan.config.transforms if name.partition(":")[0] in LEARNT]
+    if learnt:
         raise InputError(
-            f"{n:,} rows of dataset {info.id} need {needed / 2**30:.1f} GiB in each process and"
-            f" {free / 2**30:.1f} are free: try the cells on a sample of at most --rows {enough}"
+            f"{plan.n:,} rows of dataset {info.id} need {needed / 2**30:.1f} GiB in each process and"
+            f" {allowed / 2**30:.1f} are free, and {learnt[0]} makes other rows of every fold: try the"
+            f" cells on a sample of at most --rows {plan.n * allowed // needed}, or leave that transform out"
         )
+    return False

@@ -2,7 +2,7 @@
 
 Two kinds of reasons end a cell before its tolerance.
 
-*Certificate.*  `topline.pipeline.sweep.bounds` gives hits that the exact solution of every fold has at least
+*Certificate.*  `topline.solvers.core.held_out` gives hits that the exact solution of every fold has at least
 and at most; summed over the folds they bound the cross-validated accuracy.  A cell whose upper bound lies
 below another's lower bound is out, and one whose bounds lie within half a standard error of each other is
 finished.  Nothing is assumed.  As the radius is a share sqrt(gap) of |W|, this takes relative gaps of 1e-5
@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from topline.pipeline.options import Cell, Rule
-from topline.pipeline.sweep.bounds import HitCount
 from topline.pipeline.sweep.paths import Measurement
+from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.stopping import Status
 
 #: The relative gap of the first round, and by how much each further round makes a cell's own smaller.

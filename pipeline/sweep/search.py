@@ -20,16 +20,17 @@ from typing import Any
 from dask.system import CPU_COUNT
 from distributed import Client
 
-from topline.pipeline.cluster import open_cluster
+from topline.pipeline.cluster import given_or_own_client, memory_limit
 from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
 from topline.pipeline.options import Cell, ClusterConfig, SweepConfig
 from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.progress import Progress
 from topline.pipeline.sweep.page import write_page
 from topline.pipeline.sweep.paths import Measurement, PathTask, Round
-from topline.pipeline.sweep.plan import SweepPlan, plan_sweep, variant_of
+from topline.pipeline.sweep.plan import SweepPlan, fits_every_process, plan_sweep, variant_of
 from topline.pipeline.sweep.race import Standing, best_cell, judged, next_gap
 from topline.pipeline.sweep.result import SweepResult, concluded
+from topline.pipeline.sweep.shared import open_shared
 from topline.pipeline.sweep.workers import DaskRunner, HereRunner, Runner
 from topline.pipeline.training import train
 from topline.solvers.run import compile_jit_functions
@@ -177,20 +178,21 @@ class _Rounds:
 
 @contextmanager
 def _runner(plan: SweepPlan, cluster: ClusterConfig, client: Client | None) -> Iterator[Runner]:
+    wanted = cluster.workers or max(1, CPU_COUNT // cluster.threads_per_worker)
+    limit = memory_limit(cluster.memory_limit)
+    if not fits_every_process(plan, limit, 1 if cluster.workers == 0 else wanted):
+        with open_shared(plan, cluster, client) as shared:
+            yield shared
+        return
     if client is None and cluster.scheduler is None and cluster.workers != 0:
-        wanted = cluster.workers or max(1, CPU_COUNT // cluster.threads_per_worker)
         most = len(plan.paths) * plan.config.folds
         cluster = cluster.model_copy(update={"workers": min(wanted, most)})
-    if client is not None:
-        yield DaskRunner(client, heartbeat_timeout=cluster.heartbeat_timeout, worker_wait=cluster.worker_wait)
-        return
-    with open_cluster(cluster, data_bytes=plan.nbytes) as own:
-        if own is None:
+    with given_or_own_client(cluster, client, plan.nbytes) as found:
+        if found is None:
             yield HereRunner()
         else:
-            yield DaskRunner(
-                own, heartbeat_timeout=cluster.heartbeat_timeout, worker_wait=cluster.worker_wait
-            )
+            wait = cluster.worker_wait
+            yield DaskRunner(found, heartbeat_timeout=cluster.heartbeat_timeout, worker_wait=wait)
 
 
 def _compile(plan: SweepPlan, progress: Progress | None) -> None:

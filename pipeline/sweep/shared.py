@@ -1,0 +1,305 @@
+"""Paths of a sweep in shared passes: where the rows do not fit into every process, they are read for all.
+
+A round takes the paths of all losses and folds along C together: the cells of one place on their paths are
+the heads of `topline.solvers.run.shared`, which ask for the rows at the same time.  A fold is a column of
+weights, 0 for what it holds out, so that there is one copy of the rows, in memory as far as they fit and read
+again beyond, on threads of this process or on workers that hold a share of them each.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from dask.system import CPU_COUNT
+from distributed import Client
+from numpy.typing import NDArray
+
+from topline.pipeline.cluster import (
+    DaskExecutor,
+    MemoryPlan,
+    ProblemSize,
+    given_or_own_client,
+    memory_limit,
+    plan_alone,
+    plan_memory,
+    takes_processes,
+    worker_count,
+)
+from topline.pipeline.cluster.memory_plan import WHOLE_DUALS
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.options import ClusterConfig
+from topline.pipeline.options.problem import chosen_loss
+from topline.pipeline.rows import CachedRows, TrainingRows, Transforms
+from topline.pipeline.sweep.folds import fold_weights, stratified_folds
+from topline.pipeline.sweep.paths import EARLIER, Measurement, PathTask, Reached, better_start
+from topline.pipeline.sweep.plan import SweepPlan
+from topline.pipeline.sweep.workers import Answer
+from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES
+from topline.solvers.core.heads import CopyDualsRequest, CountHitsRequest, HeadsProblem
+from topline.solvers.core.held_out import ball_radius
+from topline.solvers.core.problem import Problem, squared_norm
+from topline.solvers.core.state import IterationRecord, SolverState
+from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.errors import DualsReplacedError
+from topline.solvers.executors import Executor, SerialExecutor
+from topline.solvers.methods import Method, method_named
+from topline.solvers.methods.certificate import rebuild
+from topline.solvers.run import Run, iterate
+from topline.solvers.run.shared import HeadExecutor, HeadRun, SharedPasses
+from topline.solvers.run.zero_weights import risk_at_zero
+
+logger = logging.getLogger(__name__)
+
+#: Where a cell is: the name of its path, its fold and its C.
+Place = tuple[str, int, float]
+
+
+@dataclass(frozen=True, eq=False)
+class _Head:
+    """What a cell on one fold has come to; `replaced` is how often duals had been lost by then."""
+
+    run: HeadRun
+    reached: Reached
+    replaced: int
+
+
+class SharedRunner:
+    """All paths of a round at the same time, over the rows that `executor` holds in blocks.
+
+    At most `at_once` cells are solved at the same time.
+    """
+
+    def __init__(self, plan: SweepPlan, executor: Executor, rows: TrainingRows, at_once: int) -> None:
+        config, self._labels = plan.config, rows.labels()
+        self._plan, self._at_once = plan, at_once
+        fold = stratified_folds(self._labels, config.folds, config.seed)
+        self._weights = np.stack(
+            [fold_weights(self._labels, fold != out, config.class_weight) for out in range(config.folds)],
+            axis=1,
+        )
+        self._d, self._m = rows.shape[1], rows.dataset.info.m
+        most = len(plan.cells) * config.folds
+        problem = HeadsProblem(len(rows), self._d, self._m, most)
+        self._passes = SharedPasses(executor, problem, rows, self._labels, self._weights)
+        self._heads: dict[Place, _Head] = {}
+        self._numbers = 0
+
+    def run(self, tasks: Sequence[PathTask]) -> Iterator[Answer]:
+        """Yield each task with its answer, those that are solved together one after the other."""
+        for first in range(0, len(tasks), self._at_once):
+            together = tasks[first : first + self._at_once]
+            found: dict[int, list[Measurement]] = {number: [] for number in range(len(together))}
+            for place in range(max(len(task.rounds[-1]) for task in together)):
+                for number, measured in self._step(together, place).items():
+                    found[number].append(measured)
+            for number, task in enumerate(together):
+                self._forget_but(task)
+                yield task, tuple(found[number])
+
+    def close(self, name: str) -> None:  # noqa: ARG002 - as other runners
+        """Let go of everything; the rows go with the executor."""
+        self._heads.clear()
+
+    def _step(self, tasks: Sequence[PathTask], place: int) -> dict[int, Measurement]:
+        """Solve the cells of one place on their paths; returns what was measured, by the task's number."""
+        began = time.perf_counter()
+        runs: dict[HeadRun, Callable[[HeadExecutor], tuple[_Head, Measurement]]] = {}
+        places: dict[int, tuple[int, Place]] = {}
+        for number, task in enumerate(tasks):
+            if place >= len(task.rounds[-1]):
+                continue
+            C, gap = task.rounds[-1][place]
+            here = task.name, task.fold, C
+            before = self._heads.get((task.name, task.fold, task.rounds[-1][place - 1][0])) if place else None
+            known = self._heads.get(here)
+            run = known.run if known is not None else self._new_run(task, C)
+            runs[run] = partial(self._solved, task, C, gap, run, known, before)
+            places[run.head] = number, here
+        found = self._passes.run_all(runs)
+        seconds = (time.perf_counter() - began) / len(runs)
+        measured = {}
+        for run in runs:
+            number, here = places[run.head]
+            self._heads[here], one = found[run.head]
+            measured[number] = replace(one, seconds=seconds)
+        return measured
+
+    def _new_run(self, task: PathTask, C: float) -> HeadRun:
+        config, n = task.train, len(self._labels)
+        self._numbers += 1
+        problem = Problem(
+            chosen_loss(config), n, self._d, self._m, 1.0 / (n * C), config.smoothing, config.smoothing_kind
+        )
+        return HeadRun(self._numbers, problem, task.fold)
+
+    def _solved(
+        self,
+        task: PathTask,
+        C: float,
+        gap: float,
+        run: HeadRun,
+        known: _Head | None,
+        before: _Head | None,
+        executor: HeadExecutor,
+    ) -> tuple[_Head, Measurement]:
+        """Solve a cell from where it was, or from the dual variables of the smaller C, or from zero."""
+        problem, config = run.problem, task.train
+        method = method_named(config.method).method_for(problem, executor.blocks, config.seed)
+        while True:
+            try:
+                state, passes = self._start(C, run, method, known, before, executor)
+                break
+            except DualsReplacedError as error:
+                logger.warning("%s: the fit at C = %g starts from what is left", error, C)
+        weights = self._weights[:, run.column]
+        state = replace(state, primal_at_zero=risk_at_zero(problem, self._labels, weights))
+        glance = _Glance(executor, task.topk, gap)
+        criteria = StoppingCriteria(tol=gap, max_passes=config.max_passes)
+        ended = iterate(problem, executor, method, criteria, state, (glance,), duals_kept=True)
+        # What is lost from here on is made good when the cell is taken up again.
+        final, replaced = ended.final, self._passes.replaced
+        radius = ball_radius(final.gap, final.primal, problem.lam, of_duals=final.W_dual is None)
+        count = executor.count_hits(CountHitsRequest(final.W, task.topk, radius))
+        measured = Measurement(
+            C=C, fold=task.fold, rows=count.rows, hits=count.hits, low=count.low, high=count.high,
+            primal=final.primal, gap=final.gap, relative_gap=final.relative_gap,
+            passes=ended.state.passes - passes + 1, seconds=0.0, status=ended.status.value,
+            earlier=glance.hits,
+        )  # fmt: skip
+        return _Head(run, _reached(C, ended), replaced), measured
+
+    def _start(
+        self, C: float, run: HeadRun, method: Method, known: _Head | None, before: _Head | None,
+        executor: HeadExecutor,
+    ) -> tuple[SolverState, int]:  # fmt: skip
+        """Return the state that a cell starts from, and the passes that it took so far."""
+        problem = run.problem
+        start = better_start(
+            None if known is None else known.reached, None if before is None else before.reached,
+            C, problem.n, problem.smoothing,
+        )  # fmt: skip
+        if before is not None and start is before.reached:
+            return _copied(before, problem, executor), 0
+        if known is None:
+            return SolverState.start(problem), 0
+        state = _rebuilt(known, problem, method, executor, self._passes.replaced)
+        return state, state.passes
+
+    def _forget_but(self, task: PathTask) -> None:
+        """Let go of the cells of a path that its last round did not ask for."""
+        wanted = {C for C, _ in task.rounds[-1]}
+        for place in [p for p in self._heads if p[:2] == (task.name, task.fold) and p[2] not in wanted]:
+            self._passes.forget(self._heads.pop(place).run.head)
+
+
+class _Glance:
+    """Counts the hits once on the way to `gap`; called after every round."""
+
+    def __init__(self, executor: HeadExecutor, topk: int, gap: float) -> None:
+        self._executor, self._topk, self._gap = executor, topk, gap
+        self._W: NDArray[np.float64] | None = None
+        self.hits: int | None = None
+
+    def __call__(self, record: IterationRecord, state: SolverState) -> None:
+        """Look at the iterate that the record is about: the one that the round before ended with."""
+        near = self._gap < record.relative_gap <= EARLIER * self._gap
+        if near and self.hits is None and self._W is not None:
+            self.hits = self._executor.count_hits(CountHitsRequest(self._W, self._topk, 0.0)).hits
+        self._W = state.W
+
+
+def _reached(C: float, ended: Run) -> Reached:
+    final = ended.final
+    W = final.W if final.W_dual is None else final.W_dual
+    state = replace(ended.state, W=W, conjugate_mean=final.conjugate_mean, mean_sq_dual=final.mean_sq_dual)
+    return Reached(C, state, None, final.primal, final.dual)
+
+
+def _copied(before: _Head, problem: Problem, executor: HeadExecutor) -> SolverState:
+    """Return the state of the best multiple of another cell's dual variables, which become the cell's own."""
+    source, pending = before.run.head, before.reached.state.pending_step
+    executor.copy_duals(CopyDualsRequest(source, 1.0, pending))
+    W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, SolverState.start(problem), inside=True)
+    square = problem.lam * squared_norm(W) + problem.smoothing * mean_sq_dual
+    if conjugate_mean < square:
+        share = max(conjugate_mean / square, 0.0)
+        executor.copy_duals(CopyDualsRequest(source, share, pending))
+        W, conjugate_mean, mean_sq_dual = share * W, share * conjugate_mean, share * share * mean_sq_dual
+    return SolverState(round=0, W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual, passes=1)
+
+
+def _rebuilt(
+    known: _Head, problem: Problem, method: Method, executor: HeadExecutor, replaced: int
+) -> SolverState:
+    """Return the state that a cell goes on from, after dual variables that were lost meanwhile."""
+    state = known.reached.state
+    if known.replaced == replaced:
+        return state
+    state = replace(state, pending_step=None)
+    return method.taken_up(state, *rebuild(problem, executor, state))
+
+
+@contextmanager
+def open_shared(plan: SweepPlan, cluster: ClusterConfig, client: Client | None) -> Iterator[SharedRunner]:
+    """Yield a runner over rows on the workers of `client` or of a cluster, or in this process."""
+    config = plan.config
+    transforms = Transforms.fit(config.transforms, lambda: iter(()), seed=config.seed)
+    rows = TrainingRows(plan.dataset, "train", transforms, only=plan.sample)
+    blocks = 1 if cluster.workers == 0 else max(1, math.ceil(rows.nbytes / ASCENT_BLOCK_BYTES))
+    there = client is not None or cluster.scheduler is not None
+    if not there and cluster.workers != 0:
+        cluster = cluster.model_copy(update={"workers": min(worker_count(cluster), blocks)})
+    workers = max(cluster.workers or 1, 1)
+    memory, at_once = _memory(plan, rows, cluster, workers, blocks)
+    with given_or_own_client(cluster, client, rows.nbytes, memory.worker_bytes) as found:
+        executor: Executor
+        if found is None:
+            executor = SerialExecutor(dual_bytes=memory.dual_bytes, threads=CPU_COUNT)
+            rows = CachedRows(rows, memory.cache_bytes)
+        else:
+            executor = DaskExecutor(
+                found,
+                bounds=rows.block_bounds(blocks),
+                cache_bytes=memory.cache_bytes,
+                dual_bytes=memory.dual_bytes,
+                worker_wait=cluster.worker_wait,
+                heartbeat_timeout=cluster.heartbeat_timeout,
+            )
+        try:
+            yield SharedRunner(plan, executor, rows, at_once)
+        finally:
+            executor.close()
+
+
+def _memory(
+    plan: SweepPlan, rows: TrainingRows, cluster: ClusterConfig, workers: int, blocks: int
+) -> tuple[MemoryPlan, int]:
+    """Return budgets, and how many cells may be solved at once: fewer where they do not all fit.
+
+    The weights of so many cells lie side by side, as those of a problem with so many times the classes.
+    """
+    limit, at_once = memory_limit(cluster.memory_limit), len(plan.paths) * plan.config.folds
+    processes = cluster.workers != 0 and takes_processes(rows.nbytes)
+    while True:
+        m = rows.dataset.info.m * at_once
+        size = ProblemSize(len(rows), rows.shape[1], m, blocks, rows.nbytes, keeps_duals=True, ranked=0)
+        try:
+            if cluster.workers == 0:
+                budgets, _ = plan_alone(limit, size, 1, cluster.cache_bytes)
+            else:
+                budgets = plan_memory(limit, size, workers, cluster.cache_bytes, processes=processes)
+        except ConfigError:
+            if at_once == 1:
+                raise
+            at_once = (at_once + 1) // 2
+            continue
+        # Cells that wait keep their dual variables too, packed.
+        duals = WHOLE_DUALS * len(rows) * m if budgets.dual_bytes is None else budgets.dual_bytes
+        return replace(budgets, dual_bytes=duals), at_once
