@@ -1,12 +1,13 @@
-"""Kernel values for certificates, through scikit-learn: nothing here comes from the solvers.
+"""Kernel values and scores for certificates: nothing here comes from the solvers.
 
-With C = A / (lam n) the scores of a row x are sum_j k(x, x_j) c_j and |W|^2 = tr(C^T K C): a kernel model is
-a linear one whose features are the rows of K and whose weights are C, but for that norm.
+With C = A / (lam n) the scores of a row x are sum_j k(x, x_j) c_j, over the rows with c_j != 0, and |W|^2 is
+the sum of <c_i, scores of x_i>: the sums of a linear model whose features are the scores and whose weights
+are the unit matrix.  Rows and coefficients come a part at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,29 +18,130 @@ from topline.pipeline.errors import InputError
 
 Array = NDArray[np.float64]
 
-# The function of scikit-learn that computes each kernel.
-KERNELS = {
-    "linear": "linear_kernel",
-    "rbf": "rbf_kernel",
-    "polynomial": "polynomial_kernel",
-    "chi2": "chi2_kernel",
-}
+# Values of a kernel that are in memory at once: so many bytes.
+TILE_BYTES = 1 << 25
+# Distances from inner products are off by so many roundings of |x|^2 + |y|^2; where that moves an exponent by
+# more than this they are taken from differences, unless the value vanishes anyway.
+ROUNDINGS, FINE, VANISHES = 8.0, 1e-9, 50.0
+
+
+class Parts:
+    """Parts of the rows that carry a model, by `read` of their number.
+
+    As many of the first as fit into `room` bytes stay in memory, the others are read again each time.
+    """
+
+    def __init__(self, read: Callable[[int], tuple[Any, Array]], count: int, room: int) -> None:
+        self._read, self._count, self._room = read, count, room
+        self._held: list[tuple[Any, Array]] = []
+
+    def __iter__(self) -> Iterator[tuple[Any, Array]]:
+        yield from self._held
+        for number in range(len(self._held), self._count):
+            rows, C = self._read(number)
+            self._room -= 8 * (rows.shape[0] * rows.shape[1] + C.size)
+            if self._room > 0 and number == len(self._held):
+                self._held.append((rows, C))
+            yield rows, C
 
 
 @dataclass(frozen=True, eq=False)
 class KernelRows:
-    """The training rows (n, d) in float64, their coefficients C (n, m), and the kernel's record."""
+    """The rows (s, d) in float64 that carry a model, with their coefficients (s, m), part by part."""
 
     record: Mapping[str, Any]
-    rows: Any
-    C: Array
+    parts: Iterable[tuple[Any, Array]]
+    m: int
 
-    def values(self, X: Any) -> Array:
-        """Return K(X, training rows), the features of rows X; `InputError` for a kernel not known here."""
-        from sklearn.metrics import pairwise  # scikit-learn takes a second to import
+    def scores(self, X: Any) -> Array:
+        """Return the scores (r, m) of rows X (r, d); `InputError` for a kernel not known here."""
+        scores = np.zeros((X.shape[0], self.m))
+        for rows, C in self.parts:
+            step = max(1, TILE_BYTES // (8 * max(1, rows.shape[0])))
+            for start in range(0, X.shape[0], step):
+                tile = slice(start, start + step)
+                scores[tile] += kernel_values(self.record, X[tile], rows) @ C
+        return scores
 
-        name = self.record.get("name")
-        if name not in KERNELS:
-            raise InputError(f"the kernel {name!r} is not known here: the known ones are {sorted(KERNELS)}")
-        parameters = {key: value for key, value in self.record.items() if key != "name"}
-        return np.asarray(getattr(pairwise, KERNELS[name])(X, self.rows, **parameters), dtype=np.float64)
+
+def kernel_values(record: Mapping[str, Any], X: Any, Y: Any) -> Array:
+    """Return k(x, y) of rows X and Y in float64; `InputError` for a kernel not known here."""
+    parameters = dict(record)
+    name = parameters.pop("name", None)
+    if name not in KERNELS:
+        raise InputError(f"the kernel {name!r} is not known here: the known ones are {sorted(KERNELS)}")
+    return np.asarray(KERNELS[name](X, Y, **parameters), dtype=np.float64)
+
+
+def _linear(X: Any, Y: Any) -> Array:
+    products: Any = X @ Y.T
+    return np.asarray(products.toarray() if hasattr(products, "toarray") else products, dtype=np.float64)
+
+
+def _polynomial(X: Any, Y: Any, degree: int, gamma: float, coef0: float) -> Array:
+    return np.asarray((gamma * _linear(X, Y) + coef0) ** degree)
+
+
+def _rbf(X: Any, Y: Any, gamma: float) -> Array:
+    left, right = _squares(X), _squares(Y)
+    squares = left[:, None] + right - 2.0 * _linear(X, Y)
+    rounding = ROUNDINGS * float(np.finfo(np.float64).eps) * (left[:, None] + right)
+    wrong = np.argwhere((gamma * rounding > FINE) & (gamma * (squares - rounding) < VANISHES))
+    for i in np.unique(wrong[:, 0]):
+        near = wrong[wrong[:, 0] == i, 1]
+        squares[i, near] = _squares(Y[near] - X[np.full(len(near), i)])
+    return np.asarray(np.exp(-gamma * np.maximum(squares, 0.0)))
+
+
+def _squares(X: Any) -> Array:
+    squares: Any = X.multiply(X) if hasattr(X, "multiply") else np.square(X)
+    return np.asarray(squares.sum(axis=1), dtype=np.float64).ravel()
+
+
+def _chi2(X: Any, Y: Any, gamma: float) -> Array:
+    from sklearn.metrics.pairwise import additive_chi2_kernel  # scikit-learn takes a second to import
+
+    return np.asarray(np.exp(gamma * additive_chi2_kernel(X, Y)))
+
+
+def _laplacian(X: Any, Y: Any, gamma: float) -> Array:
+    from sklearn.metrics.pairwise import manhattan_distances
+
+    return np.asarray(np.exp(-gamma * manhattan_distances(X, Y)))
+
+
+def _intersection(X: Any, Y: Any) -> Array:
+    # min(x, y) = (x + y - |x - y|) / 2 of features that are not negative.
+    from sklearn.metrics.pairwise import manhattan_distances
+
+    return np.asarray(0.5 * (X.sum(axis=1)[:, None] + Y.sum(axis=1) - manhattan_distances(X, Y)))
+
+
+def _groups(X: Any, Y: Any, groups: Iterable[Mapping[str, Any]]) -> Iterable[Array]:
+    for group in groups:
+        features = slice(group["start"], group["stop"])
+        yield group["weight"] * kernel_values(group["kernel"], X[:, features], Y[:, features])
+
+
+def _sum(X: Any, Y: Any, groups: Iterable[Mapping[str, Any]]) -> Array:
+    return np.asarray(sum(_groups(X, Y, groups)))
+
+
+def _product(X: Any, Y: Any, groups: Iterable[Mapping[str, Any]]) -> Array:
+    values = np.ones((X.shape[0], Y.shape[0]))
+    for group in _groups(X, Y, groups):
+        values *= group
+    return values
+
+
+# The formula of each kernel, by its name in a model's record.
+KERNELS: dict[str, Callable[..., Array]] = {
+    "linear": _linear,
+    "rbf": _rbf,
+    "polynomial": _polynomial,
+    "chi2": _chi2,
+    "laplacian": _laplacian,
+    "intersection": _intersection,
+    "sum": _sum,
+    "product": _product,
+}

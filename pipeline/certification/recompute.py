@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix, issparse, vstack
 
 from topline.pipeline.certification.average_top_k import (
     CUT_POINTS,
@@ -38,7 +37,7 @@ from topline.pipeline.certification.average_top_k import (
     top_sums,
 )
 from topline.pipeline.certification.dense import certified_loss
-from topline.pipeline.certification.kernels import KernelRows
+from topline.pipeline.certification.kernels import KernelRows, Parts
 from topline.pipeline.certification.sums import FEASIBLE, CertificateSums
 from topline.pipeline.errors import CertificateMismatchError
 from topline.pipeline.options.problem import top_count
@@ -49,8 +48,8 @@ from topline.storage.records import reading
 
 # Rows that are multiplied in float64 at once.
 TILE_ROWS = 4096
-# Rows whose kernel values with all training rows are in memory at once.
-KERNEL_TILE_ROWS = 512
+# Rows that carry a model with a kernel stay in memory up to so many bytes, and are read again beyond them.
+HELD_BYTES = 1 << 28
 # Products were float32 while training ran, so W(A) and P may differ from what was recorded in the 7th digit.
 AGREEMENT = 1e-6
 # A looser tolerance may be asked for, and what it gives is no certified model.
@@ -129,7 +128,8 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
     stored.dataset().manifest()  # No sum needs it, but what is certified is the dataset as it was committed.
     rows = stored.rows("train")
     kernel = None if stored.model.record.kernel is None else _kernel_rows(stored, rows)
-    W = stored.W if kernel is None else kernel.C
+    # Of a kernel model the scores are the features, whose weights are 1 unless there are no scores.
+    W = stored.W if kernel is None else np.eye(kernel.m) * any(len(C) for _, C in kernel.parts)
     sums = _no_sums(stored, W.shape)
     k = top_count(stored.model.record.config, len(rows))
     if k is not None:
@@ -162,12 +162,15 @@ def _no_sums(stored: StoredModel, shape: tuple[int, ...]) -> CertificateSums:
 
 
 def _kernel_rows(stored: StoredModel, training: TrainingRows) -> KernelRows:
-    """Read all rows and A of a model with a kernel."""
-    record = stored.model.record
-    parts = [X.astype(np.float64) for _, _, X in training.tiles()]
-    rows = csr_matrix(vstack(parts, format="csr")) if issparse(parts[0]) else np.concatenate(parts)
-    A = np.asarray(stored.model.duals(0, record.n), dtype=np.float64)
-    return KernelRows(dict(record.kernel or {}), rows, A / (record.lam * record.n))
+    """Return the rows of a model with a kernel that have dual variables, read when they are asked for."""
+    record, model = stored.model.record, stored.model
+
+    def read(batch: int) -> tuple[Any, NDArray[np.float64]]:
+        A = np.asarray(model.duals(*training.batch_span(batch)), dtype=np.float64)
+        carry = np.flatnonzero(A.any(axis=1))
+        return training.read_batch(batch)[carry].astype(np.float64), A[carry] / (record.lam * record.n)
+
+    return KernelRows(dict(record.kernel or {}), Parts(read, training.batches, HELD_BYTES), record.m)
 
 
 def _basis_without_b(stored: StoredModel) -> str:
@@ -226,15 +229,15 @@ def _tiles(
 ) -> Iterator[tuple[Any, NDArray[Any], NDArray[Any] | None]]:
     """All training rows in float64 with their labels and dual variables, a few thousand at a time.
 
-    With a kernel a row's features are its kernel values.
+    With a kernel a row's features are its scores.
     """
-    labels, step = rows.labels(), TILE_ROWS if kernel is None else KERNEL_TILE_ROWS
+    labels, step = rows.labels(), TILE_ROWS
     for first, last, unit in rows.tiles():
         for start in range(first, last, step):
             stop = min(last, start + step)
             A = stored.model.duals(start, stop) if stored.model.has_duals else None
             X = unit[start - first : stop - first].astype(np.float64)
-            yield X if kernel is None else kernel.values(X), labels[start:stop], A
+            yield X if kernel is None else kernel.scores(X), labels[start:stop], A
         if progress is not None:
             progress.advance(last - first)
 
@@ -259,7 +262,7 @@ def _conclude(
         W_dual, basis = sums.product / (lam * n), _basis_without_b(stored)
     square, dual_square = float(np.vdot(W, W)), float(np.vdot(W_dual, W_dual))
     if record.kernel is not None:
-        # W holds the coefficients C and W_dual is K C: both squares are tr(C^T K C).
+        # W is the unit matrix and W_dual the sum of scores times coefficients: both squares are its trace.
         square = dual_square = float(np.vdot(W, W_dual))
     primal = 0.5 * lam * square + sums.loss_sum / n
     dual = linear - 0.5 * lam * dual_square - penalty

@@ -8,12 +8,20 @@ files for a cluster over TLS.
 from __future__ import annotations
 
 from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
-from topline.pipeline.cluster.connection import TOPIC, announce, open_cluster, takes_processes, worker_count
+from topline.pipeline.cluster.connection import (
+    TOPIC,
+    announce,
+    given_or_own_client,
+    open_cluster,
+    takes_processes,
+    worker_count,
+)
 from topline.pipeline.cluster.executor import DaskExecutor
 from topline.pipeline.cluster.memory_plan import (
     MemoryPlan,
     ProblemSize,
     memory_limit,
+    plan_alone,
     plan_memory,
     plan_on_workers,
 )
@@ -27,8 +35,10 @@ __all__ = [
     "WorkerCalls",
     "WorkersLost",
     "announce",
+    "given_or_own_client",
     "memory_limit",
     "open_cluster",
+    "plan_alone",
     "plan_memory",
     "plan_on_workers",
     "takes_processes",

@@ -35,6 +35,10 @@ SMALL_JOB_BYTES = 64 << 20
 # A worker that is silent this long is given up by the scheduler (Dask's own default is five minutes).
 WORKER_TTL = "60s"
 
+# Its nanny starts a worker that died again.  Dask closes one that is not back after 15 seconds, which a busy
+# machine takes to start a process: for good, or as soon as it is back and has been given blocks.
+LOST_WORKER_TIMEOUT = "24h"
+
 # What we hold Dask cannot write to disk, and a worker that pauses waits for ever: it ends at its limit.
 MEMORY_SETTINGS = {
     f"distributed.worker.memory.{name}": value
@@ -90,6 +94,18 @@ def open_cluster(
             yield client
 
 
+@contextmanager
+def given_or_own_client(
+    config: ClusterConfig, client: Client | None, data_bytes: int, worker_bytes: int | None = None
+) -> Iterator[Client | None]:
+    """Yield `client`, which stays open, or where there is none what `open_cluster` yields."""
+    if client is not None:
+        yield client
+        return
+    with open_cluster(config, data_bytes=data_bytes, worker_bytes=worker_bytes) as own:
+        yield own
+
+
 def takes_processes(data_bytes: int | None) -> bool:
     """Whether workers of a local cluster are processes, for data of that size."""
     return data_bytes is None or data_bytes >= SMALL_JOB_BYTES
@@ -117,6 +133,7 @@ def _own_cluster(
         **MEMORY_SETTINGS,
         "distributed.scheduler.work-stealing": False,
         "distributed.scheduler.worker-ttl": WORKER_TTL,
+        "distributed.deploy.lost-worker-timeout": LOST_WORKER_TIMEOUT,
         "distributed.scheduler.preload": [*dask.config.get("distributed.scheduler.preload"), PAGE],
         "distributed.nanny.pre-spawn-environ": dict.fromkeys(THREAD_VARIABLES, threads),
         "distributed.comm.timeouts.connect": f"{max(30, int(config.worker_wait))}s",

@@ -33,6 +33,7 @@ from topline.pipeline.errors import ClusterError
 from topline.pipeline.rows import TrainingRows
 from topline.solvers.core.block_stats import BlockStats, tree_total
 from topline.solvers.core.dual_rows import row_runs
+from topline.solvers.core.heads import HeadsProblem
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowSource
@@ -114,7 +115,7 @@ class DaskExecutor:
 
     def bind(
         self,
-        problem: Problem,
+        problem: Problem | HeadsProblem,
         X: RowSource,
         y: IntArray,
         *,

@@ -24,6 +24,9 @@ MIB = 1 << 20
 # Resident memory with everything imported and the kernels of a method loaded, as measured, and some more.
 COORDINATOR_BYTES = 450 * MIB
 WORKER_BYTES = 400 * MIB
+# A job in one process, without Dask, and what each of its threads reads at a time.
+ALONE_BYTES = 380 * MIB
+ALONE_READING_BYTES = 96 * MIB
 # Arrays of d x m float64 that exist at the same time, besides the sums of blocks: W, the last and the next,
 # the direction and what is on its way; in a worker W as it came and as it is used, a product and its copy.
 COORDINATOR_ARRAYS = 7
@@ -110,6 +113,24 @@ def plan_memory(
     return MemoryPlan(share if processes else None, *budgets)
 
 
+def plan_alone(
+    limit: int | None, size: ProblemSize, threads: int, cache_bytes: int
+) -> tuple[MemoryPlan, int]:
+    """Share `limit` out for a training in one process without Dask; also return how many threads it can have.
+
+    They are fewer than `threads` where memory asks for that.  `ConfigError` names the least limit where not
+    even one fits.
+    """
+    for count in range(threads, 0, -1):
+        alone, own = _alone(size, count)
+        if limit is None or alone + count * own <= limit:
+            break
+    else:
+        _refuse(limit or 0, alone + own, 1)
+    taken = max(alone + count * own, int(MACHINE_SHARE * MEMORY_LIMIT)) if limit is None else limit
+    return MemoryPlan(None, *_budgets((taken - alone) // count, own, size, count, cache_bytes)), count
+
+
 def plan_on_workers(limits: Sequence[int], size: ProblemSize, cache_bytes: int) -> MemoryPlan:
     """Budgets on workers that are there already, by their own limits (0 for none); nothing is refused."""
     if not limits or min(limits) == 0:
@@ -138,6 +159,13 @@ def _budgets(
 def _coordinator(size: ProblemSize, workers: int) -> int:
     arrays = COORDINATOR_ARRAYS + (MOST_SUMS if _merges(workers) else workers * _sums(size, workers))
     return COORDINATOR_BYTES + size.besides + 8 * size.d * size.m * arrays + ROW_BYTES // 2 * size.n
+
+
+def _alone(size: ProblemSize, threads: int) -> tuple[int, int]:
+    """Return what a process alone takes at any rate, and each of its threads besides."""
+    spared = COORDINATOR_BYTES - ALONE_BYTES
+    own = _worker(size, threads, processes=False) - min(READING_BYTES, 3 * size.features)
+    return _coordinator(size, threads) - spared, own + min(ALONE_READING_BYTES, 3 * size.features)
 
 
 def _worker(size: ProblemSize, workers: int, *, processes: bool) -> int:

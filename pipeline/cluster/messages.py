@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.solvers.core.block_stats import BlockStats, Node
+from topline.solvers.core.heads import HeadsProblem
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.rows import RowSource, held_in_memory, is_sparse
@@ -38,7 +39,7 @@ class Placement:
     epoch: int
     spans: tuple[Span, ...]
     blocks: int
-    problem: Problem
+    problem: Problem | HeadsProblem
     rows: RowSource
     labels: NDArray[np.integer[Any]]
     keep_duals: bool

@@ -22,6 +22,7 @@ from topline.pipeline.cluster.calls import AnswerOf, Call, WorkerCalls
 from topline.pipeline.cluster.messages import Placement, ShippedRows, Span
 from topline.pipeline.rows import TrainingRows
 from topline.solvers.core.dual_rows import row_runs
+from topline.solvers.core.heads import HeadsProblem
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.rows import RowSource
@@ -41,7 +42,7 @@ class Bound:
     `cache_bytes` and `dual_bytes` are for all workers together.
     """
 
-    problem: Problem
+    problem: Problem | HeadsProblem
     X: RowSource
     y: IntArray
     weights: Float64Array | None

@@ -16,14 +16,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from distributed import get_worker
 from numpy.typing import NDArray
 
 from topline.pipeline.cluster.messages import Answer, Placement
 from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.solvers.blas_threads import one_blas_thread
-from topline.solvers.blocks import Block
+from topline.solvers.blocks import Block, make_block
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
 from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowRange, RowSource
@@ -174,7 +173,7 @@ def _made(placement: Placement, rows: RowSource) -> dict[int, Block]:
     first = spans[0].start if spans else 0
     total = spans[-1].stop - first if spans else 0
     return {
-        span.index: Block(
+        span.index: make_block(
             span.index,
             span.start,
             span.stop,
@@ -219,7 +218,7 @@ def read_duals(
 ) -> NDArray[Any]:
     """Return rows start..stop-1 of A, all within one block, with the pending step applied."""
     with using(run, epoch) as held:
-        return np.asarray(held.blocks[block].duals(pending_step, start, stop))
+        return held.blocks[block].duals(pending_step, start, stop)
 
 
 def write_duals(run: str, epoch: int, block: int, start: int, rows: NDArray[Any]) -> None:

@@ -19,6 +19,7 @@ from topline.pipeline.options.ingest import (
 from topline.pipeline.options.jobs import (
     JobOptions,
     PromotionRule,
+    PruneConfig,
     RetrainConfig,
     RetrainOptions,
     RunConfig,
@@ -50,6 +51,7 @@ __all__ = [
     "JobOptions",
     "PredictConfig",
     "PromotionRule",
+    "PruneConfig",
     "RetrainConfig",
     "RetrainOptions",
     "Rule",

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options.ingest import ExtractConfig, ImportConfig, InspectConfig, PredictConfig
-from topline.pipeline.options.jobs import JobOptions, PromotionRule, RetrainOptions
+from topline.pipeline.options.jobs import JobOptions, PromotionRule, PruneConfig, RetrainOptions
 from topline.pipeline.options.sweep import SweepConfig
 from topline.pipeline.options.train import ClusterConfig, EvaluateConfig, TrainConfig
 
@@ -33,6 +33,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "sweep": SweepConfig,
     "promote": PromotionRule,
     "retrain": RetrainOptions,
+    "prune": PruneConfig,
 }
 
 Config = TypeVar("Config", bound=BaseModel)

@@ -66,6 +66,22 @@ class PromotionRule(BaseModel):
         default=0.2, ge=0.0, le=1.0, description="Total variation of the class shares at most"
     )
 
+    most_domain_auc: float | None = Field(
+        default=None,
+        ge=0.5,
+        le=1.0,
+        description="ROC area at most of a classifier that tells new rows from the champion's",
+    )
+    on_class_changes: Literal["compare-common", "count-misses", "refuse"] = Field(
+        default="compare-common",
+        description="Where a class was added, removed, renamed or merged: compare on the classes that both"
+        " models know, count rows of a class that one does not know as its misses, or refuse a challenger"
+        " that lacks a class of the champion",
+    )
+    least_common: float = Field(
+        default=0.5, ge=0.0, le=1.0, description="Share of the champion's classes that must still be there"
+    )
+
     def metric_for(self, record: ModelRecord) -> str:
         """Return the name of the metric that decides for a model.
 
@@ -76,6 +92,17 @@ class PromotionRule(BaseModel):
             return self.metric
         k = self.k or max(1, min(int(record.loss.get("k") or 1), record.m - 1))
         return f"top-{k}"
+
+
+class PruneConfig(BaseModel):
+    """What stays in a store; the section [prune] of a configuration file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    keep: int = Field(
+        default=10, ge=1, description="Newest models, runs, sweeps and datasets that stay, of each kind"
+    )
+    days: float = Field(default=30.0, ge=0.0, description="Nothing that is younger goes")
 
 
 class RetrainOptions(BaseModel):
@@ -93,6 +120,9 @@ class RetrainOptions(BaseModel):
     wait_seconds: float = Field(
         default=3600.0, ge=0.0, description="How long it waits for the other one, with overlap wait"
     )
+    prune: bool = Field(
+        default=False, description="Prune the store after each retraining, by the rule of topline prune"
+    )
 
 
 class RetrainConfig(RetrainOptions):
@@ -101,6 +131,7 @@ class RetrainConfig(RetrainOptions):
     extract: ExtractConfig = ExtractConfig()
     train: TrainConfig = TrainConfig()
     promote: PromotionRule = PromotionRule()
+    retention: PruneConfig = PruneConfig()
     split: Literal["val", "test"] = Field(default="test", description="Held-out rows that decide")
 
 

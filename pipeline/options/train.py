@@ -72,11 +72,15 @@ class TrainConfig(BaseModel):
     method: NonEmpty = Field(
         default=DEFAULT_METHOD, description="auto takes what the problem asks for: " + ", ".join(METHOD_NAMES)
     )
-    kernel: Literal["linear", "rbf", "polynomial", "chi2"] | None = Field(
-        default=None, description="Exact kernel: linear, rbf, polynomial or chi2; none trains on the features"
+    kernel: Literal["linear", "rbf", "polynomial", "chi2", "laplacian", "intersection"] | None = Field(
+        default=None,
+        description="Exact kernel: linear, rbf, polynomial, chi2, laplacian or intersection; none trains on"
+        " the features",
     )
-    kernel_gamma: float | Literal["scale", "auto"] | None = Field(
-        default=None, description="gamma of the kernel: a number, scale = 1 / (d var X) or auto = 1 / d"
+    kernel_gamma: float | Literal["scale", "auto", "median"] | None = Field(
+        default=None,
+        description="gamma of the kernel: a number, scale = 1 / (d var X), auto = 1 / d or median = 1 over"
+        " the median distance",
     )
     kernel_degree: int | None = Field(default=None, ge=1, description="Degree of the polynomial kernel (3)")
     kernel_coef0: float | None = Field(

@@ -234,14 +234,12 @@ def _entries(
         progress.begin("predict", task.dataset.info.n_rows, "rows")
     if task.draft.store.url.startswith("memory://"):
         return _advance(_here(task), progress)
-    if client is not None:
-        return _advance(_on_workers(task, client, cluster), progress)
-    from topline.pipeline.cluster import open_cluster
+    from topline.pipeline.cluster import given_or_own_client
 
     info = task.dataset.info
     size = info.n_rows * info.d * np.dtype(info.dtype).itemsize
-    with open_cluster(cluster, data_bytes=size) as opened:
-        found = _here(task) if opened is None else _on_workers(task, opened, cluster)
+    with given_or_own_client(cluster, client, size) as workers:
+        found = _here(task) if workers is None else _on_workers(task, workers, cluster)
         return _advance(found, progress)
 
 

@@ -52,8 +52,14 @@ class TrainingRows:
     """
 
     def __init__(
-        self, dataset: Dataset, split: str = "train", transforms: RowTransform | None = None
+        self,
+        dataset: Dataset,
+        split: str = "train",
+        transforms: RowTransform | None = None,
+        only: NDArray[np.int64] | None = None,
     ) -> None:
+        #: The rows of the split that are taken, ascending; None for all.
+        self.only = only
         self.dataset = dataset
         self.split = split
         self.transforms = transforms
@@ -64,6 +70,8 @@ class TrainingRows:
     def _open(self) -> None:
         labels = self.dataset.labels()
         self._indices = np.flatnonzero((self.dataset.split() == SPLITS[self.split]) & (labels >= 0))
+        if self.only is not None:
+            self._indices = self._indices[self.only]
         self._labels = labels[self._indices]
         self._batch_rows = batch_rows(self.dataset)
         cuts = range(0, self.dataset.info.n_rows + self._batch_rows, self._batch_rows)
@@ -82,7 +90,7 @@ class TrainingRows:
         self._counting = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return TrainingRows, (self.dataset, self.split, self.transforms)
+        return TrainingRows, (self.dataset, self.split, self.transforms, self.only)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -224,7 +232,7 @@ class CachedRows(TrainingRows):
     """
 
     def __init__(self, rows: TrainingRows, budget: int, start: int = 0, stop: int | None = None) -> None:
-        super().__init__(rows.dataset, rows.split, rows.transforms)
+        super().__init__(rows.dataset, rows.split, rows.transforms, rows.only)
         stop = len(self) if stop is None else stop
         sizes = [max(0, min(b, stop) - max(a, start)) for a, b in map(self.batch_span, range(self.batches))]
         info = self.dataset.info

@@ -9,15 +9,20 @@ from __future__ import annotations
 from topline.pipeline.training.continued import settings_of_model
 from topline.pipeline.training.plan import resolve_options, resume_options
 from topline.pipeline.training.problem_checks import check_options
-from topline.pipeline.training.run import runs_of
-from topline.pipeline.training.session import TrainResult, train
+from topline.pipeline.training.result import TrainResult
+from topline.pipeline.training.run import resuming, runs_of, unfinished_run
+from topline.pipeline.training.session import Fitted, fit, train
 
 __all__ = [
+    "Fitted",
     "TrainResult",
     "check_options",
+    "fit",
     "resolve_options",
     "resume_options",
+    "resuming",
     "runs_of",
     "settings_of_model",
     "train",
+    "unfinished_run",
 ]

@@ -12,19 +12,24 @@ from topline.storage.models import load_model
 
 #: What a model's training does not hand on: where and how long it ran, and what it started from.
 _OWN = {"store", "dataset", "resume", "start_from", "checkpoint_seconds", "certify"}
+#: What says something of one loss, and is not handed on to another.
+_OF_LOSS = {"k", "weights", "margins", "smoothing", "smoothing_kind", "method"}
 
 
 def settings_of_model(config: TrainConfig, model_url: str) -> TrainConfig:
     """Return `config` with what nobody chose taken from the training of the model, which it starts from.
 
-    Store and dataset are the model's.  `ConfigError` where the settings do not go together.
+    Store and dataset are the model's; for another loss its k, weights, margins, smoothing and method are
+    left out.  `ConfigError` where the settings do not go together.
     """
     model = load_model(model_url)
     given = config.model_dump(include=config.model_fields_set)
+    other_loss = given.get("loss", model.record.config.get("loss")) != model.record.config.get("loss")
+    left_out = _OWN | _OF_LOSS if other_loss else _OWN
     recorded: dict[str, Any] = {
         name: value
         for name, value in model.record.config.items()
-        if name in TrainConfig.model_fields and name not in _OWN
+        if name in TrainConfig.model_fields and name not in left_out
     }
     own = {"store": model.store.url, "dataset": model.record.dataset, "start_from": model.record.id}
     try:

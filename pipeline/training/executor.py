@@ -13,8 +13,9 @@ from topline.pipeline.cluster import (
     MemoryPlan,
     ProblemSize,
     announce,
+    given_or_own_client,
     memory_limit,
-    open_cluster,
+    plan_alone,
     plan_memory,
     plan_on_workers,
     takes_processes,
@@ -28,6 +29,7 @@ from topline.pipeline.training.kernel_training import factored_kernel, trained_r
 from topline.pipeline.training.plan import TrainingPlan
 from topline.pipeline.training.run import Run
 from topline.solvers.executors import Executor, ThreadExecutor
+from topline.solvers.methods.kernel_ascent import picked_bytes
 from topline.storage.cache import StoredKernel
 
 
@@ -46,8 +48,10 @@ def open_executor(
     """
     plan = run.plan
     data_bytes = plan.rows.nbytes if plan.kernel is None else 8 * len(plan.rows) ** 2
-    ours = None if client is not None or cluster.scheduler else _own_memory(plan, cluster, data_bytes)
-    with _client(cluster, client, data_bytes, ours.worker_bytes if ours else None) as found:
+    ours, threads = None, CPU_COUNT
+    if client is None and not cluster.scheduler:
+        ours, threads = _own_memory(plan, cluster, data_bytes)
+    with given_or_own_client(cluster, client, data_bytes, ours.worker_bytes if ours else None) as found:
         if found is not None:
             announce(found, plan.store.url, run.id)
         memory = ours or _memory_of_workers(plan, cluster, found)
@@ -56,7 +60,7 @@ def open_executor(
         bounds = plan.bounds_of(rows)
         if found is None:
             executor: Executor = ThreadExecutor(
-                min(CPU_COUNT, len(bounds) - 1), bounds=bounds, dual_bytes=memory.dual_bytes
+                min(threads, len(bounds) - 1), bounds=bounds, dual_bytes=memory.dual_bytes
             )
             rows = CachedRows(rows, memory.cache_bytes)
         else:
@@ -74,12 +78,14 @@ def open_executor(
             executor.close()
 
 
-def _own_memory(plan: TrainingPlan, cluster: ClusterConfig, data_bytes: int) -> MemoryPlan:
-    """Share out the memory of this process and those that it will start."""
-    processes = cluster.workers != 0 and takes_processes(data_bytes)
-    workers = worker_count(cluster) if cluster.workers != 0 else min(CPU_COUNT, len(plan.bounds) - 1)
-    limit = memory_limit(cluster.memory_limit)
-    return plan_memory(limit, _size(plan), workers, cluster.cache_bytes, processes=processes)
+def _own_memory(plan: TrainingPlan, cluster: ClusterConfig, data_bytes: int) -> tuple[MemoryPlan, int]:
+    """Share out the memory of this process and those that it will start; also return its threads."""
+    limit, size = memory_limit(cluster.memory_limit), _size(plan)
+    if cluster.workers == 0:
+        return plan_alone(limit, size, min(CPU_COUNT, len(plan.bounds) - 1), cluster.cache_bytes)
+    processes = takes_processes(data_bytes)
+    memory = plan_memory(limit, size, worker_count(cluster), cluster.cache_bytes, processes=processes)
+    return memory, CPU_COUNT
 
 
 def _memory_of_workers(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> MemoryPlan:
@@ -94,26 +100,16 @@ def _memory_of_workers(plan: TrainingPlan, cluster: ClusterConfig, client: Clien
 
 
 def _size(plan: TrainingPlan) -> ProblemSize:
-    n = len(plan.rows)
+    n, d = len(plan.rows), plan.rows.shape[1]
+    factored = plan.kernel is not None and not plan.on_blocks
     return ProblemSize(
         n=n,
-        # With a kernel the rows of a factor of its matrix, which lies here with it, are what is trained on.
-        d=plan.rows.shape[1] if plan.kernel is None else n,
+        # The rows of a factor of a kernel's matrix, which lies here with it, are what is then trained on.
+        d=n if factored else d,
         m=plan.m,
         blocks=len(plan.bounds) - 1,
-        features=plan.rows.nbytes if plan.kernel is None else 4 * n * n,
+        features=4 * n * n if factored else plan.rows.nbytes,
         keeps_duals=plan.keep_duals,
         ranked=len(plan.loss.form(plan.m).rho),
-        besides=0 if plan.kernel is None else 16 * n * n,
+        besides=16 * n * n if factored else picked_bytes(d, plan.m) if plan.on_blocks else 0,
     )
-
-
-@contextmanager
-def _client(
-    cluster: ClusterConfig, client: Client | None, data_bytes: int, worker_bytes: int | None
-) -> Iterator[Client | None]:
-    if client is not None:
-        yield client
-        return
-    with open_cluster(cluster, data_bytes=data_bytes, worker_bytes=worker_bytes) as own:
-        yield own

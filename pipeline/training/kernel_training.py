@@ -1,4 +1,8 @@
-"""Training with an exact kernel: a factor of its matrix in place of features, values on the matrix itself."""
+"""Training with an exact kernel where a method needs features: a factor of its matrix takes their place.
+
+Values are those of the matrix itself.  Methods that go by scores alone need neither
+(`topline.solvers.run.kernel_blocks`).
+"""
 
 from __future__ import annotations
 
@@ -9,34 +13,37 @@ import numpy as np
 from distributed import Client
 from numpy.typing import NDArray
 
-from topline.pipeline.errors import InterruptedRunError
+from topline.pipeline.errors import ConfigError, InterruptedRunError
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import TrainingRows
+from topline.pipeline.training.checkpointing import RunRecorder, load_state
 from topline.pipeline.training.kernel_matrix import StopAskedError, kernel_of_rows
 from topline.pipeline.training.plan import TrainingPlan
 from topline.pipeline.training.run import Run
 from topline.solvers.blocks.duals import inside
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolveResult
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.executors import Executor
 from topline.solvers.kernels import judged_by_gap, values_on_matrix
+from topline.solvers.run import solve_on_blocks
 from topline.storage.arrays import ArrayReader
 from topline.storage.cache import StoredKernel
 from topline.storage.datasets import Dataset, LabelSetTable
+from topline.storage.runs import Checkpoint
 from topline.storage.schema import SPLITS
 
 
 def factored_kernel(
     run: Run, client: Client | None, progress: Progress | None, flag: StopFlag
 ) -> StoredKernel | None:
-    """Find or compute the factored kernel matrix of a run's rows; None for a run without a kernel.
+    """Find or compute the factored kernel matrix of a run's rows; None for a run that needs none.
 
     Raises `InterruptedRunError` once `flag` is set, and what `kernel_of_rows` raises.
     """
     plan = run.plan
-    if plan.kernel is None:
+    if plan.kernel is None or plan.on_blocks:
         return None
     try:
         return kernel_of_rows(plan.rows, plan.transforms, plan.kernel, client, progress, lambda: bool(flag))
@@ -44,6 +51,33 @@ def factored_kernel(
         raise InterruptedRunError(
             f"stopped by {flag.reason} while the kernel was computed; {run.how_to_resume}"
         ) from None
+
+
+def solved_on_blocks(
+    plan: TrainingPlan,
+    rows: TrainingRows,
+    executor: Executor,
+    recorder: RunRecorder,
+    checkpoint: Checkpoint | None,
+) -> SolveResult:
+    """Solve a plan with a kernel that blocks compute, from a checkpoint on if there is one."""
+    config, kernel = plan.config, plan.kernel
+    if kernel is None:
+        raise ConfigError("the plan has no kernel")
+    return solve_on_blocks(
+        kernel,
+        plan.problem,
+        rows,
+        plan.rows.labels(),
+        plan.sample_weight,
+        executor,
+        StoppingCriteria(tol=config.tol, max_passes=config.max_passes, time_limit=config.time_limit),
+        plan.choice,
+        seed=config.seed,
+        callbacks=(recorder,),
+        state=None if checkpoint is None else load_state(checkpoint),
+        duals=checkpoint.dual_blocks() if checkpoint is not None and checkpoint.has_duals else None,
+    )
 
 
 def trained_rows(plan: TrainingPlan, kernel: StoredKernel | None) -> TrainingRows:

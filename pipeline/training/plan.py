@@ -21,12 +21,13 @@ from topline.pipeline.training.problem_checks import check_kernel, check_labels,
 from topline.pipeline.training.starting_point import StartingPoint, Successor, starting_point
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.risks import Risk
-from topline.solvers.core.rows import as_rows
 from topline.solvers.core.state import SolveResult
-from topline.solvers.kernels import ChiSquaredKernel, Kernel, make_kernel
+from topline.solvers.executors import block_bounds
+from topline.solvers.kernels import ChiSquaredKernel, IntersectionKernel, Kernel, LaplacianKernel, make_kernel
 from topline.solvers.losses import LabelSets, Loss
 from topline.solvers.methods import METHODS, Choice, MethodSpec, chosen_method
 from topline.solvers.names import DEFAULT_METHOD
+from topline.solvers.run import ON_BLOCKS
 from topline.storage.datasets import Dataset
 from topline.storage.errors import MismatchError
 from topline.storage.runs import latest_checkpoint, read_run
@@ -36,6 +37,9 @@ from topline.storage.stores import Store, open_store
 STORED_DUALS_BYTES = 256 << 20
 # Dual ascent keeps data of up to this size in one block.
 ASCENT_BLOCK_BYTES = 512 << 20
+# A block that computes a kernel has so many rows at least, cut wherever they lie, and there are so many at
+# most: its work is columns of K.
+KERNEL_BLOCK_ROWS, KERNEL_BLOCKS = 1024, 64
 
 # What may differ between a run and its resumption: when to stop, and how often to save.
 MAY_CHANGE = frozenset(
@@ -50,8 +54,9 @@ Options = TypeVar("Options", bound=BaseModel)
 class TrainingPlan:
     """What is trained: rows, problem, blocks and start; a value, of which nothing is on disk.
 
-    `config` is resolved: the dataset has its id, k its value.  With a `kernel` the rows of a factor of its
-    matrix take the place of features (`topline.pipeline.training.kernel_training`).  `start` is what an
+    `config` is resolved: the dataset has its id, k its value.  With a `kernel` blocks keep the scores of
+    their rows, or the rows of a factor of its matrix take the place of features
+    (`topline.pipeline.training.kernel_training`).  `start` is what an
     earlier model gives to start from, None where nobody asked.
     """
 
@@ -131,6 +136,11 @@ class TrainingPlan:
         return problem_of(self.config, self.loss, self.rows)
 
     @property
+    def on_blocks(self) -> bool:
+        """Whether blocks compute the kernel where they need it; else a factor of it is trained on."""
+        return self.kernel is not None and self.choice.method in ON_BLOCKS
+
+    @property
     def stores_duals(self) -> bool:
         """Whether the dual variables are stored with the model; with a kernel they are the model."""
         if self.kernel is not None:
@@ -157,6 +167,9 @@ class TrainingPlan:
         Frank-Wolfe does not mind how many there are.  Dual ascent takes several times the rounds as soon as
         two blocks move at the same time, so it gets no more than it needs.
         """
+        if self.on_blocks:
+            blocks = self.config.blocks or max(1, min(len(rows) // KERNEL_BLOCK_ROWS, KERNEL_BLOCKS))
+            return list(block_bounds(len(rows), min(blocks, len(rows))))
         if self.config.blocks is not None:
             return rows.block_bounds(most=self.config.blocks)
         if self.method.one_block:
@@ -182,6 +195,8 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     transforms = _transforms(config, store, raw)
     rows = TrainingRows(dataset, "train", transforms)
     plan = TrainingPlan(config, store, rows, loss, transforms, _kernel(config, rows))
+    if plan.kernel is not None and not plan.on_blocks:
+        refuse_size(len(rows), config.kernel_bytes)
     if config.start_from is None:
         return plan
     successor = Successor(config, rows, transforms, loss, plan.choice.method, plan.keep_duals)
@@ -246,16 +261,17 @@ def _transforms(config: TrainConfig, store: Store, raw: TrainingRows) -> Transfo
 def _kernel(config: TrainConfig, rows: TrainingRows) -> Kernel | None:
     """Return the kernel with its parameters fitted to the training rows, None where there is none.
 
-    Raises `ConfigError` for what a stored model with a kernel cannot be made of, and for a matrix that would
-    not fit the budget.
+    Raises `ConfigError` for what a stored model with a kernel cannot be made of.
     """
     if config.kernel is None:
         return None
     check_kernel(config)
-    refuse_size(len(rows), config.kernel_bytes)
     kernel = make_kernel(
         config.kernel, gamma=config.kernel_gamma, degree=config.kernel_degree, coef0=config.kernel_coef0
     )
-    if isinstance(kernel, ChiSquaredKernel) and rows.dataset.info.layout == "csr":
-        raise ConfigError("the kernel chi2 takes no sparse features: take linear, rbf or polynomial")
-    return kernel.resolved(as_rows(rows[0 : len(rows)], np.dtype(np.float32)))
+    dense = ChiSquaredKernel, IntersectionKernel, LaplacianKernel
+    if isinstance(kernel, dense) and rows.dataset.info.layout == "csr":
+        raise ConfigError(
+            f"the kernel {kernel.name} takes no sparse features: take linear, rbf or polynomial"
+        )
+    return kernel.resolved(rows)

@@ -22,7 +22,7 @@ from topline.storage.cache import StoredKernel
 from topline.storage.datasets import Dataset
 from topline.storage.models import ModelRecord, save_model
 from topline.storage.runs import RunRecord, create_run, list_runs
-from topline.storage.stores import Store
+from topline.storage.stores import Store, open_store
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +65,22 @@ def runs_of(store: Store, config: TrainConfig, dataset: Dataset) -> list[RunReco
     """Return the runs of these options on this dataset, oldest first, however they ended."""
     identity = run_identity(resolve_options(config, dataset), dataset)
     return [run for run in list_runs(store) if dict(run.fingerprint) == identity]
+
+
+def unfinished_run(store: Store, config: TrainConfig, dataset: Dataset) -> RunRecord | None:
+    """Return the newest run of these options on this dataset if it was killed or interrupted."""
+    runs = runs_of(store, config, dataset)
+    return runs[-1] if runs and runs[-1].outcome is None else None
+
+
+def resuming(config: TrainConfig) -> TrainConfig:
+    """Return the options that resume the newest run of `config` if that stopped early, otherwise `config`."""
+    if config.resume is not None:
+        return config
+    store = open_store(config.store)
+    dataset = Dataset.open(store, config.dataset)
+    run = unfinished_run(store, config, dataset)
+    return config if run is None else TrainConfig(store=config.store, resume=run.id, tol=config.tol)
 
 
 def store_model(run: Run, executor: Executor, result: SolveResult) -> str:

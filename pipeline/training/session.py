@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import logging
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from distributed import Client
 
@@ -26,9 +24,10 @@ from topline.pipeline.training.checkpointing import (
     save_state,
 )
 from topline.pipeline.training.executor import open_executor
-from topline.pipeline.training.kernel_training import on_kernel
+from topline.pipeline.training.kernel_training import on_kernel, solved_on_blocks
 from topline.pipeline.training.layout import lay_out
 from topline.pipeline.training.plan import TrainingPlan, plan_training
+from topline.pipeline.training.result import TrainResult
 from topline.pipeline.training.run import Run, begin_run, store_model
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.state import SolveResult
@@ -46,79 +45,33 @@ logger = logging.getLogger(__name__)
 ROLLBACKS = 5
 
 
-@dataclass(frozen=True)
-class TrainResult:
-    """What a finished run reached; `to_dict` is the object that `topline train --json` prints.
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A run that has published its model and is not over: its certificate and its outcome are missing."""
 
-    Where the loss is not convex dual and gaps are NaN (null in JSON), `gap_kind` is "none" and
-    `stationarity` says how far the gradient fell.  `average_top` is how many of the largest losses
-    count, None for the mean of all, and `collapsed` says that W = 0 is then within the tolerance of the best.
-    `notes` are sentences about how the run went, such as why fewer workers worked than were asked for, and
-    `method` and `why` say what solved it; of "auto" what that took.
-    """
-
+    run: Run
+    result: SolveResult
     model: str
-    run: str
-    dataset: str
-    status: str
-    primal: float
-    dual: float
-    gap: float
-    relative_gap: float
-    gap_kind: str
-    passes: int
-    seconds: float
-    n: int
-    d: int
-    m: int
-    certificate: Certificate | None
-    stationarity: float | None = None
-    average_top: float | None = None
-    collapsed: bool = False
-    notes: tuple[str, ...] = ()
-    method: str = ""
-    why: str = ""
 
     @property
-    def solved(self) -> bool:
-        """Whether the tolerance was reached."""
-        return self.status == Status.SOLVED.value
+    def to_certify(self) -> bool:
+        """Whether a certificate is asked for, and its loss has one."""
+        return self.run.plan.config.certify and self.run.plan.convex
 
-    @property
-    def relative_gap_text(self) -> str:
-        """The relative gap as it is printed, with its kind where it is only a bound of the gap."""
-        kind = "" if self.gap_kind == "true" else f" ({self.gap_kind}: an upper bound)"
-        return f"{self.relative_gap:.2e}{kind}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {**asdict(self), "certificate": self.certificate.to_dict() if self.certificate else None}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TrainResult:
-        """Read what `to_dict` returned, from a run's record, which may hold more."""
-        known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
-        known |= {name: math.nan for name in ("dual", "gap", "relative_gap") if known[name] is None}
-        known["collapsed"] = bool(known["collapsed"])
-        known["notes"] = tuple(known["notes"] or ())
-        known |= {name: known[name] or "" for name in ("method", "why")}
-        certificate = values["certificate"]
-        return cls(**{**known, "certificate": Certificate.from_dict(certificate) if certificate else None})
+    def conclude(self, certificate: Certificate | None) -> TrainResult:
+        """Record the outcome of the run and return it."""
+        outcome = _outcome(self, certificate)
+        finish_run(self.run.plan.store, self.run.id, outcome.to_dict())
+        return outcome
 
 
-def train(
+def fit(
     config: TrainConfig,
     cluster: ClusterConfig | None = None,
     progress: Progress | None = None,
     client: Client | None = None,
-) -> TrainResult:
-    """Train, publish and certify one model.
-
-    `cluster` says where it runs (default: one worker a core); an open `client` goes before it.
-    Raises `InterruptedRunError` after Ctrl-C or SIGTERM, once a checkpoint is stored; its message holds the
-    command that resumes the run.  Before any work it raises `InputError`, `ConfigError`,
-    `InvalidProblemError` or `MismatchError` for what cannot be trained.
-    """
+) -> Fitted:
+    """Train and publish one model, the part of `train` that takes long."""
     plan = plan_training(config)
     layout = lay_out(plan, cluster or ClusterConfig(), client)
     for sentence in layout.notes:
@@ -126,9 +79,28 @@ def train(
     run = replace(begin_run(plan), notes=layout.notes)
     with run_lock(plan.store, run.id) as lock:
         _compile_jit_functions(plan, progress)
-        result, url = _trained(run, layout.cluster, progress, client, lock)
-    certificate = certify(url, progress) if plan.config.certify and plan.convex else None
-    return _conclude(run, result, url, certificate)
+        return Fitted(run, *_trained(run, layout.cluster, progress, client, lock))
+
+
+def train(
+    config: TrainConfig,
+    cluster: ClusterConfig | None = None,
+    progress: Progress | None = None,
+    client: Client | None = None,
+    *,
+    fit: Callable[..., Fitted] = fit,
+    certify: Callable[..., Certificate] = certify,
+) -> TrainResult:
+    """Train, publish and certify one model.
+
+    `cluster` says where it runs (default: one worker a core); an open `client` goes before it.  `fit` and
+    `certify` are the two steps, which a flow replaces by tasks around them.
+    Raises `InterruptedRunError` after Ctrl-C or SIGTERM, once a checkpoint is stored; its message holds the
+    command that resumes the run.  Before any work it raises `InputError`, `ConfigError`,
+    `InvalidProblemError` or `MismatchError` for what cannot be trained.
+    """
+    fitted = fit(config, cluster, progress, client)
+    return fitted.conclude(certify(fitted.model, progress) if fitted.to_certify else None)
 
 
 def _trained(
@@ -170,7 +142,7 @@ def _compile_jit_functions(plan: TrainingPlan, progress: Progress | None) -> Non
     config = plan.config
     compile_jit_functions(
         plan.loss,
-        plan.rows.shape[1] if plan.kernel is None else len(plan.rows),
+        plan.rows.shape[1] if plan.kernel is None or plan.on_blocks else len(plan.rows),
         plan.m,
         config.smoothing,
         plan.choice.method,
@@ -179,6 +151,7 @@ def _compile_jit_functions(plan: TrainingPlan, progress: Progress | None) -> Non
         risk=plan.risk,
         sparse=plan.rows.dataset.info.layout == "csr" and plan.kernel is None,
         several=plan.label_sets is not None,
+        kernel=plan.kernel if plan.on_blocks else None,
     )
 
 
@@ -232,6 +205,11 @@ class _Session:
 
     def _solved(self, checkpoint: Checkpoint | None) -> SolveResult:
         plan, config = self.run.plan, self.run.plan.config
+        if plan.on_blocks:
+            result = solved_on_blocks(plan, self.rows, self.executor, self.recorder, checkpoint)
+            if result.status not in {Status.SOLVED, Status.NONFINITE}:
+                self.recorder.save(result.state)
+            return result
         start = plan.start if checkpoint is None else None
         duals = checkpoint.dual_blocks() if checkpoint is not None and checkpoint.has_duals else None
         result = solve(
@@ -259,6 +237,7 @@ class _Session:
             if start is None
             else start.state,
             duals=duals if start is None else start.duals,
+            duals_near=start is not None and start.near,
             # A model with a kernel is its dual variables.
             of_duals=plan.kernel is not None,
         )
@@ -283,11 +262,11 @@ def _room(error: OSError | MemoryError) -> str:
     return str(error) or "out of memory"
 
 
-def _conclude(run: Run, result: SolveResult, url: str, certificate: Certificate | None) -> TrainResult:
-    plan = run.plan
-    trained = TrainResult(
-        model=url,
-        run=run.id,
+def _outcome(fitted: Fitted, certificate: Certificate | None) -> TrainResult:
+    plan, result = fitted.run.plan, fitted.result
+    return TrainResult(
+        model=fitted.model,
+        run=fitted.run.id,
         dataset=plan.rows.dataset.info.id,
         status=result.status.value,
         primal=result.primal,
@@ -304,9 +283,7 @@ def _conclude(run: Run, result: SolveResult, url: str, certificate: Certificate 
         stationarity=result.stationarity,
         average_top=plan.risk.k if isinstance(plan.risk, AverageTopK) else None,
         collapsed=result.collapsed,
-        notes=run.notes,
+        notes=fitted.run.notes,
         method=result.method,
         why=plan.why(result),
     )
-    finish_run(plan.store, run.id, trained.to_dict())
-    return trained

@@ -20,6 +20,10 @@ from topline.storage.errors import IntegrityError
 from topline.storage.stores.urls import join
 
 RUN_BYTES = 16 << 20
+#: Share of the rows of both trainings that are the same where the one is near to the other.
+_NEAR = 0.9
+#: Settings that are the same as well.
+_SAME = ("loss", "k", "C", "smoothing", "smoothing_kind")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +65,8 @@ class MovedDuals:
 class StartingPoint:
     """What a run starts from; `how` is "duals", "weights" or "zero", `why` the reason where it is zero.
 
-    `rows` of the run's rows are rows of the earlier model, with the same content and label.
+    `rows` of the run's rows are rows of the earlier model, with the same content and label; `near` is whether
+    they are nearly all of them, trained with the same settings.
     """
 
     model: str
@@ -69,6 +74,7 @@ class StartingPoint:
     rows: int = 0
     why: str = ""
     duals: MovedDuals | None = None
+    near: bool = False
     state: SolverState | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -124,7 +130,8 @@ def starting_point(run: Successor, model: str) -> StartingPoint:
     primal = run.moves_weights and not problem
     if run.keep_duals and earlier.model.has_duals and not primal:
         duals = MovedDuals(earlier.model.dual_blocks(), places, columns)
-        return StartingPoint(model, "duals", carried, duals=duals)
+        near = carried >= _NEAR * max(n_before, len(run.rows)) and _same_settings(run, earlier)
+        return StartingPoint(model, "duals", carried, duals=duals, near=near)
     if problem:
         return StartingPoint(model, "zero", carried, problem)
     record = earlier.model.record
@@ -170,6 +177,14 @@ def _has_seen_calibration_rows(rows: TrainingRows, earlier: StoredModel) -> bool
     """Return whether a start from the earlier model would let calibration rows into this one."""
     held = TrainingRows(rows.dataset, "calibration")
     return len(held) > 0 and not set(_keys(held)).isdisjoint(_keys(earlier.rows("train")))
+
+
+def _same_settings(run: Successor, earlier: StoredModel) -> bool:
+    before = earlier.model.record.config
+    return all(
+        before.get(name) == value
+        for name, value in run.config.model_dump(mode="json", include=set(_SAME)).items()
+    )
 
 
 def _places(rows: TrainingRows, earlier: StoredModel) -> tuple[NDArray[np.int64], int]:

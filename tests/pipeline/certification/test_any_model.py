@@ -14,8 +14,8 @@ from tests.pipeline.small_data import write_dataset
 from tests.reference import losses as reference
 from tests.reference import risks
 from tests.solvers import problems
-from topline.pipeline.certification import Certificate, certify, recompute
-from topline.pipeline.certification.kernels import KernelRows
+from topline.pipeline.certification import Certificate, certify, kernels, recompute
+from topline.pipeline.certification.kernels import kernel_values
 from topline.pipeline.errors import InputError
 from topline.solvers.losses import Softmax, TopKHinge
 from topline.storage.arrays import from_rows
@@ -103,6 +103,7 @@ def smoothed_primal(
 
 @pytest.mark.parametrize("class_weights", [None, WEIGHTS], ids=["alike", "weighted"])
 @pytest.mark.parametrize(("loss", "gamma", "kind"), SMOOTHED, ids=str)
+@pytest.mark.sampled(2)
 def test_any_weights_and_dual_variables(
     rows: Rows, loss: Any, gamma: float, kind: str, class_weights: tuple[float, ...] | None
 ) -> None:
@@ -213,10 +214,11 @@ class Counted:
         self.done += count
 
 
-@pytest.mark.parametrize("tile", [7, 512])
-def test_kernels_by_their_matrix(rows: Rows, monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
+@pytest.mark.parametrize("held", [0, 1 << 20])
+def test_kernels_by_their_matrix(rows: Rows, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     """With K in place of rows, and tr(C^T K C) of the coefficients C = A / (lam n) in place of |W|^2."""
-    monkeypatch.setattr(recompute, "KERNEL_TILE_ROWS", tile)
+    monkeypatch.setattr(recompute, "HELD_BYTES", held)
+    monkeypatch.setattr(kernels, "TILE_BYTES", 8 * N * 7)
     loss, squares = TopKHinge(2), np.sum(rows.X**2, axis=1)
     K = np.exp(-0.3 * (squares[:, None] + squares - 2.0 * rows.X @ rows.X.T))
     A = duals_at(rows, loss, weights_at(2), 0.0, "moreau", np.ones(N))
@@ -252,6 +254,21 @@ def test_rows_may_leave_their_domain_by_the_rounding_of_their_array(
         assert found.valid is valid
 
 
+def test_what_tiny_rows_leave_their_domain_by_counts_beside_their_mass(rows: Rows) -> None:
+    """Where C is large: each is outside by little beside the domain, and by much beside itself."""
+    loss, size, outside = TopKHinge(2), 1e-4, 1e-9
+    A = np.zeros((N, M))
+    own = np.arange(N)
+    A[own, rows.y] = size + outside
+    A[own, (rows.y + 1) % M] = -size
+    by = reference.infeasibility(loss, A[0], rows.y[0])
+    assert by == pytest.approx(outside, rel=1e-6)
+    found = rows.certified(loss, {"W": weights_at(1)}, A)
+    # Half of |alpha| is the mass of a row, of at most 1.
+    assert found.infeasibility == pytest.approx(by / size, rel=1e-4)
+    assert not found.valid
+
+
 def test_an_unknown_kernel_is_refused() -> None:
     with pytest.raises(InputError, match="'laplace' is not known here"):
-        KernelRows({"name": "laplace"}, np.eye(2), np.eye(2)).values(np.eye(2))
+        kernel_values({"name": "laplace"}, np.eye(2), np.eye(2))

@@ -114,7 +114,7 @@ def test_the_domain_is_the_hull_of_the_vertices(record: dict[str, Any]) -> None:
 @pytest.mark.parametrize("record", LOSSES, ids=IDS)
 @pytest.mark.parametrize("share", [0.0, 1.0])
 @pytest.mark.parametrize("gamma", [0.05, 1.0, 20.0])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_the_envelope_is_the_penalised_maximum(record: dict[str, Any], gamma: float, share: float) -> None:
     """Against a general solver over the weights of the vertices; share 0 smooths the others alone."""
     loss = RankedLoss.from_record(record, M)

@@ -144,6 +144,13 @@ def test_rows_are_gradients_and_meet_fenchel_and_young(name: str, gamma: float) 
         assert (bound <= values + 1e-10).all()
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.7])
+def test_rows_that_lose_nothing_are_zero(gamma: float) -> None:
+    scores = np.array([[100.0 if j in labels else -100.0 for j in range(M)] for labels in SETS])
+    found = made("multilabel_hinge").gradient(scores, np.arange(len(SETS)), gamma, gamma)
+    np.testing.assert_allclose(found, 0.0, atol=1e-12)
+
+
 def test_single_labels_are_sets_of_one() -> None:
     """One-vs-all, and the hinge and softmax beside the losses that they become."""
     single = LabelSetTable.checked(np.arange(M + 1), np.arange(M), M)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.pipeline.small_data import make_features, small_dataset, write_dataset
+from tests.pipeline.small_data import feature_files, make_features, small_dataset, write_dataset
 from topline.pipeline.certification import DUAL_W, Certificate, certify
 from topline.pipeline.certification.sums import CertificateSums
 from topline.pipeline.errors import CertificateMismatchError, InputError
@@ -59,6 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.4])
 @pytest.mark.parametrize("options", CASES, ids=lambda options: options["loss"])
+@pytest.mark.sampled(2)
 def test_sound_models_are_certified(folder: Path, options: dict[str, Any], smoothing: float) -> None:
     url = trained(folder, smoothing=smoothing, **options)
     certificate = certify(url)
@@ -99,7 +100,7 @@ EVERY: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("class_weight", ["none", "balanced"])
 @pytest.mark.parametrize("options", EVERY, ids=lambda options: "-".join(map(str, options.values())))
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_every_loss_smoothing_and_weighting(folder: Path, options: dict[str, Any], class_weight: str) -> None:
     url = trained(folder, method="dual_ascent", tol=1e-5, class_weight=class_weight, **options)
     certificate = certify(url)
@@ -124,7 +125,7 @@ def test_every_loss_smoothing_and_weighting(folder: Path, options: dict[str, Any
     ],
     ids=lambda options: options["loss"],
 )
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(20)
 def test_every_method(folder: Path, options: dict[str, Any], method: str, keep_duals: bool) -> None:
     """Whatever W was made of, P(W) - D(A) comes out as training recorded it."""
     spec = METHODS[method]
@@ -255,6 +256,7 @@ def test_an_infeasible_row_invalidates_what_agrees_with_its_record(folder: Path)
     ("share", "agrees"), [(0.9e-6, True), (-0.9e-6, True), (1.1e-6, False), (-1.1e-6, False)]
 )
 @pytest.mark.parametrize("name", ["primal", "dual"])
+@pytest.mark.sampled(2)
 def test_a_record_agrees_to_the_sixth_digit(folder: Path, name: str, share: float, agrees: bool) -> None:
     model = load_model(trained(folder, k=2))
     found = certify(altered(model))
@@ -399,7 +401,7 @@ def test_a_model_whose_dataset_is_gone_or_changed_is_refused(folder: Path) -> No
 def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
     small_dataset(tmp_path, n=300)
     url = trained(tmp_path, k=2)
-    shards = sorted(path for path in (tmp_path / "datasets").rglob("features*/c/**/*") if path.is_file())
+    shards = feature_files(tmp_path)
     data = bytearray(shards[1].read_bytes())
     data[len(data) // 2] ^= 1
     shards[1].write_bytes(bytes(data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from contextlib import suppress
 
@@ -62,6 +63,23 @@ def test_an_own_cluster_stays_on_loopback_and_leaves_nothing(
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.1)
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_worker_that_died_comes_back_however_long_that_takes() -> None:
+    """With Dask's own patience at nothing, any start of a process takes too long."""
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "0s"}),
+        open_cluster(ClusterConfig(workers=1)) as client,
+    ):
+        assert client is not None
+        ((first, pid),) = client.run(os.getpid).items()
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 300
+        while not client.scheduler_info()["workers"].keys() - {first}:
+            assert time.monotonic() < deadline, "no worker came back"
+            time.sleep(0.1)
 
 
 def test_a_second_cluster_finds_another_port() -> None:

@@ -17,7 +17,7 @@ import pytest
 from distributed import Client
 
 from tests.contracts.executor_contract import BOUNDS, ExecutorContract
-from tests.pipeline.small_data import make_features, small_dataset
+from tests.pipeline.small_data import feature_files, make_features, small_dataset
 from topline.pipeline.cluster import Call, DaskExecutor, WorkerCalls, WorkersLost, open_cluster, worker_blocks
 from topline.pipeline.cluster.assignment import assign, better_assignment, reassign_after_loss
 from topline.pipeline.cluster.messages import Placement, ShippedRows, Span
@@ -113,7 +113,7 @@ def test_stored_rows_are_read_by_the_workers(threads: Client, tmp_path: Path) ->
 
 def test_a_missing_chunk_is_the_storage_error_that_names_rows(threads: Client, tmp_path: Path) -> None:
     rows = TrainingRows(small_dataset(tmp_path, n=500, d=D, m=M))
-    shards = sorted(path for path in (tmp_path / "datasets").rglob("features*/c/**/*") if path.is_file())
+    shards = feature_files(tmp_path)
     shards[3].unlink()
     with DaskExecutor(threads) as executor, pytest.raises(IntegrityError, match="rows"):
         run(executor, rows=rows, y=rows.labels())

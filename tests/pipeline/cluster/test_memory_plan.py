@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 
 from tests.benchmarks.tree_memory import TreeMemory
-from topline.pipeline.cluster.memory_plan import MIB, ProblemSize, plan_memory, plan_on_workers, worker_share
+from topline.pipeline.cluster.memory_plan import (
+    MIB,
+    ProblemSize,
+    plan_alone,
+    plan_memory,
+    plan_on_workers,
+    worker_share,
+)
 from topline.pipeline.errors import ConfigError
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import DatasetWriter, empty_manifest
@@ -67,6 +74,19 @@ def test_what_cannot_fit_is_refused_with_the_least_limit_that_does() -> None:
             plan_memory((least - 101) * MIB, size, workers, 0)
     with pytest.raises(ConfigError, match="too small"):
         worker_share(600 * MIB, 2)
+
+
+def test_a_process_alone_takes_fewer_threads_where_memory_asks_for_that() -> None:
+    size = ProblemSize(n=384_000, d=2048, m=10, blocks=8, features=3 * GIB, keeps_duals=True)
+    narrow, threads = plan_alone(600 * MIB, size, 8, GIB)
+    assert threads == 1
+    assert narrow.dual_bytes is not None
+    assert narrow.dual_bytes + narrow.cache_bytes < 100 * MIB
+    roomy, threads = plan_alone(8 * GIB, size, 8, GIB)
+    assert (threads, roomy.cache_bytes, roomy.worker_bytes) == (8, GIB, None)
+    assert plan_alone(None, size, 8, GIB)[1] == 8
+    with pytest.raises(ConfigError, match=r"with 1 worker: give --memory-limit 600MiB"):
+        plan_alone(500 * MIB, size, 8, 0)
 
 
 def test_workers_of_another_cluster_keep_their_limits() -> None:

@@ -57,6 +57,7 @@ def test_any_number_of_blocks_ends_at_the_same_objective(threads: Client) -> Non
 
 
 @pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.sampled(2)
 def test_stored_rows_are_read_by_the_workers(threads: Client, tmp_path: Path, sparse: bool) -> None:
     """Whatever of them is held in memory; the rows that were chosen are read again from the store.
 

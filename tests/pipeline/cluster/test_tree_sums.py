@@ -97,6 +97,7 @@ def test_few_workers_send_their_sums_themselves() -> None:
     assert plan_merges(assigned(MOST_SUMS, 64, np.random.default_rng(0)), 64) is None
 
 
+@pytest.mark.slow
 def test_twenty_workers_merge_their_sums(many: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same W bit for bit, from fewer sums than workers; one that dies while it merges changes nothing."""
     with DaskExecutor(many, blocks=BLOCKS) as executor:

@@ -71,6 +71,7 @@ def model(folder: Path) -> Model:
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
+@pytest.mark.sampled(5)
 def test_a_model_is_certified_from_its_cuts(folder: Path, options: dict[str, Any]) -> None:
     """Training and the certificate have their own formulas and find the same P and D."""
     certificate = certify(trained(folder, certify=False, **options).model)

@@ -86,13 +86,13 @@ def absolute(folder: Path, X: Any) -> Dataset:
 def test_a_matrix_is_made_once_for_the_same_rows_and_kernel(tmp_path: Path) -> None:
     small_dataset(tmp_path, n=300)
     store = open_store(tmp_path)
-    first = trained(tmp_path)
+    first = trained(tmp_path, method="sdca")
     assert len(StoredKernel.keys(store)) == 1
-    again = trained(tmp_path, C=0.1, loss="topk_hinge", k=2)
+    again = trained(tmp_path, method="sdca", C=0.1, loss="topk_hinge", k=2)
     assert len(StoredKernel.keys(store)) == 1
     assert again.primal != first.primal
-    trained(tmp_path, kernel_gamma=0.2)
-    trained(tmp_path, transforms="standardize")
+    trained(tmp_path, method="sdca", kernel_gamma=0.2)
+    trained(tmp_path, method="sdca", transforms="standardize")
     assert len(StoredKernel.keys(store)) == 3
     assert not verify_store(store)
 
@@ -102,6 +102,7 @@ def test_a_matrix_is_made_once_for_the_same_rows_and_kernel(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
+@pytest.mark.sampled(2)
 def test_a_store_gives_what_solve_gives(sparse: bool, smoothing: float, tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path, n=300, sparse=sparse)
     result = trained(tmp_path, loss="topk_hinge", k=2, smoothing=smoothing, tol=1e-5)
@@ -134,11 +135,13 @@ def test_a_store_gives_what_solve_gives(sparse: bool, smoothing: float, tmp_path
         ({"kernel": "polynomial", "kernel_degree": 2, "kernel_coef0": 1.0}, "polynomial"),
         ({"kernel": "linear", "kernel_gamma": None}, "linear"),
         ({"method": "fw", "tol": 0.05}, "rbf"),
+        ({"kernel": "laplacian", "kernel_gamma": "median"}, "laplacian"),
+        ({"kernel_gamma": "median"}, "rbf"),
         ({"class_weight": "balanced"}, "rbf"),
         ({"loss": "softmax", "transforms": "l2,bias", "kernel_gamma": "auto"}, "rbf"),
     ],
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_models_with_kernels_are_certified_evaluated_and_not_exported(
     options: dict[str, Any], name: str, tmp_path: Path
 ) -> None:
@@ -165,6 +168,20 @@ def test_the_linear_kernel_trains_the_linear_model(tmp_path: Path) -> None:
     assert linear.dual <= kernel.primal
 
 
+@pytest.mark.parametrize("method", ["dual_ascent", "sdca"])
+def test_a_kernel_that_tells_no_two_rows_apart_is_certified_as_what_it_is(
+    method: str, tmp_path: Path
+) -> None:
+    """With gamma = 1e12 K is the unit matrix: every row is its own class's, at C = 1 to the last bit."""
+    small_dataset(tmp_path, n=300)
+    result = trained(tmp_path, kernel_gamma=1e12, method=method)
+    assert result.solved
+    assert result.certificate.certified
+    # A row alone, with alpha_y = a and -a / (m - 1) elsewhere, maximises a - a^2 m / (2 (m - 1)).
+    own = (result.m - 1) / result.m
+    assert result.certificate.dual == pytest.approx(own - 0.5 * own**2 / own, rel=1e-6)
+
+
 def test_a_certificate_is_the_sums_written_out(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path, n=300)
     X, y = features(dataset), TrainingRows(dataset).labels().astype(int)
@@ -185,12 +202,17 @@ def test_a_certificate_is_the_sums_written_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_workers_make_the_same_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["dual_ascent", "sdca"])
+@pytest.mark.sampled(2)
+def test_workers_give_what_one_process_gives(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernel_matrix, "ROW_TILE", 16)
     small_dataset(tmp_path / "here", n=300)
     small_dataset(tmp_path / "there", n=300)
-    here = trained(tmp_path / "here")
-    there = trained(tmp_path / "there", ClusterConfig(workers=2, dashboard=False))
+    options = {"method": method, "blocks": 3} if method == "dual_ascent" else {"method": method}
+    here = trained(tmp_path / "here", **options)
+    there = trained(tmp_path / "there", ClusterConfig(workers=2, dashboard=False), **options)
     assert there.primal == pytest.approx(here.primal, rel=1e-9)
     assert there.certificate.certified
 
@@ -208,13 +230,15 @@ def test_solve_with_a_kernel_takes_workers_too() -> None:
     np.testing.assert_allclose(result.decision_function(X), best.decision_function(X), atol=0.05)
 
 
-def test_an_interrupted_run_goes_on_with_the_same_factor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["dual_ascent", "sdca"])
+@pytest.mark.sampled(2)
+def test_an_interrupted_run_goes_on(method: str, tmp_path: Path) -> None:
     small_dataset(tmp_path, n=300)
-    short = trained(tmp_path, tol=1e-6, max_passes=4, certify=False)
+    short = trained(tmp_path, method=method, tol=1e-6, max_passes=2, certify=False)
     assert not short.solved
     resumed = train(TrainConfig(store=str(tmp_path), resume=short.run, max_passes=2000), HERE)
     assert resumed.solved
-    assert resumed.passes > 4
+    assert resumed.passes > 2
     assert resumed.primal == pytest.approx(trained(tmp_path, tol=1e-6).primal, rel=2e-6)
 
 
@@ -229,15 +253,15 @@ def test_a_stop_between_tiles_leaves_nothing_behind(tmp_path: Path, monkeypatch:
     assert not verify_store(open_store(tmp_path))
     monkeypatch.setattr("topline.pipeline.training.kernel_training.kernel_of_rows", asked_to_stop)
     with pytest.raises(InterruptedRunError, match="kernel was computed; continue with: topline train"):
-        trained(tmp_path)
+        trained(tmp_path, method="sdca")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (
-            {"kernel_bytes": 1 << 20},
-            "more than the 1,048,576 of --kernel-bytes: take --transforms nystroem",
+            {"kernel_bytes": 1 << 20, "method": "sdca"},
+            "more than the 1,048,576 of --kernel-bytes: take the method dual_ascent",
         ),
         ({"method": "fw_away"}, "made of its dual variables, and the method fw_away knows none"),
         ({"keep_duals": False}, "made of its dual variables, and keep_duals is off"),

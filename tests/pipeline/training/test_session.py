@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.pipeline.small_data import make_features, make_split, small_dataset, write_dataset
+from tests.pipeline.small_data import feature_files, make_features, make_split, small_dataset, write_dataset
 from topline.pipeline.certification import certify
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
@@ -88,17 +88,14 @@ def test_a_run_leaves_a_certified_model_and_its_whole_history(folder: Path) -> N
     [
         {},
         {"class_weight": "balanced", "smoothing": 0.5, "smoothing_kind": "others"},
-        pytest.param({"smoothing": 0.5}, marks=pytest.mark.slow),
-        pytest.param({"class_weight": "balanced"}, marks=pytest.mark.slow),
-        pytest.param(
-            {"class_weight": "balanced", "loss": "softmax", "k": None, "method": "dual_ascent"},
-            marks=pytest.mark.slow,
-        ),
+        {"smoothing": 0.5},
+        {"class_weight": "balanced"},
+        {"class_weight": "balanced", "loss": "softmax", "k": None, "method": "dual_ascent"},
         {"method": "dual_ascent", "blocks": 3},
     ],
     ids=str,
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_threads_and_workers_train_the_same_model(folder: Path, options: dict[str, Any]) -> None:
     W = [
         load_model(train(config(folder, **options), cluster).model).array("W")
@@ -189,6 +186,7 @@ def test_what_does_not_go_together_is_refused_before_a_run_begins(
     ],
     ids=str,
 )
+@pytest.mark.sampled(3)
 def test_what_a_method_remembers_is_in_its_checkpoints(folder: Path, options: dict[str, Any]) -> None:
     options = {**options, "tol": 1e-12}
     whole = train(config(folder, **{**options, "max_passes": 16}), HERE)
@@ -214,6 +212,7 @@ def test_a_weighted_run_goes_on_where_it_was_to_rounding(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"smoothing": 0.5}, {"keep_duals": False}], ids=str)
+@pytest.mark.sampled(3)
 def test_a_run_that_ran_out_of_passes_goes_on_to_the_same_answer(
     folder: Path, options: dict[str, Any]
 ) -> None:
@@ -297,7 +296,7 @@ def test_data_that_make_no_problem_are_refused(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_a_missing_chunk_stops_training_with_its_rows(folder: Path) -> None:
-    shards = sorted(path for path in (folder / "datasets").rglob("features*/c/**/*") if path.is_file())
+    shards = feature_files(folder)
     shards[2].unlink()
     with pytest.raises(IntegrityError, match="rows"):
         train(config(folder), HERE)
@@ -388,16 +387,18 @@ def test_duals_lost_with_a_worker_come_from_the_checkpoint(folder: Path) -> None
                 pids = self.client.run(os.getpid)
                 os.kill(pids[min(pids)], signal.SIGKILL)
 
-    options = config(folder, smoothing=0.5, checkpoint_seconds=0.05)
+    options = config(folder, smoothing=0.5, checkpoint_seconds=1e-9)
     undisturbed = train(options, HERE)
     with open_cluster(ClusterConfig(workers=2)) as client:
         assert client is not None
         result = train(options, progress=KillInRound12(client), client=client)
     assert result.solved
-    assert result.primal == pytest.approx(undisturbed.primal, rel=2e-2)
+    # Both lie within 2 % of the optimum.
+    assert result.primal == pytest.approx(undisturbed.primal, rel=2.1e-2)
     history = read_history(open_store(folder), result.run)
     (loss,) = [record for record in history if record.get("event") == "loss"]
     assert loss["lost_blocks"]
+    assert loss["saved_round"] >= 1
     rounds = [record["round"] for record in history if "round" in record]
     assert rounds == list(range(len(rounds))), "no round is repeated"
     assert certify(result.model).certified

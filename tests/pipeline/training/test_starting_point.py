@@ -77,6 +77,26 @@ def test_the_model_says_what_it_started_from(store: Store) -> None:
     assert warm.certificate["certified"]
 
 
+def test_a_model_of_nearly_the_same_rows_and_settings_is_near(store: Store) -> None:
+    first = fitted(store, 0).model.rpartition("/")[2]
+
+    def near(dataset: int, **options: Any) -> bool:
+        name = [info.id for info in list_datasets(store)][dataset]
+        config = TrainConfig(
+            **{"k": 2, "tol": 1e-2, "C": 3.0, **options}, store=store.url, dataset=name, start_from=first
+        )
+        start = plan_training(config).start
+        assert start is not None
+        assert start.duals is not None
+        return start.near
+
+    assert near(0)
+    assert near(0, tol=1e-4)
+    assert not near(0, C=30.0)
+    assert not near(0, k=3)
+    assert not near(2), "a fifth of the rows are new"
+
+
 def test_frank_wolfe_goes_on_from_w_while_all_rows_are_there(store: Store) -> None:
     """With the sums of its A over more rows W is a dual feasible point of the larger problem."""
     options: dict[str, Any] = {"method": "fw", "tol": 0.2, "C": 0.3}

@@ -1,0 +1,71 @@
+"""What a finished training run reached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from topline.pipeline.certification import Certificate
+from topline.solvers.core.stopping import Status
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a finished run reached; `to_dict` is the object that `topline train --json` prints.
+
+    Where the loss is not convex dual and gaps are NaN (null in JSON), `gap_kind` is "none" and
+    `stationarity` says how far the gradient fell.  `average_top` is how many of the largest losses
+    count, None for the mean of all, and `collapsed` says that W = 0 is then within the tolerance of the best.
+    `notes` are sentences about how the run went, such as why fewer workers worked than were asked for, and
+    `method` and `why` say what solved it; of "auto" what that took.
+    """
+
+    model: str
+    run: str
+    dataset: str
+    status: str
+    primal: float
+    dual: float
+    gap: float
+    relative_gap: float
+    gap_kind: str
+    passes: int
+    seconds: float
+    n: int
+    d: int
+    m: int
+    certificate: Certificate | None
+    stationarity: float | None = None
+    average_top: float | None = None
+    collapsed: bool = False
+    notes: tuple[str, ...] = ()
+    method: str = ""
+    why: str = ""
+
+    @property
+    def solved(self) -> bool:
+        """Whether the tolerance was reached."""
+        return self.status == Status.SOLVED.value
+
+    @property
+    def relative_gap_text(self) -> str:
+        """The relative gap as it is printed, with its kind where it is only a bound of the gap."""
+        kind = "" if self.gap_kind == "true" else f" ({self.gap_kind}: an upper bound)"
+        return f"{self.relative_gap:.2e}{kind}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {**asdict(self), "certificate": self.certificate.to_dict() if self.certificate else None}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainResult:
+        """Read what `to_dict` returned, from a run's record, which may hold more."""
+        known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
+        known |= {name: math.nan for name in ("dual", "gap", "relative_gap") if known[name] is None}
+        known["collapsed"] = bool(known["collapsed"])
+        known["notes"] = tuple(known["notes"] or ())
+        known |= {name: known[name] or "" for name in ("method", "why")}
+        certificate = values["certificate"]
+        return cls(**{**known, "certificate": Certificate.from_dict(certificate) if certificate else None})
