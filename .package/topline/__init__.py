@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from topline.pipeline.export import load_estimator
     from topline.pipeline.telemetry import view_run
     from topline.solvers.average_top.estimators import AverageTopKClassifier, AverageTopKRegressor
+    from topline.solvers.core.feature_maps import ClassEmbeddings, FeatureMap
     from topline.solvers.core.problem import Problem
     from topline.solvers.core.risks import AverageTopK, MeanRisk, Risk
     from topline.solvers.core.rows import RowSource
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
         StateLostError,
         UnsupportedCombinationError,
     )
+    from topline.solvers.estimators.cross_validation import TopKClassifierCV
     from topline.solvers.estimators.multilabel import MultilabelClassifier
+    from topline.solvers.estimators.path import RegularisationPath
     from topline.solvers.estimators.topk import TopKClassifier
     from topline.solvers.executors import SerialExecutor, ThreadExecutor
+    from topline.solvers.kernels.combined import FeatureGroup, ProductKernel, SumKernel
     from topline.solvers.kernels.functions import (
         ChiSquaredKernel,
         Kernel,
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
         PrecomputedKernel,
         RBFKernel,
     )
+    from topline.solvers.kernels.histograms import IntersectionKernel, LaplacianKernel
     from topline.solvers.kernels.problem import KernelResult
     from topline.solvers.kernels.registry import KERNELS, make_kernel
     from topline.solvers.losses import (
@@ -64,6 +69,7 @@ if TYPE_CHECKING:
     from topline.solvers.privileged.learned_weights import LearnedWeightsSVC
     from topline.solvers.run.api import solve
     from topline.solvers.run.loop import Callback
+    from topline.solvers.run.mapped import MappedResult, solve_with_features
     from topline.solvers.run.path import regularisation_path
     from topline.storage.stores import open_store
 
@@ -76,6 +82,7 @@ _NAMES_OF = {
     "topline.solvers.core.rows": ("RowSource",),
     "topline.solvers.core.state": ("IterationRecord", "SolveResult", "SolverState"),
     "topline.solvers.core.stopping": ("Status", "StoppingCriteria"),
+    "topline.solvers.core.feature_maps": ("ClassEmbeddings", "FeatureMap"),
     "topline.solvers.errors": (
         "CertificateError",
         "InvalidProblemError",
@@ -84,9 +91,12 @@ _NAMES_OF = {
         "StateLostError",
         "UnsupportedCombinationError",
     ),
+    "topline.solvers.estimators.cross_validation": ("TopKClassifierCV",),
     "topline.solvers.estimators.multilabel": ("MultilabelClassifier",),
+    "topline.solvers.estimators.path": ("RegularisationPath",),
     "topline.solvers.estimators.topk": ("TopKClassifier",),
     "topline.solvers.executors": ("SerialExecutor", "ThreadExecutor"),
+    "topline.solvers.kernels.combined": ("FeatureGroup", "ProductKernel", "SumKernel"),
     "topline.solvers.kernels.functions": (
         "ChiSquaredKernel",
         "Kernel",
@@ -95,6 +105,7 @@ _NAMES_OF = {
         "PrecomputedKernel",
         "RBFKernel",
     ),
+    "topline.solvers.kernels.histograms": ("IntersectionKernel", "LaplacianKernel"),
     "topline.solvers.kernels.problem": ("KernelResult",),
     "topline.solvers.kernels.registry": ("KERNELS", "make_kernel"),
     "topline.solvers.losses": (
@@ -123,6 +134,7 @@ _NAMES_OF = {
     "topline.solvers.privileged.learned_weights": ("LearnedWeightsSVC",),
     "topline.solvers.run.api": ("solve",),
     "topline.solvers.run.loop": ("Callback",),
+    "topline.solvers.run.mapped": ("MappedResult", "solve_with_features"),
     "topline.solvers.run.path": ("regularisation_path",),
     "topline.storage.stores": ("open_store",),
 }
@@ -138,14 +150,20 @@ __all__ = [
     "Callback",
     "CertificateError",
     "ChiSquaredKernel",
+    "ClassEmbeddings",
+    "FeatureGroup",
+    "FeatureMap",
+    "IntersectionKernel",
     "InvalidProblemError",
     "IterationRecord",
     "Kernel",
     "KernelResult",
     "LabelSets",
+    "LaplacianKernel",
     "LearnedWeightsSVC",
     "LinearKernel",
     "Loss",
+    "MappedResult",
     "MaxHinge",
     "MeanRisk",
     "MultilabelClassifier",
@@ -157,7 +175,9 @@ __all__ = [
     "PolynomialKernel",
     "PrecomputedKernel",
     "Problem",
+    "ProductKernel",
     "RBFKernel",
+    "RegularisationPath",
     "Risk",
     "RowSource",
     "SVMPlusClassifier",
@@ -170,8 +190,10 @@ __all__ = [
     "Status",
     "StoppingCriteria",
     "StructuredHinge",
+    "SumKernel",
     "ThreadExecutor",
     "TopKClassifier",
+    "TopKClassifierCV",
     "TopKEntropy",
     "TopKHinge",
     "TopKOthersHinge",
@@ -190,6 +212,7 @@ __all__ = [
     "open_store",
     "regularisation_path",
     "solve",
+    "solve_with_features",
     "view_run",
 ]
 

@@ -13,7 +13,6 @@ from topline.pipeline.cli import (
     doctor,
     evaluate,
     export,
-    fsck,
     ingest,
     inspect,
     models,
@@ -21,8 +20,10 @@ from topline.pipeline.cli import (
     report,
     retrain,
     run,
+    status,
     sweep,
     train,
+    upkeep,
 )
 from topline.pipeline.cli.command import Handler, add_command
 
@@ -109,6 +110,8 @@ _add(
 _add("", models.rollback, "models rollback --store topline-run")
 _add("", models.archive, "models archive topline-run/models/m0001")
 _add("", models.delete, "models delete topline-run/models/m0001")
+_add("", models.pin, 'models pin topline-run/models/m0001 --reason "the one in the paper"')
+_add("", models.unpin, "models unpin topline-run/models/m0001")
 _add(
     FRESH, retrain.retrain, "retrain --images photos --store photos-store", retrain.SECTIONS,
     hidden=retrain.HIDDEN, flow=True,
@@ -117,7 +120,10 @@ _add(
     FRESH, retrain.serve, 'serve --every "0 2 * * *" --images photos --store photos-store', retrain.SECTIONS,
     hidden=retrain.HIDDEN,
 )  # fmt: skip
+_add(CHECKS, status.status, "status topline-run")
+_add(FRESH, upkeep.prune, "prune topline-run --keep 5 --days 7 --dry-run", "prune")
+_add(FRESH, upkeep.forget, 'forget photos-store --rows cats/0001.jpg --reason "asked to be deleted"')
 _add(CHECKS, dashboard.dashboard, "dashboard --store topline-run --port 8788")
-_add(CHECKS, fsck.fsck, "fsck topline-run")
+_add(CHECKS, upkeep.fsck, "fsck topline-run")
 _add(CHECKS, doctor.doctor, "doctor --schedule")
 _add(CHECKS, certs.certs, "certs --out certs --host scheduler.example")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import facts
+from topline.pipeline.cli.table import facts, following
 
 
 def certs(
@@ -26,5 +26,7 @@ def certs(
     until = made.expires.date().isoformat()
     payload = {"config": str(made.config), "hosts": list(made.hosts), "expires": made.expires.isoformat()}
     shown = {"certificates": f"{made.folder}, until {until}", "hosts": ", ".join(made.hosts)}
-    following = f"  next: export DASK_CONFIG={made.config}   for the scheduler, the workers and topline"
-    return Outcome(payload, [*facts(shown), "", following])
+    after = following(
+        ("export", f"DASK_CONFIG={made.config}"), hint="for the scheduler, the workers and topline"
+    )
+    return Outcome(payload, [*facts(shown), *after])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import typer
 from pydantic import BaseModel
@@ -38,14 +38,18 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a command: options by section, which of them somebody chose, the progress display."""
+    """One call of a command: options by section, which of them somebody chose, the progress display.
+
+    `out` is standard output, which a handler that goes on for long may write to; what it prints by `print`
+    or through a library goes to standard error.
+    """
 
     configs: Mapping[str, BaseModel]
     chosen: frozenset[tuple[str, str]]
     progress: Progress
     flow: bool = False
     json: bool = False
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    out: TextIO = field(default_factory=lambda: sys.stdout)
 
     def config(self, model: type[Config]) -> Config:
         """Return the options of a class."""
@@ -92,8 +96,9 @@ def add_command(
         from topline.pipeline.cli.display import show_progress
 
         server = bool(os.environ.get("PREFECT_API_URL"))
+        out = sys.stdout
         with show_progress() as progress, contextlib.redirect_stdout(sys.stderr):
-            call = Call(configs, chosen, progress, as_flow or (flow and server), json)
+            call = Call(configs, chosen, progress, as_flow or (flow and server), json, out=out)
             outcome = handler(call, **own_values)
         finish(outcome, json=json)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from typer.exceptions import TyperException
@@ -20,6 +23,10 @@ DEBUG = "TOPLINE_DEBUG"
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; TOPLINE_DEBUG=1 shows the traceback of an error."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    ending = _Ending()
+    if arguments is None:
+        # Before anything else that wants to be called at the end, and so after it.
+        atexit.register(ending)
     _log_to_stderr()
     try:
         code = app(words, prog_name="topline", standalone_mode=False)
@@ -38,7 +45,27 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if os.environ.get(DEBUG) or isinstance(error, SystemExit):
             raise
         code = _explain(words, error)
-    sys.exit(int(code or 0))
+    ending.code = int(code or 0)
+    sys.exit(ending.code)
+
+
+@dataclass
+class _Ending:
+    """Ends the process of a command where ONNX Runtime is loaded, once Python has cleaned up.
+
+    Now and then its static destructors abort a process that has done all its work and printed the result
+    ("terminate called without an active exception"); nothing of a command depends on them.
+    """
+
+    code: int | None = None
+
+    def __call__(self) -> None:
+        """Leave with the command's exit code; called last of all."""
+        if self.code is not None and "onnxruntime" in sys.modules:
+            with contextlib.suppress(OSError, ValueError):  # a reader that is gone
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(self.code)
 
 
 def _explain(words: Sequence[str], error: BaseException) -> int:

@@ -8,7 +8,7 @@ import typer
 
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import facts, metrics_line, table
+from topline.pipeline.cli.table import facts, following, metrics_line, table
 from topline.pipeline.options import EvaluateConfig
 
 if TYPE_CHECKING:
@@ -43,23 +43,28 @@ def evaluate(
     from topline.pipeline.evaluation import evaluate as measure
 
     config = call.config(EvaluateConfig)
+    url = find_model(model)
+    after = following(
+        ("topline", "predict", url, "--dataset", "latest", "--output", "predictions.csv"),
+        ("topline", "report", url),
+    )
     found: Evaluation | MultilabelEvaluation = call.run(
         "evaluate",
         measure,
-        model_url=find_model(model),
+        model_url=url,
         split=config.split,
         confused=config.confused,
         threshold_for=threshold_for,
     )
     if not isinstance(found, Evaluation):
-        return Outcome(found.to_dict(), _multilabel_lines(found, worst))
+        return Outcome(found.to_dict(), [*_multilabel_lines(found, worst), *after])
     lines = [
         f"{found.rows:,} {found.split} rows of {found.dataset}",
         "",
         f"  {metrics_line(found.measured())}",
     ]
     lines += [f"  {found.majority_class} for every row: {found.majority_baseline:.1%}", ""]
-    lines += [*_trust(found), *_worst(found, worst)]
+    lines += [*_trust(found), *_worst(found, worst), *after]
     return Outcome(found.to_dict(), lines)
 
 

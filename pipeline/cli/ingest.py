@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import counted, facts
+from topline.pipeline.cli.table import counted, facts, following
 from topline.pipeline.options import ClusterConfig, ExtractConfig, ImportConfig
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def extract(call: Call) -> Outcome:
     lines += [f"    rejected {path}: {reason}" for path, reason in result.rejected[:REJECTED_SHOWN]]
     more = result.statuses.get("rejected", 0) - REJECTED_SHOWN
     lines += [f"    and {more:,} more, each in the manifest"] if more > 0 else []
-    loss = "" if result.info.label_sets is None else " --loss multilabel_hinge"
-    return Outcome(result.to_dict(), [*lines, "", f"  next: topline train --store {result.store}{loss}"])
+    return Outcome(result.to_dict(), [*lines, *_train_next(result.store, result.info.label_sets)])
 
 
 def import_(call: Call) -> Outcome:
@@ -54,5 +53,9 @@ def import_(call: Call) -> Outcome:
             **({} if several is None else {"labels": f"several a row, {several:,} distinct label sets"}),
         }
     )
-    loss = "" if several is None else " --loss multilabel_hinge"
-    return Outcome(result.to_dict(), [*lines, "", f"  next: topline train --store {result.store}{loss}"])
+    return Outcome(result.to_dict(), [*lines, *_train_next(result.store, several)])
+
+
+def _train_next(store: str, label_sets: object | None) -> list[str]:
+    loss = () if label_sets is None else ("--loss", "multilabel_hinge")
+    return following(("topline", "train", "--store", store, *loss))

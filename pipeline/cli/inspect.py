@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import facts, table
+from topline.pipeline.cli.table import facts, following, table
 from topline.pipeline.options import InspectConfig
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ def inspect(call: Call, model: ModelArgument) -> Outcome:
     """
     from topline.pipeline.inspection import inspect_model
 
-    found: Inspection = inspect_model(find_model(model), call.config(InspectConfig), call.progress)
+    url = find_model(model)
+    found: Inspection = inspect_model(url, call.config(InspectConfig), call.progress)
     rows = [
         (
             one.sample_id,
@@ -45,7 +46,13 @@ def inspect(call: Call, model: ModelArgument) -> Outcome:
         **({"table": found.output} if found.output else {}),
         **({"page": found.page} if found.page else {}),
     }
-    return Outcome(found.to_dict(), [*(table(head, rows) if rows else []), "", *facts(shown)])
+    if found.output:
+        edited = ("topline", "train", "--from", url, "--labels-from", found.output)
+        after = following(edited, hint="once labels are corrected there")
+    else:
+        listed = ("topline", "inspect", url, "--output", "suspects.csv", "--page", "suspects.html")
+        after = following(listed)
+    return Outcome(found.to_dict(), [*(table(head, rows) if rows else []), "", *facts(shown), *after])
 
 
 def _duplicates(found: Inspection) -> dict[str, str]:

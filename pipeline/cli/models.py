@@ -155,6 +155,20 @@ def archive(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outc
     return _decided(lay_aside(find_model(model), reason=reason))
 
 
+def pin(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
+    """Keep a model, its run and its dataset, however old it gets: topline prune leaves them alone."""
+    from topline.pipeline.registry import pin as keep
+
+    return _decided(keep(find_model(model), reason=reason))
+
+
+def unpin(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
+    """Let topline prune remove a model again when its rule says so."""
+    from topline.pipeline.registry import unpin as let_go
+
+    return _decided(let_go(find_model(model), reason=reason))
+
+
 def delete(
     call: Call,  # noqa: ARG001 - one shape for all
     model: ModelArgument,
@@ -203,8 +217,21 @@ def _measured(evidence: Evidence, ids: tuple[str, str]) -> list[str]:
     drift = evidence.drift
     if drift is not None:
         features = "not comparable" if drift.features is None else f"{drift.features:.3g}"
-        lines += ["", f"drift: features {features} (stability index), classes {drift.classes:.1%}"]
+        told = "" if drift.domain is None else f", new rows told apart {drift.domain:.2f} (ROC area)"
+        lines += ["", f"drift: features {features} (stability index), classes {drift.classes:.1%}{told}"]
+    if evidence.classes is not None:
+        lines.append(f"classes: {evidence.classes}")
+    if evidence.disputed is not None:
+        lines.append(disputed_line(asdict(evidence.disputed)))
     return lines
+
+
+def disputed_line(disputed: Mapping[str, Any]) -> str:
+    """Return what to say of the training rows whose labels a champion would not give them."""
+    return (
+        f"labels: {disputed['share']:.1%} of {disputed['rows']:,} training rows have one that"
+        f" {disputed['champion']} would not give (topline inspect shows which)"
+    )
 
 
 def _text(value: Any) -> str:

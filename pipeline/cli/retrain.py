@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from topline.pipeline.cli.command import Call, Outcome, flow_runner
 from topline.pipeline.cli.exits import SUCCESS
+from topline.pipeline.cli.models import disputed_line
 from topline.pipeline.cli.table import facts, metrics_line
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import (
@@ -15,6 +17,7 @@ from topline.pipeline.options import (
     EvaluateConfig,
     ExtractConfig,
     PromotionRule,
+    PruneConfig,
     RetrainConfig,
     RetrainOptions,
     TrainConfig,
@@ -24,7 +27,7 @@ from topline.pipeline.options import (
 if TYPE_CHECKING:
     from topline.pipeline.jobs import RetrainResult
 
-SECTIONS = "retrain extract train cluster promote evaluate"
+SECTIONS = "retrain extract train cluster promote evaluate prune"
 HIDDEN = frozenset({"dataset", "resume", "certify", "start_from", "confused"})
 
 
@@ -45,13 +48,32 @@ def serve(
         str, typer.Option("--every", help='When: cron such as "0 2 * * *", or a time such as 60s, 15m, 6h')
     ],
     timezone: Annotated[str, typer.Option("--timezone", help="Time zone of the cron schedule")] = "UTC",
+    notify: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--notify",
+            help="Tell this address of failures and decisions: https://... of a webhook or of Slack, mailto://...;"
+            " may be repeated. Those with secrets belong into TOPLINE_NOTIFY",
+        ),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", help="File for a line an event, rotated (default: STORE.serve.log beside it)"),
+    ] = None,
 ) -> Outcome:
-    """Retrain on a schedule until Ctrl-C, on its own Prefect server unless one is configured."""
+    """Retrain on a schedule until Ctrl-C, on its own Prefect server unless one is configured.
+
+    Writes one line an event to standard output and to a file, as JSON with --json.
+    """
     parameters = {
         "config": config_of(call),
         "cluster": call.config(ClusterConfig),
         "every": every,
         "timezone": timezone,
+        "notify": notify or [],
+        "log": log,
+        "as_json": call.json,
+        "out": call.out,
     }
     flow_runner()("serve", parameters, call.progress)
     return Outcome({"served": every, "store": call.config(RetrainOptions).store}, ["the schedule has ended"])
@@ -71,6 +93,7 @@ def config_of(call: Call) -> RetrainConfig:
         extract=images,
         train=call.config(TrainConfig),
         promote=call.config(PromotionRule),
+        retention=call.config(PruneConfig),
         split=split,
     )
 
@@ -91,4 +114,8 @@ def retraining_lines(result: RetrainResult) -> list[str]:
         if result.measured:
             shown["accuracy"] = metrics_line(result.measured)
     shown["champion"] = result.champion or "none"
+    if result.evidence.get("disputed"):
+        shown["labels"] = disputed_line(result.evidence["disputed"]).removeprefix("labels: ")
+    if result.pruned_bytes is not None:
+        shown["pruned"] = f"{result.pruned_bytes:,} bytes"
     return [*facts(shown), "", f"{result.outcome}:", *(f"  {reason}" for reason in result.reasons)]

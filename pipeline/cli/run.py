@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import counted, facts, metrics_line
+from topline.pipeline.cli.table import counted, facts, following, metrics_line
 from topline.pipeline.cli.train import judge, training_facts
 from topline.pipeline.options import (
     ClusterConfig,
@@ -71,8 +71,9 @@ def summary(result: JobResult) -> list[str]:
     model = result.train.model
     return [
         *facts(shown),
-        "",
-        f"  next: topline predict {model} --images FOLDER",
-        f"        topline export {model} --format onnx --output model.onnx",
-        f"        topline models list --store {result.store}",
+        *following(
+            ("topline", "predict", model, "--images", "FOLDER", "--output", "predictions.csv"),
+            ("topline", "export", model, "--format", "onnx", "--output", "model.onnx"),
+            ("topline", "models", "list", "--store", result.store),
+        ),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import facts, table
+from topline.pipeline.cli.table import facts, following, table
 from topline.pipeline.cli.train import training_facts
 from topline.pipeline.options import ClusterConfig, SweepConfig
 
@@ -30,7 +30,9 @@ def sweep(call: Call) -> Outcome:
         warnings.append(f"the best C, {result.best.C:g}, lies at the edge of the grid: try a wider --C")
     lines = [*table(HEAD, [_row(cell) for cell in result.cells]), "", *facts(_facts(result))]
     if result.trained is None:
-        lines += ["", f"  next: topline sweep --store {result.store} --resume {result.sweep} --train-best"]
+        lines += following(
+            ("topline", "sweep", "--store", result.store, "--resume", result.sweep, "--train-best")
+        )
     else:
         lines += ["", *facts(training_facts(result.trained))]
     return Outcome(result.to_dict(), lines, warnings)

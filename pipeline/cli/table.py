@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,16 @@ def facts(pairs: Mapping[str, str]) -> list[str]:
     """Lay out names and values, one pair a line."""
     width = max(map(len, pairs), default=0)
     return [f"  {name:<{width}}  {value}" for name, value in pairs.items()]
+
+
+def following(*commands: Sequence[str], hint: str = "") -> list[str]:
+    """Return the lines of what comes next, quoted for a shell, with `hint` behind them.
+
+    A word in capitals, such as FOLDER, stands for one of the reader's.
+    """
+    heads = ["  next:", *[" " * 7] * (len(commands) - 1)]
+    behind = f"   {hint}" if hint else ""
+    return ["", *(f"{head} {shlex.join(words)}{behind}" for head, words in zip(heads, commands, strict=True))]
 
 
 def metrics_line(measured: Iterable[tuple[Metric, float]]) -> str:

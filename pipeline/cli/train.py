@@ -10,7 +10,7 @@ import typer
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
-from topline.pipeline.cli.table import facts
+from topline.pipeline.cli.table import facts, following
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig, TrainConfig
 
@@ -64,11 +64,11 @@ def train(
     config = _edited(call.config(TrainConfig), from_model, without, labels_from)
     result: TrainResult = call.run("train", run_training, config=config, cluster=call.config(ClusterConfig))
     code, warnings = judge(result, call, config.tol)
-    lines = [*facts(training_facts(result)), "", f"  next: topline evaluate {result.model}"]
+    after: list[tuple[str, ...]] = [("topline", "evaluate", result.model)]
     if config.kernel is None:
         form = "npz" if any(name.startswith("nystroem") for name in config.transforms) else "onnx"
-        lines.append(f"        topline export {result.model} --format {form} --output model.{form}")
-    return Outcome(result.to_dict(), lines, warnings, code)
+        after.append(("topline", "export", result.model, "--format", form, "--output", f"model.{form}"))
+    return Outcome(result.to_dict(), [*facts(training_facts(result)), *following(*after)], warnings, code)
 
 
 def _edited(
@@ -157,7 +157,8 @@ def certify(call: Call, model: ModelArgument) -> Outcome:
     """Recompute a model's primal, dual and gap in float64 from what is stored, and record them."""
     from topline.pipeline.certification import certify as recompute
 
-    found = recompute(find_model(model), call.progress)
+    url = find_model(model)
+    found = recompute(url, call.progress)
     lines = facts(
         {
             "model": found.model,
@@ -170,4 +171,5 @@ def certify(call: Call, model: ModelArgument) -> Outcome:
         }
     )
     warnings = [] if found.certified else [f"{found.model} is not certified"]
+    lines += following(("topline", "evaluate", url))
     return Outcome(found.to_dict(), lines, warnings, SUCCESS if found.certified else SHORT_OF_TOLERANCE)

@@ -69,3 +69,8 @@ def small_dataset(
         X = csr_matrix(np.where(np.abs(X) > 0.8, X, 0.0).astype(np.float32))
     info = write_dataset(store, X, labels, make_split(n), m=m, **options)
     return Dataset.open(store, info.id)
+
+
+def feature_files(folder: Path) -> list[Path]:
+    """Files with the features of a store at `folder`, one or more a unit, in the order of their names."""
+    return sorted(path for path in (folder / "units").rglob("c/**/*") if path.is_file())

@@ -77,7 +77,7 @@ def test_a_run_is_not_taken_for_another(store: Store) -> None:
 
 
 def test_a_damaged_manifest_stops_a_certificate(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    (path, *_) = (path for path in store.walk("datasets") if path.endswith("manifest.parquet"))
+    (path, *_) = (path for path in store.walk("datasets") if path.endswith("units.json"))
     data = bytearray(store.read_bytes(path))
     data[len(data) // 2] ^= 1
     store.write_bytes(path, bytes(data))
@@ -88,5 +88,5 @@ def test_a_damaged_manifest_stops_a_certificate(store: Store, capsys: pytest.Cap
             codes.append(0)
         except RuntimeError:
             codes.append(1)
-            assert "manifest.parquet is damaged" in capsys.readouterr().err
+            assert "units.json is damaged" in capsys.readouterr().err
     assert sorted(codes) == [0, 1]

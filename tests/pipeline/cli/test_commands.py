@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.pipeline.small_data import small_dataset
 from topline.pipeline.cli import main
 from topline.pipeline.cli.app import app
 from topline.pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
+from topline.pipeline.cli.table import following
 from topline.pipeline.options import SECTIONS
 from topline.pipeline.report import write_report
 
@@ -99,6 +101,24 @@ def test_train_prints_one_json_object_with_the_promised_fields(topline: Any, sto
     assert 0 <= ran.json["relative_gap"] <= 0.05
     assert ran.json["certificate"]["certified"] is True
     assert len(ran.out.strip().splitlines()) == 1
+
+
+def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(topline: Any, tmp_path: Path) -> None:
+    small_dataset(tmp_path / "my store")
+    words = ["train", "--store", str(tmp_path / "my store"), "--k", "2", "--workers", "0", "--tol", "0.05"]
+    for expected in ("evaluate", "predict"):
+        ran = topline(*words)
+        assert ran.code == 0, ran.err
+        name, *words = shlex.split(ran.out.partition("  next: ")[2].partition("\n")[0])
+        assert (name, words[0], words[1]) == ("topline", expected, str(tmp_path / "my store/models/m0001"))
+
+
+def test_a_word_in_capitals_is_the_readers_and_other_words_are_quoted() -> None:
+    assert following(("topline", "predict", "a b", "--images", "FOLDER"), ("ls", "c"), hint="at last") == [
+        "",
+        "  next: topline predict 'a b' --images FOLDER   at last",
+        "        ls c   at last",
+    ]
 
 
 def test_a_loss_that_is_not_convex_says_so_everywhere(topline: Any, store: str, tmp_path: Path) -> None:
@@ -233,7 +253,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
 
 
 def test_fsck_finds_damage(topline: Any, tmp_path: Path) -> None:
-    dataset = small_dataset(tmp_path / "store")
+    small_dataset(tmp_path / "store")
     assert topline("fsck", tmp_path / "store").code == 0
     shard = max((tmp_path / "store").rglob("c/*/0"), key=lambda path: path.stat().st_size)
     data = bytearray(shard.read_bytes())
@@ -242,7 +262,9 @@ def test_fsck_finds_damage(topline: Any, tmp_path: Path) -> None:
     ran = topline("fsck", tmp_path / "store", "--json")
     assert ran.code == 1
     assert ran.json["ok"] is False
-    assert any(dataset.info.folder in finding["path"] for finding in ran.json["findings"])
+    assert [finding["path"] for finding in ran.json["findings"]] == [
+        str(shard.relative_to(tmp_path / "store"))
+    ]
 
 
 def test_every_option_says_what_it_is() -> None:

@@ -1,6 +1,6 @@
-"""Make `store-0.1.0.tar.gz`, with a checkout of version 0.1.0: `PYTHONPATH=CHECKOUT python make_store.py`.
+"""Make `store-2.tar.gz`: a store whose datasets have format version 2, by the code that first wrote it.
 
-Version 0.1.0 had its packages at the top level.  The store has a dataset, a model of each kind of certificate
+The store has a dataset, a model of each kind of certificate
 with evaluations, two decisions, a run that stopped short of its tolerance and a finished sweep.
 """
 
@@ -12,11 +12,11 @@ import tarfile
 
 import numpy as np
 
-COMMAND = (sys.executable, "-c", "from pipeline.cli import main; main()")
+COMMAND = (sys.executable, "-c", "from topline.pipeline.cli import main; main()")
 
 
 def topline(*words: str) -> None:
-    """Run a command of version 0.1.0."""
+    """Run a command."""
     subprocess.run([*COMMAND, *words], check=True, stdout=subprocess.DEVNULL)
 
 
@@ -45,7 +45,7 @@ def main() -> None:
     topline("models", "promote", "store/models/m0002")
     topline(*train, "10", "--loss", "topk_hinge", "--k", "2", "--max-passes", "4")
     topline("sweep", "--store", "store", "--C", "0.1,1", "--k", "2", "--topk", "1", "--folds", "2")
-    with tarfile.open("store-0.1.0.tar.gz", "w:gz") as packed:
+    with tarfile.open("store-2.tar.gz", "w:gz") as packed:
         packed.add("store", filter=without_owner)
 
 

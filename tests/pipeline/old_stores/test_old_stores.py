@@ -1,8 +1,9 @@
-"""A store that version 0.1.0 wrote (`make_store.py`) is read, checked, shown and worked on."""
+"""A store that earlier code wrote (`make_store.py`) is read, checked, shown and worked on."""
 
 from __future__ import annotations
 
 import tarfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +12,29 @@ import pytest
 from topline.pipeline.certification import certify
 from topline.pipeline.dashboard import write_page
 from topline.pipeline.evaluation import evaluate
+from topline.pipeline.ingest.editing import Edits, edited_dataset
 from topline.pipeline.options import ClusterConfig, SweepConfig, TrainConfig
 from topline.pipeline.registry import compare
 from topline.pipeline.report import write_report
 from topline.pipeline.sweep import sweep
 from topline.pipeline.training import train
+from topline.storage.datasets import Dataset
 from topline.storage.models import load_model, read_standing
 from topline.storage.records import plain
+from topline.storage.retention import RetentionPolicy, prune
 from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
 
-PACKED = Path(__file__).with_name("store-0.1.0.tar.gz")
+# What version 0.1.0 wrote has datasets of format 1, which share nothing.
+PACKED = sorted(Path(__file__).parent.glob("store-*.tar.gz"))
 # What is taken anew each time.
 TIMES = {"seconds", "created"}
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=PACKED, ids=lambda path: path.name.removesuffix(".tar.gz"))
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
     """The old store at the place to which its records refer."""
-    with tarfile.open(PACKED) as packed:
+    with tarfile.open(request.param) as packed:
         packed.extractall(tmp_path, filter="data")
     monkeypatch.chdir(tmp_path)
     return "store"
@@ -94,3 +99,16 @@ def test_work_continues_in_it(store: str) -> None:
     )
     assert train(again, cluster).passes <= 4
     assert sweep(SweepConfig(store=store, resume="s0001"), cluster).best.C == 1.0
+
+
+def test_an_edited_version_is_made_and_pruning_costs_nothing_that_is_needed(store: str) -> None:
+    opened = open_store(store)
+    dataset = Dataset.open(opened)
+    out, *kept = dataset.sample_ids()
+    info = edited_dataset(dataset, Edits(frozenset({out}), {}))
+    assert Dataset(opened, info).sample_ids() == kept
+    policy = RetentionPolicy(keep=1, days=0)
+    removed = prune(opened, policy, datetime.now(UTC) + timedelta(days=1), "a test")
+    assert removed.bytes > 0
+    assert verify_store(opened) == []
+    assert certify(f"{store}/models/m0002").certified

@@ -1,0 +1,28 @@
+"""`topline status`: how a store stands, and whether its schedule is alive."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.exits import FAILURE, SUCCESS
+from topline.pipeline.cli.table import facts
+from topline.pipeline.options import RUN_STORE
+
+
+def status(
+    call: Call,  # noqa: ARG001 - one shape for all
+    store: Annotated[str, typer.Argument(metavar="[URL]", help="Store to look at")] = RUN_STORE,
+) -> Outcome:
+    """Say how a store stands: champion, last run and challenger, schedule, damaged models, room left.
+
+    Exits with 1 where a model is damaged or the process that served the schedule is gone without a word.
+    """
+    from topline.pipeline.dashboard import store_status
+    from topline.storage.stores import open_store
+
+    found = store_status(open_store(store))
+    payload = {"store": store, **found.health, "lines": dict(found.lines)}
+    return Outcome(payload, facts(found.lines), code=SUCCESS if found.healthy else FAILURE)

@@ -1,0 +1,111 @@
+"""`topline fsck`, `prune` and `forget`: a store that is checked, kept small, and rid of what must go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.exits import FAILURE, SUCCESS
+from topline.pipeline.cli.table import facts, table
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.options import PruneConfig
+
+if TYPE_CHECKING:
+    from topline.storage.retention import Going
+
+
+def fsck(
+    call: Call,  # noqa: ARG001 - one shape for all
+    store: Annotated[str, typer.Argument(metavar="URL", help="Store to verify")],
+    quick: Annotated[bool, typer.Option("--quick", help="Sizes only, without reading every byte")] = False,
+) -> Outcome:
+    """Verify a store: files, checksums, shapes, labels, runs, and models whose data is gone."""
+    from topline.storage.errors import NotFoundError
+    from topline.storage.stores import open_store
+    from topline.storage.verification import verify_store
+
+    opened = open_store(store)
+    if not opened.list():
+        raise NotFoundError(f"{store} is empty, so there is nothing to verify: check the path")
+    findings = verify_store(opened, deep=not quick)
+    serious = [finding for finding in findings if not finding.harmless]
+    lines = [f"{'leftover' if finding.harmless else 'DAMAGE'}  {finding}" for finding in findings]
+    lines.append(
+        f"{store}: {len(serious)} faults, {len(findings) - len(serious)} harmless leftovers"
+        if findings
+        else f"{store}: everything is in order"
+    )
+    payload = {"store": store, "ok": not serious, "findings": [finding.to_json() for finding in findings]}
+    return Outcome(payload, lines, code=FAILURE if serious else SUCCESS)
+
+
+def prune(
+    call: Call,
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Store to prune")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing")] = False,
+) -> Outcome:
+    """Remove models, runs, datasets and files that a written rule lets go, and that nobody is reading.
+
+    What stays: the champion, the model that a rollback would bring back, pinned models; the newest --keep
+    of each kind and what is younger than --days; runs of these models; datasets of these models, runs and
+    sweeps; and whatever is in use at the moment.
+    """
+    from datetime import UTC, datetime
+
+    from topline.storage import retention
+    from topline.storage.stores import open_store
+
+    rule = call.config(PruneConfig)
+    policy, opened = retention.RetentionPolicy(rule.keep, rule.days), open_store(store)
+    if dry_run:
+        plan = retention.plan_pruning(opened, policy, datetime.now(UTC))
+        lines = [*_lines(plan.going), f"{len(plan.going)} things, {plan.bytes:,} bytes would go from {store}"]
+        going = [item.to_json() for item in plan.going]
+        payload = {"store": store, "would_go": going, "bytes": plan.bytes, "staying": plan.staying}
+        return Outcome(payload, lines)
+    done = retention.prune(opened, policy, datetime.now(UTC))
+    lines = [*_lines(done.gone), f"{len(done.gone)} things, {done.bytes:,} bytes went from {store}"]
+    lines += [f"in use, and left: {item}" for item in done.in_use]
+    return Outcome({"store": store, **done.to_json()}, lines)
+
+
+def _lines(items: Iterable[Going]) -> list[str]:
+    rows = [(item.kind, item.name, f"{item.bytes:,}", item.why) for item in items]
+    return [*table(("kind", "name", "bytes", "why"), rows), ""] if rows else []
+
+
+def forget(
+    call: Call,  # noqa: ARG001 - one shape for all
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Store to forget rows of")],
+    rows: Annotated[
+        str, typer.Option("--rows", help="Sample ids, with commas between them, or a file with one a line")
+    ],
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the log of datasets")] = "",
+) -> Outcome:
+    """Remove rows, and all of the same content, from every version in a store, and audit that they are gone.
+
+    The newest dataset is stored anew without them, older ones that hold them go as a whole. Models that were
+    trained on them are named: train again without them, and delete these. The images themselves are yours.
+    """
+    from topline.pipeline.ingest import Edits
+    from topline.pipeline.ingest import forget as remove
+
+    ids = Edits.read(rows, None).without
+    if not ids:
+        raise ConfigError("--rows names no row: give sample ids, with commas between them, or a file of them")
+    done = remove(store, ids, reason or "rows were to be forgotten")
+    shown = {
+        "rows": f"{done.rows:,} in {len(done.removed)} versions",
+        "removed": ", ".join(done.removed),
+        "stored anew": done.kept_as or "nothing",
+        "freed": f"{done.bytes:,} bytes",
+        "trained on them": ", ".join(done.models) or "no model",
+        "still named in": ", ".join(done.mentions) or "no file",
+    }
+    if done.in_use:
+        shown["in use"] = f"{', '.join(done.in_use)}: run topline prune once nobody reads them"
+    verdict = "nothing of them is left" if done.clean else "something of them is left"
+    return Outcome(done.to_dict(), [*facts(shown), "", verdict], code=SUCCESS if done.clean else FAILURE)
