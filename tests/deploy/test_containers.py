@@ -101,7 +101,7 @@ def test_compose_has_no_password_and_gives_each_to_whom_it_concerns() -> None:
     assert holders == {
         "DATABASE_PASSWORD": {"database", "prefect"},
         "PREFECT_PASSWORD": {"prefect", "worker", "setup"},
-        "STORE_PASSWORD": {"store", "workers", "worker", "setup"},
+        "STORE_PASSWORD": {"store", "scheduler", "workers", "worker", "setup"},
     }
 
 
@@ -157,7 +157,40 @@ def test_kubernetes_pods_keep_to_the_restricted_standard() -> None:
         for container in pod["containers"]:
             assert container["securityContext"]["allowPrivilegeEscalation"] is False
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-            assert container["resources"]["limits"]["memory"]
+            assert set(container["resources"]["limits"]) == {"cpu", "memory"}
+
+
+def test_what_reads_images_has_them_and_every_server_is_probed() -> None:
+    """The flow lists the images, and Dask's workers read them, at one path."""
+    readers = {
+        name for name, found in SERVICES.items() if any("images:" in v for v in found.get("volumes", []))
+    }
+    assert readers == {"workers", "worker", "setup"}
+    pods = {
+        name: mount["mountPath"]
+        for name, pod in PODS.items()
+        for container in pod["containers"]
+        for mount in container["volumeMounts"]
+        if mount["name"] == "images"
+    }
+    assert pods == {
+        "Deployment worker": "/srv/topline/images",
+        "DaskCluster topline worker": "/srv/topline/images",
+    }
+    assert SERVICES["worker"]["environment"]["TOPLINE_IMAGES"] == "/srv/topline/images"
+    assert {name for name, found in SERVICES.items() if "healthcheck" in found} == {
+        "database", "prefect", "scheduler", "workers",
+    }  # fmt: skip
+    for name, found in SERVICES.items():
+        assert set(found["deploy"]["resources"]["limits"]) == {"cpus", "memory"}, name
+    unprobed = {
+        name
+        for name, pod in PODS.items()
+        for container in pod["containers"]
+        if not {"readinessProbe", "livenessProbe"} <= set(container)
+    }
+    # It takes work from the server by asking, and listens to nobody.
+    assert unprobed == {"Deployment worker"}
 
 
 def test_kubernetes_passwords_come_from_secrets_and_keys_go_to_their_role() -> None:

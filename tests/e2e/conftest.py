@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -16,6 +18,14 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
         pytest.skip("no Chromium: apt-get install chromium")
     with browsing(binary, tmp_path_factory.mktemp("browser")) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def open_folder() -> Iterator[Path]:
+    """Return a folder that other accounts may enter; pytest closes its own to them when a session begins."""
+    with TemporaryDirectory(prefix="topline-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -153,27 +153,26 @@ def with_no_trace(call: Callable[[], None]) -> None:
 
 
 @pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def deployment(open_folder: Path) -> Iterator[Deployment]:
     """All of the page's processes, started by its commands in its order."""
     binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     if not binaries:
         pytest.skip("no PostgreSQL: apt-get install postgresql")
-    folder = tmp_path_factory.mktemp("deployment")
-    (folder / "account").mkdir()
+    (open_folder / "account").mkdir()
     page = (ROOT / "deploy" / "README.md").read_text()
     for port in PORTS:
         page = re.sub(rf"\b{port}\b", str(free_port()), page)
     path = f"{Path(sys.executable).parent}:{binaries[-1]}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
     # What a fresh account has: the page sets the rest.
-    environ = {"PATH": path, "HOME": str(folder / "account"), "LANG": "C.UTF-8"}
+    environ = {"PATH": path, "HOME": str(open_folder / "account"), "LANG": "C.UTF-8"}
     if "PYTHONPATH" in os.environ:
         environ["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    found = Deployment(folder, blocks(page), environ)
+    found = Deployment(open_folder, blocks(page), environ)
     with ExitStack() as stack:
         stack.enter_context(ended(found))
         found.run("settings")
         if os.getuid() == 0:
-            found.environ["PATH"] = as_somebody_else(folder, found.home, binaries[-1]) + path
+            found.environ["PATH"] = as_somebody_else(open_folder, found.home, binaries[-1]) + path
         found.run("database")
         stack.callback(
             subprocess.run,
@@ -295,7 +294,7 @@ def test_no_secret_is_written_down(deployment: Deployment) -> None:
 
 def stored(deployment: Deployment) -> str:
     code = (
-        "from topline.storage.stores import open_store; s = open_store('s3://topline/store');"
+        "from topline.storage.stores import open_store; s = open_store('s3://topline/digits');"
         "print(*(s.read_bytes(p).decode(errors='replace') for p in s.walk()))"
     )
     environ = {**deployment.environ, **deployment.settings()}
@@ -310,7 +309,7 @@ def test_a_killed_run_is_crashed_within_two_minutes_and_the_next_one_starts(depl
     train = next(found for found in deployments if found["name"] == "train")
     parameters = {
         "config": {
-            "store": "s3://topline/store",
+            "store": "s3://topline/digits",
             "k": 2,
             "tol": 1e-12,
             "method": "fw",
@@ -328,7 +327,7 @@ def test_a_killed_run_is_crashed_within_two_minutes_and_the_next_one_starts(depl
     assert state(deployment, made["id"]) == "RUNNING"
     # Within two minutes, which tests/flows/test_deployments.py reads off the settings.
     wait_for(lambda: state(deployment, made["id"]) == "CRASHED")
-    body["parameters"]["config"] = {"store": "s3://topline/store", "k": 2}
+    body["parameters"]["config"] = {"store": "s3://topline/digits", "k": 2}
     following = deployment.ask(f"deployments/{train['id']}/create_flow_run", body).raise_for_status().json()
     deployment.start("worker")
     wait_for(lambda: state(deployment, following["id"]) in {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
@@ -346,6 +345,30 @@ def heartbeats(deployment: Deployment, run: str) -> bool:
     }
     found = deployment.ask("events/filter", {"filter": names}).raise_for_status().json()
     return bool(found["events"])
+
+
+def test_the_run_that_goes_on_is_on_a_page_of_the_scheduler(deployment: Deployment) -> None:
+    port = re.findall(r"--dashboard-address 127\.0\.0\.1:(\d+)", deployment.commands["scheduler"])[0]
+    page = httpx.get(f"http://127.0.0.1:{port}/topline", timeout=60.0)
+    assert page.status_code == httpx.codes.OK
+    assert "relative gap" in page.text
+    foreign = httpx.get(f"http://127.0.0.1:{port}/topline", headers={"Host": "evil.example"}, timeout=60.0)
+    assert foreign.status_code == httpx.codes.FORBIDDEN
+
+
+def test_what_was_backed_up_comes_back(deployment: Deployment) -> None:
+    deployment.run("backup")
+    deployment.run("restore")
+    address = deployment.settings()["PREFECT_SERVER_DATABASE_CONNECTION_URL"].replace("+asyncpg", "")
+    counts = [
+        subprocess.run(
+            ["psql", url, "--tuples-only", "--command", "select count(*) from flow_run"],
+            env=deployment.environ, capture_output=True, text=True, check=True,
+        ).stdout.strip()
+        for url in (address, address.replace("/prefect", "/restored"))
+    ]  # fmt: skip
+    assert int(counts[1]) >= 3
+    assert counts[0] == counts[1]
 
 
 def test_every_settings_file_has_its_own_passwords(deployment: Deployment) -> None:

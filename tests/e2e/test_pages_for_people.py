@@ -15,12 +15,17 @@ from tests.e2e.browser import Tab
 from tests.e2e.legibility import assert_for_everybody, downloaded, walk_by_keyboard
 from tests.e2e.test_sweep_in_browser import made_by_hand
 from tests.pipeline.dashboards import decided, finished_run, hand_made_store, published
+from tests.pipeline.pictures import write_classes
 from tests.pipeline.report.test_document import NASTY, hand_made_report
 from topline.pipeline.dashboard import serve_dashboard
+from topline.pipeline.ingest import extract
+from topline.pipeline.inspection import inspect_model
+from topline.pipeline.options import ClusterConfig, ExtractConfig, InspectConfig, TrainConfig
 from topline.pipeline.prediction.page import write_page
 from topline.pipeline.prediction.table import table_schema
 from topline.pipeline.report import render_report
 from topline.pipeline.sweep.page import render
+from topline.pipeline.training import train
 from topline.storage.stores import Store
 
 pytestmark = pytest.mark.browser
@@ -170,6 +175,26 @@ def test_predictions(tab: Tab, tmp_path: Path) -> None:
     write_page(page, "m0001", "images of photos", [table], lambda *_: np.full((60, 80, 3), 120, np.uint8))
     assert_for_everybody(tab, page.as_uri(), tmp_path, "predictions")
     assert downloaded(tab, "a[download='predictions.csv']", tmp_path / "csv").count("calculator | mug") == 1
+    assert tab.complaints == []
+
+
+def test_labels_that_look_wrong(tab: Tab, tmp_path: Path) -> None:
+    images = write_classes(tmp_path / "images", 3, 10, names=["flat", "steep", "steeper-than-the-others"])
+    (images / "flat" / "009.png").replace(images / "steep" / "wrong.png")
+    here, store = ClusterConfig(workers=0), str(tmp_path / "store")
+    extract(ExtractConfig(images=str(images), store=store, backbone="hog:size=32"), here)
+    model = train(TrainConfig(store=store, loss="max_hinge"), here).model
+    page = tmp_path / "suspects.html"
+    found = inspect_model(model, InspectConfig(page=page, max_passes=0))
+    assert found.suspects[0].sample_id == "steep/wrong.png"
+    assert_for_everybody(tab, page.as_uri(), tmp_path, "suspects")
+    tab.open(page.as_uri())
+    seen = {at["text"].strip() for at in walk_by_keyboard(tab)}
+    assert seen >= {"Skip to the content", "class"}
+    assert tab.text(".card").startswith("steep/wrong.png")
+    assert tab.ask("document.querySelectorAll('.card > img').length") == found.disputed
+    text = downloaded(tab, "a[download='labels-in-dispute.csv']", tmp_path / "csv")
+    assert text.splitlines()[1].startswith("steep/wrong.png,steep,flat,")
     assert tab.complaints == []
 
 

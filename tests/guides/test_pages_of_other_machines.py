@@ -69,7 +69,6 @@ def check_prefect(words: list[str]) -> None:
             if flag == "--param":
                 key, _, text = value.partition("=")
                 given[key] = json.loads(text)
-        assert given
         loaded.validate_parameters({**deployment["parameters"], **given})
 
 
