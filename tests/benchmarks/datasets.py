@@ -71,6 +71,13 @@ def digits(_folder: Path) -> tuple[Any, Any]:
     return X / 16.0, y
 
 
+def letter_all(folder: Path) -> tuple[Any, Any]:
+    """Read all 20,000 rows of letter.scale."""
+    with gzip.open(folder / "letter" / "letter_libsvm_20000.txt.gz", "rt") as lines:
+        table = np.loadtxt(lines)
+    return table[:, 1:], table[:, 0]
+
+
 def letter(folder: Path) -> tuple[Any, Any]:
     """Read the 15,000 training rows of letter.scale."""
     with gzip.open(folder / "letter" / "letter_libsvm_20000.txt.gz", "rt") as lines:
@@ -133,6 +140,7 @@ SETS: Mapping[str, Callable[[Path], tuple[Any, Any]]] = MappingProxyType(
     {
         "digits": digits,
         "letter": letter,
+        "letter_all": letter_all,
         "usps": usps,
         "satimage": satimage,
         "optdigits": optdigits,
@@ -140,5 +148,9 @@ SETS: Mapping[str, Callable[[Path], tuple[Any, Any]]] = MappingProxyType(
         "news20": news20,
         "googlenet": googlenet,
         "synthetic": partial(relu_features, 20_000, 1024, 100),
+        "relu256": partial(relu_features, 100_000, 256, 100),
+        "relu64": partial(relu_features, 200_000, 64, 20),
+        "relu2048": partial(relu_features, 10_000, 2048, 1000),
+        "relu4096": partial(relu_features, 5_000, 4096, 200),
     }
 )

@@ -101,10 +101,9 @@ def read_units(dataset: Dataset, units: Sequence[int]) -> int:
 
 def read_files(dataset: Dataset, units: Sequence[int]) -> int:
     """Read the files of some units without unpacking them; give their bytes."""
-    spans = [dataset.plan.bounds(unit) for unit in units]
-    wanted = {(span.start, span.stop) for span in spans}
-    paths = [entry.path for entry in dataset.files.entries if entry.rows in wanted]
-    return sum(len(dataset.store.read_bytes(dataset.files.place(path))) for path in paths)
+    lists = map(dataset.unit_files, units)
+    paths = [files.place(entry.path) for files in lists for entry in files.entries]
+    return sum(len(dataset.store.read_bytes(path)) for path in paths)
 
 
 def machine(options: argparse.Namespace, dataset: Dataset) -> float:
@@ -217,8 +216,9 @@ def report(training: Training, dataset: Dataset, bare: float, method: str) -> di
 
 
 def stored_bytes(dataset: Dataset) -> int:
-    """Give the bytes that a dataset takes on disk."""
-    return sum(entry.size for entry in dataset.files.entries)
+    """Give the bytes that a dataset's features take on disk."""
+    lists = map(dataset.unit_files, range(len(dataset.units)))
+    return sum(entry.size for files in lists for entry in files.entries)
 
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from topline.storage.arrays import ChunkPlan
-from topline.storage.arrays.writer import ArraySpec, packed_shard
+from topline.storage.arrays.writer import ArraySpec, packed_metadata, packed_shard
 from topline.storage.datasets import Dataset, DatasetWriter
 from topline.storage.stores import Store, open_store
 from topline.storage.stores.files import put_files
@@ -51,7 +51,7 @@ def measure(folder: str, rows: int = 16384, d: int = 1024, repeats: int = 3) -> 
         write, dataset = written(store, f"{features} {dtype}", X, plan)
         read = fastest(partial(dataset.rows, 0, rows), repeats)
         tiles = fastest(partial(read_tiles, dataset), repeats)
-        packed = sum(entry.size for entry in dataset.files.entries)
+        packed = sum(entry.size for unit in range(plan.units) for entry in dataset.unit_files(unit).entries)
         megabytes = X.nbytes / 1e6
         speeds = (megabytes / seconds for seconds in (write, read, tiles))
         yield Speed(features, dtype, *speeds, packed / X.nbytes)
@@ -96,7 +96,10 @@ def compare(folder: str, rows: int = 16384, d: int = 2048, repeats: int = 5) -> 
     _, dataset = written(store, "ours", X, plan)
     units = cuts(plan)
     spec = ArraySpec(plan, (d,), X.dtype)
-    place = str(store.local_path / dataset.info.folder / "arrays/features")  # type: ignore[operator]
+    # The same shards as one array, which a dataset has as an array a unit.
+    put_files(store, "one", [packed_metadata("x", spec)])
+    put_files(store, "one", (packed_shard("x", spec, u, X[a:b]) for u, (a, b) in enumerate(units)))
+    place = str(store.local_path / "one/x")  # type: ignore[operator]
     pipelines = {"zarr": "zarr.core.codec_pipeline.BatchedCodecPipeline"}
     if find_spec("zarrs") is not None:
         pipelines["zarr with zarrs"] = "zarrs.ZarrsCodecPipeline"

@@ -23,9 +23,9 @@ from topline import SerialExecutor, TopKHinge, solve
 from topline.pipeline.options.sweep import SweepConfig
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.sweep import sweep
-from topline.pipeline.sweep.bounds import count_hits
 from topline.pipeline.sweep.folds import fold_data
 from topline.pipeline.sweep.plan import plan_sweep
+from topline.solvers.core.held_out import count_hits
 from topline.storage.stores import open_store
 
 HERE = ClusterConfig(workers=0)
