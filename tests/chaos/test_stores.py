@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.harness import FREE, KEPT, TOL, Chaos, shorten
+from tests.pipeline.small_data import feature_files
 from tests.small_disk import small_disk
 from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
@@ -88,8 +89,7 @@ def test_chunk(chaos: Chaos, rng: random.Random, how: str) -> None:
     """In mid-run, of data that is read again in every pass: no number is made of it."""
     job = chaos.train(*FREE, *ENDLESS, "--cache-bytes", 0)
     chaos.wait_for_rounds(rng.randrange(10, 30))
-    chunks = sorted((chaos.store / "datasets").rglob("features/c/**/*"))
-    chunk = rng.choice([path for path in chunks if path.is_file()])
+    chunk = rng.choice(feature_files(chaos.store))
     whole = hurt(chunk, how, rng)
     ended = job.wait()
     assert chunk.name in ended.sentence or "rows" in ended.sentence
@@ -131,7 +131,9 @@ def test_checkpoint(chaos: Chaos, rng: random.Random, what: str, how: str) -> No
 @pytest.mark.parametrize("what", ["manifest", "labels", "commit"])
 def test_cut(chaos: Chaos, rng: random.Random, what: str) -> None:
     """Of a data set: it is not trained on before it is whole."""
-    pattern = {"manifest": "files.json", "labels": "arrays/labels/c/**/*", "commit": "0*.json"}[what]
+    pattern = {"manifest": "datasets/*/files.json", "labels": "arrays/labels/c/**/*", "commit": "0*.json"}[
+        what
+    ]
     found = [path for path in sorted(chaos.store.rglob(pattern)) if path.is_file()]
     path = rng.choice(found)
     whole = hurt(path, "cut", rng)
