@@ -8,13 +8,15 @@ import sys
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.reproduce import SOURCES, TABLES, DataFiles, Effort, Setting, reproduce, table_named
-from tests.reproduce.page import write_page
+from tests.reproduce import SOURCES, TABLES, DataFiles, Effort, Setting, registry, reproduce, table_named
+from tests.reproduce.page import Part, write_page
+from tests.reproduce.score import Score, verdict
 from tests.reproduce.table import Figure, Reproduction, Table
-from topline.pipeline.errors import ConfigError, PipelineError
+from topline.pipeline.errors import ConfigError, InputError, PipelineError
 
 WIDTH = 110
 
@@ -24,7 +26,8 @@ def main(words: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(words)
     files = DataFiles(tuple(options.data))
     try:
-        payload, lines = _listing(files) if options.list else _table(files, options)
+        run = _listing if options.list else _every_table if options.all else _table
+        payload, lines = run(files, options)
     except PipelineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -46,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="about a minute: fewer splits, coarser grids")
     add("--seed", type=int, default=0, help="seed of the splits and draws (0)")
     add("--plot", type=Path, help="HTML page of the table, to be written")
+    add("--all", action="store_true", help="every table whose data is there, on one page")
     add("--list", action="store_true", help="show the tables and the data they need")
     add("--json", action="store_true", help="one JSON object on standard output")
     return parser  # fmt: skip
@@ -70,38 +74,114 @@ class _Stages:
 def _table(files: DataFiles, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Run a table of the papers again on public data: the paper's figures beside ours."""
     if options.table is None:
-        raise ConfigError("say which table to run, as in python -m tests.reproduce circle; --list shows all")
+        raise ConfigError(
+            "say which table to run, as in python -m tests.reproduce circle; --list shows all, --all runs all"
+        )
+    setting = _setting(files, options)
+    part = _run(table_named(options.table), setting)
+    lines = shown(part.table, part.found)
+    quick = ", --quick" if options.quick else ""
+    lines += ["", *_facts({"time": f"{part.seconds:.0f} processor seconds{quick}, seed {options.seed}"})]
+    if options.plot is not None:
+        write_page([part], options.plot)
+        lines += _facts({"page": str(options.plot)})
+    return {**_payload(part), "quick": options.quick, "seed": options.seed, "plot": options.plot}, lines
+
+
+def _every_table(files: DataFiles, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Run every table whose data is there; the page grows with each."""
+    if options.table is not None:
+        raise ConfigError(f"--all runs every table, and {options.table} was named besides: give one of both")
+    setting = _setting(files, options)
+    parts: list[Part] = []
+    left_out: dict[str, str] = {}
+    for table in registry.TABLES.values():
+        try:
+            parts.append(_run(table, setting))
+        except InputError as error:
+            left_out[table.name] = str(error)
+            continue
+        if options.plot is not None:
+            write_page(parts, options.plot, left_out)
+    lines = [line for part in parts for line in [*shown(part.table, part.found), "", ""]]
+    lines += _summary(parts, left_out)
+    if options.plot is not None:
+        write_page(parts, options.plot, left_out)
+        lines += _facts({"page": str(options.plot)})
+    payload = {"tables": [_payload(part) for part in parts], "left_out": left_out}
+    return {**payload, "quick": options.quick, "seed": options.seed, "plot": options.plot}, lines
+
+
+def _summary(parts: Sequence[Part], left_out: Mapping[str, str]) -> list[str]:
+    """Lay out a line a table: figures compared, wins, losses, and seconds."""
+    head = (
+        "table",
+        "compared",
+        "better",
+        "worse",
+        "clearly better",
+        "clearly worse",
+        "within",
+        "processor s",
+    )
+    rows = [
+        (
+            part.table.name, str(score.compared), str(score.wins), str(score.losses), str(score.clear_wins),
+            str(score.clear_losses), f"{part.within} of {part.compared}", f"{part.seconds:.0f}",
+        )
+        for part, score in ((part, part.score) for part in parts)
+    ]  # fmt: skip
+    whole = Score.of([figure for part in parts for figure in part.found.figures])
+    lines = [*_aligned([head, *rows]), "", *wrapped("  ", str(whole)), ""]
+    for name, reason in left_out.items():
+        lines += wrapped(f"  {name:<22}", f"not run: {reason}")
+    total = sum(part.seconds or 0.0 for part in parts)
+    return [*lines, "", *_facts({"time": f"{total:.0f} processor seconds"})]
+
+
+def _setting(files: DataFiles, options: argparse.Namespace) -> Setting:
     if options.seed < 0:
         raise ConfigError(f"--seed is {options.seed}; give a number of at least 0")
-    plot, quick = options.plot, options.quick
+    plot = options.plot
     if plot is not None and plot.suffix not in {".html", ".htm"}:
         raise ConfigError(f"--plot {plot} is not the name of an HTML page: let it end in .html")
-    chosen = table_named(options.table)
-    effort = Effort.QUICK if quick else Effort.FULL
-    began = time.monotonic()
-    found = reproduce(chosen, Setting(files, effort, options.seed, _Stages()))
-    seconds = time.monotonic() - began
-    lines = shown(chosen, found)
-    lines += ["", *_facts({"time": f"{seconds:.0f} s{', --quick' if quick else ''}, seed {options.seed}"})]
-    if plot is not None:
-        write_page(chosen, found, plot)
-        lines += _facts({"page": str(plot)})
-    payload = {
-        "table": chosen.name, "title": chosen.title, "source": chosen.source, "quick": quick,
-        "seed": options.seed, "seconds": seconds, "figures": [figure.to_dict() for figure in found.figures],
-        "protocol": dict(found.protocol), "notes": dict(found.notes), "plot": plot,
+    return Setting(files, Effort.QUICK if options.quick else Effort.FULL, options.seed, _Stages())
+
+
+def _run(table: Table, setting: Setting) -> Part:
+    print(f"{table.name}", file=sys.stderr, flush=True)
+    began = time.process_time()
+    found = reproduce(table, setting)
+    return Part(table, found, time.process_time() - began)
+
+
+def _payload(part: Part) -> dict[str, Any]:
+    table, found = part.table, part.found
+    return {
+        "table": table.name, "title": table.title, "source": table.source, "seconds": part.seconds,
+        "figures": [figure.to_dict() for figure in found.figures], "protocol": dict(found.protocol),
+        "notes": dict(found.notes), "score": asdict(part.score), "tally": str(part.score),
     }  # fmt: skip
-    return payload, lines
 
 
 def shown(chosen: Table, found: Reproduction) -> list[str]:
     """Lay out a table for a terminal: figures, how they were made, and why they differ."""
-    head = ("row", "", "paper", "ours", "difference", "")
+    head = ("row", "", "paper", "ours", "difference", "s.e.", "")
     rows = [_row(figure, found.number) for figure in found.figures]
     spread = (
-        "+- standard deviation over splits or seeds; 'within': at most two of them, and the paper's rounding"
+        "+- standard deviation over splits or seeds; s.e.: the difference in standard errors; 'within': at"
+        " most two standard deviations, and the paper's rounding"
     )
-    lines = [f"{chosen.title}", f"{chosen.source}", "", *_aligned([head, *rows]), "", f"  {spread}", ""]
+    lines = [
+        f"{chosen.title}",
+        f"{chosen.source}",
+        "",
+        *_aligned([head, *rows]),
+        "",
+        *wrapped("  ", spread),
+        "",
+    ]
+    lines += [*wrapped("  ", str(Score.of(found.figures))), ""]
     for name, text in found.protocol.items():
         lines += wrapped(f"  {name:<10}", text)
     for letter, text in found.notes.items():
@@ -120,15 +200,12 @@ def _row(figure: Figure, number: str) -> tuple[str, ...]:
     difference = "" if figure.difference is None else f"{figure.difference:+{number}}"
     return (
         figure.row, figure.column, paper, _with_spread(figure.ours, figure.spread, number), difference,
-        verdict(figure),
+        _errors(figure), verdict(figure),
     )  # fmt: skip
 
 
-def verdict(figure: Figure) -> str:
-    """Say whether a difference is within the spread, or which note explains it."""
-    if figure.difference is None or figure.within:
-        return "within" if figure.within else ""
-    return f"see ({figure.note})" if figure.note else "beyond the spread" if figure.within is False else ""
+def _errors(figure: Figure) -> str:
+    return "" if figure.standard_errors is None else f"{figure.standard_errors:+.1f}"
 
 
 def _with_spread(value: float | None, spread: float | None, number: str) -> str:
@@ -137,22 +214,26 @@ def _with_spread(value: float | None, spread: float | None, number: str) -> str:
     return f"{value:{number}}" + ("" if spread is None else f" +- {spread:{number}}")
 
 
-def _listing(files: DataFiles) -> tuple[dict[str, Any], list[str]]:
+def _listing(files: DataFiles, _options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Name the tables, what each needs and whether it is there."""
     lines: list[str] = []
     payload = []
     for chosen in TABLES.values():
         lines += [f"{chosen.name:<20} {chosen.title}", f"{'':<20} {chosen.source}"]
         needs = [file for name in chosen.needs for file in SOURCES[name].files]
+        more = [file for name in chosen.optional for file in SOURCES[name].files]
         there = [name for name in chosen.needs if files.has(name)]
         if needs:
             some = "any of " if chosen.any_of and len(chosen.needs) > 1 else ""
             lines += wrapped(f"{'':<20} data: {some}", ", ".join(needs))
         else:
             lines.append(f"{'':<20} needs no data")
+        if more:
+            lines += wrapped(f"{'':<20} more rows with: ", ", ".join(more))
         payload.append(
             {
                 "table": chosen.name, "title": chosen.title, "source": chosen.source, "files": needs,
+                "optional": more,
                 "any_of": chosen.any_of, "present": there,
             }
         )  # fmt: skip

@@ -11,16 +11,15 @@ Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", N
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from topline.solvers.average_top.losses import IndividualLoss, individual_loss
 from topline.solvers.average_top.problem import AverageTopProblem
-from topline.solvers.average_top.solving import minimise, solve_problem
+from topline.solvers.average_top.solving import solve_problem
 from topline.solvers.average_top.stochastic import descend
 from topline.solvers.typing import Float64Array, Int64Array
 
@@ -32,6 +31,8 @@ _TOL = 1e-6
 _ROUNDS = 200
 
 
+#: Makes rows of features, of which the training rows are known.
+Scale: TypeAlias = Callable[[Float64Array, Int64Array], Float64Array]
 #: Gives w and whether it is 0 for want of an optimum elsewhere.
 Trainer: TypeAlias = Callable[[AverageTopProblem], tuple[Float64Array, bool]]
 
@@ -124,17 +125,22 @@ def compare(
     ks: Sequence[int] | None = None,
     ties: Ties = "majority",
     train: Trainer = optimum,
+    scale: Scale | None = None,
+    on_test: bool = False,
 ) -> Comparison:
     """Run one random split of Table 1 ("hinge", "logistic") or Table 2 ("square", "absolute").
 
     X (n, d) features; y (n,) -1 and 1, or targets in [0, 1].  Every k of the grid is trained at every C on
     half of the rows; a quarter selects, the last quarter judges.  Where the best C of a k is an end of the
     grid the grid goes on, three decades at most.  Equals go to the smaller C and the larger k.  `train` is
-    `optimum` or ``Descent(epochs, step)``.
+    `optimum` or ``Descent(epochs, step)``; `scale` is `prepared` unless said otherwise; `on_test` lets the
+    test rows select, to see what that would do.
     """
     loss = individual_loss(loss)
     split = Split.random(len(y), seed)
-    table = _Table.of(X, y, loss, split, ties, train)
+    if on_test:
+        split = Split(split.train, split.test, split.test)
+    table = _Table.of(X, y, loss, split, ties, train, scale or prepared)
     chosen = {k: table.best_of(k, Cs or grid_of_C()) for k in ks or grid_of_k(len(split.train))}
     largest, smallest = max(chosen), min(chosen)
     best = min(sorted(chosen, reverse=True), key=lambda k: chosen[k].validation)
@@ -154,7 +160,7 @@ def error_by_k(
 ) -> tuple[tuple[int, float], ...]:
     """Give (k, error on the test rows) at a fixed C for one split: a line of figure 3."""
     split = Split.random(len(y), seed)
-    table = _Table.of(X, y, individual_loss(loss), split, ties, train)
+    table = _Table.of(X, y, individual_loss(loss), split, ties, train, prepared)
     return tuple((k, table.trained(k, C).test) for k in ks or grid_of_k(len(split.train), 20))
 
 
@@ -167,8 +173,10 @@ class _Table:
     train: Trainer
 
     @classmethod
-    def of(cls, X: Any, y: Any, loss: IndividualLoss, split: Split, ties: Ties, train: Trainer) -> _Table:
-        rows = prepared(np.asarray(X, dtype=np.float64), split.train)
+    def of(
+        cls, X: Any, y: Any, loss: IndividualLoss, split: Split, ties: Ties, train: Trainer, scale: Scale
+    ) -> _Table:
+        rows = scale(np.asarray(X, dtype=np.float64), split.train)
         y = np.asarray(y, dtype=np.float64)
         majority = 1.0 if y[split.train].sum() >= 0.0 else -1.0
         tie = majority if ties == "majority" else 0.0
@@ -214,6 +222,17 @@ def prepared(X: Float64Array, train: Int64Array) -> Float64Array:
     return np.column_stack([scaled, np.ones(len(X))])
 
 
+def as_they_are(X: Float64Array, _train: Int64Array) -> Float64Array:
+    """Give X (n, d) with a last column of ones."""
+    return np.column_stack([X, np.ones(len(X))])
+
+
+def in_unit_box(X: Float64Array, train: Int64Array) -> Float64Array:
+    """Give the columns of X (n, d) in [-1, 1] on the training rows, and a last one of ones."""
+    low, high = X[train].min(axis=0), X[train].max(axis=0)
+    return as_they_are(2.0 * (X - low) / np.where(high > low, high - low, 1.0) - 1.0, train)
+
+
 def misclassification(scores: Float64Array, y: Float64Array, tie: float = 0.0) -> float:
     """Give the share of scores (n,) on the wrong side of 0.
 
@@ -229,43 +248,6 @@ def root_mean_square(residuals: Float64Array) -> float:
     return float(np.sqrt(np.mean(residuals**2)))
 
 
-#: Fresh examples on which errors are measured.
-_FRESH = 10_000
-
-
-def multimodal(
-    generator: np.random.Generator, n: int = 200, *, outlier: bool = True
-) -> tuple[Float64Array, Float64Array]:
-    """Give X (n, 2) and y (n,): two balanced classes, a fifth of the second apart from the rest of it.
-
-    With `outlier` one example of the first class lies far inside the second.
-    """
-    half, rare = n // 2, n // 10
-    first = generator.standard_normal((half, 2)) * [0.75, 0.95]
-    common = generator.standard_normal((n - half - rare, 2)) * 0.65 + [6.0, 0.0]
-    apart = generator.standard_normal((rare, 2)) * 0.3 + [-0.3, -3.0]
-    X = np.vstack([first, common, apart])
-    if outlier:
-        X[0] = [8.0, 2.0]
-    return X, np.repeat([-1.0, 1.0], [half, n - half])
-
-
-def imbalanced(
-    generator: np.random.Generator, n: int = 200, *, outlier: bool = True
-) -> tuple[Float64Array, Float64Array]:
-    """Give X (n, 2) and y (n,): a class of a tenth beside one of nine tenths that is broader.
-
-    With `outlier` one example of the large class lies beyond the small one.
-    """
-    rare = n // 10
-    small = generator.standard_normal((rare, 2)) * 0.4 + [-1.4, 0.0]
-    large = generator.standard_normal((n - rare, 2)) * [0.9, 1.5] + [1.0, 0.0]
-    X = np.vstack([small, large])
-    if outlier:
-        X[-1] = [-4.0, 0.0]
-    return X, np.repeat([-1.0, 1.0], [rare, n - rare])
-
-
 def sinc(
     generator: np.random.Generator, n: int = 1000, noise: float = 0.1, centres: int = 10
 ) -> tuple[Float64Array, Float64Array]:
@@ -278,27 +260,3 @@ def sinc(
     y = np.sinc(x / np.pi) + noise * generator.standard_normal(n)
     places = np.linspace(-10.0, 10.0, centres)
     return np.exp(-((x[:, None] - places) ** 2) / 8.0), y
-
-
-#: The two toys of figure 1.
-TOYS: Mapping[str, Callable[..., tuple[Float64Array, Float64Array]]] = MappingProxyType(
-    {"multimodal": multimodal, "imbalanced": imbalanced}
-)
-
-
-def toy_error_by_k(
-    toy: str, loss: Any, seed: int, *, C: float = 100.0, n: int = 200, ks: Sequence[int] | None = None
-) -> tuple[tuple[int, float], ...]:
-    """Give (k, share of misclassified fresh examples) for one draw of a toy: a line of figure 1.
-
-    Fresh examples hold no outlier; a score of 0 is an error.
-    """
-    generator = np.random.default_rng(seed)
-    X, y = TOYS[toy](generator, n)
-    fresh, labels = TOYS[toy](generator, _FRESH, outlier=False)
-    rows = prepared(np.vstack([X, fresh]), np.arange(n))
-    points = []
-    for k in ks or grid_of_k(n, 20):
-        w = minimise(rows[:n], y, loss, k, C, tol=_TOL).w
-        points.append((k, misclassification(rows[n:] @ w, labels)))
-    return tuple(points)

@@ -6,12 +6,12 @@ import csv
 import gzip
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,13 @@ def open_text(path: Path) -> TextIO:
     if packed:
         return TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8")
     return path.open(encoding="utf-8")
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """Open bytes, gzipped or not, whatever the name says."""
+    with path.open("rb") as stream:
+        packed = stream.read(2) == b"\x1f\x8b"
+    return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
 
 
 def table_of_numbers(path: Path, what: str, columns: int, skip: int = 0) -> NDArray[np.float64]:
@@ -208,6 +215,29 @@ def usps_digits(path: Path, what: str, d: int) -> Examples:
         return Examples(X / scale, codes(y), (len(arrays["y_train"]), len(arrays["y_test"])))
 
 
+def idx_array(path: Path, what: str, _d: int) -> NDArray[np.uint8]:
+    """Read bytes in the IDX format of MNIST: two zeros, 8, the number of sizes, the sizes, the bytes."""
+    with reading(path, what), open_bytes(path) as stream:
+        head = stream.read(4)
+        if head[:3] != b"\x00\x00\x08":
+            raise ValueError("it does not begin with the IDX mark of unsigned bytes")
+        sizes = np.frombuffer(stream.read(4 * head[3]), ">i4")
+        found = np.frombuffer(stream.read(), np.uint8)
+        if len(found) != np.prod(sizes):
+            raise ValueError(f"it holds {len(found):,} bytes where its sizes are {sizes.tolist()}")
+    return found.reshape(sizes)
+
+
+def mnist_digits(parts: Sequence[NDArray[np.uint8]], d: int) -> Examples:
+    """Join images and labels, images and labels: training digits, then those for tests, in [0, 1]."""
+    images, labels = parts[::2], parts[1::2]
+    if any(len(X) != len(y) or y.ndim != 1 or X[0].size != d for X, y in zip(images, labels, strict=True)):
+        shapes = ", ".join(str(part.shape) for part in parts)
+        raise InputError(f"the arrays of MNIST have the shapes {shapes}: images, labels, images, labels fit")
+    X = np.concatenate([part.reshape(len(part), d) for part in images]) / 255.0
+    return Examples(X, codes(np.concatenate(labels)), tuple(len(part) for part in labels))
+
+
 def word_counts(path: Path, what: str, d: int) -> Examples:
     """Read a CSR matrix of counts from an npz file with data, indices, indptr, shape and y."""
     with reading(path, what), np.load(path) as arrays:
@@ -229,6 +259,18 @@ def silhouettes(path: Path, what: str, d: int) -> Examples:
         X = np.concatenate([X for X, _ in parts]).astype(np.float64)
         sizes = tuple(len(y) for _, y in parts)
         return Examples(X, codes(np.concatenate([y for _, y in parts])), sizes)
+
+
+def points_and_signs(path: Path, what: str, d: int) -> Examples:
+    """Read x (n, d) and signs y (n, 1) of a .mat file; other arrays in it are left alone."""
+    with reading(path, what):
+        table = io.loadmat(path, variable_names=("x", "y"))
+        X, y = np.asarray(table["x"], np.float64), np.asarray(table["y"]).ravel()
+        if X.ndim != 2 or X.shape != (len(y), d):
+            raise ValueError(f"its points have the shape {X.shape} for {len(y)} signs of {d} coordinates")
+        if not np.isin(y, (-1, 1)).all() or not np.isfinite(X).all():
+            raise ValueError("its y are not the signs -1 and 1, or its x not finite")
+    return Examples(X, y.astype(np.float64))
 
 
 def _is_number(word: str) -> bool:

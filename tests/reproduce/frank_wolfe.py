@@ -80,14 +80,16 @@ def seconds(setting: Setting) -> Reproduction:
                 )
                 setting.advance()
     figures = [
-        over_splits(name, method, found[name, method], SECONDS[name][1][column], note="a", digits=3)
+        over_splits(
+            name, method, found[name, method], SECONDS[name][1][column], note="a", digits=3, better=""
+        )
         for name in SECONDS
         for column, method in enumerate(METHODS)
     ]
     figures += [
         Figure(
             name, "LSFW/StdFW", float(np.median(found[name, "LSFW"]) / np.median(found[name, "StdFW"])),
-            paper=printed[2] / printed[1], note="b",
+            paper=printed[2] / printed[1], note="b", better="",
         )
         for name, (_, printed) in SECONDS.items()
     ]  # fmt: skip
@@ -137,7 +139,7 @@ def errors(
         for place, k in enumerate(ERRORS_KS):
             values = [trial[method][k] for trial in trials]
             mean, spread = paper[method][2 * place : 2 * place + 2] if method in paper else (None, None)
-            figures.append(over_splits(method, f"top-{k}", values, mean, spread, "a", 3))
+            figures.append(over_splits(method, f"top-{k}", values, mean, spread, "a", 3, better="lower"))
     protocol = {
         "data": f"{len(data.y):,} x {data.X.shape[1]:,}, halved at random {repeats} times (the paper: 20)",
         "model": f"{passes:,} iterations; C = 1/(lambda n) of {Cs[0]:g} to {Cs[-1]:g} by the top-1 error"
@@ -216,7 +218,9 @@ def gap_curves(setting: Setting) -> Reproduction:
         reached = float(below[0] + 1) if len(below) else float(passes)
         printed = 8.0 if (name, gamma) == ("Std FW", 0.1) else None
         figures.append(
-            Figure(row, "iterations", reached, paper=printed, note="a" if printed else "", digits=0)
+            Figure(
+                row, "iterations", reached, paper=printed, note="a" if printed else "", digits=0, better=""
+            )
         )
         figures.append(Figure(row, "last gap", float(gaps[-1])))
     notes = {

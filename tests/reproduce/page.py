@@ -1,13 +1,15 @@
-"""The page of a table: the paper's figures and ours as a picture and in words, in one HTML file."""
+"""The page of tables: the papers' figures and ours as pictures and in words, in one HTML file."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
 
+from tests.reproduce.score import Score, verdict
 from tests.reproduce.table import Figure, Reproduction, Table
 from topline.pipeline.errors import InputError
 from topline.pipeline.pages import environment, make_page
@@ -20,25 +22,60 @@ RIGHT, ROW, TOP, FOOT = 20, 22, 8, 26
 LETTER, MOST_LEFT = 6.4, 300
 
 
-def write_page(table: Table, found: Reproduction, path: Path) -> None:
-    """Write the page of a table; one that is there is replaced."""
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A table on a page: what came of it, and the processor seconds it took, None where nobody counted."""
+
+    table: Table
+    found: Reproduction
+    seconds: float | None = None
+
+    @property
+    def score(self) -> Score:
+        """Wins and losses."""
+        return Score.of(self.found.figures)
+
+    @property
+    def compared(self) -> int:
+        """Figures with a paper's and a spread."""
+        return sum(figure.within is not None and figure.counts for figure in self.found.figures)
+
+    @property
+    def within(self) -> int:
+        """Those of them within two standard deviations."""
+        return sum(bool(figure.within) and figure.counts for figure in self.found.figures)
+
+    def panels(self) -> list[tuple[str, Markup]]:
+        """Draw a panel for each column in which a figure of the paper stands beside ours."""
+        return panels(self.found.figures)
+
+    def written(self, value: float | None, sign: str = "") -> str:
+        """Write a figure as the table does."""
+        return "" if value is None else f"{value:{sign}{self.found.number}}"
+
+
+def write_page(parts: Sequence[Part], path: Path, left_out: Mapping[str, str] | None = None) -> None:
+    """Write the page of one table, or of all where `left_out` says by their names why some were not run.
+
+    A page that is there is replaced.
+    """
     try:
-        path.write_text(render(table, found), encoding="utf-8")
+        path.write_text(render(parts, left_out), encoding="utf-8")
     except OSError as error:
         raise InputError(f"the page {path} cannot be written: {error.strerror}") from error
 
 
-def render(table: Table, found: Reproduction) -> str:
+def render(parts: Sequence[Part], left_out: Mapping[str, str] | None = None) -> str:
     """Make the page."""
+    alone = left_out is None
     return make_page(
         environment().from_string((HERE / "page.html.j2").read_text(encoding="utf-8")),
         style=(HERE / "page.css").read_text(encoding="utf-8"),
-        table=table,
-        found=found,
-        compared=sum(figure.within is not None for figure in found.figures),
-        within=sum(bool(figure.within) for figure in found.figures),
-        panels=panels(found.figures),
-        written=lambda value, sign="": "" if value is None else f"{value:{sign}{found.number}}",
+        parts=parts,
+        alone=alone,
+        left_out=left_out or {},
+        whole=Score.of([figure for part in parts for figure in part.found.figures]),
+        verdict=verdict,
         created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     ).html
 

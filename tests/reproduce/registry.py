@@ -7,23 +7,32 @@ from types import MappingProxyType
 
 from tests.reproduce import (
     average_top,
+    baselines,
+    causes,
     circle,
+    convergence,
     frank_wolfe,
     multilabel,
     multitask,
+    newsgroup_causes,
     privileged_experiments,
     scaling,
+    sinc_recipes,
     thesis,
+    top_k_calibration,
+    toys,
     weighted,
 )
 from tests.reproduce.table import Reproduction, Setting, Table
 from topline.pipeline.errors import InputError
 
 _TABLES = (
-    circle.TABLE, thesis.LETTER_TABLE, thesis.NEWS20_TABLE, thesis.SILHOUETTES_TABLE,
-    *weighted.TABLES, *frank_wolfe.TABLES,
-    scaling.BIPARTITE_TABLE, scaling.SIMPLEX_TABLE, *average_top.TABLES,
-    *multilabel.TABLES, multitask.TABLE, privileged_experiments.TABLE,
+    circle.TABLE, thesis.LETTER_TABLE, convergence.TABLE, thesis.NEWS20_TABLE, thesis.SILHOUETTES_TABLE,
+    *baselines.TABLES,
+    *weighted.TABLES, newsgroup_causes.TABLE, *frank_wolfe.TABLES,
+    top_k_calibration.TABLE, scaling.BIPARTITE_TABLE, scaling.SIMPLEX_TABLE, *average_top.TABLES,
+    toys.TABLE, sinc_recipes.TABLE, causes.TABLE,
+    *multilabel.TABLES, multitask.TABLE, *privileged_experiments.TABLES,
 )  # fmt: skip
 #: Every table by its name.
 TABLES: Mapping[str, Table] = MappingProxyType({table.name: table for table in _TABLES})

@@ -94,7 +94,13 @@ def bipartite(setting: Setting) -> Reproduction:
     found = measured(setting, rows, dimensions)
     figures = [
         over_splits(
-            name, f"d = {d:.0e}", found[name][d], PAPER[d][place] if place < 2 else None, note="a", digits=2
+            name,
+            f"d = {d:.0e}",
+            found[name][d],
+            PAPER[d][place] if place < 2 else None,
+            note="a",
+            digits=2,
+            better="",
         )
         for place, name in enumerate(rows)
         for d in dimensions
@@ -103,7 +109,7 @@ def bipartite(setting: Setting) -> Reproduction:
         over_splits(
             "improvement", f"d = {d:.0e}",
             np.divide(found["sorting"][d], found["variable fixing"][d]).tolist(), PAPER[d][2], note="b",
-            digits=2,
+            digits=2, better="",
         )
         for d in dimensions
     ]  # fmt: skip
@@ -147,7 +153,15 @@ def simplices(setting: Setting) -> Reproduction:
         for d, values in by_dimension.items()
     ]
     figures += [
-        Figure(name, "exponent", _slope(by_dimension), paper=_slope(found["Knapsack"]), note="a")
+        Figure(
+            name,
+            "exponent",
+            _slope(by_dimension),
+            paper=_slope(found["Knapsack"]),
+            note="a",
+            better="",
+            counts=False,
+        )
         for name, by_dimension in found.items()
     ]
     notes = {

@@ -77,6 +77,10 @@ PENN = "the Penn Machine Learning Benchmarks (github.com/EpistasisLab/pmlb)"
 KEEL = "KEEL (sci2s.ugr.es/keel)"
 LIBSVM = "LIBSVM's data page (www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets)"
 SWERSKY = "the page of K. Swersky et al. (people.cs.umass.edu/~marlin/data.shtml)"
+MULAN = "Mulan (github.com/tsoumakas/mulan)"
+#: The thesis has 645 training examples of medical, which are Mulan's test part.
+MEDICAL = ("medical-test", "medical-train")
+COREL_LABELS = "multilabel_corel5k/Corel5k.xml"
 
 _SOURCES = (
     Source(
@@ -88,6 +92,16 @@ _SOURCES = (
         "usps", ("usps/usps.npz",), "arrays X_train, y_train, X_test and y_test of USPS",
         "the files zip.train and zip.test of www.stat.stanford.edu/~tibs/ElemStatLearn, or the R package"
         " ElemStatLearn", 256, formats.usps_digits,
+    ),
+    Source(
+        "mnist",
+        tuple(
+            f"mnist/{part}-{kind}-ubyte.gz"
+            for part in ("train", "t10k")
+            for kind in ("images-idx3", "labels-idx1")
+        ),
+        "an array of MNIST in the IDX format", "Y. LeCun's page (yann.lecun.com/exdb/mnist)", 784,
+        formats.idx_array, partial(formats.mnist_digits, d=784),
     ),
     Source(
         "news20", ("news20_counts/news20_counts.npz",),
@@ -140,13 +154,28 @@ _SOURCES = (
     *(
         Source(
             name, (*(f"multilabel_{name}/{part}.arff.gz" for part in parts), f"multilabel_{name}/{name}.xml"),
-            "Mulan's ARFF file and the XML file of its labels", "Mulan (github.com/tsoumakas/mulan)", d,
+            "Mulan's ARFF file and the XML file of its labels", MULAN, d,
             formats.as_it_is, partial(mulan, d=d),
         )
         for name, parts, d in (
             ("emotions", ("emotions-train", "emotions-test"), 72), ("yeast", ("yeast",), 103),
             ("enron", ("enron",), 1001), ("bibtex", ("bibtex",), 1836),
+            ("scene", ("scene-train", "scene-test"), 294), ("medical", MEDICAL, 1449),
         )
+    ),
+    Source(
+        "corel5k",
+        (*(f"multilabel_corel5k/Corel5k-{part}-sparse.arff.gz" for part in ("train", "test")), COREL_LABELS),
+        "Mulan's ARFF file and the XML file of its labels", MULAN, 499, formats.as_it_is,
+        partial(mulan, d=499),
+    ),
+    *(
+        Source(
+            name, (f"synthetic_data/{file}.mat",), "x (n, 2) and y (n, 1) of a toy of 200 points",
+            "the authors' code (github.com/YanboFan/learning-with-average-top-k-nips2017)", 2,
+            formats.points_and_signs,
+        )
+        for name, file in (("toy_multimodal", "data4"), ("toy_imbalanced", "data6"))
     ),
     Source(
         "cpusmall", ("cpusmall/cpusmall_scale.txt.gz",), "rows of a target and 12 features", LIBSVM, 12,

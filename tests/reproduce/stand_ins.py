@@ -41,6 +41,16 @@ def usps(path: Path) -> None:
     )  # fmt: skip
 
 
+def mnist(path: Path) -> None:
+    X, y = _blobs("mnist", 2100, 784, 10)
+    half = slice(0, 1500) if path.name.startswith("train") else slice(1500, None)
+    array = y[half].astype(np.uint8)
+    if "images" in path.name:
+        array = np.clip(128 + 40 * X[half], 0, 255).astype(np.uint8).reshape(-1, 28, 28)
+    head = bytes((0, 0, 8, array.ndim)) + np.array(array.shape, ">i4").tobytes()
+    path.write_bytes(gzip.compress(head + array.tobytes(), mtime=0))
+
+
 def news20(path: Path) -> None:
     X, y = _blobs("news20", 240, 60, 20)
     csr = sparse.csr_matrix(np.maximum(X, 0.0).round().astype(np.uint16))
@@ -117,10 +127,26 @@ def cpusmall(path: Path) -> None:
     _packed(path, "\n".join(rows) + "\n")
 
 
+def splice(path: Path) -> None:
+    X, y = _blobs("splice", 90, 60, 3)
+    codes = np.clip(X.round() + 1, 0, 3).astype(int)
+    head = "\t".join([*(f"A{j}" for j in range(60)), "target"])
+    rows = ("\t".join(map(str, [*row, c])) for row, c in zip(codes.tolist(), y.tolist(), strict=True))
+    _packed(path, "\n".join([head, *rows]) + "\n")
+
+
 def splice_libsvm(path: Path) -> None:
     X, y = _blobs("splice_libsvm", 60, 60, 2)
     rows = (f"{2 * c - 1} " + " ".join(f"{x:.4f}" for x in row) for row, c in zip(X, y, strict=True))
     _packed(path, "\n".join(rows) + "\n")
+
+
+def toy(name: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        X, y = _blobs(name, 200, 2, 2)
+        io.savemat(path, {"x": X, "y": (2 * y - 1).reshape(-1, 1).astype(np.int16), "bayes_error": 0.0})
+
+    return write
 
 
 def mulan(name: str, n: int, d: int, m: int) -> Callable[[Path], None]:
@@ -150,17 +176,21 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "letter": letter,
     "usps": usps,
     "optdigits": target_table("optdigits", 64, 10),
+    "mnist": mnist,
     "news20": news20,
     "silhouettes28": silhouettes(784),
     "silhouettes16": silhouettes(256),
     "monks": monks,
     "australian": target_table("australian", 14, 2),
-    "splice": target_table("splice", 60, 3),
+    "splice": splice,
     "splice_libsvm": splice_libsvm,
     "emotions": mulan("emotions", 40, 72, 6),
     "yeast": mulan("yeast", 60, 103, 14),
     "enron": mulan("enron", 60, 1001, 8),
     "bibtex": mulan("bibtex", 60, 1836, 8),
+    "scene": mulan("scene", 40, 294, 6),
+    "medical": mulan("medical", 40, 1449, 8),
+    "corel5k": mulan("corel5k", 60, 499, 10),
     "spambase": target_table("spambase", 57, 2),
     "german": german,
     "titanic": keel("titanic", 3),
@@ -169,6 +199,8 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "housing": housing,
     "abalone": abalone,
     "cpusmall": cpusmall,
+    "toy_multimodal": toy("multimodal"),
+    "toy_imbalanced": toy("imbalanced"),
 }
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.run import available_cores
 
 T = TypeVar("T")
+Better: TypeAlias = Literal["higher", "lower", ""]
 
 #: Standard deviations, the paper's and ours together, within which a difference counts as chance.
 WITHIN = 2.0
@@ -40,6 +41,9 @@ class Figure:
     paper, paper_spread : what the paper prints; None for an entry that it does not have.
     note : key of the note that explains a difference beyond the spread.
     digits : how many the paper prints after the point; half a unit of the last is no difference.
+    count, paper_count : splits or seeds that the spreads are of.
+    better : whether a higher or a lower figure is the better one; empty where neither is.
+    counts : whether the paper's figure is of the same data and protocol; others are shown and not counted.
     """
 
     row: str
@@ -50,6 +54,10 @@ class Figure:
     paper_spread: float | None = None
     note: str = ""
     digits: int = 1
+    count: int = 1
+    paper_count: int = 1
+    better: Better = "higher"
+    counts: bool = True
 
     @property
     def difference(self) -> float | None:
@@ -64,12 +72,29 @@ class Figure:
         spread = math.hypot(self.spread or 0.0, self.paper_spread or 0.0)
         return abs(self.difference) <= WITHIN * spread + 0.5 * 10.0**-self.digits
 
+    @property
+    def standard_errors(self) -> float | None:
+        """The difference in standard errors of it, beyond the paper's rounding; None without a spread.
+
+        A figure of the paper without a spread is one split, whose spread is taken to be ours.
+        """
+        if self.difference is None or (self.spread is None and self.paper_spread is None):
+            return None
+        own = (self.spread or 0.0) / math.sqrt(self.count)
+        theirs = self.spread if self.paper_spread is None else self.paper_spread
+        error = math.hypot(own, (theirs or 0.0) / math.sqrt(self.paper_count))
+        beyond = max(abs(self.difference) - 0.5 * 10.0**-self.digits, 0.0)
+        if error == 0.0:
+            return math.copysign(math.inf, self.difference) if beyond > 0.0 else 0.0
+        return math.copysign(beyond / error, self.difference)
+
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""
         return {
             "row": self.row, "column": self.column, "paper": self.paper, "paper_spread": self.paper_spread,
             "ours": self.ours, "spread": self.spread, "difference": self.difference, "within": self.within,
-            "note": self.note,
+            "standard_errors": self.standard_errors, "note": self.note, "better": self.better,
+            "counts": self.counts,
         }  # fmt: skip
 
 
@@ -81,10 +106,17 @@ def over_splits(
     paper_spread: float | None = None,
     note: str = "",
     digits: int = 1,
+    paper_count: int = 1,
+    better: Better = "higher",
+    *,
+    counts: bool = True,
 ) -> Figure:
     """Make a figure of the values of several splits or seeds."""
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Figure(row, column, float(np.mean(values)), spread, paper, paper_spread, note, digits)
+    return Figure(
+        row, column, float(np.mean(values)), spread, paper, paper_spread, note, digits, len(values),
+        paper_count, better, counts,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +186,7 @@ class Table:
     source : paper and number of the table or figure.
     needs : names of the data sets that it reads.
     any_of : whether one of them is enough; the others are then named in a note.
+    optional : names of data sets that add rows where they are there.
     run : makes it.
     """
 
@@ -163,6 +196,7 @@ class Table:
     run: Callable[[Setting], Reproduction]
     needs: tuple[str, ...] = ()
     any_of: bool = False
+    optional: tuple[str, ...] = ()
 
 
 def run_all(

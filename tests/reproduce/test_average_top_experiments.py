@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from tests.reproduce.average_top_experiments import (
-    TOYS,
     Descent,
     Split,
+    as_they_are,
     compare,
     error_by_k,
     grid_of_C,
     grid_of_k,
+    in_unit_box,
     misclassification,
     optimum,
     prepared,
     root_mean_square,
     sinc,
     to_unit_interval,
-    toy_error_by_k,
 )
 from tests.solvers.average_top.problems import examples
 from topline.solvers.average_top import AverageTopProblem, minimise
@@ -53,6 +53,24 @@ def test_columns_are_standardised_by_training_rows_alone() -> None:
     assert np.abs(rows[10:, 0].mean()) > 1e-3
     assert not rows[:, 1].any()
     assert (rows[:, -1] == 1.0).all()
+
+
+def test_other_scales_of_features() -> None:
+    X = np.array([[1.0, 5.0], [3.0, 5.0], [9.0, 7.0]])
+    np.testing.assert_array_equal(as_they_are(X, np.arange(2)), np.column_stack([X, np.ones(3)]))
+    boxed = in_unit_box(X, np.arange(2))
+    np.testing.assert_array_equal(boxed, [[-1.0, -1.0, 1.0], [1.0, -1.0, 1.0], [7.0, 3.0, 1.0]])
+
+
+def test_selection_on_test_rows_is_never_worse_on_them() -> None:
+    X, y = examples("logistic", n=80, d=2, noise=1.0)
+    for seed in range(3):
+        own, honest = (
+            compare(X[:, :2], y, "logistic", seed, Cs=(1e-3, 1.0), ks=(20, 40), on_test=on_test).average_top
+            for on_test in (True, False)
+        )
+        assert own.test <= honest.test
+        assert own.validation == own.test
 
 
 def test_scores_of_zero_are_errors_or_a_class() -> None:
@@ -137,23 +155,6 @@ def test_lines_of_the_figures() -> None:
     line = error_by_k(X[:, :2], y, "logistic", 0, ks=(5, 30))
     assert [k for k, _ in line] == [5, 30]
     assert line[1][1] == compare(X[:, :2], y, "logistic", 0, Cs=(100.0,), ks=(30,)).average.test
-
-
-@pytest.mark.parametrize(("toy", "loss"), [("multimodal", "hinge"), ("imbalanced", "logistic")])
-def test_toys_are_best_between_the_maximum_and_the_average(toy, loss) -> None:
-    """Figure 1's point: one outlier ruins k = 1, and k = n spends itself on the many."""
-    lines = [toy_error_by_k(toy, loss, seed, ks=(1, 28, 200)) for seed in range(4)]
-    errors = np.mean([[error for _, error in line] for line in lines], axis=0)
-    assert errors[0] > 0.4
-    assert errors[1] < errors[2] < 0.05
-
-
-def test_a_toy_has_its_outlier_and_its_groups() -> None:
-    for toy, shares in (("multimodal", [100, 100]), ("imbalanced", [20, 180])):
-        X, y = TOYS[toy](np.random.default_rng(0))
-        clean, _ = TOYS[toy](np.random.default_rng(0), outlier=False)
-        assert [int((y == sign).sum()) for sign in (-1.0, 1.0)] == shares
-        assert (clean != X).any(axis=1).sum() == 1
 
 
 def test_sinc_can_be_fitted_to_its_noise() -> None:

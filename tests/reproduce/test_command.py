@@ -52,8 +52,8 @@ def test_figures_stand_beside_the_papers_with_difference_and_reason(reproduce: A
     assert code == 0, err
     rows = {line.split("  ")[0]: line for line in out.splitlines() if "top-" in line}
     assert [" ".join(line.split()) for line in out.splitlines() if "ours & theirs" in line] == [
-        "ours & theirs top-1 70.4 71.0 +- 0.5 +0.6 within",
-        "ours & theirs top-3 75.0 +- 0.2 80.0 +- 0.1 +5.0 see (a)",
+        "ours & theirs top-1 70.4 71.0 +- 0.5 +0.6 +0.8 within",
+        "ours & theirs top-3 75.0 +- 0.2 80.0 +- 0.1 +5.0 +22.1 note a",
     ]
     assert " ".join(rows["checked"].split()) == "checked top-1 69.0"
     assert "(a) the divisions differ" in out
@@ -72,6 +72,7 @@ def test_json_has_the_same(reproduce: Any) -> None:
     assert found["figures"][1] == {
         "row": "ours & theirs", "column": "top-3", "paper": 75.0, "paper_spread": 0.2, "ours": 80.0,
         "spread": 0.1, "difference": 5.0, "within": False, "note": "a",
+        "standard_errors": pytest.approx(4.95 / 0.05**0.5), "better": "higher", "counts": True,
     }  # fmt: skip
     assert found["notes"] == {"a": "the divisions differ"}
 
@@ -90,6 +91,28 @@ def test_a_page_is_written_and_escaped(reproduce: Any, tmp_path: Path) -> None:
     code, _, err = reproduce("small", "--plot", str(tmp_path / "no" / "small.html"))
     assert code == 2
     assert "cannot be written" in err
+
+
+def test_all_tables_come_on_one_page(reproduce: Any, tmp_path: Path) -> None:
+    page = tmp_path / "all.html"
+    code, out, err = reproduce("--all", "--quick", "--plot", str(page), "--data", str(tmp_path))
+    assert code == 0, err
+    summary = [" ".join(line.split()) for line in out.splitlines() if line.startswith("small ")]
+    assert len(summary) == 1
+    assert summary[0].startswith("small 2 2 0 1 0 1 of 2 ")
+    assert "not run: letter needs letter/letter_libsvm_20000.txt.gz" in " ".join(out.split())
+    text = page.read_text()
+    assert '<section id="small">' in text
+    assert "not run: letter needs" in text
+    assert "1 of 2 run" in text
+    code, out, _ = reproduce("--all", "--json", "--data", str(tmp_path))
+    found = json.loads(out)
+    assert [part["table"] for part in found["tables"]] == ["small"]
+    assert found["tables"][0]["score"]["clear_wins"] == 1
+    assert list(found["left_out"]) == ["fed"]
+    code, _, err = reproduce("small", "--all")
+    assert code == 2
+    assert "give one of both" in err
 
 
 def test_what_cannot_be_run_is_said_in_one_sentence(reproduce: Any, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import sparse
+from scipy import io, sparse
 
 from tests.reproduce import SOURCES, DataFiles, formats
 from topline.pipeline.errors import InputError
@@ -85,6 +85,37 @@ def test_several_labels_come_in_the_order_of_the_xml_file(tmp_path: Path) -> Non
         formats.several_labels(arff, xml, 2)
 
 
+def test_digits_of_idx_files(tmp_path: Path) -> None:
+    images = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
+    head = b"\x00\x00\x08\x03" + np.array([3, 2, 2], ">i4").tobytes()
+    (tmp_path / "images").write_bytes(gzip.compress(head + images.tobytes()))
+    (tmp_path / "labels").write_bytes(b"\x00\x00\x08\x01\x00\x00\x00\x03" + bytes((7, 0, 7)))
+    X, y = (formats.idx_array(tmp_path / name, "MNIST", 4) for name in ("images", "labels"))
+    np.testing.assert_array_equal(X, images)
+    found = formats.mnist_digits([X, y, X[:1], y[:1]], 4)
+    np.testing.assert_allclose(found.X, np.vstack([images.reshape(3, 4), images[:1].reshape(1, 4)]) / 255.0)
+    np.testing.assert_array_equal(found.y, [1, 0, 1, 1])
+    assert found.parts == (3, 1)
+    with pytest.raises(InputError, match="images, labels, images, labels fit"):
+        formats.mnist_digits([X, y[:2]], 4)
+    (tmp_path / "short").write_bytes(head + images.tobytes()[:-1])
+    with pytest.raises(InputError, match="holds 11 bytes where its sizes"):
+        formats.idx_array(tmp_path / "short", "MNIST", 4)
+
+
+def test_points_with_signs_of_a_mat_file(tmp_path: Path) -> None:
+    X = np.array([[0.5, -1.0], [2.0, 2.5], [1.0, 0.0]])
+    signs = np.array([[1], [-1], [1]], dtype=np.int16)
+    io.savemat(tmp_path / "a.mat", {"x": X, "y": signs, "w_bayes": np.ones((1, 3)), "bayes_error": 1e-4})
+    found = formats.points_and_signs(tmp_path / "a.mat", "points", 2)
+    np.testing.assert_array_equal(found.X, X)
+    np.testing.assert_array_equal(found.y, [1.0, -1.0, 1.0])
+    for wrong in ({"x": X, "y": signs[:2]}, {"x": X, "y": 3 * signs}, {"y": signs}):
+        io.savemat(tmp_path / "b.mat", wrong)
+        with pytest.raises(InputError, match="is not readable as points"):
+            formats.points_and_signs(tmp_path / "b.mat", "points", 2)
+
+
 @pytest.mark.parametrize("name", SOURCES)
 def test_what_cannot_be_read_is_told_in_one_sentence(name: str, stand_ins: Path, tmp_path: Path) -> None:
     source = SOURCES[name]
@@ -137,10 +168,12 @@ def test_letter_wants_all_of_its_rows(tmp_path: Path) -> None:
 def test_public_files_have_the_sizes_of_their_sources(name: str, shared_data: Path) -> None:
     """Sizes as UCI, LIBSVM, KEEL and Mulan print them."""
     sizes = {
-        "letter": 20_000, "usps": 9_298, "optdigits": 5_620, "news20": 19_997, "australian": 690,
-        "spambase": 4_601, "german": 1_000, "titanic": 2_201, "housing": 506, "abalone": 4_177,
+        "letter": 20_000, "usps": 9_298, "mnist": 70_000, "optdigits": 5_620, "news20": 19_997,
+        "australian": 690, "spambase": 4_601, "german": 1_000, "titanic": 2_201, "housing": 506,
+        "abalone": 4_177,
         "emotions": 593, "yeast": 2_417, "enron": 1_702, "bibtex": 7_395, "monks": 554, "splice": 3_188,
-        "splice_libsvm": 1_000,
+        "scene": 2_407, "medical": 978, "corel5k": 5_000, "splice_libsvm": 1_000,
+        "toy_multimodal": 200, "toy_imbalanced": 200,
     }  # fmt: skip
     files = DataFiles((shared_data,))
     if not files.has(name):

@@ -8,9 +8,12 @@ import pytest
 
 from tests.reference.euclidean import project_bipartite_simplex
 from tests.reproduce import SOURCES, TABLES, DataFiles, Effort, Figure, Reproduction, Setting, reproduce
+from tests.reproduce.average_top import bases_in_order, two_classes
+from tests.reproduce.formats import Examples
 from tests.reproduce.multilabel import METRICS, value_of
-from tests.reproduce.page import render
+from tests.reproduce.page import Part, render
 from tests.reproduce.scaling import bipartite_by_sorting
+from tests.reproduce.score import Score, verdict
 from tests.reproduce.stand_ins import WRITERS
 from tests.reproduce.table import over_splits
 from topline.solvers.estimators.multilabel_metrics import partition_metrics, ranking_metrics
@@ -28,7 +31,7 @@ def test_a_table_says_where_it_is_from_and_runs(name: str, stand_ins: Path) -> N
     assert table.source.startswith(PAPERS)
     found = reproduce(table, Setting(DataFiles((stand_ins,)), Effort.TINY))
     check_contract(found)
-    page = render(table, found)
+    page = render([Part(table, found)])
     assert "://" not in page
     assert table.title.split("(")[0] in page
 
@@ -59,6 +62,63 @@ def test_a_difference_is_judged_by_both_spreads() -> None:
     assert not over_splits("row", "top-1", [71.0, 71.0], paper=71.06).within
     assert Figure("row", "top-1", 71.0, paper=75.0).within is None
     assert over_splits("row", "top-1", [70.0, 72.0]).within is None
+
+
+def test_differences_come_in_standard_errors_and_are_counted() -> None:
+    """70 and 72 beside 75 +- 1.5 of 9 splits: the errors are sqrt(2)/sqrt(2) = 1 and 0.5."""
+    ours = over_splits("row", "top-1", [70.0, 72.0], 75.0, 1.5, digits=9, paper_count=9)
+    assert ours.standard_errors == pytest.approx(-4.0 / math.sqrt(1.25), rel=1e-8)
+    # Without a spread the paper has one split like ours; half a unit of its last digit is no difference.
+    alone = over_splits("row", "top-1", [70.0, 72.0], 75.0)
+    assert alone.standard_errors == pytest.approx(-3.95 / math.sqrt(3.0))
+    assert over_splits("row", "top-1", [70.0, 72.0]).standard_errors is None
+    assert Figure("row", "top-1", 71.0, paper=70.0).standard_errors is None
+
+
+def test_wins_and_losses_are_counted_by_what_is_better() -> None:
+    loss = over_splits("row", "top-1", [70.0, 72.0], 75.0)
+    gain = over_splits("row", "error", [70.0, 72.0], 75.0, better="lower")
+    close = over_splits("row", "top-3", [70.0, 72.0], 70.9)
+    neutral = over_splits("row", "seconds", [70.0, 72.0], 60.0, better="")
+    other = over_splits("row", "top-1", [70.0, 72.0], 60.0, note="b", counts=False)
+    found = Score.of([loss, gain, close, neutral, other, Figure("row", "top-5", 3.0)])
+    assert found == Score(4, wins=2, losses=1, clear_wins=1, clear_losses=1, neutral=1, elsewhere=1)
+    assert str(found) == (
+        "4 figures beside the paper's: ours better in 2, worse in 1; by more than 2 standard errors better"
+        " in 1, worse in 1; neither higher nor lower is better in 1; 1 more are of other"
+        " data or another protocol and do not count"
+    )
+    assert verdict(other) == "not counted, note b"
+    assert "no figure" in str(Score.of([other]))
+
+
+def test_splice_is_numbered_by_its_bases() -> None:
+    """Each column numbers its own letters by the alphabet; a letter of doubt takes its row away."""
+    first = np.tile(list("ACGT"), 12)
+    second = np.tile(list("GGTCATCA"), 6)
+    second[5] = "N"
+    X = np.column_stack([np.unique(letters, return_inverse=True)[1] for letters in (first, second)])
+    found = bases_in_order(Examples(X.astype(float), np.arange(48)))
+    kept = np.delete(np.arange(48), 5)
+    np.testing.assert_array_equal(found.y, kept)
+    value = {"A": -1.0, "G": -1.0 / 3.0, "C": 1.0 / 3.0, "T": 1.0}
+    expected = [[value[first[i]], value[second[i]]] for i in kept]
+    np.testing.assert_allclose(found.X, expected)
+
+
+@pytest.mark.data
+def test_splice_is_libsvms(shared_data: Path) -> None:
+    """All but 40 of LIBSVM's 1,000 rows stand among UCI's, with the same class."""
+    files = DataFiles((shared_data,))
+    X, signs = two_classes(files.load("splice"), "splice")
+    libsvm = files.load("splice_libsvm")
+    keys = {tuple(np.rint(3 * row).astype(int)): sign for row, sign in zip(X, signs, strict=True)}
+    found = [keys.get(tuple(np.rint(3 * row).astype(int))) for row in libsvm.X]
+    assert sum(sign is None for sign in found) == 40
+    ours = np.array([sign or 0.0 for sign in found])
+    theirs = np.where(libsvm.y == 1, -1.0, 1.0)  # its 1 is UCI's N
+    assert not (ours * theirs < 0).any()
+    assert len(X) == 3_171
 
 
 def test_the_sorting_baseline_projects_on_the_same_point() -> None:

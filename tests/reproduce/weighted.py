@@ -83,7 +83,8 @@ def run(
     common = {
         "a": "the paper trains by Std FW for a number of iterations that it does not give, and ours ends at"
         f" the optimum: stopped short, as in row '{UNFINISHED} ... iterations', the multiclass hinge (k ="
-        " 1, a choice of every row) is worse at top-1. Its C grid is garbled in print, and it has one"
+        " 1, a choice of every row) is worse at top-1; zeros there are W = 0, on which no iterate"
+        " has improved yet. Its C grid is garbled in print, and it has one"
         " division",
         "b": "the paper's rows of Lapin's and Chu's algorithms differ only by how they stop: both minimise"
         " the top-k hinge over the other classes, which ours minimises to a certificate; Chu's row prints"
