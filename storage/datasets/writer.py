@@ -181,8 +181,12 @@ class DatasetWriter:
         A key that is committed already gives that dataset.  Raises `IncompleteError` if units are missing,
         `FormatError` for bad labels.
         """
-        earlier = self.committed or find_by_key(self.store, self.key)
+        if self.committed is not None:
+            return self.committed
+        earlier = find_by_key(self.store, self.key)
         if earlier is not None:
+            # A unit marked while another writer committed the key has left a mark that nobody needs.
+            self.store.delete_tree(join(self.folder, MARKS))
             return earlier
         names = check_class_names(class_names)
         if label_sets is not None:

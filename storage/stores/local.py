@@ -6,8 +6,8 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from topline.storage.errors import (
@@ -24,6 +24,9 @@ from topline.storage.stores.urls import clean_path
 
 PARTIAL = ".partial"
 """Ending of files in the making; a process that finds one later may delete it."""
+
+_ATTEMPTS = 8
+"""Writes of a file whose folder others remove meanwhile: once is rare."""
 
 
 class LocalStore(Store):
@@ -73,17 +76,11 @@ class LocalStore(Store):
 
     def write_bytes(self, path: str, data: bytes) -> None:
         """Replace the file by renaming a finished one over it."""
-        with self._translated(path), self._finished(path, data) as (partial, target):
-            partial.replace(target)
+        self._write(path, data, _renamed)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Link a finished file to the name: the kernel lets one racing writer through."""
-        with self._translated(path), self._finished(path, data) as (partial, target):
-            try:
-                os.link(partial, target)
-            except FileExistsError:
-                return False
-            return True
+        return self._write(path, data, _linked)
 
     def list(self, path: str = "") -> Names:
         """Return the names directly in the folder."""
@@ -114,8 +111,10 @@ class LocalStore(Store):
             folder = self._locate(path)
             if folder == self._root:
                 raise UnsafePathError("a whole store is not deleted through itself")
-            if folder.is_dir():
-                shutil.rmtree(folder)
+            while folder.is_dir():
+                # What somebody else removes at the same time is gone when its turn comes.
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(folder)
 
     def free_bytes(self) -> int:
         """Return the bytes that an ordinary user may still write."""
@@ -129,25 +128,19 @@ class LocalStore(Store):
             raise UnsafePathError(f"{path} in {self.url} is a symbolic link that leaves the store")
         return place
 
-    @contextmanager
-    def _finished(self, path: str, data: bytes) -> Iterator[tuple[Path, Path]]:
-        """Return a file with `data` on the disk, and the place where it belongs.
+    def _write(self, path: str, data: bytes, place: Callable[[Path, Path], bool]) -> bool:
+        """Finish a file on the disk, `place` it where it belongs and return whether that was free.
 
-        No trace is left on failure.
+        Where somebody else removes the folder in the middle it is written again.
         """
-        target = self._locate(path)
-        if target == self._root:
-            raise UnsafePathError("a file needs a name inside the store")
-        _make_folders(target.parent)
-        partial = target.with_name(f"{target.name}.{uuid.uuid4().hex[:12]}{PARTIAL}")
-        try:
-            with partial.open("xb", buffering=0) as file:
-                _write_all(file.fileno(), data)
-                os.fsync(file.fileno())
-            yield partial, target
-            _sync_folder(target.parent)
-        finally:
-            partial.unlink(missing_ok=True)
+        with self._translated(path):
+            target = self._locate(path)
+            if target == self._root:
+                raise UnsafePathError("a file needs a name inside the store")
+            for _ in range(_ATTEMPTS - 1):
+                with suppress(FileNotFoundError):
+                    return _placed(target, data, place)
+            return _placed(target, data, place)
 
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
@@ -162,6 +155,34 @@ class LocalStore(Store):
             if error.errno in FULL_DISK:
                 raise DiskFullError(f"no room is left to write {place}; free some space and retry") from error
             raise AccessError(f"{place} cannot be used: {os.strerror(error.errno or errno.EIO)}") from error
+
+
+def _placed(target: Path, data: bytes, place: Callable[[Path, Path], bool]) -> bool:
+    """Write a file beside `target`, on the disk, and `place` it; no trace is left on failure."""
+    _make_folders(target.parent)
+    partial = target.with_name(f"{target.name}.{uuid.uuid4().hex[:12]}{PARTIAL}")
+    try:
+        with partial.open("xb", buffering=0) as file:
+            _write_all(file.fileno(), data)
+            os.fsync(file.fileno())
+        free = place(partial, target)
+        _sync_folder(target.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+    return free
+
+
+def _renamed(partial: Path, target: Path) -> bool:
+    partial.replace(target)
+    return True
+
+
+def _linked(partial: Path, target: Path) -> bool:
+    try:
+        os.link(partial, target)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.storage.samples import begin, dense, write_dataset, write_units
+from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, check_dataset, list_datasets
+from topline.storage.datasets.marks import write_mark
 from topline.storage.errors import IntegrityError, NotFoundError
 from topline.storage.stores import CommitLog, Store, open_store
 from topline.storage.stores.sealed import STORE_KEY, sealed, unsealed
@@ -283,6 +284,17 @@ def test_a_slower_writer_of_other_numbers_leaves_whole_units(memory_store: Store
     found = Dataset.open(memory_store)
     assert check_dataset(found, deep=True) == []
     np.testing.assert_array_equal(found.rows(0, 60), np.concatenate([X[:32], X[32:]]))
+
+
+def test_a_unit_marked_during_a_commit_leaves_no_mark(memory_store: Store) -> None:
+    X = dense(60, 4)
+    slow = begin(memory_store, X, ChunkPlan(60, 8, 32))
+    info = write_dataset(memory_store, X, ChunkPlan(60, 8, 32))
+    found = Dataset.open(memory_store)
+    write_mark(memory_store, slow.folder, 0, found.units[0])
+    assert check_dataset(found, deep=False) != []
+    assert slow.commit(*assignments(60), CLASSES) == info
+    assert check_dataset(found, deep=True) == []
 
 
 def test_racing_revisions_build_on_each_other(local_store: Store) -> None:

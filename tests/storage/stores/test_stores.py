@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pwd
+import shutil
 import stat
 import subprocess
 import sys
@@ -160,6 +161,42 @@ def test_a_write_is_on_the_disk_before_it_is_seen(
         write(f"{write.__name__}/x", b"data")
         assert events[-3:] == ["file", "seen", "folder"]
         assert set(events[:-3]) <= {"folder"}, "new folders come first"
+
+
+@pytest.mark.parametrize("write", ["write_bytes", "put_if_absent"])
+def test_a_write_into_a_folder_that_others_remove(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    fsync, removed = os.fsync, []
+
+    def removing(descriptor: int) -> None:
+        fsync(descriptor)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode) and len(removed) < 2:
+            removed.append(shutil.rmtree(str(local_store.local_path) + "/a"))
+
+    monkeypatch.setattr(os, "fsync", removing)
+    getattr(local_store, write)("a/b", b"data")
+    assert local_store.read_bytes("a/b") == b"data"
+    assert len(removed) == 2
+    assert local_store.walk() == ["a/b"]
+
+
+def test_a_folder_that_two_remove_at_a_time(local_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a/1", "a/b/2", "a/b/3"):
+        local_store.write_bytes(name, b"x")
+    unlink, others = os.unlink, []
+
+    def second(path: str, **options: int) -> None:
+        if not others:
+            others.append(path)
+            local_store.delete("a/1")
+            shutil.rmtree(str(local_store.local_path) + "/a/b")
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "unlink", second)
+    local_store.delete_tree("a")
+    assert others
+    assert not (Path(local_store.url) / "a").exists()
 
 
 def test_a_file_in_the_place_of_a_folder(local_store: Store) -> None:
