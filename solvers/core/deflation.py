@@ -11,7 +11,7 @@ and lets p go to its minimum by steps p <- kappa v + (1 - kappa) p.  What a bloc
 problem with the examples' part along u shrunk by sqrt(kappa), and weights whose part along u is
 kappa v + (1 - kappa) p.  The line search is still on D itself.  The smoothness of the risk in p,
 C sum t_i^2 / m with t_i = <x_i, u>, says how far kappa may fall before p's own steps are the slower part.
-`python -m tests.benchmarks.block_rounds` prints rounds with and without it.
+`python -m tests.benchmarks.solvers.block_rounds` prints rounds with and without it.
 Sources: R. T. Rockafellar, "Augmented Lagrangians and applications of the proximal point algorithm in convex
 programming", 1976; for blocks C. Ma et al., "Adding vs. averaging in distributed primal-dual optimization",
 2015.

@@ -1,0 +1,1 @@
+"""What trained models are worth: accuracy, prediction sets, suspect labels, rows taken out."""

@@ -1,0 +1,24 @@
+"""The benchmark of rows that are left out runs, on few rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.models import rows_removed
+
+
+@pytest.mark.benchmarks
+def test_the_answer_without_rows_is_that_of_a_fit_anew_in_fewer_passes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows_removed.main(
+        ["--quick", "--sets", "digits", "usps", "--C", "1", "--tol", "1e-3", "--data", str(tmp_path)]
+    )
+    lines = capsys.readouterr().out.splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    assert [row[:2] for row in rows] == [["digits", loss] for loss in rows_removed.LOSSES]
+    for row in rows:
+        assert int(row[5]) < int(row[4])
+        assert float(row[7]) <= 1e-3  # both lie between the same optimum and 1e-3 above it

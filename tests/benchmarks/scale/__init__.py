@@ -1,0 +1,1 @@
+"""Many rows, workers, runs and versions: seconds, memory and the limits on it."""

@@ -1,0 +1,133 @@
+"""What `--memory-limit` is worth: python -m tests.benchmarks.scale.memory_limits --folder FOLDER.
+
+For each limit a store is made once whose training rows are five times as large in float32, and every way to
+train reads them under the limit: Frank-Wolfe, dual ascent, auto, an exact kernel, and a sweep.  Prints the
+most memory of all processes of the command at one time: their PSS, in which a page that two share counts half
+in each, looked at ten times a second, and the sum of their RSS, which is never less.  A limit that is too
+small is refused, with one that is not.  Exit status 1 where PSS exceeds the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from dask.utils import parse_bytes
+
+from tests.benchmarks.tree_memory import TreeMemory
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import Dataset, DatasetWriter, empty_manifest, find_by_key
+from topline.storage.stores import open_store
+
+MIB = 1 << 20
+D, M = 2048, 10
+#: A pass or two each: what a way takes is there from its first rounds on.
+WAYS = {
+    "fw": ("train", "--method", "fw", "--max-passes", "1", "--tol", "1e-6"),
+    "dual ascent": ("train", "--method", "dual_ascent", "--max-passes", "2", "--tol", "1e-6"),
+    "auto": ("train", "--max-passes", "3", "--tol", "1e-6"),
+    "sweep": ("sweep", "--C", "0.01", "--k", "1,3", "--folds", "2", "--max-passes", "1"),
+    "kernel": ("train", "--kernel", "rbf", "--time-limit", "60", "--transforms", "none", "--no-certify"),
+}
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A command under a limit: its exit status, and the most memory of its processes at one time."""
+
+    way: str
+    limit: int
+    workers: int
+    data: int
+    status: int
+    pss: int
+    rss: int
+    said: str
+
+    @property
+    def refused(self) -> bool:
+        """Whether the command said at once that the limit cannot be kept, and which one can."""
+        return self.status == 2 and "--memory-limit" in self.said
+
+    @property
+    def kept(self) -> bool:
+        """Whether the command came to its end below the limit; a budget of passes is an end."""
+        return (self.status in (0, 3) or self.refused) and self.pss < self.limit
+
+    def __str__(self) -> str:
+        sizes = f"{self.pss / MIB:8.0f} {self.rss / MIB:8.0f} {self.pss / self.limit:6.0%}"
+        where = f"{self.limit / MIB:6.0f} {self.data / MIB:7.0f} {self.workers:7d}"
+        said = self.said if self.refused or not self.kept else ""
+        return f"{self.way:<12} {where} {sizes}  {said}"
+
+
+def wide_store(folder: Path, size: int, d: int = D) -> Dataset:
+    """Open the dataset of `size` bytes of features; made where it is not there: means and noise."""
+    store, n = open_store(folder, create=True), size // (4 * d)
+    key = f"wide-{n}-{d}"
+    info = find_by_key(store, key)
+    if info is None:
+        plan = ChunkPlan.choose(n, d, 4)
+        writer = DatasetWriter.begin(store, key, n, d, "float32", plan, {"backbone": "none"})
+        labels = np.random.default_rng(0).integers(0, M, n).astype(np.int32)
+        means = np.random.default_rng(1).random((M, d)) < 0.05
+        for unit in sorted(set(range(plan.units)) - writer.done_units()):
+            span = plan.bounds(unit)
+            noise = np.random.default_rng((2, unit)).integers(0, 8, (span.rows, d), dtype=np.uint8)
+            X = (noise + means[labels[span.start : span.stop]]).astype(np.float32)
+            writer.write_unit(unit, X, empty_manifest([str(row) for row in range(span.start, span.stop)]))
+        info = writer.commit(labels, np.zeros(n, dtype=np.int8), [f"class {c}" for c in range(M)])
+    return Dataset.open(store, info.id)
+
+
+def measured(dataset: Dataset, way: str, limit: int, workers: int) -> Peak:
+    """Run the command and watch all its processes."""
+    words = [*WAYS[way], "--store", dataset.store.url, "--dataset", dataset.info.id, "--json"]
+    words += ["--workers", str(workers), "--memory-limit", f"{limit // MIB}MiB"]
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "topline", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+        TreeMemory(process.pid, 0.1, 1.0) as memory,
+    ):
+        answer, errors = process.communicate()
+    said = json.loads(answer).get("error", {}).get("message", "") if answer else errors[-300:]
+    size = 4 * dataset.info.n_rows * dataset.info.d
+    return Peak(way, limit, workers, size, process.returncode, memory.peak.pss, memory.peak_rss, said)
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Peak]:
+    """Measure and print; return the peaks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="stores are made here and kept")
+    parser.add_argument("--limits", nargs="+", default=["600MiB", "1GiB", "2GiB"])
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--times", type=float, default=5.0, help="data of so many times the limit")
+    parser.add_argument("--workers", type=int, help="worker processes (default: one a GiB of the limit)")
+    options = parser.parse_args(arguments)
+    print(
+        f"{'':<12} {'limit':>6} {'rows':>7} {'workers':>7} {'PSS':>8} {'RSS':>8} {'of it':>6}  (MiB)",
+        flush=True,
+    )
+    found = []
+    for text in options.limits:
+        limit = int(parse_bytes(text))
+        dataset = wide_store(options.folder / text, int(options.times * limit))
+        workers = min(2, limit >> 30) if options.workers is None else options.workers
+        for way in options.ways:
+            found.append(measured(dataset, way, limit, workers))
+            print(found[-1], flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(0 if all(peak.kept for peak in main()) else 1)

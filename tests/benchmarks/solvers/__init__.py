@@ -1,0 +1,1 @@
+"""Passes and seconds of losses, methods and kernels, beside their peers."""

@@ -1,0 +1,147 @@
+"""Exact kernels on two workers: CPU time, memory and what they grow with, beside scikit-learn's SVC.
+
+    python -m tests.benchmarks.solvers.kernels [--data FOLDER] [--rows 5000 10000 20000]
+        [--synthetic 60000] [--quick]
+
+trains RBF machines at C = 4, gamma = "scale", by `topline train` on stores of letter (all 20,000 rows in an
+order of their own, and the first so many of them), max and top-5 hinge, to a certified gap of 1e-3, and on a
+synthetic set (d = 64, m = 10) of `--synthetic` rows to 1e-2.  CPU time is that of all processes, certificate
+included, and so is memory, of which the coordinator's is its own.  SVC solves another problem, one machine
+for each pair of classes: its time is a yardstick, not a rival.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.svm import SVC
+
+from tests.benchmarks.datasets import DATA_DIR, DataSet, load
+from tests.benchmarks.tree_memory import TreeMemory
+from tests.pipeline.small_data import write_dataset
+from topline.storage.arrays import ChunkPlan
+from topline.storage.stores import open_store
+
+C = 4.0
+PLAN = partial(ChunkPlan, chunk_rows=1024, shard_rows=4096)
+LOSSES = {"max hinge": ("max_hinge",), "top-5 hinge": ("topk_hinge", "--k", "5")}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one training took, and what it reached; bytes are the most at one time."""
+
+    name: str
+    n: int
+    gap: float
+    certified: bool
+    cpu: float
+    wall: float
+    all_bytes: int
+    coordinator_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name:<24}{self.n:>8,}{self.gap:>10.1e}{'yes' if self.certified else 'no':>5}"
+            f"{self.cpu:>9.1f}{self.wall:>8.0f}{self.all_bytes / 2**20:>9.0f}"
+            f"{self.coordinator_bytes / 2**20:>9.0f}"
+        )
+
+
+def synthetic(rows: int) -> DataSet:
+    """Give ten overlapping clouds of three centres each in 64 dimensions."""
+    random = np.random.default_rng(0)
+    y = np.arange(rows) % 10
+    centres = random.normal(size=(10, 3, 64))
+    X = centres[y, random.integers(0, 3, rows)] + random.normal(0.0, 1.5, (rows, 64))
+    order = random.permutation(rows)
+    return DataSet("synthetic", X[order].astype(np.float32), y[order].astype(np.int32))
+
+
+def letters(folder: Path) -> DataSet:
+    """Give all rows of letter in an order of their own; FileNotFoundError without the file."""
+    data = load("letter_all", folder)
+    order = np.random.default_rng(0).permutation(len(data.y))
+    return DataSet("letter", data.X[order], data.y[order])
+
+
+def trained(data: DataSet, rows: int, name: str, loss: Sequence[str], tol: float, workers: int) -> Cost:
+    """Train on the first rows of a set in a process of its own, and measure it."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(folder, create=True)
+        write_dataset(
+            store, data.X[:rows], data.y[:rows], np.zeros(rows, dtype=np.int8), m=data.m, plan=PLAN(rows)
+        )
+        command = [
+            sys.executable, "-m", "topline", "train", "--store", folder, "--loss", *loss, "--C", str(C),
+            "--kernel", "rbf", "--transforms", "none", "--tol", str(tol), "--workers", str(workers),
+            "--memory-limit", "4GiB", "--json",
+        ]  # fmt: skip
+        began = time.monotonic()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        with TreeMemory(process.pid) as memory, process.stdout or io.StringIO() as printing:
+            printed = printing.read()
+            _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        result: dict[str, Any] = json.loads(printed)
+    certificate = result["certificate"]
+    coordinator = next(name for name in memory.peak.by_process if name.startswith(f"{process.pid} "))
+    return Cost(
+        name, rows, certificate["relative_gap"], certificate["certified"], usage.ru_utime + usage.ru_stime,
+        time.monotonic() - began, memory.peak.pss, memory.peak.by_process[coordinator],
+    )  # fmt: skip
+
+
+def svc_seconds(data: DataSet, rows: int) -> float:
+    """Give the CPU seconds of scikit-learn's SVC on the same rows."""
+    began = time.process_time()
+    SVC(C=C, gamma="scale", tol=1e-3).fit(data.X[:rows].astype(np.float64), data.y[:rows])
+    return time.process_time() - began
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Cost]:
+    """Measure and print; return the costs."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, default=DATA_DIR)
+    parser.add_argument("--rows", type=int, nargs="*", default=[5000, 10000, 20000])
+    parser.add_argument("--synthetic", type=int, default=60000, help="rows of the synthetic set; 0 for none")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="a few hundred synthetic rows alone")
+    options = parser.parse_args(arguments)
+    runs = []
+    if options.quick:
+        runs = [(synthetic(400), 400, "synthetic, max hinge", LOSSES["max hinge"], 1e-2)]
+    else:
+        data = letters(options.data) if options.rows else None
+        for rows in options.rows:
+            if data is not None:
+                runs += [(data, rows, f"letter, {name}", loss, 1e-3) for name, loss in LOSSES.items()]
+        if options.synthetic:
+            data = synthetic(options.synthetic)
+            runs.append((data, options.synthetic, "synthetic, max hinge", LOSSES["max hinge"], 1e-2))
+    columns = ("gap", 10), ("cert", 5), ("CPU s", 9), ("wall s", 8), ("all MiB", 9), ("own MiB", 9)
+    heads = "".join(f"{name:>{width}}" for name, width in (*columns, ("SVC s", 9)))
+    print(f"{'':<24}{'n':>8}{heads}")
+    costs = []
+    for data, rows, name, loss, tol in runs:
+        cost = trained(data, rows, name, loss, tol, options.workers)
+        print(f"{cost}{svc_seconds(data, rows):>9.1f}", flush=True)
+        costs.append(cost)
+    return costs
+
+
+if __name__ == "__main__":
+    main()

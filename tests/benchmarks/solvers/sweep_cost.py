@@ -1,0 +1,106 @@
+"""Passes of a sweep over C against exhaustive search on the same grid and folds, and the best C of both.
+
+    python -m tests.benchmarks.solvers.sweep_cost [--data FOLDER] [--sets letter usps] [--k 1] [--topk 1]
+        [--quick]
+
+Exhaustive search solves every C on every fold from zero to a relative gap of 1e-3, as scikit-learn's
+GridSearchCV would; shown beside it is the same with each C started from the one before.  Both count a pass as
+the sweep does: the rounds, and one for the exact values at the end.  The bar: at most half of the passes of
+exhaustive search, and a best C at most one step of the grid away from its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from tests.benchmarks.datasets import DATA_DIR, load
+from tests.pipeline.small_data import write_dataset
+from topline import SerialExecutor, TopKHinge, solve
+from topline.pipeline.options.sweep import SweepConfig
+from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.sweep import sweep
+from topline.pipeline.sweep.folds import fold_data
+from topline.pipeline.sweep.plan import plan_sweep
+from topline.solvers.core.held_out import count_hits
+from topline.storage.stores import open_store
+
+HERE = ClusterConfig(workers=0)
+TOL = 1e-3
+
+
+def exhaustive(plan, k):
+    """Give (passes, seconds, mean accuracy by C) of a fit from zero for every C and fold."""
+    passes, began = 0, time.perf_counter()
+    hits = dict.fromkeys(plan.config.grid(), 0)
+    for fold in range(plan.config.folds):
+        data = fold_data(plan.source, fold)
+        for C in hits:
+            result = solve(
+                data.X, data.y, TopKHinge(k), 1.0 / (len(data.y) * C), tol=TOL, m=data.m,
+                max_passes=plan.config.max_passes, executor=SerialExecutor(),
+            )  # fmt: skip
+            passes += result.passes + 1
+            hits[C] += count_hits(data.held_out, data.held_out_y, result.W, plan.topk, 0.0).hits
+    seconds = time.perf_counter() - began
+    return passes, seconds, {C: found / plan.n for C, found in hits.items()}
+
+
+def compare(X, y, name, grid, k, topk, folds):
+    """Print both searches on one set; give their passes and how many grid steps their best C lie apart."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(Path(folder) / "store", create=True)
+        write_dataset(store, X, y, np.zeros(len(y), dtype=np.int8), key=name)
+        options = {"store": store.url, "C": grid, "k": (k,), "topk": topk, "folds": folds, "tol": TOL}
+        plan = plan_sweep(SweepConfig(**options))
+        passes, seconds, means = exhaustive(plan, k)
+        warm = sweep(SweepConfig(**options, rule="none"), HERE)
+        found = sweep(SweepConfig(**options), HERE)
+    grid = sorted(means)
+    best = max(grid, key=lambda C: (means[C], -C))
+    apart = abs(grid.index(found.best.C) - grid.index(best))
+    print(f"{name}: n {len(y)}, {len(grid)} values of C, {folds} folds, top-{k} hinge, top-{topk} accuracy")
+    for cell in found.cells:
+        print(
+            f"  C {cell.C:<8g} exhaustive {means[cell.C]:.4f}  sweep {cell.mean:.4f} +- {cell.error:.4f}"
+            f"  gap {cell.relative_gap:.0e}  passes {cell.passes:6d}  {cell.state}: {cell.why}"
+        )
+    print(f"  exhaustive, from zero: {passes:6d} passes {seconds:7.1f} s  best C {best:g}")
+    print(f"  exhaustive, warm     : {warm.passes:6d} passes {warm.elapsed:7.1f} s  best C {warm.best.C:g}")
+    print(
+        f"  sweep                : {found.passes:6d} passes {found.elapsed:7.1f} s  best C {found.best.C:g}"
+        f" (one standard error: {found.simplest.C:g}); {found.passes / passes:.0%} of the passes from zero,"
+        f" {found.passes / warm.passes:.0%} of the warm ones, {apart} steps apart",
+        flush=True,
+    )
+    return {"sweep": found.passes, "exhaustive": passes, "warm": warm.passes, "apart": apart}
+
+
+def main(arguments=None):
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=DATA_DIR)
+    parser.add_argument("--sets", nargs="+", default=["usps", "letter"])
+    parser.add_argument("--C", default="1e-3:1e2:11", help="as for topline sweep")
+    parser.add_argument("--k", type=int, default=1)
+    parser.add_argument("--topk", type=int, default=1)
+    parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="a few hundred digits, for a test")
+    chosen = parser.parse_args(arguments)
+    names, folds = (["digits"], 3) if chosen.quick else (chosen.sets, chosen.folds)
+    grid = SweepConfig(C="0.01:10:4" if chosen.quick else chosen.C).grid()
+    found = {}
+    for name in names:
+        data = load(name, chosen.data, quick=chosen.quick)
+        found[name] = compare(data.X, data.y, name, grid, chosen.k, chosen.topk, folds)
+    return found
+
+
+if __name__ == "__main__":
+    main()

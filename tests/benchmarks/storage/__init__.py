@@ -1,0 +1,1 @@
+"""How fast the store is, and how it grows."""
