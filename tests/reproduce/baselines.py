@@ -168,7 +168,7 @@ def silhouettes(setting: Setting) -> Reproduction:
     train, validation, tests = data.parts
     last = np.arange(train + validation, train + validation + tests)
     splits = [Split.held_out(np.arange(train), np.arange(train, train + validation), last)]
-    for seed in range(setting.of(2, 0, 0)):
+    for seed in range(setting.of(2, 1, 0)):
         mixed = setting.rng(seed).permutation(train + validation)
         splits.append(Split.held_out(mixed[:train], mixed[train:], last))
     Cs = [10.0**power for power in setting.of(range(-4, 3), range(-2, 1), range(1))]

@@ -45,11 +45,15 @@ Trials = Mapping[str, Sequence[Trial]]
 
 @dataclass(frozen=True)
 class Reading:
-    """One way to read the thesis; rows of the `shown` ones stand in the table, the others are counted."""
+    """One way to read the thesis; rows of the `shown` ones stand in the table, of the others a total.
+
+    Rows of one reading count beside the paper's, those of erratum h6, which alone can give its figures.
+    """
 
     by_segment: bool
     constant: bool
     shown: bool
+    counts: bool = False
 
     @property
     def name(self) -> str:
@@ -59,7 +63,7 @@ class Reading:
 
 
 READINGS = (
-    Reading(by_segment=True, constant=True, shown=True),
+    Reading(by_segment=True, constant=True, shown=True, counts=True),
     Reading(by_segment=False, constant=False, shown=True),
     Reading(by_segment=True, constant=False, shown=False),
     Reading(by_segment=False, constant=True, shown=False),
@@ -108,7 +112,7 @@ def run(setting: Setting) -> Reproduction:
         found[reading] = figures_of(trials, PAPER, KS, dict.fromkeys(PAPER, "a"))
         best[reading] = max(trial.accuracy[1] for those in trials.values() for trial in those)
     figures = [
-        replace(figure, row=f"{figure.row}; {reading.name}")
+        replace(figure, row=f"{figure.row}; {reading.name}", counts=reading.counts)
         for reading, those in found.items()
         if reading.shown
         for figure in those

@@ -175,13 +175,29 @@ def _splits(setting: Setting, data: Examples, name: str) -> list[tuple[NDArray[n
     return splits
 
 
-def _trial(
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """What a division gave for every candidate: a pair of C and width.
+
+    Attributes
+    ----------
+    relevant, wanted : labels of training (n, m) and test rows, as booleans.
+    held : scores of the training rows (candidates, n, m), each by a model that has not seen the row.
+    final : scores of the test rows, by models of all training rows.
+    """
+
+    relevant: NDArray[np.bool_]
+    wanted: NDArray[np.bool_]
+    held: Floats
+    final: list[Floats]
+
+
+def scored(
     row: Row, data: Examples, train: NDArray[np.intp], test: NDArray[np.intp], tried: Grid, seed: int
-) -> dict[str, float]:
-    """Give the test value of each metric, with the parameters and threshold that are best for it."""
+) -> Scored:
+    """Train every candidate on the folds and on all training rows."""
     X, last = _prepared(row, data, train, test)
-    Y, wanted = data.y[train], data.y[test] > 0
-    relevant = Y > 0
+    Y = data.y[train]
     count = len(tried.Cs) * (len(tried.widths) if row.rbf else 1)
     held = np.zeros((count, *Y.shape))
     parts = np.array_split(np.random.default_rng([seed, 7]).permutation(len(train)), tried.folds)
@@ -190,16 +206,30 @@ def _trial(
         for place, (scores,) in enumerate(row.candidates(X[inner], Y[inner], [X[part]], tried)):
             held[place, part] = scores
     final = [scores for (scores,) in row.candidates(X, Y, [last], tried)]
-    thresholds = [tuned_thresholds(relevant, scores, float(relevant.sum(axis=1).mean())) for scores in held]
-    found: dict[str, float] = {}
+    return Scored(Y > 0, data.y[test] > 0, held, final)
+
+
+def validated(found: Scored) -> dict[str, float]:
+    """Give the test value of each metric, with the parameters and threshold that are best for it."""
+    relevant = found.relevant
+    cardinality = float(relevant.sum(axis=1).mean())
+    thresholds = [tuned_thresholds(relevant, scores, cardinality) for scores in found.held]
+    tested: dict[str, float] = {}
     for metric in METRICS.values():
         values = [
             value_of(metric, relevant, scores, cut.get(metric, 0.0))
-            for scores, cut in zip(held, thresholds, strict=True)
+            for scores, cut in zip(found.held, thresholds, strict=True)
         ]
         best = int(np.argmin(values) if metric in LOSSES else np.argmax(values))
-        found[metric] = value_of(metric, wanted, final[best], thresholds[best].get(metric, 0.0))
-    return found
+        cut = thresholds[best].get(metric, 0.0)
+        tested[metric] = value_of(metric, found.wanted, found.final[best], cut)
+    return tested
+
+
+def _trial(
+    row: Row, data: Examples, train: NDArray[np.intp], test: NDArray[np.intp], tried: Grid, seed: int
+) -> dict[str, float]:
+    return validated(scored(row, data, train, test, tried, seed))
 
 
 def value_of(metric: str, relevant: NDArray[np.bool_], scores: Floats, threshold: float) -> float:

@@ -42,15 +42,10 @@ def run(setting: Setting) -> Reproduction:
             note = "b" if name == "optdigits" else "a"
             figures.append(
                 over_splits(
-                    f"{name}: {row}",
-                    f"{size} a class",
-                    values,
-                    mean,
-                    spread,
-                    note,
+                    f"{name}: {row}", f"{size} a class", values, mean, spread, note, paper_count=SPLITS,
                     counts=name != "optdigits",
                 )
-            )
+            )  # fmt: skip
     notes = {
         "a": "the 2,000 digits of the thesis are those of Kang et al. (2011), which are not public: ours are"
         " drawn from all of USPS, 200 of each class. How its parameters were tuned it does not say; ours are"

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from tests.reproduce import (
     average_top,
     baselines,
+    bibtex_causes,
     causes,
     circle,
     convergence,
@@ -32,7 +33,7 @@ _TABLES = (
     *weighted.TABLES, newsgroup_causes.TABLE, *frank_wolfe.TABLES,
     top_k_calibration.TABLE, scaling.BIPARTITE_TABLE, scaling.SIMPLEX_TABLE, *average_top.TABLES,
     toys.TABLE, sinc_recipes.TABLE, causes.TABLE,
-    *multilabel.TABLES, multitask.TABLE, *privileged_experiments.TABLES,
+    *multilabel.TABLES, bibtex_causes.TABLE, multitask.TABLE, *privileged_experiments.TABLES,
 )  # fmt: skip
 #: Every table by its name.
 TABLES: Mapping[str, Table] = MappingProxyType({table.name: table for table in _TABLES})

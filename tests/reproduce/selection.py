@@ -135,12 +135,17 @@ def figures_of(
     paper: Mapping[str, Sequence[float]],
     ks: Sequence[int],
     notes: Mapping[str, str],
+    *,
+    counts: bool = True,
 ) -> list[Figure]:
-    """Lay out what `compare` gave beside the paper's rows, whose entries follow `ks`."""
+    """Lay out what `compare` gave beside the paper's rows, whose entries follow `ks`.
+
+    `counts` says whether the data is the paper's.
+    """
     return [
         over_splits(
             name, f"top-{k}", [trial.accuracy[k] for trial in found],
-            paper[name][place] if name in paper else None, note=notes.get(name, ""),
+            paper[name][place] if name in paper else None, note=notes.get(name, ""), counts=counts,
         )
         for name, found in trials.items()
         for place, k in enumerate(ks)

@@ -18,6 +18,19 @@ from tests.reproduce.stand_ins import WRITERS
 from tests.reproduce.table import over_splits
 from topline.solvers.estimators.multilabel_metrics import partition_metrics, ranking_metrics
 
+#: How many figures (means, where there are spreads) each table of a paper prints.
+PRINTED = {
+    "circle": 18, "letter": 68, "silhouettes": 68, "silhouettes-baselines": 90, "letter-weighted": 16,
+    "silhouettes-weighted": 16, "iteration-seconds": 20, "silhouettes-errors": 12, "top-k-calibration": 12,
+    "projection-bipartite": 15, "at-k-classification": 48, "at-k-regression": 18, "at-k-curves": 24,
+    "at-k-toys": 12, "multitask": 20, "weight-learning": 1,
+}  # fmt: skip
+#: Tables of other data than the paper's, or of changes to another table's protocol: none of their rows count.
+ELSEWHERE = {
+    "news20", "news20-weighted", "news20-causes", "news20-errors", "gap-curves", "letter-baselines",
+    "letter-convergence", "projection-top-k", "at-k-sinc", "at-k-causes", "weight-learning-breast-cancer",
+    "bibtex-causes",
+}  # fmt: skip
 PAPERS = ("Hirohashi and Kato", "Lapin", "Fan et al.", "Tajima et al.")
 
 
@@ -31,6 +44,7 @@ def test_a_table_says_where_it_is_from_and_runs(name: str, stand_ins: Path) -> N
     assert table.source.startswith(PAPERS)
     found = reproduce(table, Setting(DataFiles((stand_ins,)), Effort.TINY))
     check_contract(found)
+    check_counts(name, found)
     page = render([Part(table, found)])
     assert "://" not in page
     assert table.title.split("(")[0] in page
@@ -48,6 +62,34 @@ def check_contract(found: Reproduction) -> None:
             assert figure.note in found.notes, figure
     assert found.protocol
     assert all(text.strip() for text in (*found.protocol.values(), *found.notes.values()))
+
+
+def check_counts(name: str, found: Reproduction) -> None:
+    """Each figure of the paper counts once, and only beside its own data; the others are shown."""
+    score = Score.of(found.figures)
+    if name in ELSEWHERE:
+        assert score.compared == 0
+    else:
+        assert score.compared <= PRINTED.get(name, 42)  # 6 rows of 7 metrics for each multilabel set
+        assert score.compared > 0 or name == "weight-learning"  # whose figure is of a larger sample
+    beside = [figure for figure in found.figures if figure.paper is not None]
+    assert score.compared + score.elsewhere == len(beside)
+    for figure in beside:
+        if figure.spread is not None:
+            assert figure.standard_errors is not None
+        if not figure.counts:
+            assert verdict(figure).startswith("not counted")
+
+
+def test_splice_counts_once(stand_ins: Path) -> None:
+    """LIBSVM's 1,000 rows stand beside UCI's without a figure of the paper."""
+    found = reproduce(TABLES["at-k-classification"], Setting(DataFiles((stand_ins,)), Effort.TINY))
+    rows = {figure.row for figure in found.figures if figure.row.startswith("splice")}
+    assert rows == {
+        f"{name}, {loss}" for name in ("splice", "splice_libsvm") for loss in ("logistic", "hinge")
+    }
+    counted = [figure.row for figure in found.figures if figure.row in rows and figure.paper is not None]
+    assert counted == ["splice, logistic"] * 3 + ["splice, hinge"] * 3
 
 
 def test_a_difference_is_judged_by_both_spreads() -> None:

@@ -212,7 +212,12 @@ def _given(setting: Setting, name: str, data: Examples) -> tuple[list[Figure], l
             for (column, drawn), k in zip(paper.items(), (1, 10, n), strict=True):
                 note = "b" if k == 1 else "a"
                 row = f"authors' points, {name}, {loss}, {way}"
-                figures.append(Figure(row, column, 100.0 * errors[k], paper=drawn, note=note, better="lower"))
+                figures.append(
+                    Figure(
+                        row, column, 100.0 * errors[k], paper=drawn, note=note, better="lower",
+                        counts=way == "optimum",
+                    )
+                )  # fmt: skip
         curves = [
             Series.of(way, np.log10(ks), [100.0 * errors[k] for k in ks], place + 1)
             for place, (way, errors) in enumerate(lines.items())

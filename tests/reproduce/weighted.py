@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -159,8 +160,8 @@ def news20(setting: Setting) -> Reproduction:
     }
     found = run(setting, "news20", data, divided(setting, data, train), NEWS20, notes)
     figures = tuple(
-        Figure(f.row, f.column, f.ours, f.spread, f.paper, f.paper_spread, "c" if f.note == "a" else f.note)
-        for f in found.figures
+        replace(figure, note="c" if figure.note == "a" else figure.note, counts=False)
+        for figure in found.figures
     )
     return Reproduction(figures, found.protocol, found.notes)
 
