@@ -58,7 +58,7 @@ class DaskExecutor:
     `worker_wait` is how long to wait while no worker is there at all, `heartbeat_timeout` how long a worker
     may send no heartbeat, or its call do nothing, and `poll_interval` the time between two polls of the
     workers, to see whether blocks should move; all in seconds.  `dual_bytes` is the memory for dual variables
-    over all workers, None for as much as they take.
+    over all workers, and `kept_bytes` that for what Newton's method keeps, None for as much as they take.
     """
 
     in_process = False
@@ -74,6 +74,7 @@ class DaskExecutor:
         heartbeat_timeout: float = 60.0,
         lease: float = LEASE_SECONDS,
         dual_bytes: int | None = None,
+        kept_bytes: int | None = None,
         poll_interval: float = REBALANCE_SECONDS,
     ) -> None:
         self._calls = WorkerCalls(client, heartbeat_timeout=heartbeat_timeout)
@@ -83,6 +84,7 @@ class DaskExecutor:
         self._worker_wait = worker_wait
         self._lease = lease
         self.dual_bytes = dual_bytes
+        self._kept_bytes = kept_bytes
         self._poll_interval = poll_interval
         self._bound: Bound | None = None
         self._scheduler: BlockScheduler | None = None
@@ -137,6 +139,7 @@ class DaskExecutor:
             spans=tuple(Span(i, start, stop) for i, (start, stop) in enumerate(itertools.pairwise(cuts))),
             cache_bytes=self._cache_bytes,
             dual_bytes=self.dual_bytes,
+            kept_bytes=self._kept_bytes,
             lease=self._lease,
         )
         self._calls.begin_count()

@@ -18,6 +18,7 @@ from distributed.system import MEMORY_LIMIT
 from topline.pipeline.cluster.tree_sums import MOST_SUMS
 from topline.pipeline.errors import ConfigError
 from topline.solvers.blocks import extrapolation_bytes
+from topline.solvers.methods import PLAIN, MethodMemory
 
 MIB = 1 << 20
 
@@ -31,6 +32,8 @@ ALONE_READING_BYTES = 96 * MIB
 # the direction and what is on its way; in a worker W as it came and as it is used, a product and its copy.
 COORDINATOR_ARRAYS = 7
 WORKER_ARRAYS = 8
+# Copies of a matrix of second order while a block sums it, besides the sums of blocks.
+FORMED_COPIES = 1
 # Features, and dual variables opened with them, that are read, converted and worked on.
 READING_BYTES = 192 * MIB
 # Labels, weights, norms and permutation of a row, wherever the rows are.
@@ -49,8 +52,9 @@ WHOLE_DUALS = 16
 class ProblemSize:
     """n rows of d features, m classes, the blocks they are cut into, and bytes of all features in float32.
 
-    `keeps_duals` says whether dual variables are held, `ranked` how many classes are noted of a row;
-    `besides` are bytes that the coordinator needs for more, such as the matrix of a kernel.
+    `keeps_duals` says whether dual variables are held, `ranked` how many classes are noted of a row, `method`
+    what the method takes; `besides` are bytes that the coordinator needs for more, such as the matrix of a
+    kernel.
     """
 
     n: int
@@ -60,6 +64,7 @@ class ProblemSize:
     features: int
     keeps_duals: bool
     ranked: int = 1
+    method: MethodMemory = PLAIN
     besides: int = 0
 
 
@@ -67,12 +72,14 @@ class ProblemSize:
 class MemoryPlan:
     """`worker_bytes` is Dask's limit of each worker, the others are budgets over all workers.
 
-    `worker_bytes` is None where workers are threads or not ours; `dual_bytes` is None for what it takes.
+    `worker_bytes` is None where workers are threads or not ours; `dual_bytes` and `kept_bytes` are None for
+    what it takes.
     """
 
     worker_bytes: int | None
     cache_bytes: int
     dual_bytes: int | None
+    kept_bytes: int | None = None
 
 
 def memory_limit(text: str | None) -> int | None:
@@ -121,13 +128,14 @@ def plan_alone(
     They are fewer than `threads` where memory asks for that.  `ConfigError` names the least limit where not
     even one fits.
     """
-    for count in range(threads, 0, -1):
+    for count in range(max(1, threads), 0, -1):
         alone, own = _alone(size, count)
-        if limit is None or alone + count * own <= limit:
+        least = alone + math.ceil(count * own / FILLED)
+        if limit is None or least <= limit:
             break
     else:
-        _refuse(limit or 0, alone + own, 1)
-    taken = max(alone + count * own, int(MACHINE_SHARE * MEMORY_LIMIT)) if limit is None else limit
+        _refuse(limit or 0, least, 1)
+    taken = max(least, int(MACHINE_SHARE * MEMORY_LIMIT)) if limit is None else limit
     return MemoryPlan(None, *_budgets((taken - alone) // count, own, size, count, cache_bytes)), count
 
 
@@ -141,8 +149,11 @@ def plan_on_workers(limits: Sequence[int], size: ProblemSize, cache_bytes: int) 
 
 def _budgets(
     share: int, worker: int, size: ProblemSize, workers: int, cache_bytes: int, filled: float = FILLED
-) -> tuple[int, int | None]:
-    """Bytes for features and for dual variables where workers have `share` each and need `worker` of it."""
+) -> tuple[int, int | None, int]:
+    """Bytes for features, for dual variables and for what the method keeps between its requests.
+
+    Workers have `share` each and need `worker` of it.
+    """
     room = max(0, int(workers * (filled * share - worker)))
     duals = None
     if size.keeps_duals:
@@ -153,12 +164,16 @@ def _budgets(
         if whole > 3 * room // 4:
             duals = room // 2
         room -= whole if duals is None else duals
-    return min(cache_bytes, room), duals
+    kept = min(size.method.kept, room // 2)
+    return min(cache_bytes, room - kept), duals, kept
 
 
 def _coordinator(size: ProblemSize, workers: int) -> int:
-    arrays = COORDINATOR_ARRAYS + (MOST_SUMS if _merges(workers) else workers * _sums(size, workers))
-    return COORDINATOR_BYTES + size.besides + 8 * size.d * size.m * arrays + ROW_BYTES // 2 * size.n
+    sums = MOST_SUMS if _merges(workers) else workers * _sums(size, workers)
+    arrays = 8 * size.d * size.m * (COORDINATOR_ARRAYS + size.method.arrays + sums)
+    # What is formed is factored in its place.
+    formed = 8 * size.method.formed * sums
+    return COORDINATOR_BYTES + size.besides + arrays + formed + ROW_BYTES // 2 * size.n
 
 
 def _alone(size: ProblemSize, threads: int) -> tuple[int, int]:
@@ -171,6 +186,7 @@ def _alone(size: ProblemSize, threads: int) -> tuple[int, int]:
 def _worker(size: ProblemSize, workers: int, *, processes: bool) -> int:
     sums = _sums(size, workers) * (3 if _merges(workers) else 1)
     arrays = 8 * size.d * size.m * (WORKER_ARRAYS + sums)
+    arrays += 8 * size.method.formed * (FORMED_COPIES + sums)
     rows = -(-size.n * (ROW_BYTES + 4 * size.ranked) // workers)
     reading = min(READING_BYTES, 3 * size.features)
     return (WORKER_BYTES if processes else 0) + arrays + reading + rows

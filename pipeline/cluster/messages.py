@@ -32,7 +32,7 @@ class Placement:
     spans[-1].stop-1.  Dual variables of the blocks `keeps` are kept from the epoch before, with
     `pending_step` applied where it waits; those of other blocks are 0.  A run that no call has touched for
     `lease` seconds is dropped, since its coordinator must have died.  `dual_bytes` is as for
-    `topline.solvers.blocks.block.Block`, for all blocks together.
+    `topline.solvers.blocks.block.Block`, for all blocks together, and so is `kept_bytes`.
     """
 
     run: str
@@ -49,6 +49,7 @@ class Placement:
     keeps: frozenset[int] = frozenset()
     pending_step: PendingStep | None = None
     dual_bytes: int | None = None
+    kept_bytes: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

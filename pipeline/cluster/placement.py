@@ -26,7 +26,7 @@ from topline.solvers.core.heads import HeadsProblem
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.rows import RowSource
-from topline.solvers.executors import StoredDuals
+from topline.solvers.executors import StoredDuals, budget_share
 from topline.solvers.typing import Float64Array, IntArray
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ Saved = Callable[[], tuple[int, StoredDuals] | None]
 class Bound:
     """What a run is about; workers that come later are placed from it.
 
-    `cache_bytes` and `dual_bytes` are for all workers together.
+    `cache_bytes`, `dual_bytes` and `kept_bytes` are for all workers together.
     """
 
     problem: Problem | HeadsProblem
@@ -51,6 +51,7 @@ class Bound:
     cache_bytes: int
     dual_bytes: int | None
     lease: float
+    kept_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,8 @@ class BlockPlacement:
             weights=None if bound.weights is None else bound.weights[start:stop],
             keep_duals=bound.keep_duals,
             cache_bytes=bound.cache_bytes * budgeted // n,
-            dual_bytes=None if bound.dual_bytes is None else bound.dual_bytes * budgeted // n,
+            dual_bytes=budget_share(bound.dual_bytes, budgeted, n),
+            kept_bytes=budget_share(bound.kept_bytes, budgeted, n),
             lease=bound.lease,
             keeps=frozenset(index for index, holder in self._holders.items() if holder == worker),
             pending_step=pending_step,

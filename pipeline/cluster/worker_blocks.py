@@ -28,7 +28,7 @@ from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowRange, RowSource
 from topline.solvers.core.traffic import resident_bytes
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors import DualRows, StoredDuals, T, map_duals_on_threads
+from topline.solvers.executors import DualRows, StoredDuals, T, budget_share, map_duals_on_threads
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ def place(placement: Placement) -> list[int]:
 
 def _made(placement: Placement, rows: RowSource) -> dict[int, Block]:
     """Return the blocks of a placement, with A = 0."""
-    spans, weights, dual_bytes = placement.spans, placement.weights, placement.dual_bytes
+    spans, weights = placement.spans, placement.weights
     first = spans[0].start if spans else 0
     total = spans[-1].stop - first if spans else 0
     return {
@@ -182,7 +182,8 @@ def _made(placement: Placement, rows: RowSource) -> dict[int, Block]:
             placement.problem,
             placement.keep_duals,
             None if weights is None else weights[span.start - first : span.stop - first],
-            None if dual_bytes is None else dual_bytes * (span.stop - span.start) // total,
+            budget_share(placement.dual_bytes, span.stop - span.start, total),
+            budget_share(placement.kept_bytes, span.stop - span.start, total),
         )
         for span in spans
     }

@@ -29,6 +29,7 @@ from topline.pipeline.training.kernel_training import factored_kernel, trained_r
 from topline.pipeline.training.plan import TrainingPlan
 from topline.pipeline.training.run import Run
 from topline.solvers.executors import Executor, ThreadExecutor
+from topline.solvers.methods import method_memory
 from topline.solvers.methods.kernel_ascent import picked_bytes
 from topline.storage.cache import StoredKernel
 
@@ -60,7 +61,10 @@ def open_executor(
         bounds = plan.bounds_of(rows)
         if found is None:
             executor: Executor = ThreadExecutor(
-                min(threads, len(bounds) - 1), bounds=bounds, dual_bytes=memory.dual_bytes
+                min(threads, len(bounds) - 1),
+                bounds=bounds,
+                dual_bytes=memory.dual_bytes,
+                kept_bytes=memory.kept_bytes,
             )
             rows = CachedRows(rows, memory.cache_bytes)
         else:
@@ -69,6 +73,7 @@ def open_executor(
                 bounds=bounds,
                 cache_bytes=memory.cache_bytes,
                 dual_bytes=memory.dual_bytes,
+                kept_bytes=memory.kept_bytes,
                 worker_wait=cluster.worker_wait,
                 heartbeat_timeout=cluster.heartbeat_timeout,
             )
@@ -111,5 +116,6 @@ def _size(plan: TrainingPlan) -> ProblemSize:
         features=4 * n * n if factored else plan.rows.nbytes,
         keeps_duals=plan.keep_duals,
         ranked=len(plan.loss.form(plan.m).rho),
+        method=method_memory(plan.method, plan.problem, plan.rows.nbytes),
         besides=16 * n * n if factored else picked_bytes(d, plan.m) if plan.on_blocks else 0,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.extrapolation import extrapolation_bytes
+from topline.solvers.blocks.second_order import most_kept
 from topline.solvers.blocks.shared.heads import HeadBlocks, make_block
 
-__all__ = ["Block", "HeadBlocks", "extrapolation_bytes", "make_block"]
+__all__ = ["Block", "HeadBlocks", "extrapolation_bytes", "make_block", "most_kept"]

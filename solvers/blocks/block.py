@@ -48,6 +48,7 @@ class Block:
     weights : how often each example counts, (stop - start,) float64; None for once.
     dual_bytes : memory for A and what waits to be mixed into it; beyond it they are packed, and beyond that
         in a temporary file.  None for arrays.  Whichever it is, the numbers are the same.
+    kept_bytes : memory for what Newton's method would else compute again in a round; None for what it takes.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Block:
         keep_duals: bool,
         weights: Float64Array | None = None,
         dual_bytes: int | None = None,
+        kept_bytes: int | None = None,
     ) -> None:
         self.index, self.start, self.stop = index, start, stop
         self.problem = problem
@@ -76,6 +78,7 @@ class Block:
         self._column_atoms: BlockColumnAtoms | None = None
         self._newton: BlockNewton | None = None
         self._kernel: BlockKernel | None = None
+        self._kept_bytes = kept_bytes
         #: Whether A is another one than 0, at the start.
         self._loaded = False
         self._duals: BlockDuals | None = None
@@ -190,7 +193,9 @@ class Block:
             if request.exact:
                 duals.widen()
         rows = self.stop - self.start
-        self._newton = self._newton or BlockNewton(self.problem, self._tiles, rows, self._duals, self._dtype)
+        self._newton = self._newton or BlockNewton(
+            self.problem, self._tiles, rows, self._duals, self._dtype, self._kept_bytes
+        )
         return self._newton.run(request)
 
     def _kernelised(self) -> BlockKernel:

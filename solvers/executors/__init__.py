@@ -12,6 +12,7 @@ from topline.solvers.executors.local import (
     SerialExecutor,
     ThreadExecutor,
     block_bounds,
+    budget_share,
     map_duals_on_threads,
 )
 from topline.solvers.executors.mapped import MappedExecutor
@@ -28,5 +29,6 @@ __all__ = [
     "ThreadExecutor",
     "TopLossExecutor",
     "block_bounds",
+    "budget_share",
     "map_duals_on_threads",
 ]

@@ -31,8 +31,9 @@ class SerialExecutor:
     `bounds` are the row numbers 0 = r_0 < r_1 < ... = n at which rows are cut into blocks, or `blocks` asks
     for that many of nearly one size; one block by default.  `dual_bytes` is memory for dual variables, which
     are packed where that is too little for them, and go to a temporary file beyond it:
-    `topline.solvers.core.dual_rows`. With a budget no result holds them.  `threads` work together on a block
-    that is large enough for them, by default as many as BLAS may take; no number depends on how many.
+    `topline.solvers.core.dual_rows`. With a budget no result holds them.  `kept_bytes` is memory for what
+    Newton's method would else compute again in a round, by default what it takes.  `threads` work together on
+    a block that is large enough for them, by default as many as BLAS may take; no number depends on how many.
 
     Raises InvalidProblemError, when it is bound, where rows cannot be cut like that.
 
@@ -54,6 +55,7 @@ class SerialExecutor:
         blocks: int | None = None,
         bounds: Sequence[int] | None = None,
         dual_bytes: int | None = None,
+        kept_bytes: int | None = None,
         threads: int | None = None,
     ) -> None:
         if threads is not None and threads < 1:
@@ -64,6 +66,7 @@ class SerialExecutor:
         self._asked_bounds = bounds
         self.dual_bytes = dual_bytes
         self.in_process = dual_bytes is None
+        self._kept_bytes = kept_bytes
         self._blocks: list[Block] = []
         self._activity = ThreadActivity()
         self._memory = MemoryGauge()
@@ -104,7 +107,8 @@ class SerialExecutor:
                 problem,
                 keep_duals,
                 None if weights is None else weights[start:stop],
-                None if self.dual_bytes is None else self.dual_bytes * (stop - start) // problem.n,
+                budget_share(self.dual_bytes, stop - start, problem.n),
+                budget_share(self._kept_bytes, stop - start, problem.n),
             )
             for i, (start, stop) in enumerate(pairwise(bounds))
         ]
@@ -176,7 +180,8 @@ class ThreadExecutor(SerialExecutor):
     """Runs blocks on threads; BLAS and compiled functions release the interpreter lock.
 
     `workers` is the number of blocks that run at the same time; they share the `threads`.  These, `bounds`,
-    `blocks` and `dual_bytes` are as for SerialExecutor, by default 16 blocks (or n), whatever the workers.
+    `blocks`, `dual_bytes` and `kept_bytes` are as for SerialExecutor, by default 16 blocks (or n), whatever
+    the workers.
 
     Raises InvalidProblemError where `workers` is below 1.
 
@@ -199,11 +204,14 @@ class ThreadExecutor(SerialExecutor):
         blocks: int | None = None,
         bounds: Sequence[int] | None = None,
         dual_bytes: int | None = None,
+        kept_bytes: int | None = None,
         threads: int | None = None,
     ) -> None:
         if workers < 1:
             raise InvalidProblemError(f"workers is {workers}; give a whole number of at least 1")
-        super().__init__(blocks=blocks, bounds=bounds, dual_bytes=dual_bytes, threads=threads)
+        super().__init__(
+            blocks=blocks, bounds=bounds, dual_bytes=dual_bytes, kept_bytes=kept_bytes, threads=threads
+        )
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="topline-block")
         self._workers = workers
 
@@ -269,6 +277,11 @@ def block_bounds(n: int, blocks: int = 1, bounds: Sequence[int] | None = None) -
     if not 1 <= blocks <= n:
         raise InvalidProblemError(f"{n} rows cannot be cut into {blocks} blocks; give 1 to {n}")
     return tuple(n * i // blocks for i in range(blocks + 1))
+
+
+def budget_share(nbytes: int | None, rows: int, n: int) -> int | None:
+    """Return what a block of so many of n rows gets of a budget."""
+    return None if nbytes is None else nbytes * rows // n
 
 
 def _shown(cuts: Sequence[Any]) -> str:

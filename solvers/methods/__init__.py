@@ -18,6 +18,11 @@ from topline.solvers.methods.base import (
 from topline.solvers.methods.certificate import (
     FinalValues,
 )
+from topline.solvers.methods.memory import (
+    PLAIN,
+    MethodMemory,
+    method_memory,
+)
 from topline.solvers.methods.registry import (
     METHODS,
     MethodSpec,
@@ -27,13 +32,16 @@ from topline.solvers.methods.registry import (
 
 __all__ = [
     "METHODS",
+    "PLAIN",
     "Advance",
     "Choice",
     "FinalValues",
     "Measurement",
     "Method",
+    "MethodMemory",
     "MethodSpec",
     "change_of_method",
     "chosen_method",
+    "method_memory",
     "method_named",
 ]

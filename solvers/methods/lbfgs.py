@@ -107,6 +107,11 @@ class Lbfgs(Method):
 
     pairs: int = 10
 
+    @property
+    def arrays(self) -> int:
+        """Arrays of the shape of W that it remembers: pairs, the best W, and of a line all but its length."""
+        return 2 * self.pairs + 4
+
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Evaluate P, its gradient and with it a dual point at W."""
         memory, passes = dict(state.memory), 1

@@ -55,6 +55,9 @@ _FACTOR_PRODUCTS = 6
 #: The same for a smooth loss with a closed form, once a step with Gram matrices has taken more products than
 #: this share of the numbers in W: the products that forming costs as much as.
 _SMOOTH_SIDE, _SHARE_OF_SIDE = 1_024, 1 / 24
+#: Arrays of the shape of W besides a W, the next and a direction: W(A), the gradient, and of conjugate
+#: gradients the solution, residual, preconditioned residual and product.
+ARRAYS = 6
 #: Its factor is that of a Hessian whose diagonal is larger by this share, for its sums may be of float32.
 _DAMPED = 1e-6
 
@@ -81,7 +84,9 @@ class CountedRun:
 
     def factor(self) -> Float64Array | None:
         """Return Cholesky's factor (m d, m d) of the Hessian of F, None where rounding leaves none."""
-        product = product_of(self._counted(GramRequest(**vars(self.point), whole=True))) / self.problem.n
+        product = product_of(self._counted(GramRequest(**vars(self.point), whole=True)))
+        # In its place: nobody else has these sums, and they may be large.
+        product /= self.problem.n
         diagonal = np.diag_indices(len(product))
         if self.problem.form.smooth:
             product[diagonal] *= 1.0 + _DAMPED
@@ -123,6 +128,18 @@ def point_of(state: SolverState, control: Float64Array) -> ProximalRequest:
 def few_numbers(problem: Problem) -> bool:
     """Return whether the Gram matrices of a smooth problem are small enough to be summed at each step."""
     return problem.m * problem.d**2 <= _GRAM_NUMBERS_SMOOTH
+
+
+def formed_numbers(problem: Problem) -> int:
+    """Return how many numbers the largest matrix has that blocks may be asked to sum."""
+    side, m = problem.m * problem.d, problem.m
+    grams = m * problem.d**2
+    if problem.form.smooth:
+        whole = m <= _HESSIAN_CLASSES and side <= _SMOOTH_SIDE and problem.form.family.curvature is not None
+        return max(side**2 if whole else 0, grams if few_numbers(problem) else 0)
+    if m <= _HESSIAN_CLASSES and side <= _HESSIAN_SIDE:
+        return side**2
+    return grams if grams <= _GRAM_NUMBERS else 0
 
 
 def newton_step(

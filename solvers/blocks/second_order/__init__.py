@@ -1,11 +1,12 @@
 """Second-order sums of one block.
 
-`envelopes` knows how u moves with the scores of a row, `hessians` sums that over rows, and `block` answers
-requests.
+`envelopes` knows how u moves with the scores of a row, `hessians` sums that over rows, `kept` holds what the
+requests of a round have in common, and `block` answers them.
 """
 
 from __future__ import annotations
 
 from topline.solvers.blocks.second_order.block import BlockNewton
+from topline.solvers.blocks.second_order.kept import most_kept
 
-__all__ = ["BlockNewton"]
+__all__ = ["BlockNewton", "most_kept"]

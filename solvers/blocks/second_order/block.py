@@ -7,9 +7,8 @@ is zero are left out of every product: near the optimum they are most.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.blocks.jit import lift_scores
 from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
 from topline.solvers.blocks.second_order.hessians import diagonal_blocks, hessian
+from topline.solvers.blocks.second_order.kept import Found, KeptTiles
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
@@ -27,78 +27,51 @@ from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.core.tiles import Scratch, Tile, TileReader
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking
-from topline.solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.typing import FloatArray, IntArray
 
 _FLOAT64 = np.dtype(np.float64)
-#: Bytes of scores, and of gathered rows, that a block keeps between the requests of one round.
-_KEPT_BYTES = 1 << 29
-_GATHERED_BYTES = 1 << 28
-
-
-@dataclass(frozen=True, eq=False)
-class Found:
-    """u of a smooth loss in every tile, `step` along the line from the point of a round, and its sums."""
-
-    step: float
-    U: dict[int, FloatArray] = field(default_factory=dict)
-    sums: Float64Array = field(default_factory=lambda: np.zeros(ranking.N_SUMS))
 
 
 class BlockNewton:
     """Answers the second-order requests of one block; what it keeps in a round only saves work.
 
-    `duals` may be None where the loss is smooth.
+    `duals` may be None where the loss is smooth.  No more than `kept_bytes` are kept between requests, by
+    default as much as saves anything in memory.
     """
 
     def __init__(
-        self, problem: Problem, tiles: TileReader, rows: int, duals: BlockDuals | None, dtype: np.dtype[Any]
+        self,
+        problem: Problem,
+        tiles: TileReader,
+        rows: int,
+        duals: BlockDuals | None,
+        dtype: np.dtype[Any],
+        kept_bytes: int | None = None,
     ) -> None:
         self._problem, self._tiles, self._rows = problem, tiles, rows
         self._duals, self._dtype = duals, dtype
-        self._keeps = rows * problem.m * dtype.itemsize <= _KEPT_BYTES
-        self._point: tuple[int, bool] | None = None
-        self._scores: dict[int, FloatArray] = {}
-        self._moves: dict[int, FloatArray] = {}
-        self._here: Found | None = None
-        self._ahead: Found | None = None
-        self._curved: dict[int, CurvedRows] | None = None
-        self._gathered = 0
+        self._kept = KeptTiles(len(tiles), rows * problem.m, kept_bytes)
+        #: Rows whose scores were products since the request began.
+        self._scored = 0
 
     def run(self, request: ProximalRequest) -> BlockStats:
         """Carry out a request at its point."""
-        self._stand_at(request)
+        self._kept.stand_at(request, self._precision(request).itemsize)
+        self._scored = 0
         match request:
             case CurvatureRequest():
                 return self._curvature(request)
             case GramRequest():
                 summed = hessian if request.whole else diagonal_blocks
-                return summed(self._curved_rows(request), self._envelopes(request), self._problem, self._rows)
+                curved, envelopes = self._curved_rows(request), self._envelopes(request)
+                stats = summed(curved, envelopes, self._problem, self._rows)
+                return replace(stats, visited=stats.visited + self._scored)
             case SlopeRequest():
                 return self._slope(request)
             case _ if request.sigma > 0:
                 return self._evaluate(request)
             case _:
                 return self._evaluate_smooth(request)
-
-    def _stand_at(self, request: ProximalRequest) -> None:
-        """Go to the point of the request, keeping scores that those there follow from."""
-        point = request.round, request.exact
-        if point == self._point:
-            return
-        follows = self._point == (request.round - 1, request.exact) and len(self._scores) == len(self._tiles)
-        if follows and request.last_step != 0.0:
-            follows = math.isfinite(request.last_step) and len(self._moves) == len(self._tiles)
-        if not follows:
-            self._scores.clear()
-        elif request.last_step != 0.0:
-            for number, moves in self._moves.items():
-                self._scores[number] += np.asarray(request.last_step * moves, dtype=moves.dtype)
-        if not follows or request.last_step != 0.0:
-            reached = follows and self._ahead is not None and self._ahead.step == request.last_step
-            self._here = self._ahead if reached else None
-        self._ahead = None
-        self._point, self._curved, self._gathered = point, None, 0
-        self._moves.clear()
 
     def _evaluate(self, request: ProximalRequest) -> BlockStats:
         clock, problem, dtype = Clock(), self._problem, self._precision(request)
@@ -108,9 +81,7 @@ class BlockNewton:
         sums, shifted = np.zeros(ranking.N_SUMS), np.zeros(ranking.N_SUMS)
         product = np.zeros((problem.m, problem.d))
         conjugate = u_sq = alpha_u = 0.0
-        visited = 0
         for tile in self._tiles.read(dtype):
-            visited += 0 if tile.number in self._scores else tile.stop - tile.start
             scores = self._plain_scores(tile.number, tile.X, W, scratch)
             clock.product()
             A = self._dual_rows(tile.number, tile.rows, request)
@@ -131,7 +102,7 @@ class BlockNewton:
             u_sq=u_sq,
             loss=float(sums[ranking.LOSS]),
             active=int(shifted[ranking.ACTIVE]),
-            visited=visited,
+            visited=self._scored,
             **clock.seconds(),
         )
 
@@ -141,10 +112,8 @@ class BlockNewton:
         W = np.ascontiguousarray(request.W, dtype=dtype)
         scratch, envelope = Scratch(self._tiles.rows, problem.m, dtype), self._envelopes(request)
         product = np.zeros((problem.m, problem.d))
-        found = self._here or Found(0.0)
-        visited = 0
+        found = self._kept.here or Found(0.0)
         for tile in self._tiles.read(dtype):
-            visited += 0 if tile.number in self._scores else tile.stop - tile.start
             scores = self._plain_scores(tile.number, tile.X, W, scratch)
             clock.product()
             if tile.number not in found.U:
@@ -152,19 +121,19 @@ class BlockNewton:
                 envelope.find(U, tile.y, tile.weights, found.sums)
             else:
                 U = found.U[tile.number]
-            if self._keeps and self._here is None:
+            if self._kept.whole and self._kept.here is None:
                 found.U[tile.number] = U
             clock.row_work()
             accumulate_rows(tile.X, U, tile.weights, product)
             clock.product()
-        self._here = found if self._keeps else None
+        self._kept.here = found if self._kept.whole else None
         return BlockStats(
             rows=self._rows,
             product=np.ascontiguousarray(product.T),
             conjugate_u=float(found.sums[ranking.B_U]),
             loss=float(found.sums[ranking.LOSS]),
             active=int(found.sums[ranking.ACTIVE]),
-            visited=visited,
+            visited=self._scored,
             **clock.seconds(),
         )
 
@@ -174,76 +143,80 @@ class BlockNewton:
         V = np.ascontiguousarray(request.V, dtype=dtype)
         envelopes = self._envelopes(request)
         product = np.zeros((self._problem.m, self._problem.d))
-        visited = 0
+        multiplied = 0
         for curved, X in self._curved_rows(request):
             T = np.asarray(X @ V)
             clock.product()
             small = envelopes.weighed(curved, T)
             clock.row_work()
             product += (X.T @ small).T if is_sparse(X) else small.T @ X
-            visited += len(curved.rows)
+            multiplied += len(curved.rows)
             clock.product()
         return BlockStats(
-            rows=self._rows, product=np.ascontiguousarray(product.T), visited=visited, **clock.seconds()
+            rows=self._rows,
+            product=np.ascontiguousarray(product.T),
+            visited=multiplied + self._scored,
+            **clock.seconds(),
         )
 
     def _slope(self, request: SlopeRequest) -> BlockStats:
         """Sum <u(q_i + step V^T x_i), V^T x_i>, minus the slope of the envelopes."""
         clock, dtype = Clock(), self._precision(request)
         envelope, found = self._envelopes(request), Found(request.step)
-        total, visited = 0.0, 0
-        for number, rows, scores, moves, taken in self._line(request, dtype):
-            visited += taken
+        # The last trial's u goes before this one's comes.
+        self._kept.ahead = None
+        total, multiplied = 0.0, 0
+        for number, rows, scores, moves, made in self._line(request, dtype):
+            multiplied += made
             clock.product()
             y, weights = self._tiles.labels_and_weights(rows)
             A = self._dual_rows(number, rows, request) if request.sigma > 0 else None
             at = self._shifted(scores, A, y, request)
             at += np.asarray(request.step * moves, dtype=dtype)
             envelope.find(at, y, weights, found.sums)
-            if A is None and self._keeps:
+            if A is None and self._kept.whole:
                 found.U[number] = at
             total += float(weights @ np.einsum("ij,ij->i", at, moves, dtype=np.float64))
             clock.row_work()
-        self._ahead = found if len(found.U) == len(self._tiles) else None
+        self._kept.ahead = found if len(found.U) == len(self._tiles) else None
+        visited = multiplied + self._scored
         return BlockStats(rows=self._rows, product=np.array([[total]]), visited=visited, **clock.seconds())
 
     def _line(
         self, request: SlopeRequest, dtype: np.dtype[Any]
     ) -> Iterator[tuple[int, slice, FloatArray, FloatArray, int]]:
-        """Yield of every tile its number, rows, X W and X V, and how many rows' scores that took."""
-        if len(self._moves) == len(self._scores) == len(self._tiles):
+        """Yield of every tile its number, rows, X W and X V, and of how many rows X V was made."""
+        kept = self._kept
+        if kept.has_line:
             for number, start, stop in self._tiles.bounds():
-                yield number, slice(start, stop), self._scores[number], self._moves[number], 0
+                yield number, slice(start, stop), kept.scores[number], kept.moves[number], 0
             return
         W, V = (np.ascontiguousarray(matrix, dtype=dtype) for matrix in (request.W, request.V))
         scratch = Scratch(self._tiles.rows, self._problem.m, dtype)
         for tile in self._tiles.read(dtype):
-            fresh = tile.number not in self._scores
             scores = self._plain_scores(tile.number, tile.X, W, scratch)
             moves = np.array(scratch.scores_of(tile.X, V))
-            if self._keeps:
-                self._moves[tile.number] = moves
-            yield tile.number, tile.rows, scores, moves, (tile.stop - tile.start) * (2 if fresh else 1)
+            if kept.whole:
+                kept.moves[tile.number] = moves
+            yield tile.number, tile.rows, scores, moves, tile.stop - tile.start
 
     def _curved_rows(self, request: ProximalRequest) -> Iterator[tuple[CurvedRows, Rows]]:
         """Yield the rows whose J is not zero, tile by tile, with their features."""
-        dtype = self._precision(request)
-        if self._curved is not None and all(curved.X is not None for curved in self._curved.values()):
-            for kept in self._curved.values():
-                if kept.X is not None:
-                    yield kept, kept.X
+        dtype, kept = self._precision(request), self._kept
+        if kept.has_curved:
+            for rows in kept.curved.values():
+                if rows is not None and rows.X is not None:
+                    yield rows, rows.X
             return
-        known = self._curved
-        found: dict[int, CurvedRows] = {}
         W = np.ascontiguousarray(request.W, dtype=dtype)
         scratch = Scratch(self._tiles.rows, self._problem.m, dtype)
         for tile in self._tiles.read(dtype):
-            curved = self._look(tile, request, W, scratch) if known is None else known.get(tile.number)
-            if curved is None:
-                continue
-            found[tile.number] = curved
-            yield curved, tile.X[curved.rows] if curved.X is None else curved.X
-        self._curved = found
+            if tile.number not in kept.curved:
+                found = kept.keep_curved(tile.number, self._look(tile, request, W, scratch), tile.X)
+            else:
+                found = kept.curved[tile.number]
+            if found is not None:
+                yield found, tile.X[found.rows] if found.X is None else found.X
 
     def _look(
         self, tile: Tile, request: ProximalRequest, W: FloatArray, scratch: Scratch
@@ -251,9 +224,9 @@ class BlockNewton:
         """Find the rows of a tile whose u moves with its scores, by one random short step."""
         A = self._dual_rows(tile.number, tile.rows, request) if request.sigma > 0 else None
         plain = self._plain_scores(tile.number, tile.X, W, scratch)
-        envelopes = self._envelopes(request)
-        if envelopes.closed and self._here is not None:
-            scores, U = plain, self._here.U[tile.number]
+        envelopes, here = self._envelopes(request), self._kept.here
+        if envelopes.closed and here is not None:
+            scores, U = plain, here.U[tile.number]
         else:
             scores = self._shifted(plain, A, tile.y, request).astype(np.float64)
             U = envelopes.gradients(scores, tile.y, tile.weights)
@@ -262,22 +235,17 @@ class BlockNewton:
         rows = np.flatnonzero(classes.any(axis=1))
         if not rows.size:
             return None
-        size = rows.size * (tile.X.shape[1] if not is_sparse(tile.X) else 2 * tile.X.nnz / tile.X.shape[0])
-        gathered = None
-        if self._gathered + size * tile.X.dtype.itemsize <= _GATHERED_BYTES:
-            self._gathered += int(size * tile.X.dtype.itemsize)
-            gathered = tile.X[rows]
-        return CurvedRows(
-            rows, gathered, tile.y[rows], tile.weights[rows], scores[rows], U[rows], classes[rows]
-        )
+        return CurvedRows(rows, None, tile.y[rows], tile.weights[rows], scores[rows], U[rows], classes[rows])
 
     def _plain_scores(self, number: int, X: Rows, W: FloatArray, scratch: Scratch) -> FloatArray:
         """Return X W of a tile, as kept or made."""
-        if number in self._scores:
-            return self._scores[number]
+        kept = self._kept
+        if number in kept.scores:
+            return kept.scores[number]
         scores = np.array(scratch.scores_of(X, W))
-        if self._keeps:
-            self._scores[number] = scores
+        self._scored += len(scores)
+        if kept.whole:
+            kept.scores[number] = scores
         return scores
 
     def _dual_rows(self, number: int, rows: slice, request: ProximalRequest) -> FloatArray:

@@ -42,6 +42,12 @@ class CurvedRows:
     U: FloatArray
     classes: Any = None
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything but X."""
+        kept = self.rows, self.y, self.weights, self.scores, self.U, self.classes
+        return sum(int(part.nbytes) for part in kept if part is not None)
+
 
 class Envelopes:
     """Phi_c of a problem, c = gamma + sigma; sigma is 0 for a smooth loss."""

@@ -55,9 +55,13 @@ def hessian(
 
 
 def _laid_out(pairs: Float64Array, m: int) -> Float64Array:
-    """Return the (m d, m d) matrix of the sums of all pairs of classes k <= j, of shape (pairs, d, d)."""
-    number = np.zeros((m, m), dtype=np.intp)
-    second, first = np.tril_indices(m)
-    number[second, first] = number[first, second] = np.arange(len(pairs))
+    """Return the (m d, m d) matrix of the sums of all pairs of classes k <= j, of shape (pairs, d, d).
+
+    It lies in columns, as LAPACK factors it in its place.
+    """
     d = pairs.shape[1]
-    return pairs[number].transpose(0, 2, 1, 3).reshape(m * d, m * d)
+    total = np.empty((m * d, m * d), order="F")
+    columns = total.T.reshape(m, d, m, d)
+    for pair, j, k in zip(pairs, *np.tril_indices(m), strict=True):
+        columns[k, :, j, :] = columns[j, :, k, :] = pair.T
+    return total

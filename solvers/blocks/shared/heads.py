@@ -219,8 +219,9 @@ def make_block(
     keep_duals: bool,
     weights: Float64Array | None = None,
     dual_bytes: int | None = None,
+    kept_bytes: int | None = None,
 ) -> Any:
     """Return the block of one problem, or of the heads of many."""
     if isinstance(problem, HeadsProblem):
         return HeadBlocks(index, start, stop, X, y, problem, weights, dual_bytes)
-    return Block(index, start, stop, X, y, problem, keep_duals, weights, dual_bytes)
+    return Block(index, start, stop, X, y, problem, keep_duals, weights, dual_bytes, kept_bytes)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.benchmarks.tree_memory import TreeMemory
 from topline.pipeline.cluster.memory_plan import (
+    FILLED,
     MIB,
     ProblemSize,
     plan_alone,
@@ -22,6 +23,7 @@ from topline.pipeline.cluster.memory_plan import (
     worker_share,
 )
 from topline.pipeline.errors import ConfigError
+from topline.solvers.methods import MethodMemory
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import DatasetWriter, empty_manifest
 from topline.storage.stores import open_store
@@ -87,6 +89,52 @@ def test_a_process_alone_takes_fewer_threads_where_memory_asks_for_that() -> Non
     assert plan_alone(None, size, 8, GIB)[1] == 8
     with pytest.raises(ConfigError, match=r"with 1 worker: give --memory-limit 600MiB"):
         plan_alone(500 * MIB, size, 8, 0)
+
+
+def test_a_process_alone_is_filled_as_far_as_a_worker() -> None:
+    """At the least limit there is room for what each thread needs, and some to spare."""
+    size = ProblemSize(n=384_000, d=2048, m=10, blocks=8, features=3 * GIB, keeps_duals=False)
+    edge = next(limit for limit in range(400 * MIB, GIB, MIB) if _accepted(limit, size))
+    plan, threads = plan_alone(edge, size, 1, GIB)
+    assert (threads, plan.cache_bytes) == (1, pytest.approx(0, abs=MIB))
+    roomier = plan_alone(edge + 100 * MIB, size, 1, GIB)[0]
+    assert roomier.cache_bytes == pytest.approx(100 * MIB * FILLED, abs=MIB)
+
+
+def _accepted(limit: int, size: ProblemSize) -> bool:
+    try:
+        plan_alone(limit, size, 1, GIB)
+    except ConfigError:
+        return False
+    return True
+
+
+def test_a_process_alone_has_a_thread_whatever_was_asked() -> None:
+    assert plan_alone(2 * GIB, SMALL, 0, GIB)[1] == 1
+    assert plan_alone(None, SMALL, 0, GIB)[1] == 1
+    with pytest.raises(ConfigError, match="too small"):
+        plan_alone(300 * MIB, SMALL, 0, GIB)
+
+
+def test_what_a_method_takes_comes_off_the_rest() -> None:
+    """Its arrays and what it forms are needed; what it keeps gets half of what nothing else asks for."""
+    plain = replace(SMALL, features=8 * GIB)
+    newton = replace(plain, method=MethodMemory(arrays=6, formed=8 << 20, kept=400 * MIB))
+    free = plan_memory(6 * GIB, plain, 2, 8 * GIB)
+    roomy = plan_memory(6 * GIB, newton, 2, 8 * GIB)
+    assert free.kept_bytes == 0
+    assert roomy.kept_bytes == 400 * MIB
+    # Of 64 MiB, the coordinator has a sum from each worker, and a worker its own and a copy.
+    formed = 2 * 64 * MIB * FILLED + 2 * 2 * 64 * MIB
+    arrays = 6 * 8 * 100 * 10 * FILLED
+    spent = free.cache_bytes - roomy.cache_bytes - 400 * MIB
+    assert spent == pytest.approx(formed + arrays, abs=MIB)
+    narrow, _ = plan_alone(1200 * MIB, replace(newton, blocks=1), 1, 8 * GIB)
+    assert narrow.kept_bytes is not None
+    assert 0 < narrow.kept_bytes < 400 * MIB
+    assert narrow.kept_bytes == pytest.approx(narrow.cache_bytes, abs=MIB)
+    assert plan_on_workers([0], newton, GIB).kept_bytes is None
+    assert plan_on_workers([4 * GIB] * 2, newton, GIB).kept_bytes == 400 * MIB
 
 
 def test_workers_of_another_cluster_keep_their_limits() -> None:

@@ -1,0 +1,121 @@
+"""What a block keeps between the second-order requests of one round, within a budget; it only saves work."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from topline.solvers.blocks.second_order.envelopes import CurvedRows
+from topline.solvers.core.requests import ProximalRequest
+from topline.solvers.core.rows import Rows, is_sparse
+from topline.solvers.losses import ranking
+from topline.solvers.typing import Float64Array, FloatArray
+
+#: Bytes that a block keeps at most where nobody says what it may.
+_KEPT_BYTES = 5 << 29
+#: Bytes of gathered rows among them.
+_GATHERED_BYTES = 1 << 28
+#: Arrays of the scores' shape that wait for the next request: scores and moves, and u of a smooth loss at the
+#: point and along the line.
+_ARRAYS, _ARRAYS_SMOOTH = 2, 4
+
+
+def most_kept(rows: int, m: int, features: int, *, smooth: bool) -> int:
+    """Return the bytes that blocks of so many rows together can make use of, of float32 `features` (bytes).
+
+    Every row is curved then, and kept besides: its scores and u in float64, the classes in which it moves,
+    and its number, label and weight.
+    """
+    a_number = 4 * (_ARRAYS_SMOOTH if smooth else _ARRAYS) + 17
+    return (a_number * m + 20) * rows + min(features, _GATHERED_BYTES)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """u of a smooth loss in every tile, `step` along the line from the point of a round, and its sums."""
+
+    step: float
+    U: dict[int, FloatArray] = field(default_factory=dict)
+    sums: Float64Array = field(default_factory=lambda: np.zeros(ranking.N_SUMS))
+
+
+class KeptTiles:
+    """Of the `tiles` of a block with `numbers` scores: what the requests at one point have in common.
+
+    Attributes
+    ----------
+    scores, moves : X W and X V by the number of the tile; all tiles, or none where they exceed the budget.
+    curved : the rows whose J is not zero by the number of the tile, None where a tile has none; as many
+        tiles as the budget holds.
+    here, ahead : u of a smooth loss at the point, and at the last trial along the line.
+    """
+
+    def __init__(self, tiles: int, numbers: int, kept_bytes: int | None) -> None:
+        self._tiles, self._numbers = tiles, numbers
+        self._most = _KEPT_BYTES if kept_bytes is None else kept_bytes
+        self._left = self._gatherable = 0
+        self._point: tuple[int, bool] | None = None
+        self.whole = False
+        self.scores: dict[int, FloatArray] = {}
+        self.moves: dict[int, FloatArray] = {}
+        self.curved: dict[int, CurvedRows | None] = {}
+        self.here: Found | None = None
+        self.ahead: Found | None = None
+
+    def stand_at(self, request: ProximalRequest, itemsize: int) -> None:
+        """Go to the point of the request, where numbers have so many bytes; scores that follow stay."""
+        point = request.round, request.exact
+        if point == self._point:
+            return
+        follows = self._point == (request.round - 1, request.exact) and len(self.scores) == self._tiles
+        if follows and request.last_step != 0.0:
+            follows = math.isfinite(request.last_step) and len(self.moves) == self._tiles
+        if not follows:
+            self.scores.clear()
+        elif request.last_step != 0.0:
+            for number, moves in self.moves.items():
+                self.scores[number] += np.asarray(request.last_step * moves, dtype=moves.dtype)
+        if not follows or request.last_step != 0.0:
+            reached = follows and self.ahead is not None and self.ahead.step == request.last_step
+            self.here = self.ahead if reached else None
+        self.ahead = None
+        self.moves.clear()
+        self.curved.clear()
+        arrays = (_ARRAYS if request.sigma > 0 else _ARRAYS_SMOOTH) * self._numbers * itemsize
+        self.whole = arrays <= self._most
+        self._left = self._most - (arrays if self.whole else 0)
+        self._gatherable = min(self._left, _GATHERED_BYTES)
+        self._point = point
+
+    @property
+    def has_line(self) -> bool:
+        """Whether scores and moves of every tile are there, so that no features are read for them."""
+        return len(self.moves) == len(self.scores) == self._tiles
+
+    @property
+    def has_curved(self) -> bool:
+        """Whether all curved rows are there, with their features."""
+        return len(self.curved) == self._tiles and all(
+            rows is None or rows.X is not None for rows in self.curved.values()
+        )
+
+    def keep_curved(self, number: int, rows: CurvedRows | None, X: Rows) -> CurvedRows | None:
+        """Keep the curved rows of tile `number` where there is room; return them, with features if those fit.
+
+        X are all features of the tile.
+        """
+        left = self._left - (0 if rows is None else rows.nbytes)
+        if left < 0:
+            return rows
+        if rows is not None:
+            size = len(rows.rows) * (X.shape[1] if not is_sparse(X) else 2 * X.nnz / X.shape[0])
+            nbytes = int(size * X.dtype.itemsize)
+            if nbytes <= min(self._gatherable, left):
+                self._gatherable -= nbytes
+                left -= nbytes
+                rows = replace(rows, X=X[rows.rows])
+        self._left = left
+        self.curved[number] = rows
+        return rows
