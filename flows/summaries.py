@@ -40,7 +40,7 @@ def sweep_summary(result: SweepResult) -> str:
     """Return the best cell, the simplest that is as good, and what finding them took."""
     best, simplest = result.best, result.simplest
     facts = {
-        "best": f"{best.variant.name}, C = {best.C:g}: top-{result.topk} {best.mean:.2%}",
+        "best": f"{best.variant.name}, C = {best.C:g}: {result.accuracy} {best.mean:.2%}",
         "smallest C within one standard error": f"{simplest.C:g}: {simplest.mean:.2%}",
         "cells": f"{len(result.cells)}, {result.folds} folds",
         "cost": f"{result.passes:,} passes over a fold's rows, {result.elapsed:.1f} s",

@@ -49,7 +49,7 @@ def _row(cell: SweepCell) -> tuple[str, ...]:
 def _facts(result: SweepResult) -> dict[str, str]:
     best, simplest = result.best, result.simplest
     shown = {
-        "best": f"{best.variant.name}, C = {best.C:g}: top-{result.topk} {best.mean:.2%}",
+        "best": f"{best.variant.name}, C = {best.C:g}: {result.accuracy} {best.mean:.2%}",
         "as good": f"C = {simplest.C:g}: {simplest.mean:.2%}, the smallest within one standard error",
         "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}, {result.folds} folds",
         "cost": f"{result.passes:,} passes over a fold's rows, {result.elapsed:.1f} s",

@@ -10,16 +10,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from topline.pipeline.evaluation.metrics import (
-    METRICS,
+from topline.pipeline.evaluation.metric_kinds import (
     LabelSetMetric,
     Metric,
     ProbabilityMetric,
     RowMetric,
     ScoredLabelSets,
     ScoredRows,
-    measured,
     ranks_against_ties,
+)
+from topline.pipeline.evaluation.metrics import (
+    METRICS,
+    measured,
     register_metric,
     row_metric,
     row_metrics,

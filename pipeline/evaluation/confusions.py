@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.calibration import calibration_of
 from topline.pipeline.errors import PipelineError
-from topline.pipeline.evaluation.metrics import ranks_against_ties
+from topline.pipeline.evaluation.metric_kinds import ranks_against_ties
 from topline.pipeline.evaluation.records import ClassAccuracy, Evaluation
 from topline.pipeline.images import thumbnail
 from topline.pipeline.rows import StoredModel, TrainingRows

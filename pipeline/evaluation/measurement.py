@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from topline.pipeline.calibration import calibration_of
 from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.evaluation.metric_kinds import ScoredLabelSets, ScoredRows
 from topline.pipeline.evaluation.metrics import (
     REPORTED_K,
-    ScoredLabelSets,
-    ScoredRows,
     label_set_metrics,
     placed,
     row_metrics,
@@ -145,9 +144,12 @@ def _single_labels(
         firsts[start:stop] = block.scores.argmax(axis=1)
         if progress is not None:
             progress.advance(stop - start)
-    found = placed({metric.name: metric.mean(np.concatenate(values[metric.name]), y) for metric in known})
+    trained = TrainingRows(rows.dataset, "train").class_counts()
+    found = placed(
+        {metric.name: metric.mean(np.concatenate(values[metric.name]), y, trained) for metric in known}
+    )
     shown = [k for k in REPORTED_K if k <= record.m]
-    majority = _majority(rows)
+    majority = int(trained.argmax())
     return {
         "topk": {int(k): share for k, share in found["topk"].items()},
         "metrics": found["metrics"],
@@ -162,13 +164,6 @@ def _single_labels(
         "probabilities": meter.probabilities(ranks),
         "sets": meter.sets(y, ranks),
     }
-
-
-def _majority(rows: TrainingRows) -> int:
-    """Return the class with the most training rows, the first of equals."""
-    dataset = rows.dataset
-    training = dataset.labels()[dataset.split() == SPLITS["train"]]
-    return int(np.bincount(training[training >= 0], minlength=1).argmax())
 
 
 def _confused_pairs(

@@ -8,145 +8,21 @@ summaries walk over `METRICS`, so that a metric that is registered appears in al
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import ConfigError
-from topline.solvers.estimators.multilabel_metrics import RankingMetrics, partition_metrics, ranking_metrics
+from topline.pipeline.evaluation.metric_kinds import (
+    LabelSetMetric,
+    Metric,
+    ProbabilityMetric,
+    RowMetric,
+)
 
-#: The k at which top-k accuracy is reported, and those of precision and recall of several labels.
+#: The k at which top-k accuracy is reported.
 REPORTED_K = (1, 2, 3, 5, 10)
-LABELS_K = (1, 3, 5)
-
-
-@dataclass(frozen=True, eq=False)
-class ScoredRows:
-    """Scores (r, m) of a block of rows, and the codes (r,) of their own classes."""
-
-    scores: NDArray[np.float64]
-    labels: NDArray[np.int64]
-
-    @cached_property
-    def ranks(self) -> NDArray[np.int64]:
-        """Rank of each row's own class, shape (r,); ties count against the model."""
-        return ranks_against_ties(self.scores, self.labels)
-
-
-@dataclass(frozen=True, eq=False)
-class ScoredLabelSets:
-    """Labels as an indicator, their scores, and which are predicted, each (n, m)."""
-
-    relevant: NDArray[np.bool_]
-    scores: NDArray[np.float64]
-    predicted: NDArray[np.bool_]
-
-    @cached_property
-    def ranking(self) -> RankingMetrics:
-        """Metrics of the order that the scores give to the labels."""
-        ks = [k for k in LABELS_K if k <= self.scores.shape[1]]
-        return ranking_metrics(self.relevant, self.scores, ks)
-
-    @cached_property
-    def partition(self) -> Mapping[str, float]:
-        """Metrics of the predicted label sets, by name."""
-        return partition_metrics(self.relevant, self.predicted)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    """What all metrics have in common.
-
-    Parameters
-    ----------
-    name : key in stored records and in --json, and the name that the promotion rule takes
-    label : name for people
-    column : short name for the heads of tables, the label by default
-    higher_is_better : whether a gain is an increase
-    percent : whether values are shares, written in percent, or plain numbers
-    headline : whether it has a tile or a column where there is room for few
-    stored_at : keys that lead to it in an evaluation record, ("metrics", name) by default
-
-    """
-
-    name: str
-    label: str
-    column: str = ""
-    higher_is_better: bool = True
-    percent: bool = True
-    headline: bool = True
-    stored_at: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "column", self.column or self.label)
-        object.__setattr__(self, "stored_at", self.stored_at or ("metrics", self.name))
-
-    def text(self, value: float, digits: int = 1, sign: str = "") -> str:
-        """Return a value for people, with `digits` decimals of a percent; `sign` is "+" for a difference."""
-        return f"{value:{sign}.{digits}%}" if self.percent else f"{value:{sign}.{digits + 3}f}"
-
-    def read(self, evaluation: Mapping[str, Any]) -> float | None:
-        """Return the value in an evaluation record, None where it was not measured."""
-        found: Any = evaluation
-        for key in self.stored_at:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return None if found is None else float(found)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowMetric(Metric):
-    """A metric of models of one label a row: the mean over the rows of a value that each row has.
-
-    Parameters
-    ----------
-    row_values : a value for each row of a block, shape (r,), of type bool where it is right or wrong; two
-        models are then compared by McNemar's exact test, and otherwise by the t-test of the differences
-    row_weights : how much each of the rows counts, shape (n,), from the codes (n,) of all their classes;
-        every row counts alike without it
-    unknown_class : value of a row whose class the model does not know
-    classes : the metric is 1 for every model of at most so many classes
-
-    """
-
-    row_values: Callable[[ScoredRows], NDArray[Any]]
-    row_weights: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None = None
-    unknown_class: float = 0.0
-    classes: int = 1
-
-    @property
-    def k(self) -> int | None:
-        """The k of a top-k accuracy, None for another metric."""
-        return int(self.stored_at[1]) if self.stored_at[0] == "topk" else None
-
-    def mean(self, values: NDArray[Any], labels: NDArray[np.int64]) -> float:
-        """Return the metric of rows with these values and classes, both (n,)."""
-        weights = None if self.row_weights is None else self.row_weights(labels)
-        return float(np.average(values, weights=weights))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbabilityMetric(Metric):
-    """A metric of the probabilities of models of one label a row, which evaluation measures as a whole."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelSetMetric(Metric):
-    """A metric of models of several labels a row, computed from all rows of a split at once."""
-
-    compute: Callable[[ScoredLabelSets], float]
-
-
-def ranks_against_ties(scores: NDArray[Any], y: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the rank of the own class, 1 + #{j != y: s_j >= s_y}, of each row of `scores` (r, m).
-
-    A tie counts against the model: a model that gives every class the same score knows nothing.  NaN counts
-    as a tie.
-    """
-    own = np.take_along_axis(scores, np.asarray(y, dtype=np.int64)[:, None], axis=1)
-    return np.asarray((~(scores < own)).sum(axis=1), dtype=np.int64)
 
 
 def topk_shares(ranks: NDArray[np.int64], ks: Sequence[int]) -> dict[int, float]:
@@ -164,7 +40,46 @@ def top_k_accuracy(k: int, *, headline: bool = True) -> RowMetric:
         stored_at=("topk", str(k)),
         row_values=lambda rows: rows.ranks <= k,
         classes=k,
+        topk=k,
     )
+
+
+def macro_top_k_accuracy(k: int) -> RowMetric:
+    """Return macro top-k accuracy: the mean over the classes of their top-k accuracies."""
+    return RowMetric(
+        name=f"macro-top-{k}",
+        label=f"top-{k} accuracy, mean over classes",
+        column=f"macro top-{k}",
+        headline=False,
+        row_values=lambda rows: rows.ranks <= k,
+        class_weights=lambda classes, trained: np.ones(len(classes)),  # noqa: ARG005 - names say what comes
+        classes=k,
+        topk=k,
+    )
+
+
+def tail_top_k_accuracy(k: int) -> RowMetric:
+    """Return tail top-k accuracy: the mean over the rarest third of the classes of their top-k accuracies."""
+    return RowMetric(
+        name=f"tail-top-{k}",
+        label=f"top-{k} accuracy, mean over the rarest third of the classes",
+        column=f"tail top-{k}",
+        headline=False,
+        row_values=lambda rows: rows.ranks <= k,
+        class_weights=lambda classes, trained: rarest_third(trained),  # noqa: ARG005
+        classes=k,
+        topk=k,
+    )
+
+
+def rarest_third(trained: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which of p classes with so many training rows are the tail (p,).
+
+    The third with the fewest rows, rounded up, and whoever has as few as the last of them: where all classes
+    have equally many the tail is all of them.
+    """
+    last = -(-len(trained) // 3) - 1
+    return np.asarray(trained <= np.sort(trained)[last])
 
 
 def _partition(name: str, label: str, *, percent: bool = True) -> LabelSetMetric:
@@ -183,6 +98,7 @@ METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
         *(top_k_accuracy(k, headline=k in (1, 5)) for k in REPORTED_K),
+        *(kind(k) for kind in (macro_top_k_accuracy, tail_top_k_accuracy) for k in (1, 5)),
         ProbabilityMetric(
             name="log_loss",
             label="log loss",
@@ -224,6 +140,13 @@ METRICS: dict[str, Metric] = {
 }
 
 
+_TOP_K: dict[str, Callable[[int], RowMetric]] = {
+    "top-": top_k_accuracy,
+    "macro-top-": macro_top_k_accuracy,
+    "tail-top-": tail_top_k_accuracy,
+}
+
+
 def register_metric(metric: Metric) -> None:
     """Add a metric to all that is measured and shown; `ConfigError` if its name is taken."""
     if metric.name in METRICS:
@@ -242,16 +165,17 @@ def label_set_metrics() -> tuple[LabelSetMetric, ...]:
 
 
 def row_metric(name: str) -> RowMetric:
-    """Return the metric `name` of models of one label a row; top-k accuracy has every k.
+    """Return the metric `name` of models of one label a row; top-k accuracies have every k.
 
     `ConfigError` where there is none.
     """
     found = METRICS.get(name)
     if isinstance(found, RowMetric):
         return found
-    k = name.removeprefix("top-")
-    if name != k and k.isdecimal() and int(k):
-        return top_k_accuracy(int(k))
+    for prefix, kind in _TOP_K.items():
+        k = name.removeprefix(prefix)
+        if name != k and k.isdecimal() and int(k):
+            return kind(int(k))
     known = ", ".join(metric.name for metric in row_metrics())
     raise ConfigError(f"models of one label a row have no metric {name!r}: take one of {known}")
 

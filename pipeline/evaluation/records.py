@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from topline.pipeline.evaluation.metrics import METRICS, Metric, measured
+from topline.pipeline.evaluation.metric_kinds import Metric
+from topline.pipeline.evaluation.metrics import METRICS, measured
 from topline.solvers.calibration import ReliabilityBin
 from topline.solvers.estimators.multilabel_metrics import CARDINALITY, PARTITION_METRICS
 from topline.storage.records import from_fields, reading
@@ -108,12 +108,6 @@ class Evaluation:
     sets: tuple[SetQuality, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
     sizes: tuple[SizePoint, ...] = ()
-
-    @property
-    def macro(self) -> dict[int, float]:
-        """The mean over the classes of their top-k accuracies, by k."""
-        classes = self.per_class
-        return {k: math.fsum(c.topk[k] for c in classes) / max(len(classes), 1) for k in self.topk}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; the keys of `topk` are strings there."""

@@ -89,6 +89,11 @@ class SweepConfig(BaseModel):
     topk: int | None = Field(
         default=None, ge=1, description="Cells are compared by top-k accuracy at this k (the k tried, or 1)"
     )
+    metric: NonEmpty | None = Field(
+        default=None,
+        description="Compare by this instead: top-K, macro-top-K (mean over classes) or tail-top-K (mean over"
+        " the rarest third of the classes)",
+    )
     folds: int = Field(default=5, ge=2, le=50, description="Folds, stratified, the same for all cells")
     rows: int | None = Field(
         default=None, ge=2, description="Use so many training rows, drawn in the proportions of the classes"
@@ -136,6 +141,8 @@ class SweepConfig(BaseModel):
             raise ValueError("there is no cell to try: give at least one C, one loss and one smoothing")
         if any(not 0.0 < C < float("inf") for C in self.C):
             raise ValueError("every C must be a positive number")
+        if self.metric is not None and self.topk is not None:
+            raise ValueError(f"cells are compared by one metric: give topk or metric {self.metric}, not both")
         if self.method not in ("dual_ascent", "sdca"):
             raise ValueError(f"a sweep goes from C to C with dual_ascent or sdca, not with {self.method}")
         if "truncated_topk_entropy" in self.loss:

@@ -120,9 +120,10 @@ def measure(
     except (InputError, IntegrityError) as error:
         return Evidence(unmeasured=str(error))
     labels = rows.labels()[kept].astype(np.int64)
+    trained = TrainingRows(dataset, "train").class_counts()
     return Evidence(
         compared=tuple(
-            paired_metric(metric, ours[kept], theirs[kept], labels, confidence)
+            paired_metric(metric, ours[kept], theirs[kept], labels, trained, confidence)
             for metric, (ours, theirs) in zip(known, values, strict=True)
         ),
         drift=_drift(challenger, champion, changes if on_common else None) if drift else None,

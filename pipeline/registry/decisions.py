@@ -60,6 +60,7 @@ class Weighing:
             "promoted": self.decision.promote,
             "repeated": self.decision.repeated,
             "reasons": list(self.decision.reasons),
+            "metric": self.decision.metric,
             "champion_before": self.champion,
             "champion": self.standing.champion,
             "evidence": self.evidence.to_dict(),
@@ -197,10 +198,7 @@ def rollback(store_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Sta
 
 def archive(model_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Standing:
     """Archive a model; `FormatError` for the champion."""
-    place = _Place.of(model_url)
-    load_model(model_url)
-    standing = read_standing(place.store)
-    return _decided(place, standing, "archive", reason or "archived by hand", by, None)
+    return _marked(model_url, "archive", reason or "archived by hand", by)
 
 
 def pin(model_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Standing:
@@ -290,6 +288,7 @@ def _decided(
         }
     entry = DecisionRecord(action, place.name, reason, by, evidence, forced)
     if decision is not None:
+        evidence["metric"] = decision.metric
         entry = replace(entry, kinds=decision.kinds, repeated=decision.repeated)
     return record_decision(place.store, standing, entry)
 

@@ -6,7 +6,17 @@ p-value is that of McNemar's exact test, and the interval Bonett and Price's (20
 proportions: Wald's on b + 1, c + 1 and n + 2.  Unlike Wald's own it has some width where b = c = 0, and holds
 its level in small samples.
 
-For other values, and where rows have weights, both come from the t-test of the weighted differences.
+For other values both come from the t-test of the differences.
+
+Where classes have weights, as in macro and tail accuracy, class c with n_c rows counts v_c, and the gain is
+the sum of v_c d_i / n_c over the rows, d_i in {-1, 0, 1}.  McNemar's test would count rows, so its place is
+taken by the same test with weights: were both models as good on every row, each d_i had either sign with
+probability 1/2, and the p-value is the share of such draws of signs whose sum is as far from 0 as the one
+observed.  It is exact but for the draws, of which there are `DRAWS` with a fixed seed.  The interval has the
+variance of that null distribution, sum_c v_c^2 q_c / n_c with q_c the mean of d_i^2, which is at least the
+variance of the gain.  The few rows of a rare class may all agree by chance, and a bootstrap that draws from
+them would then call the class certain.  So two rows on which the models differ are spread over all rows, as
+in Bonett and Price's interval, and each q_c is drawn to that of all rows by two rows.
 """
 
 from __future__ import annotations
@@ -19,6 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.evaluation import RowMetric
+
+#: Draws of signs of the randomisation test, and how many of them are in memory.
+DRAWS, AT_ONCE = 9999, 1111
 
 
 @dataclass(frozen=True)
@@ -54,15 +67,17 @@ def paired_metric(
     challenger: NDArray[Any],
     champion: NDArray[Any],
     labels: NDArray[np.int64],
+    trained: NDArray[np.int64],
     confidence: float = 0.95,
 ) -> PairedMetric:
     """Compare two models by a metric, given the value of each row under both and the rows' classes.
 
-    All three have the shape (n,), n > 0.
+    All three have the shape (n,), n > 0; `trained` (m,) are the training rows of each class.
     """
     n = len(labels)
-    ours, theirs = metric.mean(challenger, labels), metric.mean(champion, labels)
-    if challenger.dtype == np.bool_ and metric.row_weights is None:
+    ours, theirs = (metric.mean(values, labels, trained) for values in (challenger, champion))
+    right_or_wrong = challenger.dtype == np.bool_
+    if right_or_wrong and metric.class_weights is None:
         b, c = int((challenger & ~champion).sum()), int((champion & ~challenger).sum())
         if not metric.higher_is_better:
             b, c = c, b
@@ -71,10 +86,12 @@ def paired_metric(
         return PairedMetric(metric, n, ours, theirs, (b - c) / n, low, high, confidence, p_value, b, c)
     sign = 1.0 if metric.higher_is_better else -1.0
     gains = sign * (challenger.astype(np.float64) - champion.astype(np.float64))
-    if metric.row_weights is not None:
-        weights = metric.row_weights(labels)
-        gains *= weights / weights.mean()
-    low, high, p_value = t_interval(gains, confidence)
+    weights = metric.row_weights(labels, trained)
+    if right_or_wrong:
+        low, high = class_interval(gains, weights, labels, confidence)
+        p_value = sign_test(gains, weights, labels)
+    else:
+        low, high, p_value = t_interval(gains * weights * n, confidence)
     return PairedMetric(metric, n, ours, theirs, sign * (ours - theirs), low, high, confidence, p_value)
 
 
@@ -92,6 +109,40 @@ def gain_interval(b: int, c: int, n: int, confidence: float) -> tuple[float, flo
     p, q = (b + 1) / (n + 2), (c + 1) / (n + 2)
     half = float(ndtri(0.5 + confidence / 2)) * math.sqrt((p + q - (p - q) ** 2) / (n + 2))
     return max(-1.0, p - q - half), min(1.0, p - q + half)
+
+
+def sign_test(gains: NDArray[Any], weights: NDArray[Any], labels: NDArray[np.int64]) -> float:
+    """Return the two-sided p-value of "both are as good" for gains (n,) in {-1, 0, 1} of weighted rows.
+
+    `weights` (n,) are the same for all rows of a class.
+    """
+    apart = gains != 0.0
+    _, first, differ = np.unique(labels[apart], return_index=True, return_counts=True)
+    each, rng, as_far = weights[apart][first], np.random.default_rng(0), 0
+    # Sums of the same weights in another order are equal but for their rounding.
+    observed = abs(float(gains @ weights)) * (1.0 - 1e-9)
+    for _ in range(DRAWS // AT_ONCE):
+        wins = rng.binomial(differ, 0.5, size=(AT_ONCE, len(differ)))
+        as_far += int((np.abs((2 * wins - differ) @ each) >= observed).sum())
+    return (1 + as_far) / (1 + DRAWS)
+
+
+def class_interval(
+    gains: NDArray[Any], weights: NDArray[Any], labels: NDArray[np.int64], confidence: float
+) -> tuple[float, float]:
+    """Return the interval of the weighted sum of gains (n,) in {-1, 0, 1}, with classes as strata."""
+    from scipy.special import ndtri
+
+    used = weights > 0.0
+    _, own, rows = np.unique(labels[used], return_inverse=True, return_counts=True)
+    n = int(rows.sum())
+    differ = np.bincount(own, weights=gains[used] ** 2)
+    shares = np.bincount(own, weights=weights[used])
+    pooled = (differ.sum() + 2.0) / n
+    rates = (differ + 2.0 * rows / n + 2.0 * pooled) / (rows + 2.0)
+    half = float(ndtri(0.5 + confidence / 2)) * math.sqrt(float((shares**2 * rates / rows).sum()))
+    gain = float(gains @ weights)
+    return max(-1.0, gain - half), min(1.0, gain + half)
 
 
 def t_interval(gains: NDArray[np.float64], confidence: float) -> tuple[float, float, float]:

@@ -69,13 +69,15 @@ class Decision:
     """Whether to promote, and why: all that speaks for it, or all that speaks against it.
 
     `kinds` are the conditions that the reasons are of; `repeated` is how many times in a row a champion was
-    kept because of the same ones, this time included, 0 where it was not kept.
+    kept because of the same ones, this time included, 0 where it was not kept.  `metric` names the one that
+    decides, and is empty where nothing was compared.
     """
 
     promote: bool
     reasons: tuple[str, ...]
     kinds: tuple[str, ...] = ()
     repeated: int = 0
+    metric: str = ""
 
     @property
     def text(self) -> str:
@@ -90,11 +92,12 @@ def decide(
 
     `ConfigError` if the rule names a metric that models of one label a row do not have.
     """
-    checks = [*_certificate(challenger.certificate, rule)]
+    checks, name = [*_certificate(challenger.certificate, rule)], ""
     if champion is None:
         checks.append(("champion", True, "there is no champion yet"))
     else:
         metric = row_metric(rule.metric_for(challenger))
+        name = metric.name
         m = len(evidence.classes.common) if evidence.on_common and evidence.classes else challenger.m
         if metric.classes >= m:
             always = f"{metric.column} of {m} classes is always right, so take a smaller k"
@@ -106,7 +109,8 @@ def decide(
         ]
     promote = all(holds for _, holds, _ in checks)
     told = [(kind, said) for kind, holds, said in checks if holds == promote]
-    return Decision(promote, tuple(said for _, said in told), tuple(dict.fromkeys(kind for kind, _ in told)))
+    kinds = tuple(dict.fromkeys(kind for kind, _ in told))
+    return Decision(promote, tuple(said for _, said in told), kinds, metric=name)
 
 
 #: The condition, whether it holds, and what to say of it.

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from topline.pipeline.evaluation import (
+    METRICS,
     Evaluation,
     Gallery,
     MultilabelEvaluation,
@@ -187,7 +188,9 @@ def report_tiles(record: ModelRecord, evaluation: Evaluation | None) -> list[Til
     tiles = [Tile(one.label, one.text(value), rows) for one, value in measured(stored) if one.headline]
     if evaluation is not None and evaluation.per_class:
         worst = ranked_worst(evaluation.per_class)[0]
-        tiles.append(Tile("mean over classes", percent(evaluation.macro[1]), "top-1, every class alike"))
+        macro = METRICS["macro-top-1"].read(stored)
+        if macro is not None:
+            tiles.append(Tile("mean over classes", percent(macro), "top-1, every class alike"))
         tiles.append(Tile("worst class", percent(worst.topk[1]), f"{worst.name}, {worst.rows:,} {unit}"))
         if evaluation.probabilities is not None:
             error = percent(evaluation.probabilities.calibration_error)

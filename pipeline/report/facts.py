@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from topline.pipeline.evaluation import Evaluation
-from topline.pipeline.pages import count, duration, number, percent, when
+from topline.pipeline.pages import count, duration, number, when
 from topline.storage.models import ModelRecord
 
 Pairs = list[tuple[str, str]]
 
 
 def accuracy_facts(evaluation: Evaluation) -> Pairs:
-    """Return all metrics, and the means over the classes of top-1 and top-5."""
-    found = [(metric.label, metric.text(value)) for metric, value in evaluation.measured()]
-    means = [(f"top-{k}, mean over classes", percent(share)) for k, share in evaluation.macro.items()]
-    return [*found, *(pair for k, pair in zip(evaluation.macro, means, strict=True) if k in (1, 5))]
+    """Return all metrics."""
+    return [(metric.label, metric.text(value)) for metric, value in evaluation.measured()]
 
 
 def row_facts(

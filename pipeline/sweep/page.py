@@ -46,7 +46,7 @@ def render(result: SweepResult) -> str:
         tiles=tiles(result),
         cells=cell_table(result),
         plots=[
-            (variant.name, accuracy_plot(cells, result.topk), cost_plot(cells))
+            (variant.name, accuracy_plot(cells, result.accuracy), cost_plot(cells))
             for variant, cells in paths.items()
         ],
         created=now(),
@@ -60,7 +60,7 @@ def tiles(result: SweepResult) -> list[Tile]:
     solving = f"over the rows of a fold, {duration(result.seconds)} of solving"
     return [
         Tile("best C", f"{best.C:g}", best.variant.name, "good"),
-        Tile(f"top-{result.topk} accuracy", percent(best.mean), f"standard error {percent(best.error)}"),
+        Tile(f"{result.accuracy} accuracy", percent(best.mean), f"standard error {percent(best.error)}"),
         Tile("smallest C as good", f"{simplest.C:g}", as_good),
         Tile("passes", count(result.passes), solving),
         Tile("time", duration(result.elapsed), f"rule: {result.rule}"),
@@ -84,7 +84,7 @@ def cell_table(result: SweepResult) -> Table:
     return Table.of("cells", columns, rows)
 
 
-def accuracy_plot(cells: list[SweepCell], topk: int) -> Markup:
+def accuracy_plot(cells: list[SweepCell], accuracy: str) -> Markup:
     """Draw the cross-validated accuracy of a path over C, with a standard error on both sides."""
     at = [math.log10(cell.C) for cell in cells]
     lines = [
@@ -92,7 +92,7 @@ def accuracy_plot(cells: list[SweepCell], topk: int) -> Markup:
         Series.of("and a standard error", at, [cell.mean + cell.error for cell in cells], 5),
         Series.of("less a standard error", at, [cell.mean - cell.error for cell in cells], 5),
     ]
-    return line_chart(lines, x_label="log10 C", y_label=f"top-{topk} accuracy")
+    return line_chart(lines, x_label="log10 C", y_label=f"{accuracy} accuracy")
 
 
 def cost_plot(cells: list[SweepCell]) -> Markup:

@@ -27,7 +27,7 @@ from topline.pipeline.options import TrainConfig
 from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data
 from topline.solvers.blas_threads import one_blas_thread
-from topline.solvers.core.held_out import ball_radius, count_hits
+from topline.solvers.core.held_out import HitCount, ball_radius, count_hits
 from topline.solvers.core.problem import squared_norm
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
 from topline.solvers.executors import SerialExecutor
@@ -49,7 +49,8 @@ Round: TypeAlias = tuple[tuple[float, float], ...]
 class PathTask:
     """Take the path of `train` (its C aside) on one fold through `rounds`; only the last may be new.
 
-    `name` tells paths apart that a process may hold at the same time.
+    `name` tells paths apart that a process may hold at the same time.  Accuracies are those among the first
+    `topk`, a row of class c counting `class_weights[c]` times.
     """
 
     name: str
@@ -58,6 +59,7 @@ class PathTask:
     fold: int
     topk: int
     rounds: tuple[Round, ...]
+    class_weights: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,17 @@ class Measurement:
 
     C: float
     fold: int
-    rows: int
-    hits: int
-    low: int
-    high: int
+    rows: float
+    hits: float
+    low: float
+    high: float
     primal: float
     gap: float
     relative_gap: float
     passes: int
     seconds: float
     status: str
-    earlier: int | None = None
+    earlier: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -173,7 +175,7 @@ def _take_round(path: _Path, task: PathTask, cells: Round) -> tuple[Measurement,
     for C, gap in cells:
         began = time.perf_counter()
         start = better_start(path.cells.get(C), before, C, len(data.y), task.train.smoothing)
-        glance = _Glance(data, task.topk, gap)
+        glance = _Glance(data, task, gap)
         result = _solved(task, data, C, gap, start, (glance, path.goes_on))
         if path.forgotten:
             raise InterruptedRunError("the sweep was stopped")
@@ -189,17 +191,16 @@ def _take_round(path: _Path, task: PathTask, cells: Round) -> tuple[Measurement,
 class _Glance:
     """Counts the hits once on the way to `gap`; called after every round."""
 
-    def __init__(self, data: FoldData, topk: int, gap: float) -> None:
-        self._data, self._topk, self._gap = data, topk, gap
+    def __init__(self, data: FoldData, task: PathTask, gap: float) -> None:
+        self._data, self._task, self._gap = data, task, gap
         self._W: NDArray[np.float64] | None = None
-        self.hits: int | None = None
+        self.hits: float | None = None
 
     def __call__(self, record: IterationRecord, state: SolverState) -> None:
         """Look at the iterate that the record is about: the one that the round before ended with."""
         near = self._gap < record.relative_gap <= EARLIER * self._gap
         if near and self.hits is None and self._W is not None:
-            data = self._data
-            self.hits = count_hits(data.held_out, data.held_out_y, self._W, self._topk, 0.0).hits
+            self.hits = _counted(self._task, self._data, self._W, 0.0).hits
         self._W = state.W
 
 
@@ -244,11 +245,15 @@ def _solved(
     )
 
 
+def _counted(task: PathTask, data: FoldData, W: NDArray[np.float64], radius: float) -> HitCount:
+    return count_hits(data.held_out, data.held_out_y, W, task.topk, radius, task.class_weights)
+
+
 def _measured(
-    task: PathTask, data: FoldData, C: float, result: SolveResult, passes: int, earlier: int | None
+    task: PathTask, data: FoldData, C: float, result: SolveResult, passes: int, earlier: float | None
 ) -> Measurement:
     radius = ball_radius(result.gap, result.primal, result.problem.lam, of_duals=result.W_dual is None)
-    count = count_hits(data.held_out, data.held_out_y, result.W, task.topk, radius)
+    count = _counted(task, data, result.W, radius)
     return Measurement(
         C=C,
         fold=task.fold,

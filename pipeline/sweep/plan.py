@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,11 +11,12 @@ import psutil
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.evaluation import RowMetric, row_metric
 from topline.pipeline.options import Cell, SweepConfig, TrainConfig, Variant
 from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.readers import require_single_labels
 from topline.pipeline.rows import TrainingRows
-from topline.pipeline.sweep.folds import FoldSource, stratified_sample
+from topline.pipeline.sweep.folds import FoldSource, stratified_folds, stratified_sample
 from topline.pipeline.training import resolve_options, resume_options
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods import method_named
@@ -35,20 +36,53 @@ LEARNT = frozenset({"standardize", "pca", "nystroem", "fourier"})
 
 @dataclass(frozen=True, eq=False)
 class SweepPlan:
-    """A sweep that can start: `config` has the dataset's id, `paths` the options of `train` for each path."""
+    """A sweep that can start: `config` has the dataset's id, `paths` the options of `train` for each path.
+
+    Cells are compared by `metric`, top-k accuracy at `topk` of rows that count `class_weights` (m,) times.
+    """
 
     config: SweepConfig
     store: Store
     dataset: Dataset
     n: int
     paths: tuple[TrainConfig, ...]
-    topk: int
+    metric: RowMetric
     id: str
 
     @cached_property
     def cells(self) -> list[Cell]:
         """All cells, path by path, C ascending."""
         return [Cell(variant_of(path), C) for path in self.paths for C in self.config.grid()]
+
+    @property
+    def topk(self) -> int:
+        """The k of the metric."""
+        return self.metric.topk or 1
+
+    @cached_property
+    def class_weights(self) -> tuple[float, ...] | None:
+        """How often a row of each class counts (m,), once on average; None where all count once."""
+        if self.metric.class_weights is None:
+            return None
+        labels = self.labels.astype(np.int64)
+        weights = np.zeros(self.dataset.info.m)
+        trained = np.bincount(labels, minlength=len(weights))
+        weights[labels] = len(labels) * self.metric.row_weights(labels, trained)
+        return tuple(weights.tolist())
+
+    @cached_property
+    def effective_rows(self) -> float | None:
+        """So many rows that count alike would tell as much as all of them; None where they do."""
+        if self.class_weights is None:
+            return None
+        weights = np.asarray(self.class_weights)[self.labels]
+        return float(weights.sum() ** 2 / (weights @ weights))
+
+    @cached_property
+    def labels(self) -> NDArray[np.int32]:
+        """Classes of the rows that are used (n,)."""
+        labels = TrainingRows(self.dataset, "train").labels()
+        return labels if self.sample is None else labels[self.sample]
 
     @property
     def source(self) -> FoldSource:
@@ -95,15 +129,36 @@ def plan_sweep(config: SweepConfig) -> SweepPlan:
     n = len(rows) if config.rows is None else min(len(rows), config.rows)
     _check_rows(config, rows, n)
     paths = {variant_of(path): path for path in _paths(config, dataset, n)}
-    topk = config.topk or _only_k(list(paths)) or 1
-    if topk >= dataset.info.m:
+    metric = row_metric(config.metric or f"top-{config.topk or _only_k(list(paths)) or 1}")
+    plan = SweepPlan(config, store, dataset, n, tuple(paths.values()), metric, config.resume or "")
+    _check_metric(plan)
+    if config.resume is not None:
+        return plan
+    options = config.model_dump(mode="json")
+    return replace(plan, id=create_sweep(store, options, dataset.info.id, dataset.info.digest))
+
+
+def _check_metric(plan: SweepPlan) -> None:
+    """Refuse a metric that no cell can be compared by."""
+    metric, m = plan.metric, plan.dataset.info.m
+    if metric.topk is None:
         raise ConfigError(
-            f"top-{topk} of {dataset.info.m} classes is always right: compare cells by a smaller --topk"
+            f"cells are compared by counts of right rows, which {metric.name} has none of: take top-K,"
+            " macro-top-K or tail-top-K"
         )
-    sweep_id = config.resume or create_sweep(
-        store, config.model_dump(mode="json"), dataset.info.id, dataset.info.digest
-    )
-    return SweepPlan(config, store, dataset, n, tuple(paths.values()), topk, sweep_id)
+    if metric.topk >= m:
+        raise ConfigError(
+            f"{metric.column} of {m} classes is always right: compare cells by a smaller --topk or --metric"
+        )
+    if plan.class_weights is None:
+        return
+    counts = np.asarray(plan.class_weights)[plan.labels] > 0.0
+    fold = stratified_folds(plan.labels, plan.config.folds, plan.config.seed)
+    if len(np.unique(fold[counts])) < plan.config.folds:
+        raise ConfigError(
+            f"{int(counts.sum())} rows count in {metric.column}, and one of {plan.config.folds} folds has"
+            " none of them: take fewer folds, more rows or another --metric"
+        )
 
 
 def _paths(config: SweepConfig, dataset: Dataset, n: int) -> list[TrainConfig]:

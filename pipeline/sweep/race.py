@@ -46,12 +46,16 @@ State = Literal["running", "finished", "pruned"]
 
 @dataclass(frozen=True)
 class Standing:
-    """A cell and what all rounds found, one measurement a fold in each, with how it ended and why."""
+    """A cell and what all rounds found, one measurement a fold in each, with how it ended and why.
+
+    Where rows do not count alike, their accuracy is known as well as that of `effective_rows` that do.
+    """
 
     cell: Cell
     rounds: tuple[tuple[Measurement, ...], ...] = ()
     state: State = "running"
     why: str = ""
+    effective_rows: float | None = None
 
     @property
     def shares(self) -> NDArray[np.float64]:
@@ -81,7 +85,7 @@ class Standing:
         """Half the standard error of a share of so many rows: smaller differences are ignored."""
         count = self.count
         share = (count.hits + 1.0) / (count.rows + 2.0)
-        return 0.5 * math.sqrt(share * (1.0 - share) / count.rows)
+        return 0.5 * math.sqrt(share * (1.0 - share) / (self.effective_rows or count.rows))
 
     @property
     def movement(self) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from topline.pipeline.evaluation import row_metric
 from topline.pipeline.options import Variant
 from topline.pipeline.sweep.plan import SweepPlan
 from topline.pipeline.sweep.race import Standing, best_cell, simplest_cell
@@ -46,10 +47,11 @@ class SweepCell:
 class SweepResult:
     """A finished sweep.
 
-    `best` has the highest mean; `simplest` is the smallest C on its path within one standard error of it.
-    `at_edge` says that the best C is the largest or smallest of several: a wider grid may hold a better one.
-    `passes` and `seconds` of solving are sums over cells and folds, `elapsed` is by the clock, for what was
-    not resumed.  `page` is where the page with table and plots lies.
+    `metric` is the name of what cells are compared by.  `best` has the highest mean; `simplest` is the
+    smallest C on its path within one standard error of it.  `at_edge` says that the best C is the largest or
+    smallest of several: a wider grid may hold a better one.  `passes` and `seconds` of solving are sums over
+    cells and folds, `elapsed` is by the clock, for what was not resumed.  `page` is where the page with
+    table and plots lies.
     """
 
     sweep: str
@@ -60,6 +62,7 @@ class SweepResult:
     m: int
     folds: int
     topk: int
+    metric: str
     rule: str
     tol: float
     cells: tuple[SweepCell, ...]
@@ -76,9 +79,15 @@ class SweepResult:
         """Return plain values for JSON."""
         return {**asdict(self), "trained": None if self.trained is None else self.trained.to_dict()}
 
+    @property
+    def accuracy(self) -> str:
+        """What cells are compared by, for people."""
+        return row_metric(self.metric).column
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SweepResult:
         """Read what `to_dict` gave, from a sweep's outcome, which may hold more."""
+        values = {"metric": f"top-{values['topk']}", **values}
         known = {field.name: values[field.name] for field in fields(cls)}
         known["cells"] = tuple(SweepCell(**cell) for cell in values["cells"])
         known |= {name: SweepCell(**values[name]) for name in ("best", "simplest")}
@@ -102,6 +111,7 @@ def concluded(plan: SweepPlan, standings: Sequence[Standing], elapsed: float) ->
         m=info.m,
         folds=config.folds,
         topk=plan.topk,
+        metric=plan.metric.name,
         rule=config.rule,
         tol=config.tol,
         cells=cells,

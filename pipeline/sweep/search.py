@@ -82,7 +82,7 @@ class _Rounds:
 
     def __init__(self, plan: SweepPlan, runner: Runner, progress: Progress | None) -> None:
         self._plan, self._runner, self._progress = plan, runner, progress
-        self._standings = [Standing(cell) for cell in plan.cells]
+        self._standings = [Standing(cell, effective_rows=plan.effective_rows) for cell in plan.cells]
         self._answers = read_answers(plan.store, plan.id)
         # Of this process alone: what an earlier one had reached is gone with it.
         self._name = f"{plan.id}-{uuid.uuid4().hex[:8]}"
@@ -135,8 +135,9 @@ class _Rounds:
         self._asked[place] = (*self._asked.get(place, ()), cells)
         plan = self._plan
         return PathTask(
-            f"{self._name}/{path}", plan.source, plan.paths[path], fold, plan.topk, self._asked[place]
-        )
+            f"{self._name}/{path}", plan.source, plan.paths[path], fold, plan.topk, self._asked[place],
+            plan.class_weights,
+        )  # fmt: skip
 
     def _known(self, number: int) -> dict[Place, tuple[Measurement, ...]]:
         """Answers of a round that are in the store already."""
@@ -173,7 +174,7 @@ class _Rounds:
     def _facts(self, number: int) -> dict[str, Any]:
         leader = max(self._standings, key=lambda one: one.mean)
         accuracy = f"{leader.mean:.1%} with C = {leader.cell.C:g}"
-        return {"round": number + 1, f"best top-{self._plan.topk}": accuracy}
+        return {"round": number + 1, f"best {self._plan.metric.column}": accuracy}
 
 
 @contextmanager

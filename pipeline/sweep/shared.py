@@ -160,13 +160,13 @@ class SharedRunner:
                 logger.warning("%s: the fit at C = %g starts from what is left", error, C)
         weights = self._weights[:, run.column]
         state = replace(state, primal_at_zero=risk_at_zero(problem, self._labels, weights))
-        glance = _Glance(executor, task.topk, gap)
+        glance = _Glance(executor, task, gap)
         criteria = StoppingCriteria(tol=gap, max_passes=config.max_passes)
         ended = iterate(problem, executor, method, criteria, state, (glance,), duals_kept=True)
         # What is lost from here on is made good when the cell is taken up again.
         final, replaced = ended.final, self._passes.replaced
         radius = ball_radius(final.gap, final.primal, problem.lam, of_duals=final.W_dual is None)
-        count = executor.count_hits(CountHitsRequest(final.W, task.topk, radius))
+        count = executor.count_hits(CountHitsRequest(final.W, task.topk, radius, task.class_weights))
         measured = Measurement(
             C=C, fold=task.fold, rows=count.rows, hits=count.hits, low=count.low, high=count.high,
             primal=final.primal, gap=final.gap, relative_gap=final.relative_gap,
@@ -202,16 +202,18 @@ class SharedRunner:
 class _Glance:
     """Counts the hits once on the way to `gap`; called after every round."""
 
-    def __init__(self, executor: HeadExecutor, topk: int, gap: float) -> None:
-        self._executor, self._topk, self._gap = executor, topk, gap
+    def __init__(self, executor: HeadExecutor, task: PathTask, gap: float) -> None:
+        self._executor, self._task, self._gap = executor, task, gap
         self._W: NDArray[np.float64] | None = None
-        self.hits: int | None = None
+        self.hits: float | None = None
 
     def __call__(self, record: IterationRecord, state: SolverState) -> None:
         """Look at the iterate that the record is about: the one that the round before ended with."""
         near = self._gap < record.relative_gap <= EARLIER * self._gap
         if near and self.hits is None and self._W is not None:
-            self.hits = self._executor.count_hits(CountHitsRequest(self._W, self._topk, 0.0)).hits
+            task = self._task
+            request = CountHitsRequest(self._W, task.topk, 0.0, task.class_weights)
+            self.hits = self._executor.count_hits(request).hits
         self._W = state.W
 
 

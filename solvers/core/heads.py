@@ -50,12 +50,13 @@ class CopyDualsRequest:
 class CountHitsRequest:
     """Count the rows of weight 0 that have their class among the first k under W (d, m), with bounds.
 
-    `radius` is how far the exact solution may lie from W.
+    `radius` is how far the exact solution may lie from W; a row of class c counts `class_weights[c]` times.
     """
 
     W: Float64Array
     k: int
     radius: float
+    class_weights: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,6 +32,7 @@ Fercoq, Salmon and Takeuchi, "Safe grid search with optimal complexity", arXiv:1
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,12 +47,15 @@ ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class HitCount:
-    """Of `rows` held-out rows `hits` have their class among the first k, and for W* between low and high."""
+    """Of `rows` held-out rows `hits` have their class among the first k, and for W* between low and high.
 
-    rows: int
-    hits: int
-    low: int
-    high: int
+    Where classes have weights each row counts as often as its class says.
+    """
+
+    rows: float
+    hits: float
+    low: float
+    high: float
 
     def __add__(self, other: HitCount) -> HitCount:
         return HitCount(
@@ -67,11 +71,20 @@ def ball_radius(gap: float, primal: float, lam: float, *, of_duals: bool = True)
     return math.sqrt((1.0 if of_duals else 2.0) * gap / lam)
 
 
-def count_hits(X: Any, y: NDArray[Any], W: NDArray[np.float64], k: int, radius: float) -> HitCount:
+def count_hits(
+    X: Any,
+    y: NDArray[Any],
+    W: NDArray[np.float64],
+    k: int,
+    radius: float,
+    class_weights: Sequence[float] | None = None,
+) -> HitCount:
     """Count the rows of X (r, d), dense or CSR, that have their class y among the first k under W (d, m).
 
-    A tie counts against the row, as in `topline.pipeline.evaluation`.
+    A tie counts against the row, as in `topline.pipeline.evaluation`.  A row of class c counts
+    `class_weights[c]` times, once by default.
     """
+    often = None if class_weights is None else np.asarray(class_weights, dtype=np.float64)
     total = HitCount(0, 0, 0, 0)
     for start in range(0, len(y), ROWS_AT_ONCE):
         rows = X[start : start + ROWS_AT_ONCE]
@@ -79,9 +92,11 @@ def count_hits(X: Any, y: NDArray[Any], W: NDArray[np.float64], k: int, radius: 
         wide = rows if not isinstance(rows, np.ndarray) else rows.astype(np.float64)
         hit, distance = decisions(np.asarray(wide @ W, dtype=np.float64), labels, k)
         decided = distance > radius * _norms(rows)
-        total += HitCount(
-            len(labels), int(hit.sum()), int((hit & decided).sum()), int((hit | ~decided).sum())
-        )
+        counted = (np.ones_like(hit), hit, hit & decided, hit | ~decided)
+        if often is None:
+            total += HitCount(*(int(rows.sum()) for rows in counted))
+        else:
+            total += HitCount(*(float(often[labels] @ rows) for rows in counted))
     return total
 
 

@@ -200,7 +200,9 @@ class _Hits:
         out = np.flatnonzero(self._weights[tile.rows] == 0.0)
         if len(out):
             request = self._request
-            self.count += count_hits(tile.X[out], tile.y[out], request.W, request.k, request.radius)
+            self.count += count_hits(
+                tile.X[out], tile.y[out], request.W, request.k, request.radius, request.class_weights
+            )
 
 
 def _plain(call: HeadCall) -> Request:

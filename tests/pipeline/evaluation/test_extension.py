@@ -21,6 +21,7 @@ from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.report.document import write_report
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training import train
+from topline.storage.models import read_standing
 from topline.storage.stores import open_store
 
 RECIPROCAL_RANK = RowMetric(
@@ -33,7 +34,7 @@ BALANCED = RowMetric(
     name="balanced_accuracy",
     label="balanced accuracy",
     row_values=lambda rows: rows.ranks == 1,
-    row_weights=lambda labels: 1.0 / np.bincount(labels)[labels],
+    class_weights=lambda classes, trained: np.ones(len(classes)),
 )
 TWO = (RECIPROCAL_RANK, BALANCED)
 
@@ -85,7 +86,8 @@ def test_every_display_has_it(store: str, tmp_path: Path, topline: Callable[...,
     url = f"{store}/models/m0002"
     expected = dict(zip(("mean_reciprocal_rank", "balanced_accuracy"), directly(url), strict=True))
     found = topline("evaluate", url)
-    assert found["metrics"] == pytest.approx(expected, rel=1e-12)
+    assert {name: found["metrics"][name] for name in expected} == pytest.approx(expected, rel=1e-12)
+    assert found["metrics"]["macro-top-1"] == found["metrics"]["balanced_accuracy"]
     shown = f"{expected['mean_reciprocal_rank']:.1%}"
     assert f"MRR {shown}" in topline("evaluate", url, text=True)
 
@@ -116,6 +118,7 @@ def test_models_are_compared_and_promoted_by_it(store: str, topline: Callable[..
     found = topline("models", "compare", good, hasty)["evidence"]
     assert [part["k"] for part in found["accuracies"]] == [1, 2, 3]
     compared = {part["metric"]: part for part in found["metrics"]}
+    assert {"macro-top-1", "tail-top-1"} <= compared.keys()
     for place, metric in enumerate(TWO):
         values = [directly(url)[place] for url in (good, hasty)]
         part = compared[metric.name]
@@ -128,6 +131,9 @@ def test_models_are_compared_and_promoted_by_it(store: str, topline: Callable[..
     by = ("--metric", "mean_reciprocal_rank")
     promoted = topline("models", "promote", good, *by)
     assert promoted["promoted"]
+    assert promoted["metric"] == "mean_reciprocal_rank"
+    entry = read_standing(open_store(store)).entries[-1]
+    assert entry.evidence["metric"] == "mean_reciprocal_rank"
     assert any(reason.startswith("MRR ") for reason in promoted["reasons"])
     champion = StoreFollower(open_store(store)).overview(0.0)
     assert "mean reciprocal rank" in {tile.label for tile in champion.tiles}

@@ -88,14 +88,22 @@ def test_both_are_measured_on_rows_that_neither_was_trained_on(store: str, rival
     challenger, champion = StoredModel.open(url(store, 2)), StoredModel.open(url(store, rival))
     rows, fresh = TrainingRows(challenger.dataset(), "test"), fresh_rows(challenger, champion)
     assert found.excluded == len(rows) - len(fresh) > 0
-    assert [pair.metric.k for pair in found.compared] == [1, 2, 3]
+    names = [pair.metric.name for pair in found.compared]
+    assert names == ["top-1", "top-2", "top-3", "macro-top-1", "tail-top-1"]
+    trained = np.bincount(TrainingRows(challenger.dataset()).labels())
     y, X = rows.labels()[fresh], np.array(rows[0 : len(rows)])[fresh]
     for model, shares in ((challenger, "challenger"), (champion, "champion")):
         scores = np.asarray(model.transforms.apply(X), dtype=float) @ model.W
         best = np.argsort(-scores, axis=1)
         for pair in found.compared:
-            right = (best[:, : pair.metric.k] == y[:, None]).any(axis=1)
-            assert getattr(pair, shares) == pytest.approx(right.mean(), abs=1e-12)
+            right = (best[:, : pair.metric.topk] == y[:, None]).any(axis=1)
+            by_class = {c: right[y == c].mean() for c in np.unique(y).tolist()}
+            rare = sorted(trained[list(by_class)])[-(-len(by_class) // 3) - 1]
+            expected = {
+                "macro-top-1": np.mean(list(by_class.values())),
+                "tail-top-1": np.mean([share for c, share in by_class.items() if trained[c] <= rare]),
+            }.get(pair.metric.name, right.mean())
+            assert getattr(pair, shares) == pytest.approx(expected, abs=1e-12)
             assert pair.rows == len(y)
     assert found.drift is not None
     assert found.drift.rows_before == champion.model.record.n
@@ -106,9 +114,9 @@ def test_a_model_against_itself_is_as_good_as_evaluation_says(store: str) -> Non
     same = measure(url(store, 2), url(store, 2))
     evaluated = evaluate(url(store, 2))
     assert isinstance(evaluated, Evaluation)
-    assert [pair.challenger for pair in same.compared] == [
-        evaluated.topk[pair.metric.k] for pair in same.compared
-    ]
+    values = {metric.name: value for metric, value in evaluated.measured()}
+    for pair in same.compared:
+        assert pair.challenger == pytest.approx(values[pair.metric.name])
     assert {(pair.gain, pair.p_value) for pair in same.compared} == {(0.0, 1.0)}
 
 

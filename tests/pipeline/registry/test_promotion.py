@@ -19,7 +19,8 @@ from scipy.stats import multinomial, norm, ttest_rel
 from tests.pipeline.small_data import small_dataset
 from tests.storage.models.test_records import record
 from topline.pipeline.errors import InputError
-from topline.pipeline.evaluation.metrics import RowMetric, top_k_accuracy
+from topline.pipeline.evaluation import RowMetric
+from topline.pipeline.evaluation.metrics import macro_top_k_accuracy, tail_top_k_accuracy, top_k_accuracy
 from topline.pipeline.registry.drift import (
     Drift,
     balance_change,
@@ -31,6 +32,7 @@ from topline.pipeline.registry.drift import (
 )
 from topline.pipeline.registry.paired_tests import (
     PairedMetric,
+    class_interval,
     gain_interval,
     mcnemar_exact,
     paired_metric,
@@ -39,6 +41,7 @@ from topline.pipeline.registry.paired_tests import (
 from topline.pipeline.registry.promotion import Evidence, PromotionRule, decide
 from topline.pipeline.rows.partition import TrainingRows
 
+ONE = np.ones(1, dtype=np.int64)
 CERTIFIED = {"certified": True, "valid": True, "relative_gap": 5e-4, "tol": 1e-3}
 
 
@@ -72,7 +75,7 @@ def test_the_interval_is_that_of_the_formula() -> None:
 
 def paired_at(k: int, challenger: NDArray[Any], champion: NDArray[Any]) -> PairedMetric:
     """Top-k accuracy of models that give rows' own classes these ranks."""
-    return paired_metric(top_k_accuracy(k), challenger <= k, champion <= k, np.zeros(len(champion), np.int64))
+    return paired_metric(top_k_accuracy(k), challenger <= k, champion <= k, np.zeros(len(champion), int), ONE)
 
 
 def test_accuracies_are_compared_row_by_row() -> None:
@@ -89,19 +92,55 @@ def test_other_values_are_compared_by_the_t_test() -> None:
     ours, theirs, y = rng.random(60), rng.random(60), np.repeat([0, 1], (50, 10))
     expected = ttest_rel(theirs, ours)
     loss = RowMetric(name="loss", label="loss", higher_is_better=False, row_values=lambda rows: rows.scores)
-    found = paired_metric(loss, ours, theirs, y, 0.9)
+    found = paired_metric(loss, ours, theirs, y, ONE, 0.9)
     assert (found.gain, found.p_value) == pytest.approx((theirs.mean() - ours.mean(), expected.pvalue))
     assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.9)))
     assert (found.only_challenger, found.to_dict()["metric"]) == (None, "loss")
-    balanced = replace(loss, higher_is_better=True, row_weights=lambda y: 1.0 / np.bincount(y)[y])
-    right = (ours > 0.5, theirs > 0.5)
-    found = paired_metric(balanced, *right, y)
-    means = [np.mean([values[y == c].mean() for c in (0, 1)]) for values in right]
+    balanced = replace(loss, higher_is_better=True, class_weights=lambda classes, trained: np.ones(2))
+    found = paired_metric(balanced, ours, theirs, y, np.ones(2, dtype=np.int64))
+    means = [np.mean([values[y == c].mean() for c in (0, 1)]) for values in (ours, theirs)]
     assert (found.challenger, found.champion) == pytest.approx(means)
     assert (found.low + found.high) / 2 == pytest.approx(found.gain) == pytest.approx(means[0] - means[1])
-    same = paired_metric(loss, ours, ours, y)
+    same = paired_metric(loss, ours, ours, y, ONE)
     assert (same.low, same.high, same.p_value) == (0.0, 0.0, 1.0)
     assert t_interval(np.full(5, 0.25), 0.95) == (0.25, 0.25, 0.0)
+
+
+def test_means_over_classes_are_compared_by_every_way_the_signs_may_fall() -> None:
+    """A macro accuracy against all 2^9 signs of the rows on which the models differ."""
+    y = np.repeat([0, 1, 2], (20, 6, 2))
+    ours, theirs = np.ones(28, dtype=bool), np.ones(28, dtype=bool)
+    theirs[[20, 21, 22, 26, 27]] = False
+    ours[[0, 1, 2, 3]] = False
+    trained = np.array([200, 60, 20])
+    found = paired_metric(macro_top_k_accuracy(1), ours, theirs, y, trained)
+    gain = (-4 / 20 + 3 / 6 + 2 / 2) / 3
+    assert found.gain == pytest.approx(gain)
+    differ = np.r_[np.full(4, 1 / 20), np.full(3, 1 / 6), np.full(2, 1 / 2)] / 3
+    drawn = [abs(np.dot(signs, differ)) for signs in itertools.product((-1, 1), repeat=9)]
+    exact = np.mean(np.array(drawn) >= gain - 1e-12)
+    # Of 9,999 draws of this probability the standard error is 0.0024.
+    assert found.p_value == pytest.approx(exact, abs=0.0075)
+    assert found.low < 0.0 < found.high  # as the test has it: p = 0.06
+    # By rows alone the challenger would have no more than one of 28.
+    assert paired_metric(top_k_accuracy(1), ours, theirs, y, trained).gain == pytest.approx(1 / 28)
+    tail = paired_metric(tail_top_k_accuracy(1), ours, theirs, y, trained)
+    assert (tail.challenger, tail.champion, tail.p_value) == (1.0, 0.0, pytest.approx(0.5, abs=0.015))
+    assert paired_metric(macro_top_k_accuracy(1), ours, ours, y, trained).p_value == 1.0
+
+
+@pytest.mark.parametrize(("p", "q"), [(0.03, 0.03), (0.3, 0.1), (0.01, 0.0)])
+def test_the_interval_of_a_mean_over_classes_holds_its_level(p: float, q: float) -> None:
+    """Ten classes of 200 to 2 rows, as often as the level says; a bootstrap within classes does not."""
+    rng, rows = np.random.default_rng(0), np.array([200, 120, 72, 43, 26, 15, 9, 6, 3, 2])
+    y, draws, covered = np.repeat(np.arange(10), rows), 1000, 0
+    weights = 0.1 / rows[y]
+    for _ in range(draws):
+        gains = rng.choice([1.0, -1.0, 0.0], size=len(y), p=[p, q, 1.0 - p - q])
+        low, high = class_interval(gains, weights, y, 0.95)
+        covered += low <= p - q <= high
+    # 0.95 less three standard errors of a share of 1,000
+    assert covered / draws >= 0.93
 
 
 def direct_index(before: NDArray[Any], now: NDArray[Any], bins: int = 10) -> NDArray[np.float64]:
@@ -265,7 +304,7 @@ def test_errors_that_fall_are_a_gain_row_by_row() -> None:
     """Where true means wrong, a row that the champion alone has wrong counts for the challenger."""
     wrong = replace(top_k_accuracy(1), name="errors", higher_is_better=False)
     ours, theirs = np.array([True, False, False, False]), np.array([False, True, True, False])
-    found = paired_metric(wrong, ours, theirs, np.zeros(4, np.int64))
+    found = paired_metric(wrong, ours, theirs, np.zeros(4, np.int64), ONE)
     assert (found.only_challenger, found.only_champion) == (2, 1)
     assert (found.challenger, found.champion, found.gain) == (0.25, 0.5, 0.25)
 

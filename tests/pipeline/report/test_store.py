@@ -97,7 +97,7 @@ def test_recorded_matrix_counts_the_answers(model: str) -> None:
     answers = np.asarray(rows[0 : len(rows)] @ stored.W).argmax(axis=1)
     assert np.array_equal(confusion_matrix(rows.labels(), answers), found.confusion)
     recalls = recall_score(rows.labels(), answers, average="macro")
-    assert found.macro[1] == pytest.approx(recalls)
+    assert found.metrics["macro-top-1"] == pytest.approx(recalls)
 
 
 def test_pictures_that_are_gone_are_replaced_by_a_note(model: str) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import top_k_accuracy_score
 
-from tests.pipeline.small_data import make_features, small_dataset
+from tests.pipeline.small_data import make_features, small_dataset, write_dataset
 from tests.reference import losses as reference
-from topline import SerialExecutor, TopKHinge, solve
+from topline import MaxHinge, SerialExecutor, TopKHinge, solve
 from topline.pipeline.cli import main
 from topline.pipeline.cluster import open_cluster
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
@@ -195,6 +195,63 @@ def test_the_dual_value_of_a_smaller_C_is_that_of_its_best_multiple(smoothing: f
     value = Reached.of(0.1, found).dual_for(C, len(y), smoothing)
     assert max(values) <= value * (1 + 1e-9)
     assert value == pytest.approx(max(values), rel=1e-3)
+
+
+@pytest.mark.parametrize("metric", ["macro-top-1", "tail-top-2"])
+@pytest.mark.parametrize("shared", [False, True], ids=["in memory", "shared passes"])
+def test_cells_are_compared_by_means_over_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, shared: bool
+) -> None:
+    """As scikit-learn measures them over the rows that each fold holds out; tail: the two rarest of five."""
+    X, y = make_features(1200, 8, 5, noise=0.5)
+    rng = np.random.default_rng(0)
+    kept = np.flatnonzero(rng.random(len(y)) < np.array([1.0, 0.6, 0.4, 0.25, 0.15])[y])
+    X, y = X[kept], y[kept]
+    write_dataset(open_store(str(tmp_path)), X, y, np.zeros(len(y), dtype=np.int8))
+    monkeypatch.setattr(sweeping, "fits_every_process", lambda *_: not shared)
+    config = SweepConfig(
+        store=str(tmp_path),
+        C=(0.1, 1.0),
+        loss=("max_hinge",),
+        metric=metric,
+        folds=3,
+        rule="none",
+        tol=1e-6,
+        max_passes=5000,
+    )
+    result = sweep(config, HERE)
+    k, rarest = int(metric[-1]), np.argsort(np.bincount(y))[:2]
+    source = FoldSource(str(tmp_path), result.dataset, 3, 0, None, ("l2", "bias"))
+    for cell in result.cells:
+        hit: list[list[bool]] = [[] for _ in range(5)]
+        for fold in range(3):
+            data = fold_data(source, fold)
+            lam = 1.0 / (len(data.y) * cell.C)
+            fit = solve(data.X, data.y, MaxHinge(), lam, tol=1e-6, max_passes=5000, m=5)
+            best = np.argsort(-(data.held_out.astype(float) @ fit.W), axis=1)[:, :k]
+            for own, guesses in zip(data.held_out_y.tolist(), best, strict=True):
+                hit[own].append(own in guesses)
+        shares = np.array([np.mean(part) for part in hit])
+        expected = shares.mean() if metric.startswith("macro") else shares[rarest].mean()
+        # Both are within 1e-6 of the optimum; one of the 20 rows of the rarest class is 0.025 of the tail.
+        assert cell.mean == pytest.approx(expected, abs=0.02)
+        assert cell.low <= cell.mean <= cell.high
+    assert result.accuracy == metric.replace("-", " ", 1)
+    assert SweepResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+    assert result.accuracy in Path(result.page).read_text(encoding="utf-8")
+    forget_folds()
+
+
+def test_a_metric_that_cannot_compare_cells_is_refused(store: str) -> None:
+    for options, said in (
+        ({"metric": "macro-top-5"}, "macro top-5 of 5 classes is always right"),
+        ({"metric": "log_loss"}, "no metric 'log_loss'"),
+        ({"metric": "tail-top-1", "rows": 40, "folds": 20}, "one of 20 folds has none of them"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            plan_sweep(SweepConfig(store=store, **options))
+    with pytest.raises(ConfigError, match="not both"):
+        build(SweepConfig, {"topk": 1, "metric": "macro-top-1"})
 
 
 def test_the_command_prints_a_table_and_trains_the_best(

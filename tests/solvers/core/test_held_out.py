@@ -10,7 +10,7 @@ from scipy.sparse import csr_matrix
 from tests.pipeline.small_data import make_features
 from topline import Softmax, TopKHinge, solve
 from topline.pipeline.evaluation import ranks_against_ties
-from topline.solvers.core.held_out import ball_radius, count_hits, decisions
+from topline.solvers.core.held_out import HitCount, ball_radius, count_hits, decisions
 
 
 def shortest_move(scores, y, k, hit):
@@ -83,3 +83,14 @@ def test_a_gap_that_is_not_known_bounds_nothing() -> None:
     interval = count_hits(X, y, np.ones((4, 3)), 1, ball_radius(float("nan"), 1.0, 0.1))
     assert (interval.low, interval.high) == (0, 30)
     assert ball_radius(0.5, 1.0, 0.5, of_duals=False) == pytest.approx(np.sqrt(2) * ball_radius(0.5, 1, 0.5))
+
+
+def test_a_row_counts_as_often_as_its_class_says() -> None:
+    X, y = make_features(90, 5, 3, noise=1.0)
+    W, often = np.random.default_rng(0).normal(size=(5, 3)), (0.5, 2.0, 0.0)
+    found = count_hits(X, y, W, 1, 0.3, often)
+    for c in range(3):
+        alone, again = (count_hits(X[y == c], y[y == c], W, 1, 0.3) for _ in range(2))
+        assert alone == again
+        found += HitCount(*(-often[c] * getattr(alone, name) for name in ("rows", "hits", "low", "high")))
+    assert [found.rows, found.hits, found.low, found.high] == pytest.approx([0.0] * 4, abs=1e-9)
