@@ -7,9 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 from topline.storage.datasets.info import dataset_folder, find_by_key, generation
-from topline.storage.errors import FormatError, MismatchError
+from topline.storage.errors import FormatError, MismatchError, NotFoundError
+from topline.storage.fingerprint import digest_bytes
 from topline.storage.records import now, plain
-from topline.storage.schema import STAGING, STAGING_ENCODING, encoding
+from topline.storage.schema import FILES_LIST, STAGING, STAGING_ENCODING, encoding
 from topline.storage.stores import Store
 from topline.storage.stores.holds import hold_while
 from topline.storage.stores.sealed import sealed, unsealed
@@ -50,6 +51,29 @@ def discard_staged(store: Store, key: str) -> None:
     """Delete the staging of a key, unless it is committed; what its units refer to is left to be pruned."""
     if find_by_key(store, key) is None:
         store.delete_tree(dataset_folder(key, generation(store, key)))
+
+
+def folder_for(store: Store, folder: str, listing: bytes) -> str:
+    """Return the folder for the files that `listing` lists, with that list in it.
+
+    The first writer to commit takes the staging's own `folder`.  One whose files differ, as the last bits of
+    features that two machines compute may, takes one beside it: nobody replaces what another publishes.
+    """
+    if store.put_if_absent(join(folder, FILES_LIST), listing) or _lists(store, folder) == listing:
+        return folder
+    beside = f"{folder}-{digest_bytes(listing)[:8]}"
+    store.write_bytes(join(beside, FILES_LIST), listing)
+    path = join(beside, STAGING)
+    store.put_if_absent(path, sealed(path, {**encoding(STAGING_ENCODING), "begun": now()}))
+    return beside
+
+
+def _lists(store: Store, folder: str) -> bytes | None:
+    """Return the list of files of a folder, None where the writer of another has just taken it away."""
+    try:
+        return store.read_bytes(join(folder, FILES_LIST))
+    except NotFoundError:
+        return None
 
 
 def check_cuts(cuts: tuple[int, ...], n_rows: int) -> None:

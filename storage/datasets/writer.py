@@ -37,7 +37,7 @@ from topline.storage.datasets.labels import (
 )
 from topline.storage.datasets.manifest import conform, dump_overrides, overrides_of, shared_columns
 from topline.storage.datasets.marks import finished_unit, marked_units, write_mark
-from topline.storage.datasets.staging import check_cuts, claim, discard_staged
+from topline.storage.datasets.staging import check_cuts, claim, discard_staged, folder_for
 from topline.storage.datasets.units import dense_spec, dense_unit
 from topline.storage.errors import FormatError, IncompleteError
 from topline.storage.fingerprint import canonical_json, digest_bytes
@@ -202,12 +202,15 @@ class DatasetWriter:
         packed = [*self._packed_rest(y, s, names, label_sets), PackedFile(UNITS_LIST, dump_units(units))]
         if overrides is not None:
             packed.append(PackedFile(OVERRIDES, dump_overrides(overrides)))
-        listing = dump_entries(put_files(self.store, self.folder, packed))
-        self.store.write_bytes(join(self.folder, FILES_LIST), listing)
+        listing = dump_entries(file.entry for file in packed)
+        folder = folder_for(self.store, self.folder, listing)
+        put_files(self.store, folder, packed)
         nonzeros = sum(unit.nonzeros or 0 for unit in units) if self.layout == "csr" else None
         sets = None if label_sets is None else len(label_sets)
-        info = self._publish(names, split_counts(s), digest_bytes(listing), nonzeros, sets)
+        info = self._publish(folder, names, split_counts(s), digest_bytes(listing), nonzeros, sets)
         self.store.delete_tree(join(self.folder, MARKS))
+        for own in {folder, self.folder} - {info.folder}:
+            self.store.delete_tree(own)
         return info
 
     def abandon(self) -> None:
@@ -274,6 +277,7 @@ class DatasetWriter:
 
     def _publish(
         self,
+        folder: str,
         names: tuple[str, ...],
         counts: Mapping[str, int],
         digest: str,
@@ -290,12 +294,13 @@ class DatasetWriter:
             counts=counts,
             created=now(),
             digest=digest,
-            folder=self.folder,
+            folder=folder,
             nonzeros=nonzeros,
             label_sets=label_sets,
         )
         log = dataset_log(self.store)
-        return info_of_commit(log.record(log.append(info.to_json(), unique="folder")))
+        record = {**info.to_json(), "staging": self.folder}
+        return info_of_commit(log.record(log.append(record, unique="staging")))
 
     def _checked(self, unit: int, X: Any) -> tuple[NDArray[Any], ...]:
         """Return the arrays that are stored of a unit, its numbers last."""

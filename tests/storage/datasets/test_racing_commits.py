@@ -1,0 +1,120 @@
+"""Two writers of one key whose files differ: what one publishes, the other does not replace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.storage.samples import CLASSES, assignments, begin, dense, write_units
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import Dataset, DatasetInfo, DatasetWriter, check_dataset
+from topline.storage.retention import RetentionPolicy, prune
+from topline.storage.stores import Store
+from topline.storage.verification import verify_store
+
+PLAN = ChunkPlan(n_rows=100, chunk_rows=8, shard_rows=32)
+X = dense(100, 6)
+#: What another machine computes: one number differs in its last bit.
+OTHER = X.copy()
+OTHER[40, 2] = np.nextafter(X[40, 2], np.float32(9))
+
+
+class Killed(BaseException):
+    """A writer falls dead."""
+
+
+class Watched:
+    """A store on which something happens in the moment before a record is put to the log of datasets."""
+
+    def __init__(self, store: Store, meanwhile: Callable[[str, bytes], object]) -> None:
+        self.store, self.meanwhile = store, meanwhile
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        if path.startswith("commits/datasets/") and path.endswith(".json"):
+            self.meanwhile(path, data)
+        return self.store.put_if_absent(path, data)
+
+
+def writer(store: Store, rows: Any, meanwhile: Callable[[str, bytes], object] | None = None) -> DatasetWriter:
+    watched: Any = store if meanwhile is None else Watched(store, meanwhile)
+    made = begin(watched, rows, PLAN)
+    write_units(made, rows)
+    return made
+
+
+def commit(made: DatasetWriter) -> DatasetInfo:
+    return made.commit(*assignments(100), CLASSES)
+
+
+def killed(*_: object) -> None:
+    raise Killed
+
+
+def check(store: Store, info: DatasetInfo, rows: Any, left: list[str] | None = None) -> None:
+    """The dataset is whole, has these rows, is the only one of the key, and loses nothing by a pruning.
+
+    `left` are the folders that killed writers leave behind.
+    """
+    assert check_dataset(Dataset(store, info), deep=True) == []
+    assert [finding for finding in verify_store(store, deep=True) if not finding.harmless] == []
+    prune(store, RetentionPolicy(keep=1, days=0), datetime.now(UTC))
+    # A writer that was killed did not put its record's head; the next record would.
+    found = [finding for finding in verify_store(store, deep=True) if not finding.path.endswith(".head")]
+    assert [(finding.path, finding.harmless) for finding in found] == [(path, True) for path in left or []]
+    np.testing.assert_array_equal(Dataset(store, info).rows(0, 100), rows)
+    again = begin(store, rows, PLAN)
+    assert (again.committed, commit(again)) == (info, info)
+
+
+def test_a_record_that_arrives_after_another_writer_listed_its_files(memory_store: Store) -> None:
+    sent: list[tuple[str, bytes]] = []
+
+    def on_its_way(*request: Any) -> None:
+        sent.append(request)
+        raise Killed
+
+    with pytest.raises(Killed):
+        commit(writer(memory_store, X, on_its_way))
+    second = writer(memory_store, OTHER, lambda *_: memory_store.put_if_absent(*sent[0]))
+    info = commit(second)
+    assert info.folder == second.folder
+    check(memory_store, info, X)
+
+
+def test_a_writer_that_listed_its_files_and_was_killed(memory_store: Store) -> None:
+    def another_dies(*_: object) -> None:
+        with pytest.raises(Killed):
+            commit(writer(memory_store, OTHER, killed))
+
+    info = commit(writer(memory_store, X, another_dies))
+    (left,) = {f"datasets/{name}" for name in memory_store.list("datasets")} - {info.folder}
+    assert left.startswith(f"{info.folder}-")
+    check(memory_store, info, X, [left])
+
+
+@pytest.mark.parametrize("rows", [X, OTHER], ids=["the same", "others"])
+def test_files_that_a_killed_writer_left(memory_store: Store, rows: Any) -> None:
+    with pytest.raises(Killed):
+        commit(writer(memory_store, X, killed))
+    second = writer(memory_store, rows)
+    info = commit(second)
+    assert (info.folder == second.folder) == (rows is X)
+    check(memory_store, info, rows)
+
+
+def test_a_writer_that_is_overtaken_takes_its_own_files_away(memory_store: Store) -> None:
+    won: list[DatasetInfo] = []
+
+    def another_commits(*_: object) -> None:
+        if not won:
+            won.append(commit(writer(memory_store, OTHER)))
+
+    assert commit(writer(memory_store, X, another_commits)) == won[0]
+    check(memory_store, won[0], OTHER)
