@@ -20,9 +20,9 @@ Array = NDArray[np.float64]
 
 # Values of a kernel that are in memory at once: so many bytes.
 TILE_BYTES = 1 << 25
-# Distances from inner products are off by so many roundings of |x|^2 + |y|^2; where that moves an exponent by
-# more than this they are taken from differences, unless the value vanishes anyway.
-ROUNDINGS, FINE, VANISHES = 8.0, 1e-9, 50.0
+# Distances from inner products are off by this share of |x|^2 + |y|^2; where that moves an exponent by more
+# than FINE they are taken from differences, unless the value vanishes anyway.
+ROUNDING, FINE, VANISHES = 8.0 * float(np.finfo(np.float64).eps), 1e-9, 50.0
 
 
 class Parts:
@@ -84,13 +84,22 @@ def _polynomial(X: Any, Y: Any, degree: int, gamma: float, coef0: float) -> Arra
 
 def _rbf(X: Any, Y: Any, gamma: float) -> Array:
     left, right = _squares(X), _squares(Y)
-    squares = left[:, None] + right - 2.0 * _linear(X, Y)
-    rounding = ROUNDINGS * float(np.finfo(np.float64).eps) * (left[:, None] + right)
+    squares = _linear(X, Y)
+    squares *= 2.0
+    np.subtract(left[:, None] + right, squares, out=squares)
+    if gamma * ROUNDING * (left.max(initial=0.0) + right.max(initial=0.0)) > FINE:
+        _take_differences(X, Y, gamma, ROUNDING * (left[:, None] + right), squares)
+    np.maximum(squares, 0.0, out=squares)
+    squares *= -gamma
+    return np.asarray(np.exp(squares, out=squares))
+
+
+def _take_differences(X: Any, Y: Any, gamma: float, rounding: Array, squares: Array) -> None:
+    """Put squared distances in the place of those that matter and are rounded too much."""
     wrong = np.argwhere((gamma * rounding > FINE) & (gamma * (squares - rounding) < VANISHES))
     for i in np.unique(wrong[:, 0]):
         near = wrong[wrong[:, 0] == i, 1]
         squares[i, near] = _squares(Y[near] - X[np.full(len(near), i)])
-    return np.asarray(np.exp(-gamma * np.maximum(squares, 0.0)))
 
 
 def _squares(X: Any) -> Array:

@@ -94,9 +94,10 @@ def sweep_tile(
         rises[i] = rise * weights[i]
         total += max(rises[i], 0.0)
         for e in range(n_changed):
-            step = scores.dtype.type(steps[e])
+            # Read before the loop, which is vectorised only then.
+            j, step = changed[e], scores.dtype.type(steps[e])
             for r in range(scores.shape[1]):
-                scores[changed[e], r] += step * K[i, r]
+                scores[j, r] += step * K[i, r]
     keep(owners)
     return total
 
