@@ -12,6 +12,8 @@ from zlib import crc32
 
 import pytest
 
+from tests.contracts.covering import covering_array
+
 TESTS = Path(__file__).resolve().parent
 #: Folders whose tests have the mark of the same name; see `addopts` in pyproject.toml for what is left out.
 MARKED = ("benchmarks", "chaos", "e2e", "reproduce")
@@ -27,8 +29,25 @@ def shared_data() -> Path:
     return folder
 
 
-def pytest_configure() -> None:
-    """Keep bytecode, whatever the shell says: hundreds of processes of one run import the same modules."""
+@pytest.fixture(scope="session", autouse=True)
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """No test cuts the power: what was written need not reach the disk, which takes some ms a file.
+
+    That it is asked for, and when, is tested in `storage/stores/test_stores.py`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep bytecode, whatever the shell says: hundreds of processes of one run import the same modules.
+
+    Where processes test side by side, BLAS has one thread in each: threads that share a core with other
+    processes wait for each other in loops, and a decomposition of a second takes twenty.
+    """
+    if config.getoption("numprocesses", None):
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     if "PYTEST_XDIST_WORKER" in os.environ:
         sys.dont_write_bytecode = False
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -58,6 +77,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in MARKED:
             item.add_marker(folder)
+    leave_what_others_cover_for_slow(items)
     leave_most_for_slow(items)
 
 
@@ -67,16 +87,36 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def cases_of_tests(items: list[pytest.Item], mark: str) -> Iterator[list[pytest.Item]]:
+    """Yield the cases of each test with a mark."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker(mark):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    yield from cases.values()
+
+
+def leave_what_others_cover_for_slow(items: list[pytest.Item]) -> None:
+    """Mark as slow all cases of a test with `@pytest.mark.covering(t)` but a covering array of strength t."""
+    for some in cases_of_tests(items, "covering"):
+        marker = some[0].get_closest_marker("covering")
+        assert marker is not None
+        for item in set(some).difference(covering_array(some, parameters_of, marker.args[0])):
+            item.add_marker("slow")
+
+
+def parameters_of(item: Any) -> tuple[object, ...]:
+    """Return what stands for each parameter of a case; the values of some have no order and no hash."""
+    plain = (str, int, float, bool, type(None))
+    return tuple(value if isinstance(value, plain) else id(value) for value in item.callspec.params.values())
+
+
 def leave_most_for_slow(items: list[pytest.Item]) -> None:
     """Mark as slow all cases of a test with `@pytest.mark.sampled(n)` but about one in `n`.
 
     Which ones is drawn by their names, so that it does not change from run to run.
     """
-    cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if item.get_closest_marker("sampled"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for some in cases.values():
+    for some in cases_of_tests(items, "sampled"):
         marker = some[0].get_closest_marker("sampled")
         assert marker is not None
         some.sort(key=lambda item: crc32(item.nodeid.encode()))

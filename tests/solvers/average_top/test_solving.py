@@ -20,6 +20,7 @@ REFERENCE = 1e-6
 @pytest.mark.parametrize("name", EVERY_LOSS)
 @pytest.mark.parametrize("k", [1, 7.5, 20, 40])
 @pytest.mark.parametrize("C", [0.1, 30.0])
+@pytest.mark.covering(2)
 def test_optima_are_those_of_a_general_solver(name, k, C) -> None:
     X, y = examples(name)
     value, w = optimum(X, y, name, k, C)
@@ -91,6 +92,7 @@ def test_features_may_repeat_each_other_and_outnumber_the_examples(name) -> None
 @pytest.mark.parametrize("C", [1e-5, 1e5])
 @pytest.mark.parametrize("name", EVERY_LOSS)
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
+@pytest.mark.covering(2)
 def test_scales_are_no_obstacle(name, C, scale) -> None:
     X, y = examples(name, n=100, d=5, seed=1)
     targets = y if name in ("hinge", "logistic") else scale * y
@@ -102,6 +104,7 @@ def test_scales_are_no_obstacle(name, C, scale) -> None:
 @pytest.mark.parametrize("C", [1e-5, 0.01, 100.0, 1e4])
 @pytest.mark.parametrize("k", [1, 15, 150])
 @pytest.mark.parametrize("name", EVERY_LOSS)
+@pytest.mark.covering(2)
 def test_features_as_they_come_are_no_obstacle(name, k, C) -> None:
     """Columns from 1 to 1000 wide, off centre and with heavy tails, and targets about 20, as in tables."""
     random = np.random.default_rng(0)

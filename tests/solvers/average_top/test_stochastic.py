@@ -41,6 +41,7 @@ def equation_4(X, y, name, k, C_3, epochs, step, seed):
 @pytest.mark.parametrize("name", EVERY_LOSS)
 @pytest.mark.parametrize("k", [10, 27.5])
 @pytest.mark.parametrize("C", [0.01, 5.0])
+@pytest.mark.covering(2)
 def test_steps_are_those_of_equation_4(name, k, C) -> None:
     """With the small C the first steps are cut to C_3."""
     X, y = examples(name)

@@ -172,6 +172,7 @@ class TestEveryHinge:
             duals = [record.dual for record in result.history]
             assert (np.diff(duals) >= -1e-14 * max(duals)).all()
 
+    @pytest.mark.covering(2)
     def test_the_optimum_of_a_general_solver(self, loss, smoothing, kind, method) -> None:
         X, y = examples(n=20, d=3)
         result = run(X, y, loss, 5.0, smoothing, method, smoothing_kind=kind, max_passes=3000, tol=1e-4)

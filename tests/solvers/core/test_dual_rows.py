@@ -191,6 +191,7 @@ def run(budget, method, loss, smoothing, executor=SerialExecutor, *, tol=1e-7, m
         ("lbfgs", Softmax(), 0.0),
     ],
 )
+@pytest.mark.covering(2)
 def test_a_run_with_packed_rows_is_bitwise_one_with_arrays(method, loss, smoothing, executor, budget) -> None:
     expected, A = run(None, method, loss, smoothing)
     result, packed = run(budget, method, loss, smoothing, executor)

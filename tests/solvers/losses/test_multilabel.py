@@ -60,6 +60,7 @@ def test_an_indicator_and_numbered_sets_are_the_same_problem(loss, smoothing) ->
 
 @pytest.mark.parametrize("method", ["dual_ascent", "sdca", "fw"])
 @each_case
+@pytest.mark.covering(2)
 def test_the_dual_never_falls(loss, smoothing, method) -> None:
     result = solve(X, INDICATOR, loss, LAM, smoothing, method, tol=1e-7, max_passes=200)
     duals = np.array([record.dual for record in result.history])

@@ -26,6 +26,7 @@ def run(X, y, loss, lam_n, smoothing=0.0, **options):
 @pytest.mark.parametrize("loss", LOSSES, ids=loss_name)
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
 @pytest.mark.parametrize("lam_n", [0.1, 1.0, 100.0])
+@pytest.mark.covering(2)
 def test_it_reaches_the_optimum_of_a_general_solver(loss, smoothing, lam_n) -> None:
     X, y = examples(n=20, d=3)
     tol = 1e-8 if smoothing else 1e-4

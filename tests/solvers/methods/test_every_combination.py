@@ -6,11 +6,12 @@ with `-m slow`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import combinations
 
 import pytest
 
-from tests.contracts.pairs import covering_pairs
+from tests.contracts.covering import covering_array
 from tests.contracts.solver_contract import (
     ALLOWED,
     CASES,
@@ -21,6 +22,7 @@ from tests.contracts.solver_contract import (
     WEIGHTS,
     Case,
     RefusalContract,
+    SlowMethodContract,
     SolverContract,
     X,
     best_of,
@@ -39,21 +41,32 @@ def values_of(combination: tuple[str, Case]) -> tuple[object, ...]:
     return method, case.loss.name, smoothing, case.weighted, case.several
 
 
-def pairs_first(every: list[tuple[str, Case]]) -> list[object]:
-    """Return all combinations, those slow that the default run can do without."""
-    chosen = set(covering_pairs(every, values_of))
-    return [
+def pairs_first(every: list[tuple[str, Case]], methods: Collection[str] = METHODS) -> pytest.MarkDecorator:
+    """Parametrise over all combinations of some methods, those slow that the default run can do without.
+
+    With the scope of a class the tests of one combination follow each other, mostly in one process, where
+    the solution is kept for all of them.
+    """
+    chosen = set(covering_array(every, values_of))
+    cases = [
         pytest.param(each, marks=() if each in chosen else pytest.mark.slow, id=name_of(each))
         for each in every
+        if each[0] in methods
     ]
+    return pytest.mark.parametrize("combination", cases, scope="class")
 
 
-@pytest.mark.parametrize("combination", pairs_first(ALLOWED))
+@pairs_first(ALLOWED)
 class TestEveryAllowedCombination(SolverContract):
     pass
 
 
-@pytest.mark.parametrize("combination", pairs_first(REFUSED))
+@pairs_first(ALLOWED, SLOW)
+class TestEveryCombinationOfASlowMethod(SlowMethodContract):
+    pass
+
+
+@pairs_first(REFUSED)
 class TestEveryOtherCombination(RefusalContract):
     pass
 
@@ -73,7 +86,7 @@ def test_chosen_combinations_have_every_pair_of_values() -> None:
         return {pair for each in chosen for pair in combinations(enumerate(values_of(each)), 2)}
 
     for every in (ALLOWED, REFUSED):
-        chosen = covering_pairs(every, values_of)
+        chosen = covering_array(every, values_of)
         assert pairs(chosen) == pairs(every)
         assert len(chosen) < len(every) / 2
 

@@ -53,6 +53,7 @@ def trajectory(X, y, loss, lam_n, smoothing, rounds=12, **options):
 @pytest.mark.parametrize("loss", LOSSES, ids=loss_name)
 @pytest.mark.parametrize("smoothing", SMOOTHING)
 @pytest.mark.parametrize("lam_n", LAM_N)
+@pytest.mark.covering(2)
 class TestEveryLossSmoothingAndRegulariser:
     def test_reported_values_are_those_of_the_returned_W_and_A(self, loss, smoothing, lam_n) -> None:
         for dtype in (np.float64, np.float32):
@@ -70,7 +71,6 @@ class TestEveryLossSmoothingAndRegulariser:
             W = result.W if result.W_dual is None else result.W_dual
             np.testing.assert_allclose(W, reference.weights_of(X, lam, result.A), rtol=1e-9, atol=1e-9)
 
-    @pytest.mark.sampled(2)
     def test_the_optimum_lies_between_dual_and_primal(self, loss, smoothing, lam_n) -> None:
         X, y = examples(n=20, d=3)
         result = run(X, y, loss, lam_n, smoothing, max_passes=300, tol=1e-4)

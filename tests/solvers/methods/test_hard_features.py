@@ -60,7 +60,7 @@ def hard(case):
     ],
     ids=lambda value: getattr(value, "name", str(value)),
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_the_certificate_holds_by_definition(case, method, loss, smoothing, tol) -> None:
     X, y, m = hard(case)
     size = float(np.mean(np.sum(X.astype(float) ** 2, axis=1))) or 1.0

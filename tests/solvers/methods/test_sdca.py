@@ -52,6 +52,7 @@ def one_pass(problem, X, y, weights, W, B, order, safety_factor):
     ids=lambda value: getattr(value, "name", str(value)),
 )
 @pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
+@pytest.mark.covering(2)
 def test_a_pass_is_the_algorithm_written_out(loss, smoothing, kind, make) -> None:
     X, y = examples(n=40)
     X[3] = 0.0

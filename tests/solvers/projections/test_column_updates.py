@@ -57,6 +57,7 @@ def random_form(rng, m):
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("m", [2, 3, 7])
+@pytest.mark.covering(1)
 def test_agrees_with_a_general_qp_solver(name, m):
     rng = np.random.default_rng([m, len(name)])
     form = LOSSES[name](m, rng).form(m)

@@ -95,7 +95,7 @@ def test_the_row_is_the_slope_of_the_loss(loss, smoothing) -> None:
 
 @pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
 @pytest.mark.parametrize("scale", [1e-9, 1e-3, 1.0, 1e3, 1e9])
-@pytest.mark.sampled(2)
+@pytest.mark.covering(2)
 def test_every_scale_and_ties(loss, smoothing, scale) -> None:
     """Scores of 1e-9 to 1e9, many of them equal: a feasible row, the value that it attains, and no better."""
     gamma, kind = smoothing
@@ -151,6 +151,7 @@ def test_the_rows_may_overwrite_the_scores_and_come_in_float32(loss) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
+@pytest.mark.covering(2)
 def test_scores_that_are_no_numbers_show_in_the_loss(loss, smoothing, value) -> None:
     scores, y = draw(n=3)
     scores[1, 2] = value

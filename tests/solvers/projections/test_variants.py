@@ -69,6 +69,7 @@ def update(form, q, y, c, c_own, own_in_sort):
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("m", [2, 3, 7])
+@pytest.mark.covering(1)
 def test_agrees_with_a_general_qp_solver(name, m):
     rng = np.random.default_rng([m, len(name)])
     make, own_in_sort = CASES[name]

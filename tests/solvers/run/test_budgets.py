@@ -11,6 +11,7 @@ from topline import METHODS, InvalidProblemError, SerialExecutor, Softmax, Statu
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "lbfgs"])
 @pytest.mark.parametrize("passes", [1, 2, 5, 11])
+@pytest.mark.covering(1)
 def test_no_run_exceeds_its_passes(method, passes) -> None:
     X, y = examples(n=40)
     result = solve(X, y, TopKHinge(2), 1e-4, method=method, tol=1e-12, max_passes=passes, m=M)

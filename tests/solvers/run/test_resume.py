@@ -27,6 +27,7 @@ def run(X, y, smoothing, method="fw", **options):
 @pytest.mark.parametrize("method", ["fw", "fw_open_loop", "projected_gradient"])
 @pytest.mark.parametrize(("smoothing", "keep_duals"), [(0.0, False), (0.0, True), (0.5, True)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.covering(2)
 def test_a_checkpoint_leads_to_the_same_answer(dtype, smoothing, keep_duals, method, monkeypatch) -> None:
     monkeypatch.setattr(iteration, "REBUILD_EVERY", 10)  # once before the cut and once after
     X, y = examples()

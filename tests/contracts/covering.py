@@ -1,4 +1,4 @@
-"""Few combinations in which every pair of values occurs that occurs in all of them."""
+"""Few combinations in which every pair of values occurs that occurs in all of them: covering arrays."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def covering_pairs(items: Sequence[T], values: Callable[[T], tuple[Hashable, ...]]) -> list[T]:
+def covering_array(
+    items: Sequence[T], values: Callable[[T], tuple[Hashable, ...]], strength: int = 2
+) -> list[T]:
     """Return items, greedily chosen, with every pair of `values` that any two positions of any item have.
 
     The values of an item are as many for all items.  A defect that shows for one value, or for two that
-    meet, shows in the items returned; one that takes three values may not.
+    meet, shows in the items returned; one that takes three values may not.  A `strength` other than 2 is that
+    of the covering array: with 1 every value is there.
     """
-    pairs = [set(combinations(enumerate(values(item)), 2)) for item in items]
+    pairs = [set(combinations(enumerate(values(item)), strength)) for item in items]
     missing = set().union(*pairs)
     chosen = []
     while missing:
