@@ -88,5 +88,5 @@ def test_a_port_taken_by_another_server_in_the_meantime_is_left_to_it(
         ):
             assert server.url != f"http://127.0.0.1:{port}/api"
             assert found == server
-            assert httpx.get(f"http://127.0.0.1:{port}/").status_code == httpx.codes.UNAUTHORIZED
+            assert httpx.get(f"http://127.0.0.1:{port}/", timeout=60).status_code == httpx.codes.UNAUTHORIZED
         other.kill()
