@@ -37,6 +37,8 @@ _SETTLED = 1.0
 _PATIENCE = 8
 #: A relative gap below which more digits are rounding.
 _DIGITS = 1e-12
+#: Share of the first complementarity below which steps follow rounding, and lead away from E x = e.
+_RESOLVED = 1e-22
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +112,11 @@ def interior_points(program: QuadraticProgram, rounds: int) -> Iterator[Iterate]
     The first lies well inside the bounds, and E x = e holds up to rounding as soon as a full step was taken.
     """
     point = _start(program)
+    resolved = _RESOLVED * point.complementarity
     yield point
     for _ in range(rounds):
+        if point.complementarity < resolved:
+            return
         try:
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
                 after = _step(program, point)
