@@ -133,7 +133,11 @@ class _Pruning:
         name = _HELD.get(item.kind)
         with ExitStack() as stack:
             held = name is None or stack.enter_context(alone_with(self.store, join(item.path, name)))
-            yield held and not self._may_be_read(item)
+            yield held and not self._may_be_read(item) and not self._committed_meanwhile(item)
+
+    def _committed_meanwhile(self, item: Going) -> bool:
+        """Return whether what was in the making when the plan was made has been finished since."""
+        return item.kind == "staging" and self.store.exists(join(item.path, FILES_LIST))
 
     def _may_be_read(self, item: Going) -> bool:
         """Put a dataset or model of an object store out of sight; return whether it was seen until lately."""

@@ -25,7 +25,7 @@ from topline.storage.models import (
     record_decision,
     save_model,
 )
-from topline.storage.retention import RetentionPolicy, plan_pruning, prune, remove_now
+from topline.storage.retention import RetentionPolicy, execution, plan_pruning, prune, remove_now
 from topline.storage.runs import create_run, finish_run, list_runs, read_run, run_lock
 from topline.storage.stores import Store, held_lease, open_store
 from topline.storage.verification import verify_store
@@ -219,6 +219,29 @@ def test_a_writer_waits_for_a_pruning_that_has_begun(local_store: Store) -> None
         local_store.delete_tree("units")
         assert len(list_datasets(local_store)) == 1
     assert Dataset.open(local_store).rows(0, 60)[40].tolist() == [7] * 4
+
+
+def test_a_version_that_is_committed_after_the_plan_stays(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the plan it was begun and never committed; its writer has let go of it when its turn comes."""
+    version(local_store, 0)
+    writer = begin(local_store, dense(60, 4, seed=1), PLAN, key="late")
+    write_units(writer, dense(60, 4, seed=1))
+
+    def planned(*given: Any) -> Any:
+        nonlocal writer
+        plan = plan_pruning(*given)
+        assert plan.of("staging")
+        writer.commit(*assignments(60), CLASSES)
+        del writer
+        return plan
+
+    monkeypatch.setattr(execution, "plan_pruning", planned)
+    done = prune(local_store, NEWEST, later())
+    assert [item.kind for item in done.in_use] == ["staging"]
+    assert verify_store(local_store) == []
+    assert Dataset.open(local_store).rows(0, 60).shape == (60, 4)
 
 
 def prune_often(url: str, ready: Any, go: Any) -> None:
