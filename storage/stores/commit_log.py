@@ -7,7 +7,6 @@ was put is witnessed by a head file beside it: a log whose newest record is gone
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +14,8 @@ from typing import Any
 from topline.storage.errors import ConflictError, IntegrityError, NotFoundError, StorageError
 from topline.storage.findings import Finding
 from topline.storage.fingerprint import digest_json
-from topline.storage.records import plain
 from topline.storage.stores.base import Store
-from topline.storage.stores.sealed import sealed, unsealed
+from topline.storage.stores.sealed import marked, put_marked, sealed, unsealed
 from topline.storage.stores.urls import join
 
 _FILE = re.compile(r"^(\d{8})\.(json|head)$")
@@ -65,9 +63,8 @@ class CommitLog:
             if unique is not None and self.record(seq).get(unique) == record.get(unique):
                 return seq
             seen = seq
-        token = uuid.uuid4().hex
         for seq in range(seen + 1, seen + _TRIES):
-            if self._put(seq, record, token):
+            if self._put(seq, record):
                 return seq
             if unique is not None and self.record(seq).get(unique) == record.get(unique):
                 return seq
@@ -75,15 +72,14 @@ class CommitLog:
 
     def append_as(self, seq: int, record: Mapping[str, Any]) -> bool:
         """Add `record` as number `seq`, the one after those its maker has read; False if that is taken."""
-        return self._put(seq, record, uuid.uuid4().hex)
+        return self._put(seq, record)
 
     def revise(self, change: Callable[[Mapping[str, Any], int], Mapping[str, Any]]) -> dict[str, Any]:
         """Add `change(latest record, new number)` and return it; made again when somebody else was faster."""
-        token = uuid.uuid4().hex
         for _ in range(_TRIES):
             latest = self.latest()
             seq = int(latest["seq"]) + 1
-            if self._put(seq, change(latest, seq), token):
+            if self._put(seq, change(latest, seq)):
                 return self.record(seq)
         raise self._crowded()
 
@@ -159,13 +155,13 @@ class CommitLog:
         except StorageError as error:
             yield Finding(kind, path, str(error), "delete it: the next record puts it again")
 
-    def _put(self, seq: int, record: Mapping[str, Any], token: str) -> bool:
+    def _put(self, seq: int, record: Mapping[str, Any]) -> bool:
         path, before = self._path(seq), None
         if seq > 1:
             before = digest_json(self.record(seq - 1))
             self._put_head(seq - 1, before)
-        mine = plain({**record, "seq": seq, "token": token, _PREVIOUS: before})
-        if not self.store.put_if_absent(path, sealed(path, mine)) and self.record(seq)["token"] != token:
+        mine = marked({**record, "seq": seq, _PREVIOUS: before})
+        if not put_marked(self.store, path, mine):
             return False
         self._put_head(seq, digest_json(mine))
         return True

@@ -10,7 +10,7 @@ from typing import Any
 from topline.storage.errors import ConflictError, IntegrityError, NotFoundError
 from topline.storage.records import now
 from topline.storage.stores.base import Store
-from topline.storage.stores.sealed import read_record, sealed, unsealed, write_record
+from topline.storage.stores.sealed import put_own, read_record, sealed, unsealed, write_record
 from topline.storage.stores.urls import join
 
 _TRIES = 10_000
@@ -44,7 +44,7 @@ class NumberedFolders:
         for number in range(first, first + _TRIES):
             name = f"{self.letter}{number:04d}"
             path = self.reservation(name)
-            if store.put_if_absent(path, sealed(path, {"created": now()})):
+            if put_own(store, path, {"created": now()}):
                 return name
         raise ConflictError(
             f"{join(store.url, self.folder)} takes no new entry: too many writers race for it; try again"

@@ -37,11 +37,20 @@ def put_own(store: Store, path: str, record: Mapping[str, Any]) -> bool:
     A driver that lost the answer to a write writes again, and then finds the name taken: by this record.  One
     that cannot be read is another's.
     """
-    token = uuid.uuid4().hex
-    if store.put_if_absent(path, sealed(path, {**record, _WRITER: token})):
+    return put_marked(store, path, marked(record))
+
+
+def marked(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record with a token by which `put_marked` knows it again."""
+    return {**plain(record), _WRITER: uuid.uuid4().hex}
+
+
+def put_marked(store: Store, path: str, record: Mapping[str, Any]) -> bool:
+    """Put a record as `put_own` does, with the token that it has from `marked`."""
+    if store.put_if_absent(path, sealed(path, record)):
         return True
     try:
-        return bool(unsealed(store, path).get(_WRITER) == token)
+        return bool(unsealed(store, path).get(_WRITER) == record[_WRITER])
     except (NotFoundError, IntegrityError):
         return False
 

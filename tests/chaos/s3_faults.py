@@ -201,10 +201,19 @@ def behind(proxy: S3Proxy, bucket: str, name: str) -> Iterator[Store]:
     S3FileSystem.clear_instance_cache()
 
 
-def run(what: str, seed: int, bucket: str, *, each: int, faults: tuple[str, ...] = FAULTS) -> Trial:
+def run(
+    what: str,
+    seed: int,
+    bucket: str,
+    *,
+    each: int,
+    faults: tuple[str, ...] = FAULTS,
+    puts_if_absent: bool = False,
+) -> Trial:
     """Run one trial on a store of its own, and look at the store afterwards."""
+    settings = {"seed": seed, "faults": faults, "puts_if_absent": puts_if_absent}
     with (
-        S3Proxy(os.environ["AWS_ENDPOINT_URL"], seed=seed, faults=faults) as proxy,
+        S3Proxy(os.environ["AWS_ENDPOINT_URL"], **settings) as proxy,
         behind(proxy, bucket, f"{what}-{seed}-{'-'.join(faults)[:20]}") as store,
     ):
         trial = Trial(store, proxy, each)

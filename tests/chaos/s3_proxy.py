@@ -48,10 +48,23 @@ class Answer:
 
 
 class S3Proxy:
-    """Passes requests on to the server `to`; of every `one_in` of them about one meets one of `faults`."""
+    """Passes requests on to the server `to`; of every `one_in` of them about one meets one of `faults`.
 
-    def __init__(self, to: str, *, seed: int = 0, one_in: int = 5, faults: tuple[str, ...] = FAULTS) -> None:
+    With `puts_if_absent` exactly those do that put a name if there is none, each name's first one.
+    """
+
+    def __init__(
+        self,
+        to: str,
+        *,
+        seed: int = 0,
+        one_in: int = 5,
+        faults: tuple[str, ...] = FAULTS,
+        puts_if_absent: bool = False,
+    ) -> None:
         self._to = urlsplit(to).netloc
+        self._puts_if_absent = puts_if_absent
+        self._put: set[str] = set()
         self._random = random.Random(f"s3 {seed}")
         self._faults, self._one_in = faults, one_in
         self._lock = threading.Lock()
@@ -135,12 +148,21 @@ class S3Proxy:
             due = [copy for at, copy in self._copies if at <= self.requests]
             self._copies = [(at, copy) for at, copy in self._copies if at > self.requests]
             fault = ""
-            if not self._quiet and self._random.randrange(self._one_in) == 0:
+            if not self._quiet and self._is_drawn(request):
                 fault = self._random.choice(self._faults)
                 self.met[fault] += 1
             if fault == "replay":
                 self._copies.append((self.requests + self._random.randrange(1, LATER), request))
         return fault, due
+
+    def _is_drawn(self, request: Request) -> bool:
+        if not self._puts_if_absent:
+            return self._random.randrange(self._one_in) == 0
+        conditional = any(name.lower() == "if-none-match" for name in request.headers)
+        if request.verb != "PUT" or not conditional or request.path in self._put:
+            return False
+        self._put.add(request.path)
+        return True
 
     def _done(self, request: Request) -> Answer:
         """Do what a request asks for, and return the answer."""

@@ -24,9 +24,10 @@ def test_what_was_acknowledged_is_there(bucket: str, what: str) -> None:
     assert trial.proxy.met.total() > 0
 
 
-@pytest.mark.parametrize("what", ["leases", "publications", "answers"])
-def test_a_write_whose_answer_was_lost_is_ones_own(bucket: str, what: str) -> None:
+@pytest.mark.parametrize("fault", ["lost", "late error"])
+@pytest.mark.parametrize("what", ["commits", "leases", "publications", "answers"])
+def test_a_write_whose_answer_was_lost_is_ones_own(bucket: str, what: str, fault: str) -> None:
     """The driver writes again and finds the name taken: that is not somebody else's."""
-    trial = run(what, 0, bucket, each=1, faults=("lost", "late error"))
+    trial = run(what, 0, bucket, each=1, faults=(fault,), puts_if_absent=True)
     assert trial.lost == []
     assert trial.proxy.met.total() > 0
