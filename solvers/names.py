@@ -22,11 +22,13 @@ class LossRule(NamedTuple):
     parameter : the one argument of its constructor, None where there is none; "rho" may be made of k.
     of_others : whether it ranks the m - 1 other classes alone, so that k < m; else k <= m.
     smooth : whether it has a gradient everywhere, and takes no smoothing.
+    optional_k : whether it may count k guesses besides, one by default.
     """
 
     parameter: Parameter | None = None
     of_others: bool = False
     smooth: bool = False
+    optional_k: bool = False
 
     @property
     def takes_k(self) -> bool:
@@ -38,7 +40,7 @@ class LossRule(NamedTuple):
 LOSS_RULES: Mapping[str, LossRule] = MappingProxyType(
     {
         "max_hinge": LossRule(),
-        "structured_hinge": LossRule("margins"),
+        "structured_hinge": LossRule("margins", optional_k=True),
         "topk_hinge": LossRule("k"),
         "topk_others_hinge": LossRule("k", of_others=True),
         "usunier_hinge": LossRule("k"),

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         make_loss,
     )
     from topline.solvers.losses.label_sets import LabelSets
+    from topline.solvers.losses.margins import ldam_margins, logit_adjusted_margins, tree_margins
     from topline.solvers.losses.rank_weights import exponential, flat, linear
     from topline.solvers.methods.registry import METHODS
     from topline.solvers.multitask.estimator import MultitaskClassifier
@@ -127,6 +128,7 @@ _NAMES_OF = {
         "make_loss",
     ),
     "topline.solvers.losses.label_sets": ("LabelSets",),
+    "topline.solvers.losses.margins": ("ldam_margins", "logit_adjusted_margins", "tree_margins"),
     "topline.solvers.losses.rank_weights": ("exponential", "flat", "linear"),
     "topline.solvers.methods.registry": ("METHODS",),
     "topline.solvers.multitask.estimator": ("MultitaskClassifier",),
@@ -205,14 +207,17 @@ __all__ = [
     "WeightedUsunierHinge",
     "exponential",
     "flat",
+    "ldam_margins",
     "linear",
     "load_estimator",
+    "logit_adjusted_margins",
     "make_kernel",
     "make_loss",
     "open_store",
     "regularisation_path",
     "solve",
     "solve_with_features",
+    "tree_margins",
     "view_run",
 ]
 

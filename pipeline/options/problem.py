@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.errors import ConfigError
+from topline.pipeline.options.margins import ClassFacts, make_margins
 from topline.pipeline.options.train import TrainConfig
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
 from topline.solvers.losses import Loss, make_loss
@@ -26,23 +23,13 @@ def resolved_k(config: TrainConfig, m: int) -> int | None:
     return min(DEFAULT_K, m - 1 if rule.of_others else m)
 
 
-def chosen_loss(config: TrainConfig) -> Loss:
-    """Return the loss that the options name."""
+def chosen_loss(config: TrainConfig, m: int, facts: ClassFacts | None = None) -> Loss:
+    """Return the loss that the options name for m classes, of which margins by a rule need the `facts`."""
     weights: Any = config.weights
     if weights is None and config.loss.startswith("weighted_"):
         weights = "linear"
-    margins = None if config.margins is None else read_margins(config.margins)
+    margins = None if config.margins is None else make_margins(config.margins, facts, m)
     return make_loss(config.loss, config.k, weights, margins)
-
-
-def read_margins(path: Path) -> NDArray[np.float64]:
-    """Return the m x m matrix in a .npy file or from numbers with commas between them."""
-    try:
-        if path.suffix == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
-        return np.loadtxt(path, delimiter=",", ndmin=2)
-    except (OSError, ValueError) as error:
-        raise InputError(f"margins {path} cannot be read: {error}") from error
 
 
 def top_count(config: Mapping[str, Any], n: int) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -12,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from topline.pipeline.options.train import (
     DATA_STORE,
     DEFAULT_TRANSFORMS,
+    MARGINS_HELP,
+    MarginsText,
     NonEmpty,
     TrainConfig,
     TransformNames,
@@ -108,7 +109,7 @@ class SweepConfig(BaseModel):
     weights: Weights | tuple[float, ...] | None = Field(
         default=None, description="Rank weights of the weighted losses, as for train"
     )
-    margins: Path | None = Field(default=None, description="Margin matrix of the structured hinge")
+    margins: MarginsText | None = Field(default=None, description=MARGINS_HELP)
     smoothing_kind: Literal["moreau", "others"] = Field(
         default="moreau", description="Smooth in all m scores, or (others) in those of the other classes"
     )
@@ -156,7 +157,8 @@ class SweepConfig(BaseModel):
         found: dict[Variant, None] = {}
         for loss, k, smoothing in product(self.loss, self.k or (None,), self.smoothing):
             rule = LOSS_RULES.get(loss, LossRule())
-            found[Variant(loss, k if rule.takes_k else None, 0.0 if rule.smooth else smoothing)] = None
+            k_here = k if rule.takes_k or rule.optional_k else None
+            found[Variant(loss, k_here, 0.0 if rule.smooth else smoothing)] = None
         return list(found)
 
     def grid(self) -> tuple[float, ...]:

@@ -28,7 +28,16 @@ def _transform_names(value: Any) -> Any:
     return () if value == ["none"] else value
 
 
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
 TransformNames = Annotated[tuple[str, ...], BeforeValidator(_transform_names)]
+MarginsText = Annotated[NonEmpty, BeforeValidator(_as_text)]
+MARGINS_HELP = (
+    "Margins of the structured hinge: an m x m matrix (.npy or .csv), logit-adjusted[:TAU] or ldam[:POWER] by"
+    " class sizes, or tree:FILE of child,parent"
+)
 DEFAULT_TRANSFORMS = ("l2", "bias")
 
 
@@ -50,9 +59,7 @@ class TrainConfig(BaseModel):
     weights: Weights | tuple[float, ...] | None = Field(
         default=None, description="Rank weights of the weighted losses: flat, linear, exponential or numbers"
     )
-    margins: Path | None = Field(
-        default=None, description="m x m margin matrix of the structured hinge (.npy or .csv)"
-    )
+    margins: MarginsText | None = Field(default=None, description=MARGINS_HELP)
     C: float = Field(default=1.0, gt=0.0, allow_inf_nan=False, description="Cost of the losses, 1 / (lam n)")
     smoothing: float = Field(
         default=0.0, ge=0.0, allow_inf_nan=False, description="gamma of the Moreau envelope of a hinge"
@@ -120,12 +127,16 @@ class TrainConfig(BaseModel):
     @model_validator(mode="after")
     def _parameters_fit_the_loss(self) -> TrainConfig:
         if self.loss == "structured_hinge" and self.margins is None:
-            raise ValueError("loss structured_hinge needs margins: give an m x m matrix as .npy or .csv")
+            raise ValueError(
+                "loss structured_hinge needs margins: give an m x m matrix as .npy or .csv, logit-adjusted,"
+                " ldam or tree:FILE"
+            )
         if self.margins is not None and self.loss != "structured_hinge":
             raise ValueError(f"margins belong to loss structured_hinge, not to {self.loss}")
         if self.weights is not None and not self.loss.startswith("weighted_"):
             raise ValueError(f"weights belong to the weighted losses, not to {self.loss}")
-        if self.k is not None and not LOSS_RULES.get(self.loss, LossRule()).takes_k:
+        rule = LOSS_RULES.get(self.loss, LossRule())
+        if self.k is not None and not (rule.takes_k or rule.optional_k):
             raise ValueError(f"k belongs to the top-k losses, not to {self.loss}")
         parameters = (self.kernel_gamma, self.kernel_degree, self.kernel_coef0)
         if self.kernel is None and any(value is not None for value in parameters):

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.errors import InputError
 from topline.pipeline.evaluation import Evaluation, SizePoint, ranks_against_ties, topk_shares
-from topline.pipeline.options import TrainConfig
-from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel, TrainingRows, record_if_possible
 from topline.solvers.core.rows import as_rows, stacked
-from topline.solvers.losses import Loss
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses import Loss, loss_from_dict
 from topline.solvers.run import solve
 
 logger = logging.getLogger(__name__)
@@ -54,9 +53,9 @@ def measure_training_sizes(
     if not sizes:
         return "too few rows, or too many to be drawn in passing: topline report --training-sizes asks for it"
     try:
-        loss = chosen_loss(TrainConfig.model_validate(record.config))
-    except (InputError, ConfigError, ValueError) as error:
-        return f"the options of the model cannot be read any more: {error}"
+        loss = loss_from_dict(record.loss)
+    except InvalidProblemError as error:
+        return f"the loss of the model cannot be read any more: {error}"
     points = _Curve(stored, loss, evaluation, progress).points(rows, sizes)
     measured = {**record.evaluation, "sizes": [_plain(point) for point in points]}
     record_if_possible(stored.model.url, evaluation=measured)

@@ -24,13 +24,13 @@ from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InterruptedRunError
 from topline.pipeline.options import TrainConfig
-from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data
 from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.core.held_out import HitCount, ball_radius, count_hits
 from topline.solvers.core.problem import squared_norm
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
 from topline.solvers.executors import SerialExecutor
+from topline.solvers.losses import Loss
 from topline.solvers.run import Callback, solve
 
 #: How many times the gap that is asked for a cell is checked on its way.
@@ -56,6 +56,7 @@ class PathTask:
     name: str
     source: FoldSource
     train: TrainConfig
+    loss: Loss
     fold: int
     topk: int
     rounds: tuple[Round, ...]
@@ -227,7 +228,7 @@ def _solved(
     return solve(
         data.X,
         data.y,
-        chosen_loss(config),
+        task.loss,
         1.0 / (n * C),
         config.smoothing,
         config.method,

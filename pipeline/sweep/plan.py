@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation import RowMetric, row_metric
 from topline.pipeline.options import Cell, SweepConfig, TrainConfig, Variant
-from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.readers import require_single_labels
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource, stratified_folds, stratified_sample
-from topline.pipeline.training import resolve_options, resume_options
+from topline.pipeline.training import dataset_loss, resolve_options, resume_options
 from topline.solvers.core.problem import Problem
+from topline.solvers.losses import Loss
 from topline.solvers.methods import method_named
 from topline.storage.datasets import Dataset
 from topline.storage.runs import create_sweep, read_sweep
@@ -53,6 +53,14 @@ class SweepPlan:
     def cells(self) -> list[Cell]:
         """All cells, path by path, C ascending."""
         return [Cell(variant_of(path), C) for path in self.paths for C in self.config.grid()]
+
+    def loss(self, path: TrainConfig) -> Loss:
+        """Return the loss of a path."""
+        return self._losses[variant_of(path)]
+
+    @cached_property
+    def _losses(self) -> dict[Variant, Loss]:
+        return {variant_of(path): dataset_loss(path, self.dataset) for path in self.paths}
 
     @property
     def topk(self) -> int:
@@ -167,9 +175,8 @@ def _paths(config: SweepConfig, dataset: Dataset, n: int) -> list[TrainConfig]:
     for variant in config.variants():
         path = resolve_options(config.train_config(Cell(variant, config.C[0])), dataset)
         lam = 1.0 / (n * path.C)
-        problem = Problem(
-            chosen_loss(path), n, dataset.info.d, dataset.info.m, lam, path.smoothing, path.smoothing_kind
-        )
+        loss, d, m = dataset_loss(path, dataset), dataset.info.d, dataset.info.m
+        problem = Problem(loss, n, d, m, lam, path.smoothing, path.smoothing_kind)
         method_named(path.method).refuse(problem)
         found.append(path)
     return found

@@ -23,7 +23,6 @@ from distributed import Client
 from topline.pipeline.cluster import given_or_own_client, memory_limit
 from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
 from topline.pipeline.options import Cell, ClusterConfig, SweepConfig
-from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.progress import Progress
 from topline.pipeline.sweep.page import write_page
 from topline.pipeline.sweep.paths import Measurement, PathTask, Round
@@ -135,8 +134,8 @@ class _Rounds:
         self._asked[place] = (*self._asked.get(place, ()), cells)
         plan = self._plan
         return PathTask(
-            f"{self._name}/{path}", plan.source, plan.paths[path], fold, plan.topk, self._asked[place],
-            plan.class_weights,
+            f"{self._name}/{path}", plan.source, plan.paths[path], plan.loss(plan.paths[path]), fold,
+            plan.topk, self._asked[place], plan.class_weights,
         )  # fmt: skip
 
     def _known(self, number: int) -> dict[Place, tuple[Measurement, ...]]:
@@ -203,7 +202,7 @@ def _compile(plan: SweepPlan, progress: Progress | None) -> None:
     info = plan.dataset.info
     for path in plan.paths:
         compile_jit_functions(
-            chosen_loss(path), info.d, info.m, path.smoothing, path.method,
+            plan.loss(path), info.d, info.m, path.smoothing, path.method,
             smoothing_kind=path.smoothing_kind, keep_duals=True, sparse=info.layout == "csr",
         )  # fmt: skip
 

@@ -35,7 +35,6 @@ from topline.pipeline.cluster import (
 from topline.pipeline.cluster.memory_plan import WHOLE_DUALS
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig
-from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.rows import CachedRows, TrainingRows, Transforms
 from topline.pipeline.sweep.folds import fold_weights, stratified_folds
 from topline.pipeline.sweep.paths import EARLIER, Measurement, PathTask, Reached, better_start
@@ -135,7 +134,7 @@ class SharedRunner:
         config, n = task.train, len(self._labels)
         self._numbers += 1
         problem = Problem(
-            chosen_loss(config), n, self._d, self._m, 1.0 / (n * C), config.smoothing, config.smoothing_kind
+            task.loss, n, self._d, self._m, 1.0 / (n * C), config.smoothing, config.smoothing_kind
         )
         return HeadRun(self._numbers, problem, task.fold)
 

@@ -7,7 +7,7 @@ From then on a history and checkpoints are written, from which a run that stoppe
 from __future__ import annotations
 
 from topline.pipeline.training.continued import settings_of_model
-from topline.pipeline.training.plan import resolve_options, resume_options
+from topline.pipeline.training.plan import dataset_loss, resolve_options, resume_options
 from topline.pipeline.training.problem_checks import check_options
 from topline.pipeline.training.result import TrainResult
 from topline.pipeline.training.run import resuming, runs_of, unfinished_run
@@ -17,6 +17,7 @@ __all__ = [
     "Fitted",
     "TrainResult",
     "check_options",
+    "dataset_loss",
     "fit",
     "resolve_options",
     "resume_options",

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import TrainConfig
-from topline.pipeline.options.problem import chosen_loss, chosen_risk, read_margins, resolved_k
+from topline.pipeline.options.margins import ClassFacts
+from topline.pipeline.options.problem import chosen_loss, chosen_risk, resolved_k
 from topline.pipeline.rows import TrainingRows, Transforms
 from topline.pipeline.training.kernel_matrix import refuse_size
 from topline.pipeline.training.problem_checks import check_kernel, check_labels, check_problem, problem_of
@@ -24,7 +25,7 @@ from topline.solvers.core.risks import Risk
 from topline.solvers.core.state import SolveResult
 from topline.solvers.executors import block_bounds
 from topline.solvers.kernels import ChiSquaredKernel, IntersectionKernel, Kernel, LaplacianKernel, make_kernel
-from topline.solvers.losses import LabelSets, Loss
+from topline.solvers.losses import LabelSets, Loss, StructuredHinge
 from topline.solvers.methods import METHODS, Choice, MethodSpec, chosen_method
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run import ON_BLOCKS
@@ -190,7 +191,7 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     raw = TrainingRows(dataset, "train")
     check_labels(raw)
     config = resolve_options(config, dataset)
-    loss = chosen_loss(config)
+    loss = dataset_loss(config, dataset)
     check_problem(config, loss, raw)
     transforms = _transforms(config, store, raw)
     rows = TrainingRows(dataset, "train", transforms)
@@ -209,12 +210,21 @@ def resolve_options(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     return config.model_copy(update={"dataset": dataset.info.id, "k": k})
 
 
+def dataset_loss(config: TrainConfig, dataset: Dataset) -> Loss:
+    """Return the loss that resolved options mean for the classes of a dataset."""
+    facts = None
+    if config.margins is not None:
+        facts = ClassFacts(dataset.class_names, TrainingRows(dataset, "train").class_counts().tolist())
+    return chosen_loss(config, dataset.info.m, facts)
+
+
 def run_identity(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
     """Return what must be the same for a run to continue to the same answer; `config` is resolved."""
     chosen = config.model_dump(mode="json", exclude=set(MAY_CHANGE))
     if config.margins is not None:
         # The file may have changed since: its content makes the problem, not its name.
-        content = read_margins(config.margins).tobytes()
+        loss = dataset_loss(config, dataset)
+        content = loss.margins.tobytes() if isinstance(loss, StructuredHinge) else b""
         chosen["margins_sha256"] = hashlib.sha256(content).hexdigest()
     return {**chosen, "dataset": dataset.info.id, "dataset_digest": dataset.info.digest}
 

@@ -54,7 +54,7 @@ def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False)
             f"the images are of {m} class, and at least 2 are needed: give them a folder for each class"
         )
     chosen = config.model_copy(update={"k": resolved_k(config, m)})
-    loss = chosen_loss(chosen)
+    loss = chosen_loss(chosen, m)
     _check_label_kind(chosen, loss, m, "the images", several=several)
     sets = LabelSets.from_lists([[0]], m)[0] if several else None
     _check_method(chosen, Problem(

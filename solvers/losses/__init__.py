@@ -24,10 +24,14 @@ from topline.solvers.losses.entropy import (
 from topline.solvers.losses.form import Family, LossForm
 from topline.solvers.losses.hinge import (
     MaxHinge,
-    StructuredHinge,
 )
 from topline.solvers.losses.label_sets import (
     LabelSets,
+)
+from topline.solvers.losses.margins import (
+    ldam_margins,
+    logit_adjusted_margins,
+    tree_margins,
 )
 from topline.solvers.losses.multilabel import (
     MultilabelHinge,
@@ -46,6 +50,9 @@ from topline.solvers.losses.registry import (
     RANK_WEIGHTS,
     loss_from_dict,
     make_loss,
+)
+from topline.solvers.losses.structured import (
+    StructuredHinge,
 )
 from topline.solvers.losses.topk import (
     TopKHinge,
@@ -91,8 +98,11 @@ __all__ = [
     "checked_weights",
     "exponential",
     "flat",
+    "ldam_margins",
     "linear",
+    "logit_adjusted_margins",
     "loss_from_dict",
     "make_loss",
     "rank_form",
+    "tree_margins",
 ]

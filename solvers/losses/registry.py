@@ -10,10 +10,11 @@ from typing import Any
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses.base import Loss
 from topline.solvers.losses.entropy import Softmax, TopKEntropy
-from topline.solvers.losses.hinge import MaxHinge, StructuredHinge
+from topline.solvers.losses.hinge import MaxHinge
 from topline.solvers.losses.multilabel import MultilabelHinge, MultilabelSoftmax
 from topline.solvers.losses.one_vs_all import OneVsAll
 from topline.solvers.losses.rank_weights import exponential, flat, linear
+from topline.solvers.losses.structured import StructuredHinge
 from topline.solvers.losses.topk import TopKHinge
 from topline.solvers.losses.topk_others import TopKOthersHinge
 from topline.solvers.losses.truncated_entropy import TruncatedTopKEntropy
@@ -45,7 +46,8 @@ def loss_from_dict(record: Mapping[str, Any]) -> Loss:
     fields = dict(record)
     constructor, parameter = _look_up(fields.pop("name", None))
     expected = set() if parameter is None else {parameter}
-    if set(fields) != expected:
+    optional = {"k"} if LOSS_RULES[record["name"]].optional_k else set()
+    if not expected <= set(fields) <= expected | optional:
         raise InvalidProblemError(
             f"the loss {record.get('name')!r} is described by {sorted(fields)}; it takes {sorted(expected)}"
         )
@@ -61,8 +63,8 @@ def make_loss(
     """Make a loss from what a command line or configuration says.
 
     `k` for the losses that count guesses, such as topk_hinge; `weights` for the weighted ones, as numbers, or
-    as "flat", "linear", "exponential" together with k; `margins` (m, m) for structured_hinge.  What a loss
-    does not take is refused.
+    as "flat", "linear", "exponential" together with k; `margins` (m, m) for structured_hinge, which may
+    have a k besides.  What a loss does not take is refused.
 
     Raises InvalidProblemError for an unknown name, and for what is missing or not taken.
 
@@ -79,13 +81,14 @@ def make_loss(
     if parameter == "rho":
         _refuse_others(name, given, {"k", "weights"})
         return constructor(_rank_weights(name, k, weights))
-    _refuse_others(name, given, set() if parameter is None else {parameter})
+    optional = {"k"} if LOSS_RULES[name].optional_k else set()
+    _refuse_others(name, given, optional if parameter is None else {parameter, *optional})
     if parameter is None:
         return constructor()
     value = k if parameter == "k" else margins
     if value is None:
         raise InvalidProblemError(f"the loss {name} needs {parameter}, which is not given")
-    return constructor(value)
+    return constructor(value, k) if optional and k is not None else constructor(value)
 
 
 def _look_up(name: Any) -> tuple[Callable[..., Loss], str | None]:

@@ -32,6 +32,7 @@ def random_margins(m=M, seed=7):
 LOSSES = [
     MaxHinge(),
     StructuredHinge(random_margins()),
+    StructuredHinge(random_margins(), k=3),
     TopKHinge(3),
     UsunierHinge(2),
     WeightedTopKHinge(linear(4)),
@@ -53,7 +54,8 @@ MULTILABEL_LOSSES = [MultilabelHinge(), MultilabelSoftmax()]
 
 def loss_name(loss):
     """Name a parametrised case."""
-    return loss.name
+    structured = isinstance(loss, StructuredHinge) and loss.k > 1
+    return f"{loss.name} of {loss.k}" if structured else loss.name
 
 
 def examples(n=60, d=4, m=M, seed=0, spread=1.0):

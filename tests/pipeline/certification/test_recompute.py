@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from tests.pipeline.small_data import feature_files, make_features, small_dataset, write_dataset
+from topline import ldam_margins, logit_adjusted_margins, tree_margins
 from topline.pipeline.certification import DUAL_W, Certificate, certify
 from topline.pipeline.certification.sums import CertificateSums
 from topline.pipeline.errors import CertificateMismatchError, InputError
+from topline.pipeline.options.margins import read_tree
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training import train
 from topline.solvers.core.problem import Problem
 from topline.solvers.errors import UnsupportedCombinationError
@@ -196,6 +199,47 @@ def test_general_margins_are_certified(folder: Path, tmp_path: Path) -> None:
     np.savetxt(tmp_path / "margins.csv", margins, delimiter=",")
     url = trained(folder, loss="structured_hinge", margins=tmp_path / "margins.csv")
     assert certify(url).certified
+
+
+def test_margins_by_class_sizes_and_by_a_tree_are_certified(folder: Path, tmp_path: Path) -> None:
+    """The loss that is stored has the margins of the training rows' classes, in one guess and in two."""
+    (tmp_path / "tree.csv").write_text(
+        "parent;child\nlow;class 0\nlow;class 1\nhigh;class 2\nhigh;class 3\nhigh;class 4\n"
+        "any;low\nany;high\n"
+    )
+    counts = TrainingRows(Dataset.open(open_store(str(folder)), "latest"), "train").class_counts()
+    pairs = [(f"class {c}", "low" if c < 2 else "high") for c in range(5)] + [("low", "any"), ("high", "any")]
+    names = [f"class {c}" for c in range(5)]
+    for text, k, expected in (
+        ("logit-adjusted:0.5", 2, logit_adjusted_margins(counts, 0.5)),
+        ("ldam", None, ldam_margins(counts)),
+        (f"tree:{tmp_path / 'tree.csv'}", None, tree_margins(names, pairs)),
+    ):
+        url = trained(folder, loss="structured_hinge", margins=text, k=k)
+        assert np.array_equal(load_model(url).record.loss["margins"], expected)
+        assert load_model(url).record.loss.get("k") == k
+        assert certify(url).certified
+    for text, said in (
+        ("ldam:steep", "give a number, as in ldam:0.25"),
+        (f"tree:{tmp_path / 'none.csv'}", "none.csv cannot be read"),
+    ):
+        with pytest.raises(InputError, match=said):
+            trained(folder, loss="structured_hinge", margins=text, k=None)
+
+
+def test_a_tree_is_read_in_every_form(tmp_path: Path) -> None:
+    expected = [("cat", "animal"), ("animal", "thing")]
+    for text in (
+        "cat,animal\nanimal,thing\n",
+        "\ufeffparent\tchild\nanimal\tcat\n\nthing\tanimal\n",
+        "animal cat\nthing animal\n",
+    ):
+        (tmp_path / "tree").write_text(text, encoding="utf-8")
+        assert read_tree(tmp_path / "tree") == expected
+    for text, said in (("", "is empty"), ("cat,animal\ndog,\n", "line 2: give child and parent")):
+        (tmp_path / "tree").write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match=said):
+            read_tree(tmp_path / "tree")
 
 
 @pytest.mark.parametrize(("options", "basis"), [({}, "W and b"), ({"smoothing": 0.4}, "W, b and aa")])

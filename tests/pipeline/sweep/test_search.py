@@ -161,7 +161,8 @@ def test_workers_give_the_same_numbers_also_when_one_is_lost_and_nothing_is_reme
     first, second = ((0.1, 0.1), (10.0, 0.1)), ((10.0, 0.02),)
 
     def tasks(name, *rounds):
-        return [PathTask(name, plan.source, plan.paths[0], fold, 1, rounds) for fold in range(3)]
+        path = plan.paths[0]
+        return [PathTask(name, plan.source, path, plan.loss(path), fold, 1, rounds) for fold in range(3)]
 
     def numbers(answers):
         kept = ("C", "fold", "hits", "low", "high", "gap", "passes", "earlier")

@@ -152,6 +152,10 @@ def test_rank_weights_have_the_printed_values() -> None:
         ({"name": "topk_entropy", "k": 3}, TopKEntropy(3)),
         ({"name": "truncated_topk_entropy", "k": 3}, TruncatedTopKEntropy(3)),
         ({"name": "structured_hinge", "margins": random_margins()}, StructuredHinge(random_margins())),
+        (
+            {"name": "structured_hinge", "margins": random_margins(), "k": 2},
+            StructuredHinge(random_margins(), 2),
+        ),
     ],
     ids=lambda value: value["name"] if isinstance(value, dict) else "",
 )
@@ -210,6 +214,7 @@ def test_what_makes_no_loss_is_refused(make, message) -> None:
 def test_losses_are_told_apart() -> None:
     assert len({*LOSSES, *LOSSES}) == len(LOSSES)
     assert StructuredHinge(random_margins()) != StructuredHinge(2 * random_margins())
+    assert StructuredHinge(random_margins(), 2) != StructuredHinge(random_margins())
     assert loss_name(TopKHinge(2)) == "topk_hinge"
 
 

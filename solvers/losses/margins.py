@@ -1,0 +1,145 @@
+"""Margins (m, m) for `StructuredHinge`, row = true class: from class sizes, and from a tree of classes.
+
+Rare classes.  A classifier that is right as often as possible forgets classes of few rows.  Menon,
+Jayasumana, Rawat, Jain, Veit and Kumar, "Long-tail learning via logit adjustment", ICLR 2021, ask more of
+a row whose rival is frequent and whose own class is rare, by tau log(n_j / n_y); Cao, Wei, Gaidon, Arechiga
+and Ma, "Learning imbalanced datasets with label-distribution-aware margin loss", NeurIPS 2019, ask more for a
+rare own class, by a constant over n_y^(1/4), whoever the rival is.  Both do so inside a softmax; here they
+are the margins of a hinge, whose certificate holds for any.
+
+Unequal mistakes.  The margin towards a rival is how high in a tree of classes one has to climb until both
+have a common ancestor: Deng, Berg, Li and Fei-Fei, "What does classifying more than 10,000 image categories
+tell us?", ECCV 2010.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.typing import Float64Array
+
+
+def logit_adjusted_margins(counts: Any, tau: float = 1.0) -> Float64Array:
+    """Return max(0, 1 + tau log(n_j / n_y)) of true class y and rival j, shape (m, m), from class sizes.
+
+    `counts` (m,) are the training rows of each class; one without any counts as one of one row.  With tau = 0
+    they are the usual margins.  InvalidProblemError for counts that are none and a negative tau.
+
+    Examples
+    --------
+    >>> from topline import logit_adjusted_margins
+    >>> logit_adjusted_margins([100, 10], tau=0.25).round(2)
+    array([[0.  , 0.42],
+           [1.58, 0.  ]])
+    """
+    logs = np.log(_checked_counts(counts))
+    if not 0.0 <= tau < np.inf:
+        raise InvalidProblemError(f"tau of logit-adjusted margins is {tau!r}; give a number of at least 0")
+    return _without_diagonal(np.maximum(1.0 + tau * (logs[None, :] - logs[:, None]), 0.0))
+
+
+def ldam_margins(counts: Any, power: float = 0.25) -> Float64Array:
+    """Return (n_max / n_y)^power of true class y and every rival, shape (m, m), from class sizes.
+
+    `counts` as above.  The largest class has the usual margin 1.  InvalidProblemError for counts that are
+    none and a negative power.
+
+    Examples
+    --------
+    >>> from topline import ldam_margins
+    >>> ldam_margins([160, 10])
+    array([[0., 1.],
+           [2., 0.]])
+    """
+    sizes = _checked_counts(counts)
+    if not 0.0 <= power < np.inf:
+        raise InvalidProblemError(f"power of LDAM margins is {power!r}; give a number of at least 0")
+    return _without_diagonal(np.repeat((sizes.max() / sizes)[:, None] ** power, len(sizes), axis=1))
+
+
+def tree_margins(classes: Sequence[str], parents: Iterable[tuple[str, str]]) -> Float64Array:
+    """Return the heights of the lowest common ancestors of classes, as shares of the largest, shape (m, m).
+
+    Parameters
+    ----------
+    classes : (m,) names in the order of the labels
+    parents : pairs of child and parent; a child may have several, as in WordNet, and names that no class has
+        below it play no part
+
+    A node is as high as the longest way down from it to a class; of several common ancestors the lowest
+    counts, and classes without one have their common ancestor above all roots.  InvalidProblemError for a
+    class that is not in the tree, and for a node that is its own ancestor.
+
+    Examples
+    --------
+    >>> from topline import tree_margins
+    >>> tree_margins(["cat", "dog", "car"], [("cat", "animal"), ("dog", "animal"),
+    ...                                      ("animal", "thing"), ("car", "thing")])
+    array([[0. , 0.5, 1. ],
+           [0.5, 0. , 1. ],
+           [1. , 1. , 0. ]])
+    """
+    above: dict[str, list[str]] = {}
+    nodes: set[str] = set()
+    for child, parent in parents:
+        above.setdefault(child, []).append(parent)
+        nodes |= {child, parent}
+    missing = [name for name in classes if name not in nodes]
+    if missing:
+        shown = ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
+        raise InvalidProblemError(f"{len(missing)} classes are not in the tree ({shown}); give their parents")
+    heights, members = _heights(classes, above)
+    m, highest = len(classes), max(heights.values(), default=0)
+    # Lower ancestors overwrite higher ones.
+    margins = np.full((m, m), float(highest + 1))
+    for node in sorted(members, key=lambda name: -heights[name]):
+        own = members[node]
+        margins[np.ix_(own, own)] = heights[node]
+    margins = _without_diagonal(margins)
+    return np.asarray(margins / max(margins.max(initial=0.0), 1.0))
+
+
+def _heights(
+    classes: Sequence[str], above: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, int], dict[str, list[int]]]:
+    """Return how high each node over a class is, and the classes at or below it."""
+    heights: dict[str, int] = {}
+    members: dict[str, list[int]] = {}
+    for label, name in enumerate(classes):
+        # The longest way up: a node is visited again where it is found to be higher.
+        reached, waiting = {name: 0}, [(name, 0)]
+        while waiting:
+            node, height = waiting.pop()
+            if height < reached[node]:
+                continue
+            if height > len(above):
+                raise InvalidProblemError(f"the tree of classes has a circle above {name}; mend its parents")
+            for parent in above.get(node, ()):
+                if reached.get(parent, -1) < height + 1:
+                    reached[parent] = height + 1
+                    waiting.append((parent, height + 1))
+        for node, height in reached.items():
+            heights[node] = max(heights.get(node, 0), height)
+            members.setdefault(node, []).append(label)
+    return heights, members
+
+
+def _checked_counts(counts: Any) -> Float64Array:
+    try:
+        sizes = np.asarray(counts, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidProblemError(f"counts are {counts!r}; give the training rows of each class") from None
+    if sizes.ndim != 1 or sizes.size < 2 or not np.isfinite(sizes).all() or sizes.min() < 0:
+        raise InvalidProblemError(
+            "counts must be the training rows of each of at least 2 classes, none negative"
+        )
+    return np.maximum(sizes, 1.0)
+
+
+def _without_diagonal(margins: Float64Array) -> Float64Array:
+    np.fill_diagonal(margins, 0.0)
+    return margins
