@@ -102,7 +102,9 @@ class Follower:
         said = "" if kind is Kind.STARTED else _said(run)
         facts = {"flow_run": run.name, "flow_run_id": str(run.id)}
         text = f"{run.name}: {said}" if said else run.name
-        return Notice(kind, self._store.url, said if kind is Kind.MISSED else text, facts)
+        if kind is Kind.MISSED:
+            text = said.removeprefix(MISSED).strip()
+        return Notice(kind, self._store.url, text, facts)
 
     def _new_decisions(self) -> Iterator[Notice]:
         try:

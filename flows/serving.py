@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
@@ -24,7 +23,6 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import State, StateType
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
-from prefect.runner import Runner
 from prefect.schedules import Cron, Interval, Schedule
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed
@@ -34,6 +32,7 @@ from pydantic import ValidationError
 from topline.flows.following import Follower, followed, runs_of
 from topline.flows.heartbeat_automation import ensure_heartbeat_automation
 from topline.flows.local_server import local_server
+from topline.flows.orderly_runner import OrderlyRunner
 from topline.flows.parameters import refuse_credentials
 from topline.flows.retraining import retrain
 from topline.pipeline.errors import ConfigError
@@ -63,7 +62,7 @@ def serve_retraining(
     out: TextIO | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Run the flow `retrain` whenever the schedule says, until Ctrl-C.
+    """Run the flow `retrain` whenever the schedule says, until Ctrl-C or SIGTERM.
 
     Without a configured server one of our own is started.  The schedule stays active when this ends: the runs
     missed in the meantime are coalesced into the first one afterwards.  Every event is a line on `out` and in
@@ -100,14 +99,19 @@ class _Served:
 
 @contextmanager
 def _announced(served: _Served, store: Store) -> Iterator[None]:
-    """Say how the serving ended, whether by Ctrl-C or by an error."""
+    """Say how the serving ended: by SIGTERM, by Ctrl-C or by an error."""
+    by = "an error"
     try:
         yield
+        by = "SIGTERM"
+    except KeyboardInterrupt:
+        by = "Ctrl-C"
+        raise
     except Exception as error:
         served.say(Notice(Kind.FAILED, store.url, f"serving ended: {type(error).__name__}: {error}"))
         raise
     finally:
-        served.say(Notice(Kind.ENDED, store.url, "the schedule is not served any more"))
+        served.say(Notice(Kind.ENDED, store.url, f"by {by}: the schedule is not served any more"))
 
 
 def _serve_somewhere(served: _Served, progress: Progress | None) -> None:
@@ -128,7 +132,7 @@ def _serve(served: _Served, progress: Progress | None, server: str, password_in:
     """Serve on a server; one of our own keeps its password in the file `password_in`."""
     config = served.config
     name = deployment_name(config)
-    runner = Runner(name=name, limit=1, pause_on_shutdown=False)
+    runner = OrderlyRunner(name=name, limit=1, pause_on_shutdown=False)
     ensure_heartbeat_automation()
     planned = retrain.to_deployment(
         name,
@@ -157,7 +161,7 @@ def _serve(served: _Served, progress: Progress | None, server: str, password_in:
     if progress is not None:
         progress.begin("serve")
     with followed(Follower(open_store(config.store), runs_of(deployment)), served.say):
-        asyncio.run(runner.start())
+        runner.run()
 
 
 def log_file(store_url: str) -> Path:

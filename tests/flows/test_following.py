@@ -93,11 +93,11 @@ def test_runs_that_were_missed_together_are_told_once(store: Store) -> None:
     follower.look()
     for name in ("second", "third"):
         runs.set(name, Cancelled(message="missed: 3 runs coalesced into the run first (1)"))
-    assert said(follower.look()) == [("missed", "missed: 3 runs coalesced into the run first (1)")]
+    assert said(follower.look()) == [("missed", "3 runs coalesced into the run first (1)")]
     runs.set("fourth", Cancelled(message="missed: 3 runs coalesced into the run first (1)"))
     assert follower.look() == []
     runs.set("sixth", Cancelled(message="missed: 1 run coalesced into the run fifth (2)"))
-    assert said(follower.look()) == [("missed", "missed: 1 run coalesced into the run fifth (2)")]
+    assert said(follower.look()) == [("missed", "1 run coalesced into the run fifth (2)")]
 
 
 def test_what_was_before_is_no_news_but_what_runs_is(store: Store) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +21,7 @@ from tests.pipeline.fresh_photos import photographs
 from topline.flows import events, serving
 from topline.flows.heartbeat_automation import HEARTBEAT_TIMEOUT, ensure_heartbeat_automation
 from topline.flows.local_server import LocalServer
+from topline.flows.orderly_runner import OrderlyRunner
 from topline.flows.retraining import coalesce_missed_runs, retrain
 from topline.flows.serving import schedule_of
 from topline.pipeline.errors import ConfigError
@@ -97,7 +100,35 @@ def test_who_serves_a_store_leaves_word_of_the_schedule(
     assert (left.every, left.timezone) == ("0 2 * * *", "Europe/Berlin")
     assert left.ended
     lines = (tmp_path / "store.serve.log").read_text().splitlines()
-    assert lines[-1].endswith("ended: the schedule is not served any more")
+    assert lines[-1].endswith("ended: by SIGTERM: the schedule is not served any more")
+
+
+def raise_signal(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.prefect
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_runner_in_order(
+    prefect_server: str, number: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes once the runner has begun."""
+
+    class Signalled(OrderlyRunner):
+        async def __aenter__(self) -> OrderlyRunner:
+            entered = await super().__aenter__()
+            asyncio.get_running_loop().call_soon(raise_signal, number)
+            return entered
+
+    before = signal.getsignal(signal.SIGTERM)
+    runner = Signalled(name="ended")
+    try:
+        with nullcontext() if number == signal.SIGTERM else pytest.raises(KeyboardInterrupt):
+            runner.run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not runner.started
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_an_address_that_cannot_be_told_is_refused_before_anything_is_served(tmp_path: Path) -> None:
