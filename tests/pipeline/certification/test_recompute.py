@@ -41,7 +41,9 @@ CASES: list[dict[str, Any]] = [
 
 
 def trained(folder: Path, **options: Any) -> str:
-    config = TrainConfig(store=str(folder), **{"tol": 5e-2, "max_passes": 2000, "method": "fw", **options})
+    config = TrainConfig(
+        store=str(folder), **{"C": 0.3, "tol": 5e-2, "max_passes": 2000, "method": "fw", **options}
+    )
     return train(config, HERE).model
 
 

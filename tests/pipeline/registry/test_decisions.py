@@ -75,8 +75,8 @@ def url(store: str, number: int) -> str:
 
 def fresh_rows(challenger: StoredModel, champion: StoredModel) -> list[int]:
     """Test rows of the challenger's dataset that the champion was not trained on."""
-    seen = {champion.dataset().sample_ids()[row] for row in TrainingRows(champion.dataset()).indices}
-    ids = challenger.dataset().sample_ids()
+    known, ids = champion.dataset().sample_ids(), challenger.dataset().sample_ids()
+    seen = {known[row] for row in TrainingRows(champion.dataset()).indices}
     rows = TrainingRows(challenger.dataset(), "test")
     return [place for place, row in enumerate(rows.indices) if ids[row] not in seen]
 

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 def config(folder: Path, **options: Any) -> TrainConfig:
     return TrainConfig(
-        store=str(folder), **{"tol": 2e-2, "k": 2, "max_passes": 3000, "method": "fw", **options}
+        store=str(folder), **{"C": 0.3, "tol": 2e-2, "k": 2, "max_passes": 3000, "method": "fw", **options}
     )
 
 
@@ -227,7 +227,7 @@ def test_a_run_that_ran_out_of_passes_goes_on_to_the_same_answer(
 
 def test_a_run_does_not_go_on_as_another(folder: Path) -> None:
     first = train(config(folder, max_passes=5, tol=1e-9), HERE)
-    with pytest.raises(MismatchError, match=r"C was 1\.0, now 3\.0.*k was 2, now 3"):
+    with pytest.raises(MismatchError, match=r"C was 0\.3, now 3\.0.*k was 2, now 3"):
         train(TrainConfig(store=str(folder), resume=first.run, C=3.0, k=3), HERE)
     with pytest.raises(NotFoundError, match="r0099"):
         train(TrainConfig(store=str(folder), resume="r0099"), HERE)
@@ -431,7 +431,7 @@ def test_two_trainings_of_one_run_of_an_object_store(monkeypatch: pytest.MonkeyP
     store = open_store("memory://two-trainings")
     X, labels = make_features(400, 12, 5)
     write_dataset(store, X, labels, make_split(400), m=5)
-    options = TrainConfig(store=store.url, tol=2e-2, k=2, max_passes=3000, method="fw")
+    options = TrainConfig(store=store.url, C=0.3, tol=2e-2, k=2, max_passes=3000, method="fw")
     again = TrainConfig(store=store.url, resume=train(options, HERE).run)
     with run_lock(store, "r0001"), pytest.raises(LeaseHeldError, match="r0001 is already being trained by"):
         train(again, HERE)
