@@ -21,6 +21,12 @@ from pydantic_core import PydanticUndefined
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 # The group of what every command has, after the groups of what it is about.
 GENERAL = "General options"
+# What most people set, in a group before all others, in this order.
+COMMON = (
+    "images", "features", "labels", "store", "dataset", "backbone", "loss", "k", "C", "metric", "topk",
+    "top_k", "coverage", "output", "split", "tol", "resume", "workers",
+)  # fmt: skip
+COMMON_GROUP = "Common options"
 
 CONFIG = inspect.Parameter(
     "config",
@@ -58,7 +64,8 @@ def flags(models: Iterable[type[BaseModel]], hidden: Collection[str]) -> list[in
         for name in names:
             if name not in made and name not in hidden:
                 made[name] = _flag(name, model.model_fields[name], group)
-    return list(made.values())
+    common = {name: place for place, name in enumerate(COMMON)}
+    return sorted(made.values(), key=lambda flag: common.get(flag.name, len(common)))
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,9 +87,8 @@ def _flag(name: str, field: FieldInfo, group: str) -> inspect.Parameter:
     spelling = f"--{word}/--no-{word}" if kind is bool else f"--{word}"
     default = _default(field)
     words = f"{field.description} (default {default})" if default else field.description
-    option = typer.Option(
-        spelling, help=words, show_default=False, rich_help_panel=f"{group} options".capitalize()
-    )
+    panel = COMMON_GROUP if name in COMMON else f"{group} options".capitalize()
+    option = typer.Option(spelling, help=words, show_default=False, rich_help_panel=panel)
     return inspect.Parameter(name, KEYWORD, default=None, annotation=Annotated[kind | None, option])
 
 

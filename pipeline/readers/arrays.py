@@ -163,6 +163,8 @@ def open_npz(path: Path, features_name: str | None, labels_name: str | None) -> 
             check_members(path)
         with reading(str(path)), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             names = list(archive.files)
+            if not names:
+                raise InputError(f"{path} holds no array: save one with np.savez")
             sparse = {"data", "indices", "indptr", "shape"} <= set(names) and features_name is None
             others = [name for name in names if name not in ("data", "indices", "indptr", "shape", "format")]
             label = pick(str(path), "array", labels_name, LABEL_NAMES, others)

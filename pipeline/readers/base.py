@@ -101,7 +101,10 @@ def check_matrix(place: str, shape: Sequence[int], dtype: np.dtype[Any]) -> tupl
         raise InputError(f"{place} holds Python objects, which are never loaded: save numbers")
     if dtype.kind not in "fiub":
         raise InputError(f"{place} holds {dtype}, and features are real numbers")
-    if len(shape) != 2 or min(shape) < 1:
+    if len(shape) == 2 and min(shape) < 1:
+        what = "rows" if shape[0] < 1 else "columns"
+        raise InputError(f"{place} has no {what}: its shape is {tuple(shape)}; write the features again")
+    if len(shape) != 2:
         raise InputError(f"{place} has shape {tuple(shape)}, and features are (rows, columns)")
     return int(shape[0]), int(shape[1])
 

@@ -38,6 +38,12 @@ def reading(place: str) -> Iterator[None]:
         raise InputError(f"{place} cannot be read: {cause(error)}{advice}") from error
 
 
+def check_not_empty(path: Path) -> None:
+    """Raise `InputError` for a file without a byte, such as a full disk leaves."""
+    if path.is_file() and path.stat().st_size == 0:
+        raise InputError(f"{path} is empty, without a byte: write it again")
+
+
 def cause(error: Exception) -> str:
     """Return what a parser said on one line; of arrays of Python objects, what to do instead."""
     if _is_of_objects(error):

@@ -15,7 +15,7 @@ from topline.pipeline.errors import InputError
 from topline.pipeline.readers.arff import ArffFeatures
 from topline.pipeline.readers.arrays import HdfFeatures, NpyFeatures, open_npz
 from topline.pipeline.readers.base import SEVERAL, FeatureFile, Rows
-from topline.pipeline.readers.damage import reading
+from topline.pipeline.readers.damage import check_not_empty, reading
 from topline.pipeline.readers.libsvm import LibsvmFeatures
 from topline.pipeline.readers.parquet import ClipFolder, ParquetFeatures
 
@@ -66,6 +66,7 @@ def open_features(
     suffixes = (path.suffix.lower(), "".join(path.suffixes[-2:]).lower())
     if label_attributes is not None and READERS.get(suffixes[0], READERS.get(suffixes[1])) is not _arff:
         raise InputError(f"{path} is not an ARFF file, and --labels names the label attributes of one")
+    check_not_empty(path)
     with reading(str(path)):
         return _opened(path, suffixes, ArrayNames(features_name, labels_name, label_attributes))
 

@@ -16,7 +16,7 @@ from scipy.sparse import load_npz
 from topline.pipeline.errors import InputError
 from topline.pipeline.images import DELIMITERS, delimiter_of, split_name
 from topline.pipeline.readers.base import LABEL_NAMES, NAMED_ROWS
-from topline.pipeline.readers.damage import cause, check_members, reading
+from topline.pipeline.readers.damage import cause, check_members, check_not_empty, reading
 from topline.storage.schema import SPLITS
 
 _WHOLE = re.compile(r"\+?(-?\d+)(?:\.0*)?")
@@ -32,6 +32,7 @@ def read_labels(path: Path, rows: int | None = None) -> NDArray[Any]:
             f"there is no file of labels at {path}: check --labels; labels inside the features' own file"
             " are named by --labels-name"
         )
+    check_not_empty(path)
     with reading(str(path)):
         return _labels(path, rows)
 
@@ -44,6 +45,8 @@ def _labels(path: Path, rows: int | None) -> NDArray[Any]:
             check_members(path)
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 names = list(archive.files)
+                if not names:
+                    raise InputError(f"{path} holds no array: save one with np.savez")
                 if "indptr" not in names and len(names) == 1:
                     return np.asarray(archive[names[0]])
                 if "indptr" not in names:

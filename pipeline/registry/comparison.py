@@ -60,12 +60,17 @@ def compare(
 ) -> Comparison:
     """Compare two models of one store: metrics on the same rows, drift, settings.
 
-    `confidence` is the level of the intervals.  `InputError` if the models lie in two stores.
+    `confidence` is the level of the intervals.  `InputError` if the models lie in two stores, or are one.
     """
     root = split_url(first_url, "models")[0]
     first, second = load_model(first_url).record, load_model(second_url).record
     if open_store(split_url(second_url, "models")[0]) != open_store(root):
         raise InputError(f"{first_url} and {second_url} lie in two stores: compare models of one")
+    if first.id == second.id:
+        raise InputError(
+            f"{first.id} would be compared with itself: name another model, of those that topline models list"
+            f" --store {root} shows"
+        )
     evidence = measure(first_url, second_url, split=split, confidence=confidence, progress=progress)
     standing = read_standing(open_store(root))
     ours, theirs = settings(first), settings(second)

@@ -11,8 +11,8 @@ from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from topline.solvers.core.problem import SmoothingKind
-from topline.solvers.estimators.path import checked_values, fitted_path
-from topline.solvers.estimators.topk import TopKClassifier
+from topline.solvers.estimators.path import checked_values
+from topline.solvers.estimators.topk import TopKClassifier, fitted_path
 from topline.solvers.kernels import Kernel
 from topline.solvers.losses import Loss
 from topline.solvers.names import DEFAULT_METHOD

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from typing import Any, Self
 
@@ -13,9 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from topline.solvers.core.inputs import positive_number
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.estimators.support import seed_of
-from topline.solvers.estimators.topk import TopKClassifier
-from topline.solvers.run import regularisation_path
+from topline.solvers.estimators.topk import TopKClassifier, fitted_path
 from topline.solvers.typing import Float64Array
 
 #: Decades that a number of values of C is spread over.
@@ -32,7 +29,7 @@ class RegularisationPath(BaseEstimator):  # type: ignore[misc]
     ----------
     estimator : TopKClassifier, default=None
         Whose parameters the fits have, but for C and warm_start; None is ``TopKClassifier()``.  Its method is
-        "auto" or one that knows warm starts.
+        "auto", "dual_ascent", "sdca" or "lbfgs".
     Cs : int or sequence of floats, default=6
         The values of C; a number is that many from 1e-3 to 1e2, evenly spread on a logarithmic scale.
 
@@ -109,22 +106,3 @@ def checked_values(Cs: Any) -> Float64Array:
     if not values:
         raise InvalidProblemError("there is no C; give at least one")
     return np.array(values)
-
-
-def fitted_path(
-    template: TopKClassifier, Cs: Float64Array, X: Any, y: Any, sample_weight: Any
-) -> list[TopKClassifier]:
-    """Return a classifier for each C, fitted as `template` would be, each from the one before."""
-    fit = template._problem_of(X, y, sample_weight)
-    rows, kernel = template._with_intercept(fit.X)
-    results = regularisation_path(
-        rows, fit.labels, fit.loss, Cs, template.smoothing, template.method, kernel=kernel,
-        sample_weight=fit.weights, tol=template.tol, max_passes=template.max_passes,
-        seed=seed_of(template.random_state), smoothing_kind=template.smoothing_kind,
-    )  # fmt: skip
-    models = []
-    for C, result in zip(Cs, results, strict=True):
-        model = copy.copy(template).set_params(C=float(C))
-        model._keep_fit(fit, result)
-        models.append(model)
-    return models

@@ -6,6 +6,7 @@ does so when it is first asked for.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Self
 
 import numpy as np
@@ -23,12 +24,14 @@ from topline.solvers.estimators.support import (
     WarmStart,
     chosen_loss,
     combined_weights,
+    seed_of,
 )
 from topline.solvers.estimators.training import Training
 from topline.solvers.kernels import Kernel
 from topline.solvers.losses import Loss, checked_k
 from topline.solvers.methods import method_named
 from topline.solvers.names import DEFAULT_METHOD
+from topline.solvers.run import regularisation_path
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -242,3 +245,22 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
                 f"k is {guesses} but there are {len(self.classes_)} classes; take k <= {len(self.classes_)}"
             )
         return int(guesses)
+
+
+def fitted_path(
+    template: TopKClassifier, Cs: Float64Array, X: Any, y: Any, sample_weight: Any
+) -> list[TopKClassifier]:
+    """Return a classifier for each C, ascending, fitted as `template` would be, each from the one before."""
+    fit = template._problem_of(X, y, sample_weight)
+    rows, kernel = template._with_intercept(fit.X)
+    results = regularisation_path(
+        rows, fit.labels, fit.loss, Cs, template.smoothing, template.method, kernel=kernel,
+        sample_weight=fit.weights, tol=template.tol, max_passes=template.max_passes,
+        seed=seed_of(template.random_state), smoothing_kind=template.smoothing_kind,
+    )  # fmt: skip
+    models = []
+    for C, result in zip(Cs, results, strict=True):
+        model = copy.copy(template).set_params(C=float(C))
+        model._keep_fit(fit, result)
+        models.append(model)
+    return models

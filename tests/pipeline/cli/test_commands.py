@@ -86,6 +86,14 @@ def test_a_store_that_is_empty_or_absent_says_how_to_get_one(topline: Any, tmp_p
         assert "topline import" in ran.err
 
 
+def test_what_most_people_set_comes_before_what_few_do(topline: Any) -> None:
+    shown = topline("train", "--help").out
+    places = [shown.index(word) for word in ("Common options", "--store", "--loss", "--C ", "--workers")]
+    assert places == sorted(places)
+    assert places[-1] < shown.index("Train options") < shown.index("--checkpoint-seconds")
+    assert shown.count("--workers ") == 1
+
+
 def test_no_command_at_all_shows_the_help(topline: Any) -> None:
     ran = topline()
     assert ran.code == 2

@@ -120,6 +120,11 @@ def test_a_model_against_itself_is_as_good_as_evaluation_says(store: str) -> Non
     assert {(pair.gain, pair.p_value) for pair in same.compared} == {(0.0, 1.0)}
 
 
+def test_a_model_is_not_put_beside_itself(store: str) -> None:
+    with pytest.raises(InputError, match="m0002 would be compared with itself: name another model"):
+        compare(url(store, 2), url(store, 2))
+
+
 def test_the_rule_promotes_keeps_and_says_why(store: str) -> None:
     rule = PromotionRule(k=1)
     first = promote_by_rule(url(store, 1), rule, by="r0001")

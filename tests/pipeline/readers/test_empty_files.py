@@ -1,0 +1,32 @@
+"""Files without a byte, without an array and without a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from topline.pipeline.errors import InputError
+from topline.pipeline.readers import open_features, read_labels
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.csv", "x.parquet", "x.txt"])
+@pytest.mark.parametrize("read", [open_features, read_labels])
+def test_a_file_without_a_byte_is_said_to_be_empty(
+    tmp_path: Path, name: str, read: Callable[[Path], object]
+) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(InputError, match=rf"{name} is empty, without a byte: write it again"):
+        read(tmp_path / name)
+
+
+def test_arrays_without_rows_and_archives_without_arrays_are_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.zeros((0, 5), dtype=np.float32))
+    np.savez(tmp_path / "none.npz")
+    with pytest.raises(InputError, match=r"rows\.npy has no rows: its shape is \(0, 5\)"):
+        open_features(tmp_path / "rows.npy")
+    for read in (open_features, read_labels):
+        with pytest.raises(InputError, match=r"none\.npz holds no array"):
+            read(tmp_path / "none.npz")
