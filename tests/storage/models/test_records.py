@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.storage.samples import bucket_when_slow
 from tests.storage.test_integrity import flip_first
 from topline.storage.arrays import DualSource, from_rows
 from topline.storage.errors import (
@@ -87,6 +88,7 @@ def test_a_model_without_duals(local_store: Store) -> None:
         model.array("V")
 
 
+@bucket_when_slow
 def test_models_are_numbered_and_listed(any_store: Store) -> None:
     assert list_models(any_store) == []
     urls = [save_model(any_store, record(method=f"method-{n}"), ARRAYS) for n in range(3)]
@@ -105,6 +107,7 @@ def test_racing_writers_get_models_of_their_own(local_store: Store) -> None:
     assert [load_model(url).record.method for url in urls] == [str(n) for n in range(9)]
 
 
+@bucket_when_slow
 def test_revisions_keep_the_arrays_and_each_other(any_store: Store) -> None:
     url = save_model(any_store, record(), ARRAYS)
     files_before = [path for path in any_store.walk("models") if "/arrays/" in path]
@@ -167,6 +170,7 @@ def test_a_model_whose_writer_was_stopped(local_store: Store) -> None:
     assert save_model(local_store, record(), ARRAYS).endswith("m0002")
 
 
+@bucket_when_slow
 def test_a_deleted_model_is_gone_and_its_number_with_it(any_store: Store) -> None:
     for _ in range(2):
         url = save_model(any_store, record(), ARRAYS, blocks(0, 100))

@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 
 from tests.storage.models.test_records import ARRAYS, record
-from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
+from tests.storage.samples import (
+    CLASSES,
+    assignments,
+    begin,
+    bucket_when_slow,
+    dense,
+    write_dataset,
+    write_units,
+)
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, list_datasets
 from topline.storage.errors import NotFoundError
@@ -292,6 +300,7 @@ def test_a_pruning_that_was_killed_is_finished_by_the_next(local_store: Store) -
     assert kinds(local_store)[2] == [1, 2, 5]
 
 
+@bucket_when_slow
 def test_leases_keep_one_tenure(any_store: Store) -> None:
     for _ in range(3):
         with held_lease(any_store, "retrain", "a test"):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.storage.samples import bucket_when_slow
 from tests.storage.test_integrity import flip_first
 from topline.storage.arrays import from_rows
 from topline.storage.errors import FormatError, IntegrityError, MismatchError, NotFoundError, StorageError
@@ -42,6 +43,7 @@ def save(store: Store, round_number: int, **changes: Any) -> None:
     )
 
 
+@bucket_when_slow
 def test_a_run_and_how_it_ended(any_store: Store) -> None:
     run_id = create_run(
         any_store, {"C": np.float64(1.0), "tol": (1, 2)}, dataset="d0001-abc", fingerprint=PRINT
@@ -155,6 +157,7 @@ def test_a_checkpoint_without_duals(local_store: Store) -> None:
         found.dual_blocks().rows(0, 1)
 
 
+@bucket_when_slow
 def test_the_last_two_are_kept(any_store: Store) -> None:
     for round_number in (1, 2, 3, 10, 100):
         save(any_store, round_number)

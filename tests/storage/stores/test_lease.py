@@ -105,6 +105,7 @@ def test_who_lives_keeps_it_for_many_times_its_expiry(any_store: Store) -> None:
         lease.check()
 
 
+@bucket_when_slow
 @pytest.mark.parametrize("jump", [-86400.0, 86400.0])
 def test_a_clock_that_jumped_takes_no_lease_away(any_store: Store, jump: float) -> None:
     """A beat that looks a day old, or a day early, is watched, and found to go on."""
