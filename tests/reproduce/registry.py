@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tests.reproduce import (
-    average_top,
+from tests.reproduce.average_top import causes, sinc_recipes, toys
+from tests.reproduce.average_top import tables as average_top
+from tests.reproduce.few_examples import multitask, privileged_experiments
+from tests.reproduce.multiclass import (
     baselines,
-    bibtex_causes,
-    causes,
     circle,
     convergence,
     frank_wolfe,
-    multilabel,
-    multitask,
     newsgroup_causes,
-    privileged_experiments,
     scaling,
-    sinc_recipes,
     thesis,
     top_k_calibration,
-    toys,
     weighted,
 )
+from tests.reproduce.multilabel import bibtex_causes
+from tests.reproduce.multilabel import tables as multilabel
 from tests.reproduce.table import Reproduction, Setting, Table
 from topline.pipeline.errors import InputError
 

@@ -7,16 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.reproduce import (
-    average_top,
-    circle,
-    frank_wolfe,
-    multilabel,
-    multitask,
-    scaling,
-    thesis,
-    weighted,
-)
+from tests.reproduce.average_top import tables as average_top
+from tests.reproduce.few_examples import multitask
+from tests.reproduce.multiclass import circle, frank_wolfe, scaling, thesis, weighted
+from tests.reproduce.multilabel import tables as multilabel
 
 
 def test_figures_that_the_papers_dwell_on() -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from tests.reference.euclidean import project_bipartite_simplex
 from tests.reproduce import SOURCES, TABLES, DataFiles, Effort, Figure, Reproduction, Setting, reproduce
-from tests.reproduce.average_top import bases_in_order, two_classes
+from tests.reproduce.average_top.tables import bases_in_order, two_classes
 from tests.reproduce.formats import Examples
-from tests.reproduce.multilabel import METRICS, value_of
+from tests.reproduce.multiclass.scaling import bipartite_by_sorting
+from tests.reproduce.multilabel.tables import METRICS, value_of
 from tests.reproduce.page import Part, render
-from tests.reproduce.scaling import bipartite_by_sorting
 from tests.reproduce.score import Score, verdict
 from tests.reproduce.stand_ins import WRITERS
 from tests.reproduce.table import over_splits

@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from tests.reproduce.circle import LENGTHS, PAPER, STARTS, WEIGHTS, sample
+from tests.reproduce.multiclass.circle import LENGTHS, PAPER, STARTS, WEIGHTS, sample
 
 #: Steps of the interval in a unit of its length, 7; half of the circle is 3.5.
 FINE = 10

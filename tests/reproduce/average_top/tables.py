@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.reproduce.average_top_experiments import (
+from tests.reproduce.average_top.experiments import (
     Choice,
     Comparison,
     Descent,
@@ -20,10 +20,10 @@ from tests.reproduce.average_top_experiments import (
     sinc,
     to_unit_interval,
 )
+from tests.reproduce.average_top.toys import Line, over_k
 from tests.reproduce.formats import Examples
 from tests.reproduce.printed import printed
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
-from tests.reproduce.toys import Line, over_k
 
 CLASSIFICATION = printed("average_top.classification")
 REGRESSION = printed("average_top.regression")

@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.reproduce.privileged_trials import best_bandwidth, nadaraya_watson, probability_weights
+from tests.reproduce.few_examples.privileged_trials import (
+    best_bandwidth,
+    nadaraya_watson,
+    probability_weights,
+)
 from topline import InvalidProblemError
 
 

@@ -9,8 +9,14 @@ import pytest
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from tests.reproduce import DataFiles
-from tests.reproduce.bibtex_causes import by_cardinality, by_label, harmonic_f1, of_means, on_test_rows
-from tests.reproduce.multilabel import LOSSES, METRICS, Scored, validated
+from tests.reproduce.multilabel.bibtex_causes import (
+    by_cardinality,
+    by_label,
+    harmonic_f1,
+    of_means,
+    on_test_rows,
+)
+from tests.reproduce.multilabel.tables import LOSSES, METRICS, Scored, validated
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
+from tests.reproduce.few_examples.privileged_trials import SearchGrid, Trial
 from tests.reproduce.formats import Examples
-from tests.reproduce.privileged_trials import SearchGrid, Trial
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.privileged.learned_weights import stratified_split

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from tests.reproduce.average_top import CLASSIFICATION, PAPER_SPLITS, two_classes
-from tests.reproduce.average_top_experiments import (
+from tests.reproduce.average_top.experiments import (
     Comparison,
     Descent,
     Scale,
@@ -24,7 +23,8 @@ from tests.reproduce.average_top_experiments import (
     in_unit_box,
     optimum,
 )
-from tests.reproduce.released import Released
+from tests.reproduce.average_top.released import Released
+from tests.reproduce.average_top.tables import CLASSIFICATION, PAPER_SPLITS, two_classes
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
 
 LOSSES = ("logistic", "hinge")

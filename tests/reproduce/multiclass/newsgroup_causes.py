@@ -14,9 +14,9 @@ from scipy import sparse
 
 from tests.reproduce.formats import Examples
 from tests.reproduce.learners import Budget, Trained
+from tests.reproduce.multiclass.weighted import KS, NEWS20
 from tests.reproduce.selection import Split, compare
 from tests.reproduce.table import WITHIN, Figure, Reproduction, Setting, Table, over_splits
-from tests.reproduce.weighted import KS, NEWS20
 from topline.solvers.losses import MaxHinge
 
 ROW = "Utk"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from tests.reproduce import few_examples
-from tests.reproduce.few_examples import Digits, compare_strategies, few_examples_experiment
+from tests.reproduce.few_examples import multitask_trials
+from tests.reproduce.few_examples.multitask_trials import Digits, compare_strategies, few_examples_experiment
 from tests.solvers.problems import examples
 from topline import InvalidProblemError
 from topline.solvers.multitask.strategies import solve_stacked
@@ -46,12 +46,12 @@ def test_splits_are_of_the_pool_and_apart() -> None:
 
 
 def test_figures_are_those_of_the_parameters_that_validation_chose(monkeypatch) -> None:
-    monkeypatch.setattr(few_examples, "COSTS", (0.1, 1.0))
-    monkeypatch.setattr(few_examples, "PAIRS", ((0.1, 10.0), (1.0, 1.0)))
+    monkeypatch.setattr(multitask_trials, "COSTS", (0.1, 1.0))
+    monkeypatch.setattr(multitask_trials, "PAIRS", ((0.1, 10.0), (1.0, 1.0)))
     digits = Digits.draw(X, LABELS)
     trials = compare_strategies(digits, 5, split=2)
     assert list(trials) == ["single", "stacked", "multi"]
-    assert trials["multi"].chosen["max_alternations"] in few_examples.TURNS
+    assert trials["multi"].chosen["max_alternations"] in multitask_trials.TURNS
 
     train, validation = digits.split(5, 2)
     rows = digits.pool[train]

@@ -7,8 +7,12 @@ import gzip
 import numpy as np
 import pytest
 
-from tests.reproduce.privileged_experiments import w_shape, w_shape_experiment, weight_learning_experiment
-from tests.reproduce.privileged_trials import SearchGrid, Trial
+from tests.reproduce.few_examples.privileged_experiments import (
+    w_shape,
+    w_shape_experiment,
+    weight_learning_experiment,
+)
+from tests.reproduce.few_examples.privileged_trials import SearchGrid, Trial
 from tests.solvers.privileged.problems import noisy_examples
 from topline import InvalidProblemError
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from tests.reproduce.formats import Examples
-from tests.reproduce.multilabel import (
+from tests.reproduce.multilabel.tables import (
     LARGE,
     LOSSES,
     METRICS,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.reproduce.average_top.released import Released, released_descent
+from tests.reproduce.average_top.toys import TOYS, UNIT, fresh_errors, training_errors, with_constant
 from tests.reproduce.formats import Examples
-from tests.reproduce.released import Released, released_descent
-from tests.reproduce.toys import TOYS, UNIT, fresh_errors, training_errors, with_constant
 from topline.solvers.average_top import AverageTopProblem, minimise
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from tests.reproduce.few_examples import TEST, VALIDATION, Digits, compare_strategies
+from tests.reproduce.few_examples.multitask_trials import TEST, VALIDATION, Digits, compare_strategies
 from tests.reproduce.printed import printed
 from tests.reproduce.table import Reproduction, Setting, Table, over_splits, run_all
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.reproduce.average_top_experiments import (
+from tests.reproduce.average_top.experiments import (
     Descent,
     Split,
     as_they_are,
