@@ -33,9 +33,8 @@ from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import Loss
 from topline.solvers.run import Callback, solve
 
-#: How many times the gap that is asked for a cell is checked on its way.
-EARLIER = 3.0
-
+#: The hits of a cell are counted where its gap was last so many times the one that is asked for, too.
+EARLIER = 2.0
 #: The smaller C is the start where it is at most so many times as far below the primal value.
 NEAR = 2.0
 #: What nobody has asked for so long was left behind by a sweep that was killed, or is solved again.
@@ -68,8 +67,8 @@ class Measurement:
     """A cell on one fold after a round: what it costs, how exact it is, and how it does on the held-out rows.
 
     `passes` and `seconds` are those of this round; passes count the last, exact one too.  The exact solution
-    has between `low` and `high` hits.  `earlier` are the hits when the gap was still up to `EARLIER` times as
-    large, None where nothing was measured between that and the end.
+    has between `low` and `high` hits.  `earlier` are the hits when the gap was last `EARLIER` times the one
+    that was asked for, or more; None where it never was, but at zero.
     """
 
     C: float
@@ -176,33 +175,35 @@ def _take_round(path: _Path, task: PathTask, cells: Round) -> tuple[Measurement,
     for C, gap in cells:
         began = time.perf_counter()
         start = better_start(path.cells.get(C), before, C, len(data.y), task.train.smoothing)
-        glance = _Glance(data, task, gap)
+        glance = Glance(gap, None if start is None else start.state.W)
         result = _solved(task, data, C, gap, start, (glance, path.goes_on))
         if path.forgotten:
             raise InterruptedRunError("the sweep was stopped")
         path.cells[C] = before = Reached.of(C, result)
         spent = result.passes - (start.state.passes if start is not None and start.C == C else 0) + 1
-        found = _measured(task, data, C, result, spent, glance.hits)
+        earlier = None if glance.W is None else _counted(task, data, glance.W, 0.0).hits
+        found = _measured(task, data, C, result, spent, earlier)
         measured.append(replace(found, seconds=time.perf_counter() - began))
     wanted = {C for C, _ in cells}
     path.cells = {C: kept for C, kept in path.cells.items() if C in wanted}
     return tuple(measured)
 
 
-class _Glance:
-    """Counts the hits once on the way to `gap`; called after every round."""
+class Glance:
+    """Keeps the last iterate on the way to `gap` whose gap was still `EARLIER` times as large at least.
 
-    def __init__(self, data: FoldData, task: PathTask, gap: float) -> None:
-        self._data, self._task, self._gap = data, task, gap
-        self._W: NDArray[np.float64] | None = None
-        self.hits: float | None = None
+    `start` is where the way begins, None at zero; a factor does not matter, for it moves no hit.
+    """
+
+    def __init__(self, gap: float, start: NDArray[np.float64] | None) -> None:
+        self._least, self._last = EARLIER * gap, start
+        self.W: NDArray[np.float64] | None = None
 
     def __call__(self, record: IterationRecord, state: SolverState) -> None:
         """Look at the iterate that the record is about: the one that the round before ended with."""
-        near = self._gap < record.relative_gap <= EARLIER * self._gap
-        if near and self.hits is None and self._W is not None:
-            self.hits = _counted(self._task, self._data, self._W, 0.0).hits
-        self._W = state.W
+        if record.relative_gap >= self._least and self._last is not None:
+            self.W = self._last
+        self._last = state.W
 
 
 def better_start(

@@ -9,9 +9,9 @@ finished.  Nothing is assumed.  As the radius is a share sqrt(gap) of |W|, this 
 and less.
 
 *Race.*  Long before, the accuracies themselves hardly move.  A cell is finished when a gap at least
-`FACTOR` times smaller has moved its accuracy by half a standard error at most, and out when some cell
-leads it by more than chance and both movements together explain: with d_f the lead on fold f, J folds and
-the movements u, v of the two in their last rounds,
+`FACTOR` times smaller has moved its accuracy by half a standard error at most, from one round to the next or
+on the way of the first, and out when some cell leads it by more than chance and both movements together
+explain: with d_f the lead on fold f, J folds and the movements u, v of the two in their last rounds,
 
     mean(d) - u - v  >  t_{J-1} sd(d) sqrt(1/J + 1/(J - 1))
 
@@ -33,13 +33,12 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from topline.pipeline.options import Cell, Rule
-from topline.pipeline.sweep.paths import Measurement
+from topline.pipeline.sweep.paths import EARLIER, Measurement
 from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.stopping import Status
 
 #: The relative gap of the first round, and by how much each further round makes a cell's own smaller.
-FIRST_GAP = 0.1
-FACTOR = 4.0
+FIRST_GAP, FACTOR = 0.1, EARLIER
 
 State = Literal["running", "finished", "pruned"]
 
@@ -162,7 +161,7 @@ def _ended_alone(one: Standing, rule: Rule, tol: float) -> Standing:
     count = one.count
     if rule != "none" and (count.high - count.low) / count.rows <= one.resolution:
         return replace(one, state="finished", why="certificate: no finer answer can matter")
-    if rule == "race" and len(one.rounds) > 1 and one.movement <= one.resolution:
+    if rule == "race" and one.movement <= one.resolution:
         return replace(one, state="finished", why="settled")
     return one
 

@@ -19,7 +19,6 @@ from functools import partial
 import numpy as np
 from dask.system import CPU_COUNT
 from distributed import Client
-from numpy.typing import NDArray
 
 from topline.pipeline.cluster import (
     DaskExecutor,
@@ -37,14 +36,14 @@ from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig
 from topline.pipeline.rows import CachedRows, TrainingRows, Transforms
 from topline.pipeline.sweep.folds import fold_weights, stratified_folds
-from topline.pipeline.sweep.paths import EARLIER, Measurement, PathTask, Reached, better_start
+from topline.pipeline.sweep.paths import Glance, Measurement, PathTask, Reached, better_start
 from topline.pipeline.sweep.plan import SweepPlan
 from topline.pipeline.sweep.workers import Answer
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES
 from topline.solvers.core.heads import CopyDualsRequest, CountHitsRequest, HeadsProblem
 from topline.solvers.core.held_out import ball_radius
-from topline.solvers.core.problem import Problem, squared_norm
-from topline.solvers.core.state import IterationRecord, SolverState
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.state import SolverState
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import Executor, SerialExecutor
@@ -52,6 +51,7 @@ from topline.solvers.methods import Method, method_named
 from topline.solvers.methods.certificate import rebuild
 from topline.solvers.run import Run, iterate
 from topline.solvers.run.shared import HeadExecutor, HeadRun, SharedPasses
+from topline.solvers.run.warm_start import state_of_best_multiple
 from topline.solvers.run.zero_weights import risk_at_zero
 
 logger = logging.getLogger(__name__)
@@ -159,18 +159,21 @@ class SharedRunner:
                 logger.warning("%s: the fit at C = %g starts from what is left", error, C)
         weights = self._weights[:, run.column]
         state = replace(state, primal_at_zero=risk_at_zero(problem, self._labels, weights))
-        glance = _Glance(executor, task, gap)
+        glance = Glance(gap, state.W if state.W.any() else None)
         criteria = StoppingCriteria(tol=gap, max_passes=config.max_passes)
         ended = iterate(problem, executor, method, criteria, state, (glance,), duals_kept=True)
         # What is lost from here on is made good when the cell is taken up again.
         final, replaced = ended.final, self._passes.replaced
         radius = ball_radius(final.gap, final.primal, problem.lam, of_duals=final.W_dual is None)
         count = executor.count_hits(CountHitsRequest(final.W, task.topk, radius, task.class_weights))
+        earlier = None
+        if glance.W is not None:
+            earlier = executor.count_hits(CountHitsRequest(glance.W, task.topk, 0.0, task.class_weights)).hits
         measured = Measurement(
             C=C, fold=task.fold, rows=count.rows, hits=count.hits, low=count.low, high=count.high,
             primal=final.primal, gap=final.gap, relative_gap=final.relative_gap,
             passes=ended.state.passes - passes + 1, seconds=0.0, status=ended.status.value,
-            earlier=glance.hits,
+            earlier=earlier,
         )  # fmt: skip
         return _Head(run, _reached(C, ended), replaced), measured
 
@@ -198,24 +201,6 @@ class SharedRunner:
             self._passes.forget(self._heads.pop(place).run.head)
 
 
-class _Glance:
-    """Counts the hits once on the way to `gap`; called after every round."""
-
-    def __init__(self, executor: HeadExecutor, task: PathTask, gap: float) -> None:
-        self._executor, self._task, self._gap = executor, task, gap
-        self._W: NDArray[np.float64] | None = None
-        self.hits: float | None = None
-
-    def __call__(self, record: IterationRecord, state: SolverState) -> None:
-        """Look at the iterate that the record is about: the one that the round before ended with."""
-        near = self._gap < record.relative_gap <= EARLIER * self._gap
-        if near and self.hits is None and self._W is not None:
-            task = self._task
-            request = CountHitsRequest(self._W, task.topk, 0.0, task.class_weights)
-            self.hits = self._executor.count_hits(request).hits
-        self._W = state.W
-
-
 def _reached(C: float, ended: Run) -> Reached:
     final = ended.final
     W = final.W if final.W_dual is None else final.W_dual
@@ -226,14 +211,12 @@ def _reached(C: float, ended: Run) -> Reached:
 def _copied(before: _Head, problem: Problem, executor: HeadExecutor) -> SolverState:
     """Return the state of the best multiple of another cell's dual variables, which become the cell's own."""
     source, pending = before.run.head, before.reached.state.pending_step
-    executor.copy_duals(CopyDualsRequest(source, 1.0, pending))
-    W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, SolverState.start(problem), inside=True)
-    square = problem.lam * squared_norm(W) + problem.smoothing * mean_sq_dual
-    if conjugate_mean < square:
-        share = max(conjugate_mean / square, 0.0)
+
+    def copy(share: float) -> None:
         executor.copy_duals(CopyDualsRequest(source, share, pending))
-        W, conjugate_mean, mean_sq_dual = share * W, share * conjugate_mean, share * share * mean_sq_dual
-    return SolverState(round=0, W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual, passes=1)
+
+    copy(1.0)
+    return state_of_best_multiple(problem, executor, copy)
 
 
 def _rebuilt(

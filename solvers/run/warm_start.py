@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.executors import DualRows, Executor
+from topline.solvers.executors import DualRows, Executor, RequestRunner
 from topline.solvers.methods.certificate import rebuild
 from topline.solvers.methods.dual_ascent import WARM
 from topline.solvers.typing import FloatArray
@@ -48,20 +48,25 @@ def _state_of_duals(
     `near` is whether A is that of nearly the same problem, which dual ascent then goes about otherwise.
     """
     executor.load_duals(_checked(part) for part in duals)
+
+    def shrink(share: float) -> None:
+        executor.load_duals((start, stop, _times(share, rows)) for start, stop, rows in executor.duals())
+
+    state = state_of_best_multiple(problem, executor, shrink)
+    return replace(state, memory={WARM: np.ones(1)}) if near and state.W.any() else state
+
+
+def state_of_best_multiple(
+    problem: Problem, executor: RequestRunner, shrink: Callable[[float], None]
+) -> SolverState:
+    """Return the state of the best multiple of the A that the blocks hold; `shrink` makes A that one."""
     W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, SolverState.start(problem), inside=True)
     square = problem.lam * squared_norm(W) + problem.smoothing * mean_sq_dual
     if conjugate_mean < square:
         share = max(conjugate_mean / square, 0.0)
-        executor.load_duals((start, stop, _times(share, rows)) for start, stop, rows in executor.duals())
+        shrink(share)
         W, conjugate_mean, mean_sq_dual = share * W, share * conjugate_mean, share * share * mean_sq_dual
-    return SolverState(
-        round=0,
-        W=W,
-        conjugate_mean=conjugate_mean,
-        mean_sq_dual=mean_sq_dual,
-        passes=1,
-        memory={WARM: np.ones(1)} if near and W.any() else {},
-    )
+    return SolverState(round=0, W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual, passes=1)
 
 
 def _checked(part: DualRows) -> DualRows:

@@ -76,7 +76,10 @@ def test_a_cell_is_settled_when_a_smaller_gap_moved_it_by_half_a_standard_error_
     moving = standing(1.0, a_round([900] * 5), a_round([900, 900, 900, 905, 907]))
     assert states([still]) == [("finished", "settled")]
     assert states([moving]) == [("running", "")]
-    assert states([standing(1.0, a_round([900] * 5, earlier=900))]) == [("running", "")]  # one round is none
+    # A first round has moved from where its gap was `EARLIER` times as large, if it ever was.
+    assert states([standing(1.0, a_round([900] * 5, earlier=898))]) == [("finished", "settled")]
+    assert states([standing(1.0, a_round([900] * 5, earlier=897))]) == [("running", "")]
+    assert states([standing(1.0, a_round([900] * 5))]) == [("running", "")]
 
 
 def test_the_tolerance_budgets_and_overflows_end_a_cell_by_every_rule() -> None:
