@@ -76,8 +76,8 @@ def test_weights_move_by_the_product_of_features_and_changes(classes, monkeypatc
 
 @pytest.mark.parametrize("loss", [TopKHinge(2), UsunierHinge(2), Softmax()], ids=loss_name)
 @pytest.mark.parametrize("blocks", [1, 3])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.sampled(2)
+# Kernels for float32 features and float64 duals take seconds to compile; the tests around use other pairs.
+@pytest.mark.parametrize("dtype", [pytest.param(np.float32, marks=pytest.mark.slow), np.float64])
 def test_whole_runs_end_at_the_optimum(loss, blocks, dtype, monkeypatch) -> None:
     monkeypatch.setattr(ascent_work, "_LARGE_W", 0)
     X, y = examples(n=40, d=4)
