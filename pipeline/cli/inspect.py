@@ -34,12 +34,13 @@ def inspect(call: Call, model: ModelArgument) -> Outcome:
         )
         for one in found.suspects
     ]
+    unproven = f"{found.open:,} open" + (" (a larger --max-passes settles more)" if found.open else "")
     head = ("row", "label", "suggested", "suspicion", "margin", "proven")
     least, most = found.loo_error
     shown = {
         "model": found.model,
         "training rows": f"{found.rows:,}: {found.right:,} proven right without themselves, {found.wrong:,}"
-        f" wrong, {found.open:,} open",
+        f" wrong, {unproven}",
         "leave-one-out error": f"between {least:.2%} and {most:.2%}",
         "labels in dispute": f"{found.disputed:,} of {found.rows + found.others:,}",
         **_duplicates(found),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import facts, table
+from topline.pipeline.cli.table import facts, following, table
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig, PredictConfig
 
@@ -26,14 +26,19 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
         return _predict_dataset(call, model, config)
     if config.store or call.chose("cluster", *ClusterConfig.model_fields):
         raise ConfigError("--store and --workers belong to --dataset: name a dataset, or leave them out")
-    found: PredictResult = classify(find_model(model), config, call.progress)
+    url = find_model(model)
+    found: PredictResult = classify(url, config, call.progress)
     sets = config.coverage is not None
     rows = [_line(one, sets=sets) for one in found.predictions]
     unreadable = found.rejected
     warnings = [f"{unreadable} of {len(rows)} images could not be read"] if unreadable else []
     head = ("image", "best classes", *([f"holds it with probability {config.coverage:g}"] if sets else []))
     shown = {"probabilities": found.probabilities, **_written(found.output, found.page)}
-    return Outcome(found.to_dict(), [*table(head, rows), "", *facts(shown)], warnings)
+    lines = [*table(head, rows), "", *facts(shown)]
+    if config.output is None and config.page is None:
+        written = ("--output", "predictions.csv", "--page", "predictions.html")
+        lines += following(("topline", "predict", url, "--images", str(config.images), *written))
+    return Outcome(found.to_dict(), lines, warnings)
 
 
 def _line(one: Prediction, *, sets: bool) -> tuple[str, ...]:
@@ -50,7 +55,8 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
 
     if config.images is not None:
         raise ConfigError("--images and --dataset are two things to classify: give one of them")
-    found = predict_dataset(find_model(model), config, call.config(ClusterConfig), call.progress)
+    url = find_model(model)
+    found = predict_dataset(url, config, call.config(ClusterConfig), call.progress)
     without = f", {found.unclassified:,} of them rejected" if found.unclassified else ""
     speed = "stored already" if found.reused else f"{found.rows / found.seconds:,.0f} rows/s"
     shown = {
@@ -65,7 +71,8 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
             f"hold the right class with probability {found.sets['coverage']:g} {kind}:"
             f" {found.sets['mean_size']:.2f} classes a row, {found.sets['empty']:,} times none of these"
         )
-    return Outcome(found.to_dict(), facts({**shown, **_written(found.output, found.page)}))
+    lines = facts({**shown, **_written(found.output, found.page)})
+    return Outcome(found.to_dict(), [*lines, *following(("topline", "report", url))])
 
 
 def _written(output: str | None, page: str | None) -> dict[str, str]:

@@ -9,7 +9,7 @@ import typer
 
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import facts
+from topline.pipeline.cli.table import facts, following
 
 
 def report(
@@ -39,7 +39,8 @@ def report(
         evaluated = _evaluate(url, call)
     place = write_report(url, output, call.progress, training_sizes=training_sizes)
     warnings = [] if evaluated else [f"{url} has no test rows: the report shows no accuracy"]
-    return Outcome({"model": url, "report": place}, facts({"report": place}), warnings)
+    lines = [*facts({"report": place}), *following(("topline", "inspect", url))]
+    return Outcome({"model": url, "report": place}, lines, warnings)
 
 
 def _evaluate(url: str, call: Call) -> bool:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -111,14 +112,19 @@ def test_train_prints_one_json_object_with_the_promised_fields(topline: Any, sto
     assert len(ran.out.strip().splitlines()) == 1
 
 
-def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(topline: Any, tmp_path: Path) -> None:
+def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(
+    topline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     small_dataset(tmp_path / "my store")
     words = ["train", "--store", str(tmp_path / "my store"), "--k", "2", "--workers", "0", "--tol", "0.05"]
-    for expected in ("evaluate", "predict"):
+    for expected in ("evaluate", "predict", "report", "inspect", "inspect"):
         ran = topline(*words)
         assert ran.code == 0, ran.err
         name, *words = shlex.split(ran.out.partition("  next: ")[2].partition("\n")[0])
         assert (name, words[0], words[1]) == ("topline", expected, str(tmp_path / "my store/models/m0001"))
+    ran = topline("inspect", str(tmp_path / "my store/models/m0001"), "--max-passes", "0")
+    assert re.search(r" [1-9]\d* open \(a larger --max-passes settles more\)", ran.out)
 
 
 def test_a_word_in_capitals_is_the_readers_and_other_words_are_quoted() -> None:
