@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from topline.solvers.run.loop import Callback
     from topline.solvers.run.mapped import MappedResult, solve_with_features
     from topline.solvers.run.path import regularisation_path
+    from topline.solvers.run.printing import PrintProgress
     from topline.storage.stores import open_store
 
 _NAMES_OF = {
@@ -138,6 +139,7 @@ _NAMES_OF = {
     "topline.solvers.run.loop": ("Callback",),
     "topline.solvers.run.mapped": ("MappedResult", "solve_with_features"),
     "topline.solvers.run.path": ("regularisation_path",),
+    "topline.solvers.run.printing": ("PrintProgress",),
     "topline.storage.stores": ("open_store",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
@@ -176,6 +178,7 @@ __all__ = [
     "OneVsAll",
     "PolynomialKernel",
     "PrecomputedKernel",
+    "PrintProgress",
     "Problem",
     "ProductKernel",
     "RBFKernel",

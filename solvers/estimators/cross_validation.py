@@ -34,7 +34,7 @@ class TopKClassifierCV(TopKClassifier):
     Cs : int or sequence of floats, default=6
         The values of C; a number is that many from 1e-3 to 1e2, evenly spread on a logarithmic scale.
     loss, k, smoothing, tol, smoothing_kind, max_passes, fit_intercept, weights, margins, class_weight,
-    kernel, gamma, degree, coef0, random_state : as for `TopKClassifier`.
+    kernel, gamma, degree, coef0, random_state, verbose : as for `TopKClassifier`.
     method : str, default="auto"
         "auto", "lbfgs", or one that knows warm starts: "dual_ascent", "sdca" or "newton".
     cv : int, splitter or iterable, default=5
@@ -90,6 +90,7 @@ class TopKClassifierCV(TopKClassifier):
         degree: int | None = None,
         coef0: float | None = None,
         random_state: Any = 0,
+        verbose: bool = False,
     ) -> None:
         self.Cs = Cs
         self.loss = loss
@@ -110,6 +111,7 @@ class TopKClassifierCV(TopKClassifier):
         self.degree = degree
         self.coef0 = coef0
         self.random_state = random_state
+        self.verbose = verbose
 
     @property
     def C(self) -> float:  # type: ignore[override]  # noqa: N802 - scikit-learn's word

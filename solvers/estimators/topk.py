@@ -31,7 +31,7 @@ from topline.solvers.kernels import Kernel
 from topline.solvers.losses import Loss, checked_k
 from topline.solvers.methods import method_named
 from topline.solvers.names import DEFAULT_METHOD
-from topline.solvers.run import regularisation_path
+from topline.solvers.run import PrintProgress, regularisation_path
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -98,6 +98,8 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
     random_state : int, RandomState or None, default=0
         An int is `seed` of `solve`, the order in which dual_ascent visits the examples; every seed ends
         within the same tolerance.
+    verbose : bool, default=False
+        Print how far training is, a line whenever the gap has halved.  What compiles says so by itself.
 
     Attributes
     ----------
@@ -150,6 +152,7 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         degree: int | None = None,
         coef0: float | None = None,
         random_state: Any = 0,
+        verbose: bool = False,
     ) -> None:
         self.loss = loss
         self.k = k
@@ -169,6 +172,7 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         self.degree = degree
         self.coef0 = coef0
         self.random_state = random_state
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse, float32 or float64, and y (n,), labels of two or more classes.
@@ -227,16 +231,17 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         self.classes_, self.k_ = fit.classes, fit.k
 
     def _solve(self, X: Any, labels: IntArray, weights: Float64Array | None, loss: Loss) -> SolveResult:
+        options: dict[str, Any] = {"callbacks": (PrintProgress(),)} if self.verbose else {}
         if not self.warm_start:
-            return self._train(X, labels, weights, loss, self.smoothing, self.smoothing_kind)
+            return self._train(X, labels, weights, loss, self.smoothing, self.smoothing_kind, options=options)
         if not method_named(self.method).keeps_duals:
             raise UnsupportedCombinationError(
                 f"the method {self.method} has no warm_start; take auto or leave warm_start out"
             )
         warm: WarmStart | None = getattr(self, "_warm", None)
-        start = {} if warm is None else warm.options(loss, labels, weights)
-        start["keep_duals"] = True
-        return self._train(X, labels, weights, loss, self.smoothing, self.smoothing_kind, start=start)
+        options |= {} if warm is None else warm.options(loss, labels, weights)
+        options["keep_duals"] = True
+        return self._train(X, labels, weights, loss, self.smoothing, self.smoothing_kind, options=options)
 
     def _guesses(self, k: int | None) -> int:
         guesses = self.k_ if k is None else checked_k(k, type(self).__name__)
@@ -257,6 +262,7 @@ def fitted_path(
         rows, fit.labels, fit.loss, Cs, template.smoothing, template.method, kernel=kernel,
         sample_weight=fit.weights, tol=template.tol, max_passes=template.max_passes,
         seed=seed_of(template.random_state), smoothing_kind=template.smoothing_kind,
+        callbacks=(PrintProgress(),) if template.verbose else (),
     )  # fmt: skip
     models = []
     for C, result in zip(Cs, results, strict=True):

@@ -41,14 +41,14 @@ class Training(FittedModel):
         smoothing_kind: SmoothingKind = "moreau",
         *,
         label_sets: LabelSets | None = None,
-        start: Mapping[str, Any] = MappingProxyType({}),
+        options: Mapping[str, Any] = MappingProxyType({}),
     ) -> SolveResult:
-        """Solve for the rows of X (n, d); `start` are the duals that `solve` starts from, if any."""
+        """Solve for the rows of X (n, d); `options` are whatever else `solve` takes."""
         rows, kernel = self._with_intercept(X)
         return solve(
             rows, labels, loss, 1.0 / (len(labels) * positive_number("C", self.C)), smoothing, self.method,
             kernel, weights, self.tol, self.max_passes, seed_of(self.random_state),
-            smoothing_kind=smoothing_kind, label_sets=label_sets, **start,
+            smoothing_kind=smoothing_kind, label_sets=label_sets, **options,
         )  # fmt: skip
 
     def _keep_result(self, result: SolveResult, *, two_as_one: bool = True) -> None:

@@ -61,28 +61,33 @@ def ldam_margins(counts: Any, power: float = 0.25) -> Float64Array:
     return _without_diagonal(np.repeat((sizes.max() / sizes)[:, None] ** power, len(sizes), axis=1))
 
 
-def tree_margins(classes: Sequence[str], parents: Iterable[tuple[str, str]]) -> Float64Array:
-    """Return the heights of the lowest common ancestors of classes, as shares of the largest, shape (m, m).
+def tree_margins(
+    classes: Sequence[str], parents: Iterable[tuple[str, str]], least: float = 0.5
+) -> Float64Array:
+    """Return least + (1 - least) h of any two classes, h the height of their lowest common ancestor, (m, m).
 
     Parameters
     ----------
     classes : (m,) names in the order of the labels
     parents : pairs of child and parent; a child may have several, as in WordNet, and names that no class has
         below it play no part
+    least : margin at height 0, from 0 to 1; with none, classes that lie close are hardly told apart
 
-    A node is as high as the longest way down from it to a class; of several common ancestors the lowest
-    counts, and classes without one have their common ancestor above all roots.  InvalidProblemError for a
-    class that is not in the tree, and for a node that is its own ancestor.
+    Heights are shares of the largest.  A node is as high as the longest way down from it to a class; of
+    several common ancestors the lowest counts, and classes without one have theirs above all roots.
+    InvalidProblemError for a class that is not in the tree, and for a node that is its own ancestor.
 
     Examples
     --------
     >>> from topline import tree_margins
     >>> tree_margins(["cat", "dog", "car"], [("cat", "animal"), ("dog", "animal"),
     ...                                      ("animal", "thing"), ("car", "thing")])
-    array([[0. , 0.5, 1. ],
-           [0.5, 0. , 1. ],
-           [1. , 1. , 0. ]])
+    array([[0.  , 0.75, 1.  ],
+           [0.75, 0.  , 1.  ],
+           [1.  , 1.  , 0.  ]])
     """
+    if not 0.0 <= least <= 1.0:
+        raise InvalidProblemError(f"least of tree margins is {least!r}; give a number from 0 to 1")
     above: dict[str, list[str]] = {}
     nodes: set[str] = set()
     for child, parent in parents:
@@ -100,7 +105,7 @@ def tree_margins(classes: Sequence[str], parents: Iterable[tuple[str, str]]) -> 
         own = members[node]
         margins[np.ix_(own, own)] = heights[node]
     margins = _without_diagonal(margins)
-    return np.asarray(margins / max(margins.max(initial=0.0), 1.0))
+    return _without_diagonal(least + (1.0 - least) * margins / max(margins.max(initial=0.0), 1.0))
 
 
 def _heights(

@@ -28,11 +28,15 @@ from topline.solvers.run.mapped import (
 from topline.solvers.run.path import (
     regularisation_path,
 )
+from topline.solvers.run.printing import (
+    PrintProgress,
+)
 
 __all__ = [
     "ON_BLOCKS",
     "Callback",
     "MappedResult",
+    "PrintProgress",
     "Run",
     "available_cores",
     "compile_jit_functions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import subprocess
 import sys
@@ -620,3 +621,17 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
     with pytest.raises(AttributeError, match="has no attribute 'TopFiveClassifier'"):
         _ = topline.TopFiveClassifier
+
+
+def test_verbose_prints_a_falling_gap_and_changes_no_result(capsys: pytest.CaptureFixture[str]) -> None:
+    X, y = load_iris(return_X_y=True)
+    quiet = TopKClassifier(k=1, C=10.0, tol=1e-4).fit(X, y)
+    assert "relative gap" not in capsys.readouterr().out
+    said = TopKClassifier(k=1, C=10.0, tol=1e-4, verbose=True).fit(X, y)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "relative gap" in line]
+    gaps = [float(line.rpartition(" ")[2]) for line in lines]
+    assert len(gaps) > 1
+    # Two digits are printed, and each gap is at most half of the one before.
+    assert all(now <= 0.55 * before for before, now in itertools.pairwise(gaps))
+    assert min(record.relative_gap for record in said.history_) > 0.45 * gaps[-1]
+    assert np.array_equal(quiet.coef_, said.coef_)

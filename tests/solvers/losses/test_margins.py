@@ -60,12 +60,14 @@ def test_tree_margins_are_the_heights_of_lowest_common_ancestors() -> None:
             if a != b:
                 expected[a, b] = min(height[node] for node in ancestors[0] & ancestors[1])
         order = rng.permutation(len(pairs))
-        found = tree_margins(classes, [pairs[i] for i in order])
+        edges = [pairs[i] for i in order]
+        found = tree_margins(classes, edges, least=0.0)
         np.testing.assert_allclose(found, expected / expected.max())
+        np.testing.assert_allclose(tree_margins(classes, edges), 0.5 * (1.0 - np.eye(6)) + 0.5 * found)
 
 
 def test_classes_of_two_trees_meet_above_both() -> None:
-    found = tree_margins(["a", "b", "c"], [("a", "x"), ("b", "x"), ("c", "y")])
+    found = tree_margins(["a", "b", "c"], [("a", "x"), ("b", "x"), ("c", "y")], least=0.0)
     np.testing.assert_allclose(found, [[0, 0.5, 1], [0.5, 0, 1], [1, 1, 0]])
 
 
@@ -79,6 +81,7 @@ def test_classes_of_two_trees_meet_above_both() -> None:
         (lambda: ldam_margins([1, 2], power=float("nan")), "power of LDAM margins is nan"),
         (lambda: tree_margins(["a", "b"], [("a", "x")]), r"1 classes are not in the tree \(b\)"),
         (lambda: tree_margins(["a", "b"], [("a", "b"), ("b", "a")]), "a circle above"),
+        (lambda: tree_margins(["a", "b"], [("a", "x"), ("b", "x")], least=2), "least of tree margins is 2"),
     ],
 )
 def test_what_makes_no_margins_is_refused(make, said) -> None:
