@@ -30,6 +30,8 @@ from topline.solvers.losses.consistency import (
 )
 
 P = np.array([0.35, 0.25, 0.2, 0.12, 0.08])
+#: The bound is a dual value, summed in another order than the risk: on some processors the last bit differs.
+ROUNDING = 1e-12
 CONVEX = [loss for loss in EVERY_LOSS if loss.form(M).convex]
 
 
@@ -55,7 +57,7 @@ def test_the_minimum_is_that_of_a_general_solver(loss) -> None:
     lam = 1e-4
     best = optimum(np.ones((M, 1)), np.arange(M), loss, lam, m=M, weights=M * P)
     found = population_minimum(loss, P)
-    assert found.bound <= found.risk <= found.bound + 1e-6
+    assert found.bound - ROUNDING <= found.risk <= found.bound + 1e-6
     assert found.bound <= best + 1e-7
     # What the regulariser costs at most, at scores of the least length.
     centred = found.scores if isinstance(loss, OneVsAll) else found.scores - found.scores.mean()
