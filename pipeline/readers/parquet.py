@@ -165,11 +165,15 @@ class ClipFolder(FeatureFile):
         return np.concatenate(columns)
 
     def ids(self) -> Sequence[str] | None:
-        """Return the metadata's image paths."""
+        """Return the metadata's image paths, behind the names of their tables where two tables share one."""
         names = [row_names(table) for table in self._tables]
         if not names or any(part is None for part in names):
             return None
-        return [name for part in names for name in part or ()]
+        found = [name for part in names for name in part or ()]
+        if len(set(found)) == sum(len(set(part or ())) for part in names):
+            return found
+        pairs = zip(self._tables, names, strict=True)
+        return [f"{table.stem}/{name}" for table, part in pairs for name in part or ()]
 
     def files(self) -> Sequence[Path]:
         """Return all arrays and tables."""
