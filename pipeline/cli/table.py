@@ -41,6 +41,15 @@ def metrics_line(measured: Iterable[tuple[Metric, float]]) -> str:
     return "   ".join(f"{metric.column} {metric.text(value)}" for metric, value in measured)
 
 
+def without_class_means(measured: Iterable[tuple[Metric, float]]) -> list[tuple[Metric, float]]:
+    """Return metrics without the means over classes that have no place where there is room for few."""
+    return [
+        (metric, value)
+        for metric, value in measured
+        if metric.headline or getattr(metric, "class_weights", None) is None
+    ]
+
+
 def counted(counts: Mapping[str, int]) -> str:
     """Numbers with what they count, those of nothing left out."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "none"
