@@ -33,7 +33,7 @@ from topline.solvers.typing import Float64Array, FloatArray, IntArray
 #: Methods that go by the scores of all rows alone.
 ON_BLOCKS = frozenset({"dual_ascent"})
 #: Rows whose matrix is factored all the same: that takes no time, and gives features for many calls.
-_FACTORED_ROWS = 3000
+_FACTORED_ROWS = 1000
 
 
 def is_for_blocks(kernel: Any, problem: Problem, method: str) -> bool:
