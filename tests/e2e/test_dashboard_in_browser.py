@@ -19,6 +19,7 @@ from topline.pipeline.dashboard.dask_page import PATH
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.training import train
 from topline.storage.runs import create_run, finish_run, read_history
+from topline.storage.served_schedule import ServedSchedule, note_schedule
 from topline.storage.stores import Store, open_store
 
 pytestmark = pytest.mark.browser
@@ -127,6 +128,19 @@ def test_models_and_their_champions(tab: Tab, tmp_path: Path) -> None:
             assert_readable(tab)
         tab.ask("document.querySelector('[data-part=runs] a').click()")
         tab.until("document.title.startsWith('Run r0003')")
+        tab.open(ABOUT_BLANK)
+    assert tab.complaints == []
+
+
+def test_a_schedule_that_nobody_serves_any_more(tab: Tab, tmp_path: Path) -> None:
+    store = hand_made_store(tmp_path / "store")
+    note_schedule(store, ServedSchedule("6h", "UTC", process="host:7").beating("2026-03-01T02:00:00+00:00"))
+    with serve_dashboard(store, port=0) as url:
+        for scheme in ("light", "dark"):
+            tab.open(url, dark=scheme == "dark")
+            assert "dead: no sign of life for" in tab.text("main")
+            tab.shoot(tmp_path / f"dead_schedule_{scheme}.png", whole=True)
+            assert_readable(tab)
         tab.open(ABOUT_BLANK)
     assert tab.complaints == []
 
