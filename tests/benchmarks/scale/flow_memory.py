@@ -1,0 +1,97 @@
+"""What a training and its Dask workers take: python -m tests.benchmarks.scale.flow_memory --folder FOLDER.
+
+For each size a store is made once with so many bytes of training rows in float32, and `topline train` reads
+them with one and with two workers and no limit.  Prints the peak of the resident memory of the process of the
+command, which coordinates as a flow's process does without its Prefect, and of the largest worker, looked at
+ten times a second, and how many workers were started: no more than the rows have blocks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from dask.utils import parse_bytes
+
+from tests.benchmarks.scale.memory_limits import MIB, wide_store
+from tests.benchmarks.tree_memory import tree
+from topline.storage.datasets import Dataset
+
+PASSES = 3
+SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class FlowMemory:
+    """A training of `data` bytes, asked for so many workers: most bytes of the command and of each worker."""
+
+    data: int
+    workers: int
+    status: int
+    coordinator: int
+    each_worker: tuple[int, ...]
+
+    def __str__(self) -> str:
+        largest = max(self.each_worker, default=0)
+        sizes = f"{self.data / MIB:7.0f} {self.workers:7d} {len(self.each_worker):7d}"
+        return f"{sizes} {self.coordinator / MIB:11.0f} {largest / MIB:14.0f}"
+
+
+def measured(dataset: Dataset, workers: int) -> FlowMemory:
+    """Train some passes, and watch every process of the command."""
+    words = ["train", "--store", dataset.store.url, "--dataset", dataset.info.id, "--json", "--no-certify"]
+    words += ["--workers", str(workers), "--max-passes", str(PASSES), "--tol", "1e-6"]
+    peaks: dict[int, int] = {}
+    with subprocess.Popen(
+        [sys.executable, "-m", "topline", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        while process.poll() is None:
+            for pid, bytes_now in _resident(process.pid).items():
+                peaks[pid] = max(peaks.get(pid, 0), bytes_now)
+            time.sleep(SECONDS)
+    coordinator = peaks.pop(process.pid, 0)
+    size = 4 * dataset.info.n_rows * dataset.info.d
+    return FlowMemory(size, workers, process.returncode, coordinator, tuple(sorted(peaks.values())))
+
+
+def _resident(pid: int) -> dict[int, int]:
+    """Return the bytes of the process `pid` and of the workers that it has started."""
+    found = {}
+    for process in tree(pid):
+        try:
+            if process.pid == pid or "spawn_main" in " ".join(process.cmdline()):
+                found[process.pid] = process.memory_info().rss
+        except psutil.Error:
+            continue
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> list[FlowMemory]:
+    """Measure and print; return what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="stores are made here and kept")
+    parser.add_argument("--sizes", nargs="+", default=["64MiB", "256MiB", "512MiB"])
+    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
+    options = parser.parse_args(arguments)
+    print(
+        f"{'rows':>7} {'workers':>7} {'started':>7} {'coordinator':>11} {'largest worker':>14}  (MiB)",
+        flush=True,
+    )
+    found = []
+    for text in options.sizes:
+        dataset = wide_store(options.folder / text, int(parse_bytes(text)))
+        for workers in options.workers:
+            found.append(measured(dataset, workers))
+            print(found[-1], flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    # A budget of passes is an end.
+    sys.exit(0 if all(one.status in (0, 3) for one in main()) else 1)
