@@ -1,4 +1,7 @@
-"""`python -m tests.reproduce.systems`: what the papers describe, where it is, and which test checks it."""
+"""`python -m tests.reproduce.systems`: what the papers describe, where it is, and which test checks it.
+
+A second table has their experiments, the tables here that run them again, and what is not run.
+"""
 
 from __future__ import annotations
 
@@ -51,19 +54,67 @@ class System:
         ]
 
 
+@dataclass(frozen=True)
+class Experiment:
+    """A row: `key` of the paper, `what` is measured, the `tables` here, and what is `left` out and why.
+
+    One of the tables may be a function, `module:name`.
+    """
+
+    key: str
+    what: str
+    tables: tuple[str, ...]
+    left: str
+
+    def shown(self) -> str:
+        """Return the row in Markdown."""
+        tables = ", ".join(f"`{name.rpartition(':')[2]}`" for name in self.tables) or "not here"
+        return f"| {self.key} | {self.what} | {tables} | {self.left} |"
+
+
 def systems() -> list[System]:
-    """Return all rows of `systems.toml`."""
-    rows = tomllib.loads((HERE / "systems.toml").read_text(encoding="utf-8"))["systems"]
-    return [System(key, *row) for key, row in rows.items()]
+    """Return all systems of `systems.toml`."""
+    return [System(key, *row) for key, row in _rows("systems").items()]
 
 
-def main() -> None:
-    """Print the table in Markdown, with the number of tests of each file."""
-    print("| | system | in Python | reached by | tests | in the code's words |\n|---|---|---|---|---|---|")
+def experiments() -> list[Experiment]:
+    """Return all experiments of `systems.toml`."""
+    return [
+        Experiment(key, what, tuple(tables), left)
+        for key, (what, tables, left) in _rows("experiments").items()
+    ]
+
+
+def _rows(section: str) -> dict[str, Any]:
+    rows: dict[str, Any] = tomllib.loads((HERE / "systems.toml").read_text(encoding="utf-8"))[section]
+    return rows
+
+
+def systems_table() -> list[str]:
+    """Return the lines of the systems in Markdown, with the number of tests of each file."""
+    lines = [
+        "| | system | in Python | reached by | tests | in the code's words |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in systems():
         tests = f"`{row.test}` ({len(row.tests())})" if row.test else ""
         name = f"`{row.name.replace(':', '.')}`" if row.name else "not here"
-        print(f"| {row.key} | {row.what} | {name} | {row.reach} | {tests} | {row.summary()} |")
+        lines.append(f"| {row.key} | {row.what} | {name} | {row.reach} | {tests} | {row.summary()} |")
+    return lines
+
+
+def experiments_table() -> list[str]:
+    """Return the lines of the experiments in Markdown, as the guide has them."""
+    return [
+        "| | experiment | tables | what is not run |",
+        "|---|---|---|---|",
+        *(row.shown() for row in experiments()),
+    ]
+
+
+def main() -> None:
+    """Print both tables in Markdown."""
+    print("\n".join([*systems_table(), "", *experiments_table()]))
 
 
 if __name__ == "__main__":

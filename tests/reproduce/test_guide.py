@@ -1,0 +1,43 @@
+"""The guide's tables name what exists, and the generated one is what its command prints."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.reproduce.systems import ROOT, experiments_table
+
+GUIDE = (Path(__file__).parent / "README.md").read_text(encoding="utf-8")
+
+
+def errata() -> list[list[str]]:
+    """Return the cells of each row of errata."""
+    section = GUIDE.split("## Errata that bear on a figure")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    return [re.split(r"(?<!\\) ?\| ?", row.strip("| ")) for row in rows]
+
+
+@cache
+def names_in(path: str) -> set[str]:
+    tree = ast.parse((ROOT / "tests" / path).read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("row", errata(), ids=lambda row: row[0])
+def test_an_erratum_names_tests_that_exist(row: list[str]) -> None:
+    assert len(row) == 5
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", row[4])
+    assert len(named) == len(row[4].split(", ")) > 0
+    for path, name in named:
+        assert name.startswith("test_")
+        assert name in names_in(path)
+
+
+def test_experiments_are_those_that_the_command_prints() -> None:
+    """Where they differ, replace the lines between the two marks by the second table of the command."""
+    block = GUIDE.split("<!-- experiments: what the command prints -->\n")[1].split("\n<!-- end -->")[0]
+    assert block.splitlines() == experiments_table()
