@@ -120,13 +120,16 @@ def test_a_signal_ends_the_runner_in_order(
             asyncio.get_running_loop().call_soon(raise_signal, number)
             return entered
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    # Importing dask_jobqueue, as another test of this process may have, leaves a SIGINT that exits.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     runner = Signalled(name="ended")
     try:
         with nullcontext() if number == signal.SIGTERM else pytest.raises(KeyboardInterrupt):
             runner.run()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
     assert not runner.started
     assert "Traceback" not in capfd.readouterr().err
 
