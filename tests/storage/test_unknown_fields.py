@@ -39,7 +39,7 @@ from topline.storage.runs import (
     save_checkpoint,
 )
 from topline.storage.served_schedule import ServedSchedule, note_schedule, read_schedule
-from topline.storage.stores import FileEntry, Store, commit_log, held_lease, holder, sealed
+from topline.storage.stores import FileEntry, Store, held_lease, holder, sealed
 from topline.storage.verification import verify_store
 
 KEY = "0" * 16
@@ -104,7 +104,7 @@ def test_fields_of_a_later_version_are_ignored(local_store: Store, monkeypatch: 
 
     monkeypatch.setattr(FileEntry, "to_json", later)
     monkeypatch.setattr(UnitRef, "to_json", later_unit)
-    for module in (commit_log, history, sealed):
+    for module in (history, sealed):
         monkeypatch.setattr(module, "plain", later_plain)
     fill(store)
     with held_lease(store, "retrain", "a test"):
