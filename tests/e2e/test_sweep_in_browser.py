@@ -20,7 +20,7 @@ def made_by_hand() -> SweepResult:
     out = replace(cell, C=10.0, mean=0.8, state="pruned", why="race: behind the best")
     smooth = replace(cell, loss="softmax", k=None, C=0.1, mean=0.85)
     return SweepResult(
-        "s0001", "/a <store>", "d0001", 900, 12, 26, 5, 5, "race", 1e-3,
+        "s0001", "/a <store>", "d0001", 900, 12, 26, 5, 5, "top-5", "race", 1e-3,
         (replace(cell, C=0.1, mean=0.7), cell, out, smooth), cell, cell, True, 280, 6.0, 3.0,
     )  # fmt: skip
 

@@ -324,7 +324,9 @@ from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.training import train
 from topline.pipeline.errors import InterruptedRunError
 if __name__ == "__main__":
-    config = TrainConfig(store=sys.argv[1], tol=1e-9, k=2, max_passes=100_000, method="fw", smoothing=0.5)
+    config = TrainConfig(
+        store=sys.argv[1], C=0.3, tol=1e-9, k=2, max_passes=100_000, method="fw", smoothing=0.5
+    )
     try:
         train(config, ClusterConfig(workers=int(sys.argv[2])))
     except InterruptedRunError as error:
