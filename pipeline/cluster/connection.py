@@ -20,6 +20,7 @@ import dask
 import numpy as np
 from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster, WorkerPlugin
+from distributed.client import AllExit
 from distributed.comm.core import FatalCommClosedError
 
 from topline.pipeline.cluster.memory_plan import memory_limit, worker_share
@@ -169,10 +170,16 @@ def _own_cluster(
         yield client
 
 
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """Whether a message of asyncio is not of a wait that Dask gave up because another had failed."""
+    return not (record.exc_info and isinstance(record.exc_info[1], AllExit))
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep Dask's comings and goings out of the job's log; what concerns the job, the job reports itself."""
-    # asyncio reports the tasks that Dask leaves behind when connections end.
+    # asyncio reports the tasks that Dask leaves behind when connections end, some once they are collected.
+    logging.getLogger("asyncio").addFilter(_is_of_use)
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client", "asyncio")]
     levels = [each.level for each in loggers]
     for each in loggers:

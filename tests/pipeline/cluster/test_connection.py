@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import signal
 import time
@@ -11,6 +13,7 @@ import dask
 import psutil
 import pytest
 from distributed import Client, LocalCluster
+from distributed.client import AllExit
 
 from topline.pipeline.cluster import open_cluster
 from topline.pipeline.cluster.memory_plan import worker_share
@@ -32,6 +35,28 @@ def children() -> set[psutil.Process]:
             if "resource_tracker" not in " ".join(child.cmdline()):
                 found.add(child)
     return found
+
+
+@pytest.mark.parametrize(("error", "told"), [(AllExit(), False), (ZeroDivisionError(), True)], ids=repr)
+def test_waits_that_dask_gave_up_are_not_reported_later(
+    error: Exception, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody asks for their result: asyncio reports them when they are collected, after the job perhaps."""
+
+    async def failing() -> None:
+        raise error
+
+    async def forgotten() -> None:
+        tasks.append(asyncio.ensure_future(failing()))
+        await asyncio.wait(tasks)
+
+    tasks: list[asyncio.Task[None]] = []
+    with open_cluster(ClusterConfig(workers=1), data_bytes=0):
+        pass
+    asyncio.run(forgotten())
+    tasks.clear()
+    gc.collect()
+    assert ("never retrieved" in caplog.text) is told
 
 
 def test_no_workers_is_no_cluster() -> None:
