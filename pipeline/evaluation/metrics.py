@@ -8,6 +8,7 @@ summaries walk over `METRICS`, so that a metric that is registered appears in al
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,29 +47,26 @@ def top_k_accuracy(k: int, *, headline: bool = True) -> RowMetric:
 
 def macro_top_k_accuracy(k: int) -> RowMetric:
     """Return macro top-k accuracy: the mean over the classes of their top-k accuracies."""
-    return RowMetric(
+    return replace(
+        top_k_accuracy(k),
         name=f"macro-top-{k}",
         label=f"top-{k} accuracy, mean over classes",
         column=f"macro top-{k}",
         headline=False,
-        row_values=lambda rows: rows.ranks <= k,
+        stored_at=(),
         class_weights=lambda classes, trained: np.ones(len(classes)),  # noqa: ARG005 - names say what comes
-        classes=k,
-        topk=k,
     )
 
 
 def tail_top_k_accuracy(k: int) -> RowMetric:
     """Return tail top-k accuracy: the mean over the rarest third of the classes of their top-k accuracies."""
-    return RowMetric(
+    return replace(
+        macro_top_k_accuracy(k),
         name=f"tail-top-{k}",
         label=f"top-{k} accuracy, mean over the rarest third of the classes",
         column=f"tail top-{k}",
-        headline=False,
-        row_values=lambda rows: rows.ranks <= k,
+        stored_at=(),
         class_weights=lambda classes, trained: rarest_third(trained),  # noqa: ARG005
-        classes=k,
-        topk=k,
     )
 
 
