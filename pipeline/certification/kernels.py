@@ -13,10 +13,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from topline.pipeline.errors import InputError
 
 Array = NDArray[np.float64]
+
+# The kernel whose values the rows hold themselves.
+PRECOMPUTED = "precomputed"
 
 # Values of a kernel that are in memory at once: so many bytes.
 TILE_BYTES = 1 << 25
@@ -71,6 +75,12 @@ def kernel_values(record: Mapping[str, Any], X: Any, Y: Any) -> Array:
     if name not in KERNELS:
         raise InputError(f"the kernel {name!r} is not known here: the known ones are {sorted(KERNELS)}")
     return np.asarray(KERNELS[name](X, Y, **parameters), dtype=np.float64)
+
+
+def unit_rows(numbers: NDArray[np.int64], n: int) -> Any:
+    """Return the rows of these numbers of the unit matrix of n rows."""
+    ones = np.ones(len(numbers))
+    return sparse.csr_matrix((ones, numbers, np.arange(len(numbers) + 1)), shape=(len(numbers), n))
 
 
 def _linear(X: Any, Y: Any) -> Array:
@@ -153,4 +163,6 @@ KERNELS: dict[str, Callable[..., Array]] = {
     "intersection": _intersection,
     "sum": _sum,
     "product": _product,
+    # X holds the values with all training rows, and Y is a row of the unit matrix for each that is meant.
+    PRECOMPUTED: _linear,
 }

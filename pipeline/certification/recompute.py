@@ -37,7 +37,7 @@ from topline.pipeline.certification.average_top_k import (
     top_sums,
 )
 from topline.pipeline.certification.dense import certified_loss
-from topline.pipeline.certification.kernels import KernelRows, Parts
+from topline.pipeline.certification.kernels import PRECOMPUTED, KernelRows, Parts, unit_rows
 from topline.pipeline.certification.sums import FEASIBLE, CertificateSums
 from topline.pipeline.errors import CertificateMismatchError
 from topline.pipeline.options.problem import top_count
@@ -164,13 +164,19 @@ def _no_sums(stored: StoredModel, shape: tuple[int, ...]) -> CertificateSums:
 def _kernel_rows(stored: StoredModel, training: TrainingRows) -> KernelRows:
     """Return the rows of a model with a kernel that have dual variables, read when they are asked for."""
     record, model = stored.model.record, stored.model
+    spans = (training.batch_span(batch) for batch in range(training.batches))
+    filled = [batch for batch, (start, stop) in enumerate(spans) if start < stop]
 
-    def read(batch: int) -> tuple[Any, NDArray[np.float64]]:
+    def read(number: int) -> tuple[Any, NDArray[np.float64]]:
+        batch = filled[number]
         A = np.asarray(model.duals(*training.batch_span(batch)), dtype=np.float64)
         carry = np.flatnonzero(A.any(axis=1))
-        return training.read_batch(batch)[carry].astype(np.float64), A[carry] / (record.lam * record.n)
+        C = A[carry] / (record.lam * record.n)
+        if (record.kernel or {}).get("name") == PRECOMPUTED:
+            return unit_rows(training.batch_span(batch)[0] + carry, record.n), C
+        return training.read_batch(batch)[carry].astype(np.float64), C
 
-    return KernelRows(dict(record.kernel or {}), Parts(read, training.batches, HELD_BYTES), record.m)
+    return KernelRows(dict(record.kernel or {}), Parts(read, len(filled), HELD_BYTES), record.m)
 
 
 def _basis_without_b(stored: StoredModel) -> str:

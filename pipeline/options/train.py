@@ -39,6 +39,8 @@ MARGINS_HELP = (
     " class sizes, or tree:FILE of child,parent"
 )
 DEFAULT_TRANSFORMS = ("l2", "bias")
+PRECOMPUTED = "precomputed"
+KernelName = Literal["linear", "rbf", "polynomial", "chi2", "laplacian", "intersection", "precomputed"]
 
 
 class TrainConfig(BaseModel):
@@ -79,10 +81,10 @@ class TrainConfig(BaseModel):
     method: NonEmpty = Field(
         default=DEFAULT_METHOD, description="auto takes what the problem asks for: " + ", ".join(METHOD_NAMES)
     )
-    kernel: Literal["linear", "rbf", "polynomial", "chi2", "laplacian", "intersection"] | None = Field(
+    kernel: KernelName | None = Field(
         default=None,
-        description="Exact kernel: linear, rbf, polynomial, chi2, laplacian or intersection; none trains on"
-        " the features",
+        description="Exact kernel: linear, rbf, polynomial, chi2, laplacian or intersection; precomputed"
+        " where each row holds its values with the training rows; none trains on the features",
     )
     kernel_gamma: float | Literal["scale", "auto", "median"] | None = Field(
         default=None,
@@ -124,6 +126,14 @@ class TrainConfig(BaseModel):
     )
     certify: bool = Field(default=True, description="Recompute the gap from what was stored, at the end")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _kernel_values_stay(cls, given: Any) -> Any:
+        """Transform no kernel values unless that is asked for, which is refused."""
+        if isinstance(given, dict) and given.get("kernel") == PRECOMPUTED:
+            return {"transforms": (), **given}
+        return given
+
     @model_validator(mode="after")
     def _parameters_fit_the_loss(self) -> TrainConfig:
         if self.loss == "structured_hinge" and self.margins is None:
@@ -141,6 +151,11 @@ class TrainConfig(BaseModel):
         parameters = (self.kernel_gamma, self.kernel_degree, self.kernel_coef0)
         if self.kernel is None and any(value is not None for value in parameters):
             raise ValueError("kernel_gamma, kernel_degree and kernel_coef0 belong to a kernel: name one")
+        if self.kernel == PRECOMPUTED and self.transforms:
+            raise ValueError(
+                f"transforms {','.join(self.transforms)} would change the values of a precomputed kernel:"
+                " leave them out"
+            )
         return self
 
 

@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix, issparse, vstack
 from topline.pipeline.errors import InputError
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.transforms import Transforms
-from topline.solvers.kernels import Kernel, KernelExpansion, kernel_from_dict
+from topline.solvers.kernels import Kernel, KernelExpansion, is_precomputed, kernel_from_dict
 from topline.storage.datasets import Dataset
 from topline.storage.errors import AccessError, NotFoundError
 from topline.storage.models import Model, load_model, update_record
@@ -66,7 +66,7 @@ class StoredModel:
         """Return the scores (r, m) of rows X (r, d) as the transforms leave them."""
         if self.kernel is None:
             return np.asarray(X @ self.W, dtype=np.float64)
-        return self._expansion.scores(X)
+        return self.expansion.scores(X)
 
     def dataset(self) -> Dataset:
         """Return the dataset it was trained on; `InputError` if that is gone or is not the same any more."""
@@ -90,19 +90,23 @@ class StoredModel:
         return TrainingRows(self.dataset(), split, self.transforms)
 
     @cached_property
-    def _expansion(self) -> KernelExpansion:
+    def expansion(self) -> KernelExpansion:
         """The training rows with duals, with their coefficients, read once."""
-        record, rows = self.model.record, self.rows("train")
+        record = self.model.record
         A = np.asarray(self.model.duals(0, record.n), dtype=np.float64)
         support = np.flatnonzero(A.any(axis=1))
-        parts = []
-        for start, stop, X in rows.tiles():
-            parts.append(X[support[(start <= support) & (support < stop)] - start])
-        held = csr_matrix(vstack(parts, format="csr")) if issparse(parts[0]) else np.concatenate(parts)
         if self.kernel is None:
             raise InputError(f"model {record.id} has no kernel")
         C = A[support] / (record.lam * record.n)
+        held = None if is_precomputed(self.kernel) else self._rows_of(support)
         return KernelExpansion(self.kernel, held, support, C, record.n)
+
+    def _rows_of(self, support: NDArray[np.intp]) -> Any:
+        """Return the training rows of these numbers."""
+        parts = []
+        for start, stop, X in self.rows("train").tiles():
+            parts.append(X[support[(start <= support) & (support < stop)] - start])
+        return csr_matrix(vstack(parts, format="csr")) if issparse(parts[0]) else np.concatenate(parts)
 
 
 def record_if_possible(model_url: str, **changes: Any) -> None:

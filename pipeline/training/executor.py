@@ -29,6 +29,7 @@ from topline.pipeline.training.kernel_training import factored_kernel, trained_r
 from topline.pipeline.training.plan import TrainingPlan
 from topline.pipeline.training.run import Run
 from topline.solvers.executors import Executor, ThreadExecutor
+from topline.solvers.kernels import is_precomputed
 from topline.solvers.methods import method_memory
 from topline.solvers.methods.kernel_ascent import picked_bytes
 from topline.storage.cache import StoredKernel
@@ -107,6 +108,8 @@ def _memory_of_workers(plan: TrainingPlan, cluster: ClusterConfig, client: Clien
 def _size(plan: TrainingPlan) -> ProblemSize:
     n, d = len(plan.rows), plan.rows.shape[1]
     factored = plan.kernel is not None and not plan.on_blocks
+    # Rows of kernel values stay where they are: their numbers say what is meant.
+    travels = 0 if plan.kernel is not None and is_precomputed(plan.kernel) else d
     return ProblemSize(
         n=n,
         # The rows of a factor of a kernel's matrix, which lies here with it, are what is then trained on.
@@ -117,5 +120,5 @@ def _size(plan: TrainingPlan) -> ProblemSize:
         keeps_duals=plan.keep_duals,
         ranked=len(plan.loss.form(plan.m).rho),
         method=method_memory(plan.method, plan.problem, plan.rows.nbytes),
-        besides=16 * n * n if factored else picked_bytes(d, plan.m) if plan.on_blocks else 0,
+        besides=16 * n * n if factored else picked_bytes(travels, plan.m) if plan.on_blocks else 0,
     )

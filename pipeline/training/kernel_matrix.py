@@ -24,7 +24,7 @@ from topline.pipeline.errors import ClusterError, ConfigError
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import TrainingRows, Transforms
 from topline.solvers.core.rows import as_rows
-from topline.solvers.kernels import Kernel, factor
+from topline.solvers.kernels import Kernel, factor, is_precomputed
 from topline.solvers.kernels.low_rank import ARRAYS
 from topline.storage.arrays import Span
 from topline.storage.cache import KernelDraft, StoredKernel, cache_key
@@ -174,7 +174,9 @@ def compute_units(task: KernelTask, first: int, last: int) -> list[FileEntry]:
     spans = [draft.plan.bounds(unit) for unit in range(first, last)]
     whole = Span(spans[0].start, spans[-1].stop)
     K = np.empty((whole.rows, n))
-    for start in range(0, n, COLUMN_TILE):
+    if is_precomputed(task.kernel):
+        K[:] = task.kernel.matrix(X[whole.start : whole.stop], None)
+    for start in range(0, 0 if is_precomputed(task.kernel) else n, COLUMN_TILE):
         stop = min(n, start + COLUMN_TILE)
         K[:, start:stop] = task.kernel.matrix(X[whole.start : whole.stop], X[start:stop])
     return [

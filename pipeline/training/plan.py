@@ -18,13 +18,21 @@ from topline.pipeline.options.margins import ClassFacts
 from topline.pipeline.options.problem import chosen_loss, chosen_risk, resolved_k
 from topline.pipeline.rows import TrainingRows, Transforms
 from topline.pipeline.training.kernel_matrix import refuse_size
+from topline.pipeline.training.precomputed import check_kernel_values
 from topline.pipeline.training.problem_checks import check_kernel, check_labels, check_problem, problem_of
 from topline.pipeline.training.starting_point import StartingPoint, Successor, starting_point
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.risks import Risk
 from topline.solvers.core.state import SolveResult
 from topline.solvers.executors import block_bounds
-from topline.solvers.kernels import ChiSquaredKernel, IntersectionKernel, Kernel, LaplacianKernel, make_kernel
+from topline.solvers.kernels import (
+    ChiSquaredKernel,
+    IntersectionKernel,
+    Kernel,
+    LaplacianKernel,
+    is_precomputed,
+    make_kernel,
+)
 from topline.solvers.losses import LabelSets, Loss, StructuredHinge
 from topline.solvers.methods import METHODS, Choice, MethodSpec, chosen_method
 from topline.solvers.names import DEFAULT_METHOD
@@ -284,4 +292,6 @@ def _kernel(config: TrainConfig, rows: TrainingRows) -> Kernel | None:
         raise ConfigError(
             f"the kernel {kernel.name} takes no sparse features: take linear, rbf or polynomial"
         )
+    if is_precomputed(kernel):
+        check_kernel_values(rows)
     return kernel.resolved(rows)

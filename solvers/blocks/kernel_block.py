@@ -13,7 +13,7 @@ import numpy as np
 
 from topline.solvers.blocks import kernel_jit as jit
 from topline.solvers.blocks.duals import BlockDuals
-from topline.solvers.blocks.kernel_tiles import add_products, values_of
+from topline.solvers.blocks.kernel_tiles import add_products, holds_values, values_of
 from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
@@ -23,6 +23,7 @@ from topline.solvers.core.kernel_rows import (
     CrossRequest,
     KernelRequest,
     Mark,
+    PairValues,
     PickedRows,
     PickRequest,
     SpreadRequest,
@@ -151,7 +152,7 @@ class BlockKernel:
             roots += here
             active += int(np.count_nonzero(losses))
             if count:
-                rows = _rows_of(tile, places[:count], first, A, S)
+                rows = _rows_of(request.kernel, tile, places[:count], first, A, S)
                 picked = rows if picked is None else picked.merge(rows)
             clock.row_work()
         return BlockStats(
@@ -215,7 +216,9 @@ class BlockKernel:
                 continue
             A = self._duals.A.read(tile.start, tile.stop)
             places = low + np.flatnonzero(A[low:high].any(axis=1))
-            part = Change(first + places, tile.X[places], A[places] * tile.weights[places, None])
+            part = Change(
+                first + places, _sent(request.kernel, tile, places), A[places] * tile.weights[places, None]
+            )
             found = part if found is None else found.merge(part)
         return BlockStats(change=found)
 
@@ -228,8 +231,16 @@ class BlockKernel:
         return BlockStats(values=np.concatenate(found) if found else None)
 
 
-def _rows_of(tile: Tile, places: Int64Array, first: int, A: FloatArray, S: FloatArray) -> PickedRows:
+def _sent(kernel: PairValues, tile: Tile, places: Int64Array) -> Rows:
+    """Return what other blocks need of rows: nothing but their numbers where these hold kernel values."""
+    if holds_values(kernel):
+        return np.empty((len(places), 0), dtype=np.float32)
     X: Rows = tile.X[places]
-    if not is_sparse(X):
-        X = np.ascontiguousarray(X)
+    return X if is_sparse(X) else np.ascontiguousarray(X)
+
+
+def _rows_of(
+    kernel: PairValues, tile: Tile, places: Int64Array, first: int, A: FloatArray, S: FloatArray
+) -> PickedRows:
+    X = _sent(kernel, tile, places)
     return PickedRows(first + places, X, tile.y[places], tile.weights[places], A[places], S[places])

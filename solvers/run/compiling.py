@@ -12,7 +12,7 @@ from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
 from topline.solvers.core.row_packing import pack, unpack
 from topline.solvers.core.stopping import FINEST_TOL, StoppingCriteria
 from topline.solvers.executors import SerialExecutor
-from topline.solvers.kernels import Kernel
+from topline.solvers.kernels import Kernel, is_precomputed
 from topline.solvers.losses import LabelSets, Loss
 from topline.solvers.losses.batches import nearest_rows
 from topline.solvers.methods import Choice, method_named
@@ -70,7 +70,7 @@ def compile_jit_functions(
                 label_sets=sets if several else None,
             ),
             kernel,
-            np.abs(X),
+            np.abs(X) @ np.abs(X).T if is_precomputed(kernel) else np.abs(X),
             np.asarray(y if several else np.arange(_ROWS) % m),
             Choice(method, ""),
         )

@@ -118,6 +118,24 @@ def test_what_is_lost_with_a_worker_is_dealt_anew(model: str, monkeypatch: pytes
     assert len(store.list("predictions")) == 2
 
 
+@pytest.mark.cluster
+def test_workers_score_by_the_support_of_a_kernel_model_what_one_process_does(tmp_path: Path) -> None:
+    small_dataset(tmp_path, n=300)
+    choice = TrainConfig(store=str(tmp_path), loss="max_hinge", kernel="rbf", C=0.1, transforms=(), blocks=3)
+    url = train(choice, HERE).model
+    stored = StoredModel.open(url)
+    support = np.flatnonzero(stored.model.duals(0, stored.model.record.n).any(axis=1))
+    np.testing.assert_array_equal(stored.expansion.support, support)
+    assert len(stored.expansion.rows) == len(support)
+    here = predict_dataset(url, PredictConfig(dataset="latest", top_k=3), HERE)
+    kept = StoredPredictions.load(stored.model.store, here.predictions.rpartition("/")[2]).scores.whole()
+    stored.model.store.delete_tree("predictions")
+    with open_cluster(ClusterConfig(workers=2, dashboard=False), data_bytes=0) as client:
+        there = predict_dataset(url, PredictConfig(dataset="latest", top_k=3), client=client)
+    found = StoredPredictions.load(stored.model.store, there.predictions.rpartition("/")[2]).scores.whole()
+    np.testing.assert_array_equal(found, kept)
+
+
 def test_what_does_not_fit_is_refused(model: str, tmp_path: Path) -> None:
     other = small_dataset(tmp_path / "other", n=50, d=7)
     with pytest.raises(InputError, match="has 7 features a row, and model m0001 takes 12"):

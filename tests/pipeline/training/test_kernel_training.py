@@ -182,6 +182,13 @@ def test_a_kernel_that_tells_no_two_rows_apart_is_certified_as_what_it_is(
     assert result.certificate.dual == pytest.approx(own - 0.5 * own**2 / own, rel=1e-6)
 
 
+def test_a_kernel_is_certified_where_the_last_rows_are_no_training_rows(tmp_path: Path) -> None:
+    X, y = make_features(300, 12, 5)
+    split = np.where(np.arange(300) < 200, 0, 2).astype(np.int8)
+    write_dataset(open_store(tmp_path, create=True), X, y, split, m=5)
+    assert trained(tmp_path).certificate.certified
+
+
 def test_a_certificate_is_the_sums_written_out(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path, n=300)
     X, y = features(dataset), TrainingRows(dataset).labels().astype(int)
