@@ -25,13 +25,15 @@ class Sample:
 class TreeMemory:
     """Samples the processes under `pid` every `seconds` while the context is open; `peak` has most PSS.
 
+    `root_rss` is the most RSS of process `pid` alone.
+
     A look at shared pages walks through all memory of a process and makes it wait.  So it is taken only where
     RSS, which costs nothing and is never below PSS, is higher than ever, or once in `pss_seconds`.
     """
 
     def __init__(self, pid: int, seconds: float = 0.5, pss_seconds: float = 10.0) -> None:
         self._root, self._seconds, self._pss_seconds = pid, seconds, pss_seconds
-        self.peak, self.peak_rss = Sample(), 0
+        self.peak, self.peak_rss, self.root_rss = Sample(), 0, 0
         self._looked = -math.inf
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -44,6 +46,8 @@ class TreeMemory:
                 self._looked = time.monotonic()
                 self.peak = max(self.peak, sample(self._root), key=lambda each: each.pss)
             self.peak_rss = max(self.peak_rss, rss)
+            with contextlib.suppress(psutil.Error):
+                self.root_rss = max(self.root_rss, psutil.Process(self._root).memory_info().rss)
             if self._stop.wait(self._seconds):
                 return
 
