@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.others_rooms import ROOMS, others_rooms
+
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("flows", "pipeline", "solvers", "storage")
 
 
 def files_of_the_rooms() -> set[str]:
@@ -57,7 +58,7 @@ def test_wheel_and_sdist_hold_topline_alone_and_all_of_it(tmp_path: Path) -> Non
 )
 @pytest.mark.sampled(3)
 def test_folders_of_the_rooms_names_harm_no_command(tmp_path: Path, words: tuple[str, ...]) -> None:
-    _harm(tmp_path)
+    others_rooms(tmp_path)
     command = [sys.executable, "-m", "topline", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == (2 if "no-store" in words else 0), done.stderr
@@ -66,7 +67,7 @@ def test_folders_of_the_rooms_names_harm_no_command(tmp_path: Path, words: tuple
 
 @pytest.mark.slow
 def test_a_folder_called_flows_is_not_what_a_deployment_imports(tmp_path: Path) -> None:
-    _harm(tmp_path)
+    others_rooms(tmp_path)
     code = (
         "from prefect.flows import load_flow_from_entrypoint as load\n"
         "flow = load('topline.flows.retraining.retrain', use_placeholder_flow=False)\n"
@@ -76,9 +77,3 @@ def test_a_folder_called_flows_is_not_what_a_deployment_imports(tmp_path: Path) 
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def _harm(folder: Path) -> None:
-    for room in ROOMS:
-        (folder / room).mkdir()
-        (folder / room / "__init__.py").write_text("raise RuntimeError('imported by mistake')\n")

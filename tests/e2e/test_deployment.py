@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from tests.free_ports import free_port
+from tests.others_rooms import others_rooms
 from topline.pipeline.cluster.tls import make_tls_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,12 +73,17 @@ class Deployment:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    @property
+    def elsewhere(self) -> Path:
+        """Where servers and workers are started: a folder that has others' packages of our rooms' names."""
+        return self.folder / "elsewhere"
+
     def start(self, name: str) -> None:
         """Run a block of commands in the background, as in a terminal of its own."""
         with (self.folder / f"{name}.log").open("wb") as log:
             self.processes[name] = subprocess.Popen(
                 ["bash", "-euo", "pipefail", "-c", self.commands[name]],
-                cwd=ROOT,
+                cwd=self.elsewhere,
                 env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -168,6 +174,7 @@ def deployment(open_folder: Path) -> Iterator[Deployment]:
     if "PYTHONPATH" in os.environ:
         environ["PYTHONPATH"] = os.environ["PYTHONPATH"]
     found = Deployment(open_folder, blocks(page), environ)
+    others_rooms(found.elsewhere)
     with ExitStack() as stack:
         stack.enter_context(ended(found))
         found.run("settings")
