@@ -207,3 +207,18 @@ def finished(
     solved = relative_gap(primal - dual, primal) <= tol
     status = Status.SOLVED if solved else unsolved
     return AverageTopResult(primal, dual, w, status, iterations, collapsed=collapsed, bound=bound)
+
+
+def collapse_shown_by(problem: AverageTopProblem, known: LowerBound, tol: float) -> AverageTopResult | None:
+    """Return w = 0 where a bound of the same examples and loss shows it to be the optimum; otherwise None.
+
+    The bound may come from another C, on which D(u, b) depends by |X^T u|^2 alone, or from another k: weights
+    p that are feasible for one k are so for every smaller one.
+    """
+    bound = problem.lower_bound(known.u, known.b, known.p)
+    if Certificate(problem.at_zero, bound.value).relative_gap > min(tol, _ZERO):
+        return None
+    return finished(
+        problem, np.zeros(problem.d), problem.at_zero, bound.value, tol=tol, iterations=0,
+        unsolved=Status.NO_PROGRESS, bound=bound,
+    )  # fmt: skip

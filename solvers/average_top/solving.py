@@ -11,7 +11,13 @@ import numpy as np
 
 from topline.solvers.average_top.bundle import bundle
 from topline.solvers.average_top.interior_point import interior_point
-from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult, Certificate
+from topline.solvers.average_top.problem import (
+    AverageTopProblem,
+    AverageTopResult,
+    Certificate,
+    LowerBound,
+    collapse_shown_by,
+)
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.typing import Float64Array
@@ -84,11 +90,22 @@ def certify(problem: AverageTopProblem, w: Float64Array, dual: float | None = No
 
 
 def solve_problem(
-    problem: AverageTopProblem, solver: str, tol: float, max_iterations: int
+    problem: AverageTopProblem,
+    solver: str,
+    tol: float,
+    max_iterations: int,
+    known: LowerBound | None = None,
 ) -> AverageTopResult:
-    """Minimise a problem that was checked before."""
+    """Minimise a problem that was checked before.
+
+    `known` is a bound of the same examples and loss at another k or C: where it shows that w = 0 is the
+    optimum here as well, no round is taken.
+    """
     if solver != "auto" and solver not in SOLVERS:
         raise InvalidProblemError(f"there is no solver {solver!r}; take auto, {', '.join(SOLVERS)}")
+    collapsed = None if known is None else collapse_shown_by(problem, known, tol)
+    if collapsed is not None:
+        return collapsed
     name = _cheapest(problem) if solver == "auto" else solver
     # Overflow ends a run with the status NONFINITE, which says more than a warning.
     with np.errstate(over="ignore", invalid="ignore"):

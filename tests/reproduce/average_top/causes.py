@@ -21,7 +21,6 @@ from tests.reproduce.average_top.experiments import (
     compare,
     grid_of_C,
     in_unit_box,
-    optimum,
 )
 from tests.reproduce.average_top.released import Released
 from tests.reproduce.average_top.tables import CLASSIFICATION, PAPER_SPLITS, two_classes
@@ -38,7 +37,7 @@ class Cause:
     """One change: how it trains, what it does to features, which C it may choose and by which rows."""
 
     name: str
-    train: Trainer = optimum
+    train: Trainer | None = None
     scale: Scale | None = None
     Cs: tuple[float, ...] = ()
     on_test: bool = False

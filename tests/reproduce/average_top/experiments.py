@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from topline.solvers.average_top.losses import IndividualLoss, individual_loss
-from topline.solvers.average_top.problem import AverageTopProblem
+from topline.solvers.average_top.problem import AverageTopProblem, LowerBound
 from topline.solvers.average_top.solving import solve_problem
 from topline.solvers.average_top.stochastic import descend
 from topline.solvers.typing import Float64Array, Int64Array
@@ -37,10 +37,21 @@ Scale: TypeAlias = Callable[[Float64Array, Int64Array], Float64Array]
 Trainer: TypeAlias = Callable[[AverageTopProblem], tuple[Float64Array, bool]]
 
 
-def optimum(problem: AverageTopProblem) -> tuple[Float64Array, bool]:
-    """Train to a relative gap of 1e-6."""
-    result = solve_problem(problem, "auto", _TOL, _ROUNDS)
-    return result.w, result.collapsed
+@dataclass
+class Optimum:
+    """Train to a relative gap of 1e-6, for every k and C of the same examples and loss.
+
+    What showed once that w = 0 is the optimum shows it for each smaller C and k: `known` remembers it.
+    """
+
+    known: LowerBound | None = None
+
+    def __call__(self, problem: AverageTopProblem) -> tuple[Float64Array, bool]:
+        """Give the optimum."""
+        result = solve_problem(problem, "auto", _TOL, _ROUNDS, self.known)
+        if result.collapsed:
+            self.known = result.bound
+        return result.w, result.collapsed
 
 
 @dataclass(frozen=True)
@@ -124,7 +135,7 @@ def compare(
     Cs: Sequence[float] | None = None,
     ks: Sequence[int] | None = None,
     ties: Ties = "majority",
-    train: Trainer = optimum,
+    train: Trainer | None = None,
     scale: Scale | None = None,
     on_test: bool = False,
 ) -> Comparison:
@@ -133,15 +144,17 @@ def compare(
     X (n, d) features; y (n,) -1 and 1, or targets in [0, 1].  Every k of the grid is trained at every C on
     half of the rows; a quarter selects, the last quarter judges.  Where the best C of a k is an end of the
     grid the grid goes on, three decades at most.  Equals go to the smaller C and the larger k.  `train` is
-    `optimum` or ``Descent(epochs, step)``; `scale` is `prepared` unless said otherwise; `on_test` lets the
-    test rows select, to see what that would do.
+    ``Optimum()`` or ``Descent(epochs, step)``; `scale` is `prepared` unless said otherwise; `on_test` lets
+    the test rows select, to see what that would do.
     """
     loss = individual_loss(loss)
     split = Split.random(len(y), seed)
     if on_test:
         split = Split(split.train, split.test, split.test)
-    table = _Table.of(X, y, loss, split, ties, train, scale or prepared)
-    chosen = {k: table.best_of(k, Cs or grid_of_C()) for k in ks or grid_of_k(len(split.train))}
+    table = _Table.of(X, y, loss, split, ties, train or Optimum(), scale or prepared)
+    # What collapses at one k does so at all smaller ones, and is known by then.
+    falling = sorted(ks or grid_of_k(len(split.train)), reverse=True)
+    chosen = {k: table.best_of(k, Cs or grid_of_C()) for k in falling}
     largest, smallest = max(chosen), min(chosen)
     best = min(sorted(chosen, reverse=True), key=lambda k: chosen[k].validation)
     return Comparison(maximum=chosen[smallest], average=chosen[largest], average_top=chosen[best])
@@ -156,12 +169,13 @@ def error_by_k(
     C: float = 100.0,
     ks: Sequence[int] | None = None,
     ties: Ties = "majority",
-    train: Trainer = optimum,
+    train: Trainer | None = None,
 ) -> tuple[tuple[int, float], ...]:
     """Give (k, error on the test rows) at a fixed C for one split: a line of figure 3."""
     split = Split.random(len(y), seed)
-    table = _Table.of(X, y, individual_loss(loss), split, ties, train, prepared)
-    return tuple((k, table.trained(k, C).test) for k in ks or grid_of_k(len(split.train), 20))
+    table = _Table.of(X, y, individual_loss(loss), split, ties, train or Optimum(), prepared)
+    falling = sorted(ks or grid_of_k(len(split.train), 20), reverse=True)
+    return tuple(sorted((k, table.trained(k, C).test) for k in falling))
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +215,7 @@ class _Table:
 
     def best_of(self, k: int, Cs: Sequence[float]) -> Choice:
         """Give the choice of C for one k."""
-        tried = [self.trained(k, C) for C in sorted(Cs)]
+        tried = [self.trained(k, C) for C in sorted(Cs, reverse=True)][::-1]
         for _ in range(_EXTENSIONS):
             best = min(tried, key=lambda choice: choice.validation)
             if len(tried) == 1:

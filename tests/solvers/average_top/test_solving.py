@@ -183,6 +183,27 @@ def test_noise_decides_what_collapses() -> None:
     assert not minimise(X, y, "hinge", 30, 10.0).collapsed
 
 
+@pytest.mark.parametrize("name", ["hinge", "logistic"])
+def test_what_showed_a_collapse_shows_it_for_every_smaller_k_and_C(name) -> None:
+    """And where w = 0 is no optimum, by a general solver, it shows nothing."""
+    X, y = examples(name, noise=0.0)
+    y[::4] *= -1.0
+    known = minimise(X, y, name, 9, 100.0).bound
+    assert known is not None
+    for k, C in ((9, 100.0), (9, 1e-3), (2.5, 100.0), (1, 1.0)):
+        again = solving.solve_problem(AverageTopProblem.of(X, y, name, k, C), "auto", 1e-6, 200, known)
+        assert (again.iterations, again.collapsed, again.status) == (0, True, Status.SOLVED)
+        assert not again.w.any()
+        assert again.dual <= optimum(X, y, name, k, C)[0] * (1.0 + REFERENCE)
+        assert again.relative_gap <= 1e-9
+    for k, C in ((30, 100.0), (40, 1e-3)):
+        problem = AverageTopProblem.of(X, y, name, k, C)
+        trained = solving.solve_problem(problem, "auto", 1e-6, 200, known)
+        assert trained.iterations > 0
+        assert not trained.collapsed
+        assert trained.primal == pytest.approx(optimum(X, y, name, k, C)[0], rel=2.0 * REFERENCE)
+
+
 @pytest.mark.parametrize("solver", ["interior_point", "bundle"])
 @pytest.mark.parametrize("name", ["square", "absolute"])
 def test_targets_of_zero_are_met_by_zero(solver, name) -> None:
