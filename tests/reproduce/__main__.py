@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.reproduce import SOURCES, TABLES, DataFiles, Effort, Setting, registry, reproduce, table_named
+from tests.reproduce.kept import Kept
 from tests.reproduce.page import Part, write_page
 from tests.reproduce.score import Score, verdict
 from tests.reproduce.table import Figure, Reproduction, Table
@@ -49,6 +50,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="about a minute: fewer splits, coarser grids")
     add("--seed", type=int, default=0, help="seed of the splits and draws (0)")
     add("--plot", type=Path, help="HTML page of the table, to be written")
+    add(
+        "--resume",
+        type=Path,
+        metavar="FOLDER",
+        help="keep finished pieces there; the same command goes on with what is missing",
+    )
     add("--all", action="store_true", help="every table whose data is there, on one page")
     add("--list", action="store_true", help="show the tables and the data they need")
     add("--json", action="store_true", help="one JSON object on standard output")
@@ -81,7 +88,9 @@ def _table(files: DataFiles, options: argparse.Namespace) -> tuple[dict[str, Any
     part = _run(table_named(options.table), setting)
     lines = shown(part.table, part.found)
     quick = ", --quick" if options.quick else ""
-    lines += ["", *_facts({"time": f"{part.seconds:.0f} processor seconds{quick}, seed {options.seed}"})]
+    kept = f", {setting.kept.seconds:.0f} of them in earlier runs" if setting.kept else ""
+    spent = f"{part.seconds:.0f} processor seconds{kept}{quick}, seed {options.seed}"
+    lines += ["", *_facts({"time": spent})]
     if options.plot is not None:
         write_page([part], options.plot)
         lines += _facts({"page": str(options.plot)})
@@ -145,14 +154,22 @@ def _setting(files: DataFiles, options: argparse.Namespace) -> Setting:
     plot = options.plot
     if plot is not None and plot.suffix not in {".html", ".htm"}:
         raise ConfigError(f"--plot {plot} is not the name of an HTML page: let it end in .html")
-    return Setting(files, Effort.QUICK if options.quick else Effort.FULL, options.seed, _Stages())
+    kept = None
+    if options.resume is not None:
+        try:
+            options.resume.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--resume {options.resume} cannot be a folder ({error.strerror})") from error
+        kept = Kept(options.resume)
+    return Setting(files, Effort.QUICK if options.quick else Effort.FULL, options.seed, _Stages(), kept)
 
 
 def _run(table: Table, setting: Setting) -> Part:
     print(f"{table.name}", file=sys.stderr, flush=True)
-    began = time.process_time()
+    began, earlier = time.process_time(), setting.kept.seconds if setting.kept else 0.0
     found = reproduce(table, setting)
-    return Part(table, found, time.process_time() - began)
+    saved = setting.kept.seconds - earlier if setting.kept else 0.0
+    return Part(table, found, time.process_time() - began + saved)
 
 
 def _payload(part: Part) -> dict[str, Any]:

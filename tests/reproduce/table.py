@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+    from tests.reproduce.kept import Kept
     from tests.reproduce.sources import DataFiles
     from topline.pipeline.progress import Progress
 
@@ -149,12 +151,20 @@ class Effort(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """With what a table is run: where its data lies, how much of it, with which seed, who watches."""
+    """With what a table is run: its data, how much, with which seed, who watches, where pieces are kept.
+
+    A copy in another process, and what a piece is known by, has neither of the last two.
+    """
 
     data: DataFiles
     effort: Effort = Effort.FULL
     seed: int = 0
     progress: Progress | None = None
+    kept: Kept | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out who watches and where pieces are kept."""
+        return {**vars(self), "progress": None, "kept": None}
 
     def of(self, full: T, quick: T, tiny: T) -> T:
         """Choose by the effort."""
@@ -210,7 +220,8 @@ def run_all(
     pool = ThreadPoolExecutor(max_workers=cores or available_cores(), thread_name_prefix="reproduce")
     try:
         with one_blas_thread():
-            waiting = {pool.submit(job): place for place, job in enumerate(jobs)}
+            begin = pool.submit if setting.kept is None else partial(pool.submit, setting.kept.done)
+            waiting = {begin(job): place for place, job in enumerate(jobs)}
             futures = sorted(waiting, key=waiting.__getitem__)
             left = set(futures)
             while left:
