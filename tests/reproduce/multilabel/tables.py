@@ -149,16 +149,18 @@ def run(name: str, setting: Setting) -> Reproduction:
                     column,
                     values,
                     paper,
-                    note=_note(row, name),
+                    note=_note(row, name, column),
                     better="lower" if small else "higher",
                 )
             )
     return Reproduction(
-        tuple(figures), _protocol(data, splits, tried, name), _notes(name, tried.passes, without_rbf=without)
+        tuple(figures), _protocol(data, splits, tried, name), _notes(name, tried, without_rbf=without)
     )
 
 
-def _note(row: Row, name: str) -> str:
+def _note(row: Row, name: str, column: str) -> str:
+    if name == "bibtex" and column == "F1mac":
+        return "d"
     return "b" if name in {"yeast", "emotions"} and not row.rbf else "a"
 
 
@@ -277,7 +279,7 @@ def _protocol(data: Examples, splits: Sequence[Any], tried: Grid, name: str) -> 
     }
 
 
-def _notes(name: str, passes: int, *, without_rbf: bool) -> dict[str, str]:
+def _notes(name: str, tried: Grid, *, without_rbf: bool) -> dict[str, str]:
     notes = {
         "a": "the thesis has Mulan's division, 10-fold cross-validation, finer grids and 71 thresholds;"
         " ours are coarser grids, fewer folds and the best threshold there is. It does not say whether"
@@ -294,7 +296,14 @@ def _notes(name: str, passes: int, *, without_rbf: bool) -> dict[str, str]:
         notes["b"] = (
             "the features of emotions differ in scale by a factor of thousands, so that trainings on them as"
             " they are end with their budget of passes, and short of the optimum at large C: ours with"
-            f" {passes} passes; the thesis's figures lie between these and those of rows 'scaled'"
+            f" {tried.passes} passes; the thesis's figures lie between these and those of rows 'scaled'"
+        )
+    if name == "bibtex":
+        seen = 100.0 * (1.0 - 1.0 / tried.folds)
+        notes["d"] = (
+            f"by {tried.folds} folds the threshold is chosen on scores of machines that saw {seen:.0f} % of the"
+            " training rows, and macro F1 pays for it: SVM_ML_1 is 3.8 points below the thesis with two folds"
+            " and 0.2 above with six; features and division are not the cause (bibtex-causes --quick)"
         )
     if without_rbf:
         notes["c"] = "rows of the RBF kernel are left out of a quick run, for their matrices take hours"
