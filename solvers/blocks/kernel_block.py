@@ -7,13 +7,14 @@ what a pass of this problem costs: n columns of K.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from topline.solvers.blocks import kernel_jit as jit
 from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.blocks.kernel_tiles import add_products, holds_values, values_of
+from topline.solvers.blocks.kernel_vertices import BlockVertices
 from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
@@ -23,17 +24,21 @@ from topline.solvers.core.kernel_rows import (
     CrossRequest,
     KernelRequest,
     Mark,
+    MixRequest,
     PairValues,
     PickedRows,
     PickRequest,
     SpreadRequest,
     TileRequest,
+    VertexRequest,
+    VertexSpreadRequest,
 )
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.core.tiles import Tile, TileReader
 from topline.solvers.typing import FloatArray, Int64Array
 
+_VertexRequest: TypeAlias = VertexRequest | VertexSpreadRequest | MixRequest
 #: Sweeps over a tile end when one brings less than this share of the first, or after so many,
 _PAYS, _MOST_SWEEPS = 0.02, 200
 #: and one in so many visits the rows at rest too.
@@ -68,10 +73,12 @@ class BlockKernel:
         #: None where the scores belong to no A.
         self._mark: Mark | None = mark
         self._scores: FloatArray | None = None
+        self._vertices: BlockVertices | None = None
 
     def take_scores(self, other: BlockKernel) -> None:
         """Take the scores of a block of the same rows with the same A."""
         self._mark, self._scores, self._dtype = other._mark, other._scores, other._dtype
+        self._vertices = other._vertices
 
     def run(self, request: KernelRequest) -> BlockStats:
         """Answer a request; `stale` counts rows whose scores belong to another A, and nothing is done."""
@@ -88,20 +95,44 @@ class BlockKernel:
                 return BlockStats()
             case SpreadRequest() if request.anew:
                 return self._spread(request)
+            case MixRequest() if request.after is not None and self._mark == request.after:
+                return BlockStats()
         if self._mark != request.mark:
             return BlockStats(stale=self._stop - self._start)
-        return self._spread(request) if isinstance(request, SpreadRequest) else self._picked(request)
+        return self._answer(request)
+
+    def _answer(self, request: SpreadRequest | PickRequest | _VertexRequest) -> BlockStats:
+        """Answer a request to scores that bear its mark."""
+        match request:
+            case SpreadRequest():
+                return self._spread(request)
+            case PickRequest():
+                return self._picked(request)
+            case VertexRequest():
+                return self._kept_vertices().find(request, self._kept_scores(), self._duals)
+            case VertexSpreadRequest():
+                return self._spread_vertices(request)
+            case MixRequest():
+                return self._mixed(request)
 
     def _widen(self) -> None:
         self._duals.widen()
         self._dtype = np.dtype(np.float64)
         if self._scores is not None and self._scores.dtype != self._dtype:
             self._scores = self._scores.astype(self._dtype)
+        if self._vertices is not None:
+            self._vertices.widen()
 
     def _kept_scores(self) -> FloatArray:
         if self._scores is None:
             self._scores = np.zeros((self._stop - self._start, self._problem.m), dtype=self._dtype)
         return self._scores
+
+    def _kept_vertices(self) -> BlockVertices:
+        if self._vertices is None:
+            rows = self._stop - self._start
+            self._vertices = BlockVertices(self._problem, self._tiles, rows, self._dtype)
+        return self._vertices
 
     def _own(self, numbers: Int64Array, tile: Tile) -> tuple[Int64Array, slice]:
         """Return the places in a tile of those of some rows that lie there, and which of them these are."""
@@ -130,6 +161,32 @@ class BlockKernel:
             clock.row_work()
         self._mark = request.after
         return BlockStats(rows=self._stop - self._start, **clock.seconds())
+
+    def _spread_vertices(self, request: VertexSpreadRequest) -> BlockStats:
+        clock, vertices = Clock(), self._kept_vertices()
+        if vertices.found != request.mark or vertices.parts < request.part:
+            return BlockStats(stale=self._stop - self._start)
+        if vertices.parts > request.part:
+            return BlockStats()
+        # Until the end they are of no vertices.
+        vertices.found = None
+        for tile in self._tiles.read(self._dtype):
+            T = vertices.scores[tile.rows]
+            add_products(request.kernel, tile.X, request.change, self._problem.scale, T)
+            clock.product()
+        vertices.found, vertices.parts = request.mark, request.part + 1
+        return BlockStats(rows=self._stop - self._start, **clock.seconds())
+
+    def _mixed(self, request: MixRequest) -> BlockStats:
+        vertices = self._kept_vertices()
+        if vertices.found != request.mark or vertices.parts != request.parts:
+            return BlockStats(stale=self._stop - self._start)
+        if request.after is None:
+            return vertices.mix(request, self._kept_scores(), self._duals)
+        self._mark = None
+        stats = vertices.mix(request, self._kept_scores(), self._duals)
+        self._mark = request.after
+        return stats
 
     def _picked(self, request: PickRequest) -> BlockStats:
         clock, problem, form = Clock(), self._problem, self._problem.form
@@ -209,12 +266,18 @@ class BlockKernel:
 
     def _collected(self, request: CollectRequest) -> BlockStats:
         found: Change | None = None
+        vertices = self._kept_vertices() if request.vertices else None
+        if vertices is not None and vertices.found != request.mark:
+            return BlockStats(stale=self._stop - self._start)
         for tile in self._tiles.read(self._dtype):
             first = self._start + tile.start
             low, high = max(request.start - first, 0), min(request.stop - first, tile.stop - tile.start)
             if low >= high:
                 continue
-            A = self._duals.A.read(tile.start, tile.stop)
+            if vertices is None:
+                A = self._duals.A.read(tile.start, tile.stop)
+            else:
+                A = vertices.change(tile.start, tile.stop)
             places = low + np.flatnonzero(A[low:high].any(axis=1))
             part = Change(
                 first + places, _sent(request.kernel, tile, places), A[places] * tile.weights[places, None]

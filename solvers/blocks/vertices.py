@@ -31,6 +31,10 @@ class Vertices(Protocol):
         """Find u_i for each row of scores (b, m), which may be overwritten, and add to `sums`."""
         ...
 
+    def write(self, out: FloatArray, /) -> None:
+        """Write the vertices that were found to `out` (b, m), each row once whatever it weighs."""
+        ...
+
     def losses(self, scores: FloatArray, y: IntArray, out: Float64Array, /) -> None:
         """Write the loss of each row of scores (b, m), which may be overwritten, to `out` (b,)."""
         ...
@@ -74,6 +78,11 @@ class RankedVertices:
             self._margins, ranked, counts, np.zeros(ranking.N_SUMS), out,
         )  # fmt: skip
 
+    def write(self, out: FloatArray) -> None:
+        """Write the vertices to `out` (b, m): a whole step from 0."""
+        out[:] = 0.0
+        jit.commit_rows(out, self._y, self._rho, *self._found(), 1.0, 1.0)
+
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
         """Copy what was found to the duals, and return sum w_i <alpha_i, u_i>."""
         ranked, counts = self._found()
@@ -111,6 +120,10 @@ class DenseVertices:
         """Write the loss of each row to `out`; the scores are overwritten."""
         sums = np.zeros(ranking.N_SUMS)
         gradient_rows(self._form, scores, y, np.ones(len(y)), self._gammas, scores, sums, out)
+
+    def write(self, out: FloatArray) -> None:
+        """Write the gradients to `out` (b, m)."""
+        out[:] = self._U
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
         """Leave U - A with the duals, and return sum w_i <alpha_i, u_i>."""

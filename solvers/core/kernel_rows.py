@@ -150,11 +150,56 @@ class SpreadRequest(_KernelRequest):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CollectRequest(_KernelRequest):
-    """Give the rows start..stop-1 of A that are not zero."""
+    """Give the rows start..stop-1 of A that are not zero.
+
+    Where `vertices`, of the change of the vertices at the scores that bear `mark` since the round before.
+    """
 
     start: int = 0
     stop: int = 0
+    vertices: bool = False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class VertexRequest(_KernelRequest):
+    """Find the vertex u_i of each row at its scores; sum b(u_i), |u_i|^2 and <alpha_i, u_i>.
+
+    `visited` counts the rows whose vertices change.  Blocks hold the scores of the vertices of the round
+    `of`; where that is None vertices and scores begin at 0.
+    """
+
+    of: Mark | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class VertexSpreadRequest(_KernelRequest):
+    """Add K(own rows, rows of the change) times the change to the scores of vertices, part after part."""
+
+    change: Change
+    part: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MixRequest(_KernelRequest):
+    """Sum <u_i, s_i>, as `alpha_u`, and <u_i, t_i>, as `u_sq`, of scores s_i and those of the vertices t_i.
+
+    These have so many `parts` of their change.  With a `step` A and the scores go so far towards the vertices
+    and theirs instead, and the scores then bear `after`.
+    """
+
+    parts: int
+    step: float | None = None
+    after: Mark | None = None
 
 
 #: What the blocks of the kernelised dual understand.
-KernelRequest: TypeAlias = PickRequest | TileRequest | CrossRequest | SpreadRequest | CollectRequest
+KernelRequest: TypeAlias = (
+    PickRequest
+    | TileRequest
+    | CrossRequest
+    | SpreadRequest
+    | CollectRequest
+    | VertexRequest
+    | VertexSpreadRequest
+    | MixRequest
+)

@@ -25,21 +25,21 @@ from topline.solvers.kernels import (
     in_memory,
     is_positive,
 )
-from topline.solvers.methods import Choice
+from topline.solvers.methods import Choice, Method
 from topline.solvers.methods.kernel_ascent import KernelAscent
+from topline.solvers.methods.kernel_frank_wolfe import KernelFrankWolfe
 from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
-#: Methods that go by the scores of all rows alone.
-ON_BLOCKS = frozenset({"dual_ascent"})
-#: Rows whose matrix is factored all the same: that takes no time, and gives features for many calls.
-_FACTORED_ROWS = 1000
+#: Methods that go by the scores of all rows alone, with the rows whose matrix is factored all the same: that
+#: takes less time, and gives features for many calls.
+ON_BLOCKS = {"dual_ascent": 1000, "fw": 3000}
 
 
 def is_for_blocks(kernel: Any, problem: Problem, method: str) -> bool:
     """Whether a kernel is computed where it is needed, and not factored whole."""
     known = not isinstance(kernel, KernelFeatures) and is_positive(as_kernel(kernel))
-    return known and method in ON_BLOCKS and problem.mean_risk and problem.n > _FACTORED_ROWS
+    return known and method in ON_BLOCKS and problem.mean_risk and problem.n > ON_BLOCKS[method]
 
 
 def solve_on_blocks(
@@ -75,7 +75,9 @@ def solve_on_blocks(
             SolverState.start(bare) if state is None else replace(state, pending_step=None),
             problem_key=problem_key(problem, labels, weights),
         )
-        method = KernelAscent(kernel, executor.blocks, seed)
+        method: Method = KernelAscent(kernel, executor.blocks, seed)
+        if choice.method == "fw":
+            method = KernelFrankWolfe(kernel)
         run = iterate(bare, executor, method, criteria, state, callbacks, duals_kept=True, of_duals=True)
         return _result(problem, run, _duals_of(executor, run), choice)
 

@@ -249,6 +249,19 @@ def test_an_interrupted_run_goes_on(method: str, tmp_path: Path) -> None:
     assert resumed.primal == pytest.approx(trained(tmp_path, tol=1e-6).primal, rel=2e-6)
 
 
+def test_frank_wolfe_goes_on_and_holds_no_matrix(tmp_path: Path) -> None:
+    small_dataset(tmp_path, n=300)
+    short = trained(tmp_path, method="fw", tol=0.02, max_passes=2, certify=False, blocks=2)
+    assert not short.solved
+    resumed = train(TrainConfig(store=str(tmp_path), resume=short.run, max_passes=2000, certify=True), HERE)
+    assert resumed.solved
+    assert resumed.certificate.certified
+    best = trained(tmp_path, tol=1e-6)
+    assert resumed.dual <= best.primal
+    assert best.dual <= resumed.primal
+    assert not StoredKernel.keys(open_store(tmp_path))
+
+
 def asked_to_stop(*_: Any) -> None:
     raise kernel_matrix.StopAskedError
 

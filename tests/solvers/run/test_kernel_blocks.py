@@ -210,7 +210,7 @@ def test_which_rows_are_picked_does_not_depend_on_the_blocks() -> None:
 
 def test_solve_takes_blocks_where_there_are_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     factored = solve_linear(X, Y, MaxHinge(), LAM, kernel=RBF, tol=1e-6)
-    monkeypatch.setattr(kernel_blocks, "_FACTORED_ROWS", 10)
+    monkeypatch.setitem(kernel_blocks.ON_BLOCKS, "dual_ascent", 10)
     with ThreadExecutor(2, bounds=block_bounds(N, 3)) as executor:
         ours = solve_linear(X, Y, MaxHinge(), LAM, kernel=RBF, tol=1e-6, executor=executor)
     assert ours.primal == pytest.approx(factored.primal, rel=3e-6)

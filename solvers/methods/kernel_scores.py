@@ -1,0 +1,145 @@
+"""What methods on a kernel matrix share that nobody holds: scores in the blocks, values as sums over rows.
+
+The blocks keep the scores S = K A / (lam n) of their rows, so that P, D and each row's share of the gap are
+sums over rows at any time.  They are computed anew from A at the end, in float64, and wherever they
+belong to another A.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.kernel_rows import (
+    Change,
+    CollectRequest,
+    Mark,
+    PairValues,
+    PickRequest,
+    SpreadRequest,
+)
+from topline.solvers.core.problem import Problem, refuse_reversed
+from topline.solvers.core.requests import InsideRequest
+from topline.solvers.core.state import SolverState
+from topline.solvers.errors import StateLostError
+from topline.solvers.executors import RequestRunner
+from topline.solvers.methods.base import Method, Runner
+from topline.solvers.methods.certificate import FinalValues
+
+#: Names in `SolverState.memory`: how often the scores were rebuilt, and columns of K that were computed.
+_BUILT, _COLUMNS = "kernel.built", "kernel.columns"
+#: Rows that one request gives of A, or of a change.
+COLLECTED = 4096
+#: A round counts as columns of at least this share of n, so that a budget of passes ends every run.
+_LEAST_COLUMNS = 0.001
+#: A gap below minus this share of P and b is a mistake, not rounding.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class KernelMethod(Method):
+    """A method on the blocks of a kernel."""
+
+    kernel: PairValues
+    advances_by_passes: ClassVar[bool] = True
+
+    def rebuilt(self, problem: Problem, executor: RequestRunner, state: SolverState) -> SolverState:
+        """Compute the scores of every row anew from A."""
+        return self.with_scores(problem, executor.run, state)
+
+    def final(
+        self, problem: Problem, executor: RequestRunner, state: SolverState, *, duals_kept: bool
+    ) -> FinalValues:
+        """Return P and D of A in float64, from scores computed anew."""
+        if not duals_kept:
+            raise StateLostError("a model with a kernel is its dual variables; bind with keep_duals=True")
+        executor.run(InsideRequest(state.pending_step))
+        state = self.with_scores(problem, executor.run, replace(state, exact=True))
+        stats = executor.run(PickRequest(kernel=self.kernel, mark=mark_of(state), exact=True))
+        refuse_stale(stats)
+        primal, dual, conjugate_mean, mean_sq_dual = values_of_rows(problem, stats)
+        if math.isfinite(primal):
+            refuse_reversed(primal, dual, abs(primal) + abs(conjugate_mean), _ROUNDING)
+        return FinalValues(
+            W=state.W,
+            conjugate_mean=conjugate_mean,
+            primal=primal,
+            dual=min(dual, primal),
+            smoothed_gap=primal - min(dual, primal),
+            mean_sq_dual=mean_sq_dual,
+        )
+
+    def with_scores(self, problem: Problem, run: Runner, state: SolverState) -> SolverState:
+        """Compute all scores anew: a few rows of A at a time are collected, and spread."""
+        built = mark_of(state).built + 1
+        state = replace(
+            state,
+            memory={**state.memory, _BUILT: np.array([float(built)])},
+            pending_step=None,
+        )
+        columns = 0
+        mark = None
+        for part, change in enumerate(_rows_of_duals(problem, run, self.kernel, state.exact), start=1):
+            after = Mark(built, state.round, part)
+            run(
+                SpreadRequest(
+                    kernel=self.kernel, mark=mark or after, exact=state.exact, change=change, after=after,
+                    moves=False, anew=mark is None,
+                )
+            )  # fmt: skip
+            mark = after
+            columns += len(change.numbers)
+        stats = run(
+            SpreadRequest(
+                kernel=self.kernel, mark=mark or Mark(), exact=state.exact, after=mark_of(state),
+                moves=False, anew=mark is None,
+            )
+        )  # fmt: skip
+        refuse_stale(stats)
+        state, passes = with_columns(problem, state, columns)
+        return replace(state, passes=state.passes + passes)
+
+
+def mark_of(state: SolverState) -> Mark:
+    """Return the mark that the scores bear in a state."""
+    return Mark(int(state.memory.get(_BUILT, np.zeros(1))[0]), state.round)
+
+
+def with_columns(problem: Problem, state: SolverState, columns: float) -> tuple[SolverState, int]:
+    """Return the state with so many more columns of K computed, and the passes that these complete."""
+    done = float(state.memory.get(_COLUMNS, np.zeros(1))[0])
+    memory = {**state.memory, _COLUMNS: np.array([done + columns])}
+    return replace(state, memory=memory), int((done + columns) // problem.n) - int(done // problem.n)
+
+
+def with_round(problem: Problem, state: SolverState, columns: int) -> tuple[SolverState, int]:
+    """Return the same for the columns of a round, which counts a little even where it needed none."""
+    return with_columns(problem, state, max(columns, _LEAST_COLUMNS * problem.n))
+
+
+def values_of_rows(problem: Problem, stats: BlockStats) -> tuple[float, float, float, float]:
+    """Return P, D, b and |A|^2 / n; lam |W(A)|^2 is the mean of <alpha_i, s_i>."""
+    n = problem.n
+    norm, conjugate_mean, mean_sq_dual = stats.alpha_u / n, stats.conjugate_alpha / n, stats.alpha_sq / n
+    dual = conjugate_mean - 0.5 * norm - 0.5 * problem.smoothing * mean_sq_dual
+    return 0.5 * norm + stats.loss / n, dual, conjugate_mean, mean_sq_dual
+
+
+def refuse_stale(stats: BlockStats) -> None:
+    """Raise StateLostError where some rows have scores of another A."""
+    if stats.stale:
+        raise StateLostError(f"the scores of {stats.stale} rows belong to other dual variables; run it again")
+
+
+def _rows_of_duals(problem: Problem, run: Runner, kernel: PairValues, exact: bool) -> Iterator[Change]:
+    """Yield the rows of A that are not zero, a few at a time."""
+    for start in range(0, problem.n, COLLECTED):
+        stop = min(problem.n, start + COLLECTED)
+        change = run(CollectRequest(kernel=kernel, mark=Mark(), exact=exact, start=start, stop=stop)).change
+        if change is not None and len(change.numbers):
+            yield change
