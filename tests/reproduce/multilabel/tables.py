@@ -301,7 +301,7 @@ def _notes(name: str, tried: Grid, *, without_rbf: bool) -> dict[str, str]:
     if name == "bibtex":
         seen = 100.0 * (1.0 - 1.0 / tried.folds)
         notes["d"] = (
-            f"by {tried.folds} folds the threshold is chosen on scores of machines that saw {seen:.0f} % of the"
+            f"by {tried.folds} folds thresholds are chosen on scores of machines that saw {seen:.0f} % of the"
             " training rows, and macro F1 pays for it: SVM_ML_1 is 3.8 points below the thesis with two folds"
             " and 0.2 above with six; features and division are not the cause (bibtex-causes --quick)"
         )
