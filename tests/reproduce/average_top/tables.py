@@ -221,13 +221,13 @@ def _maximum_note(results: Results) -> str:
     collapsed = sum(choice.collapsed for choice in choices)
     text = (
         "the maximum loss is minimised here to its optimum, and the paper's after 1,000 epochs of stochastic"
-        " gradients; what its column shows is not explained by that alone (note e)"
+        " gradients; what its column shows is not explained by that alone (table at-k-causes)"
     )
     if not collapsed:
         return text
     return (
         f"{text}. In {collapsed} of {len(choices)} trainings the optimum is w = 0, which answers the larger"
-        " class everywhere (erratum h5b)"
+        " class everywhere (an erratum of the README)"
     )
 
 
@@ -239,7 +239,7 @@ def _protocol(setting: Setting, sets: Mapping[str, Signs]) -> dict[str, str]:
         "model": "C of 10^-5 to 10^5, extended at its ends, and k on a logarithmic grid of 1 to n with the"
         " tenths of n, both by the validation rows" + setting.of("", "; quickly: five C and five k", ""),
         "C": "C here belongs to AT_k + |w|^2/(2C); the paper's equation 3 is (k/n) times AT_k, whose C is"
-        " C n/k (erratum h4)",
+        " C n/k (an erratum of the README)",
     }  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Three classes on a circle (Lapin's thesis, section 6.5.1, table 6.3).
 
 The thesis gives each class a tuple of weights over five segments of an interval and can be read in two ways:
-as P(class | segment) of points that are uniform on the interval (its columns sum to 1; erratum h6), or as
-weights of the segments within each class, the classes equally frequent.
+as P(class | segment) of points that are uniform on the interval (its columns sum to 1; the README has it
+among the errata), or as weights of the segments within each class, the classes equally frequent.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Trials = Mapping[str, Sequence[Trial]]
 class Reading:
     """One way to read the thesis; rows of the `shown` ones stand in the table, of the others a total.
 
-    Rows of one reading count beside the paper's, those of erratum h6, which alone can give its figures.
+    Rows of one reading count beside the paper's, those of the erratum, which alone can give its figures.
     """
 
     by_segment: bool
@@ -133,9 +133,10 @@ def notes(found: Mapping[Reading, Sequence[Figure]], best: Mapping[Reading, floa
     )
     return {
         "a": "the thesis does not say whether its tuples are P(class | segment), as their columns sum to 1"
-        " (erratum h6), or weights of the segments within classes, nor whether there is a constant feature;"
+        " (an erratum of the README), or weights of the segments within classes, nor whether there is a"
+        " constant feature;"
         f" all four were run. {counted}. With P(class | segment) no linear classifier without a constant has"
-        " more than 64.3 % top-1 (erratum h6), and the thesis prints 65.7 %",
+        " more than 64.3 % top-1, and the thesis prints 65.7 %",
         "b": "the thesis prints one draw of 200 training points and we the mean over several; the best"
         " possible top-1 and top-2 are 80.0 and 98.6 % for P(class | segment), 84.4 and 98.1 % for the other",
     }

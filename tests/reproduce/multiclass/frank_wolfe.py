@@ -245,7 +245,7 @@ def gap_curves(setting: Setting) -> Reproduction:
     notes = {
         "a": "the paper says that with gamma = 0.1 the gap fell below 1e-3 within eight iterations. With"
         " its own definition of gamma that is out of reach; the released code multiplies gamma by n"
-        " (erratum h2), and the rows 'gamma n' do the same: a smoothing so strong that W stays near 0",
+        " (an erratum of the README), as do the rows 'gamma n': a smoothing so strong that W stays near 0",
         "b": f"'iterations' is when the gap fell below 1e-3, {passes} where it did not. The paper gives"
         f" neither k nor lambda: here k = {FIGURE_K} and lambda = 1/n; {kept} singular directions of rows"
         " of unit length. Std FW has the gap of the lifted problem with smoothing (as the paper), AFW and"

@@ -76,8 +76,8 @@ def letter(setting: Setting) -> Reproduction:
         " the same 15,000, and the spread is that of the division alone",
         "b": "OVA rows are LIBLINEAR's, like the others without a constant feature: with one OVA SVM falls"
         " to about 58 % top-1 here, away from the thesis's 63.0 %",
-        "c": "the objective of Ent_tr is not convex: what it ends at depends on where it starts (the softmax"
-        " at the same C) and on when it stops",
+        "c": "the objective of Ent_tr is not convex: where it ends depends on where it starts, here at the"
+        " softmax of the same C, and on when it stops; whether top-10 Ent_tr differs for that is not shown",
     }
     protocol = {
         "data": f"{train - held:,} training, {held:,} validation, {tests:,} test rows; {len(splits)} times",
