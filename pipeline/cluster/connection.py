@@ -46,6 +46,10 @@ MEMORY_SETTINGS = {
     for name, value in (("target", False), ("spill", False), ("pause", False), ("terminate", 0.95))
 }
 
+# Each end of a connection keeps its last messages of up to a megabyte for whoever debugs Dask: by default
+# 1,000, hundreds of megabytes after some hundred rounds.
+LOG_SETTINGS = {"distributed.admin.low-level-log-length": 10}
+
 DASHBOARD_PORT = 8787
 # The module that adds the page of a run to Dask's dashboard.
 PAGE = "topline.pipeline.dashboard.dask_page"
@@ -132,6 +136,7 @@ def _own_cluster(
     threads = config.threads_per_worker
     settings = {
         **MEMORY_SETTINGS,
+        **LOG_SETTINGS,
         "distributed.scheduler.work-stealing": False,
         "distributed.scheduler.worker-ttl": WORKER_TTL,
         "distributed.deploy.lost-worker-timeout": LOST_WORKER_TIMEOUT,
@@ -222,11 +227,14 @@ def _dashboard_address() -> str:
 @contextmanager
 def _running_cluster(address: str, wait: float) -> Iterator[Client]:
     _warn_if_open(address)
-    try:
-        client = Client(address, timeout=wait, set_as_default=False)
-    except (OSError, ValueError, TypeError, RuntimeError) as error:
-        raise ClusterError(_refusal(address, wait, error)) from error
-    with _quiet(), client:
+    with ExitStack() as stack:
+        stack.enter_context(dask.config.set(LOG_SETTINGS))
+        try:
+            client = Client(address, timeout=wait, set_as_default=False)
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            raise ClusterError(_refusal(address, wait, error)) from error
+        stack.enter_context(_quiet())
+        stack.enter_context(client)
         _wait_for_worker(client, f"the scheduler at {address}", wait)
         _check_versions(client, address)
         yield client

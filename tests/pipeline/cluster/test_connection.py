@@ -117,6 +117,17 @@ def test_a_second_cluster_finds_another_port() -> None:
         assert one.dashboard_link != two.dashboard_link
 
 
+def test_messages_of_a_run_are_not_kept() -> None:
+    with open_cluster(ClusterConfig(workers=1, dashboard=False), data_bytes=0) as client:
+        assert client is not None
+        for number in range(40):
+            client.submit(len, bytes(500_000), key=f"message-{number}").result(timeout=60)
+        scheduler = client.cluster.scheduler
+        ends = client.scheduler_comm, *scheduler.stream_comms.values()
+        assert len(ends) == 2
+        assert max(len(end.recent_message_log) for end in ends) <= 10
+
+
 def test_a_running_scheduler_is_used_and_left_running() -> None:
     with LocalCluster(
         n_workers=1,
