@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, cast
 from uuid import UUID
 
+import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     DeploymentFilter,
@@ -23,9 +24,10 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import State, StateType
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
+from prefect.exceptions import PrefectException
 from prefect.schedules import Cron, Interval, Schedule
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
-from prefect.states import Crashed
+from prefect.states import Cancelled, Crashed
 from prefect.types.entrypoint import EntrypointType
 from pydantic import ValidationError
 
@@ -161,7 +163,10 @@ def _serve(served: _Served, progress: Progress | None, server: str, password_in:
     if progress is not None:
         progress.begin("serve")
     with followed(Follower(open_store(config.store), runs_of(deployment)), served.say):
-        runner.run()
+        try:
+            runner.run()
+        finally:
+            cancel_interrupted_runs(runner.interrupted, runner.ended_by)
 
 
 def log_file(store_url: str) -> Path:
@@ -220,6 +225,26 @@ def _crash(deployment: UUID) -> int:
             )
             client.set_flow_run_state(run.id, state, force=True)
     return len(found)
+
+
+def cancel_interrupted_runs(runs: Iterable[UUID], ended_by: str) -> int:
+    """Mark the runs whose processes ended with the serving as cancelled, and return how many there were.
+
+    A server that does not answer leaves them as they are: the next serving marks them.
+    """
+    why = f"interrupted: the serving was ended by {ended_by}; the next run does its work"
+    count = 0
+    try:
+        with get_client(sync_client=True) as client:
+            for number in runs:
+                before = client.read_flow_run(number).state
+                if before is not None and before.type in _ALIVE:
+                    state: State[Any] = Cancelled(message=why)
+                    client.set_flow_run_state(number, state, force=True)
+                    count += 1
+    except (httpx.HTTPError, PrefectException, RuntimeError) as error:
+        logger.warning("interrupted runs are not marked as such: %s", error)
+    return count
 
 
 def _absolute(config: RetrainConfig) -> RetrainConfig:

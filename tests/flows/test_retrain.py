@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import StateType
+from prefect.deployments.runner import RunnerDeployment
 from prefect.flow_engine import run_flow
-from prefect.states import Scheduled
+from prefect.states import Running, Scheduled
+from prefect.types.entrypoint import EntrypointType
 
+from tests.flows.endless import endless
 from tests.pipeline.fresh_photos import photographs
 from topline.flows import events, serving
 from topline.flows.heartbeat_automation import HEARTBEAT_TIMEOUT, ensure_heartbeat_automation
@@ -132,6 +138,67 @@ def test_a_signal_ends_the_runner_in_order(
             signal.signal(each, handler)
     assert not runner.started
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.prefect
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
+def test_a_run_that_ends_with_the_serving_is_cancelled_at_once(
+    prefect_server: str, number: int, name: str
+) -> None:
+    """The run itself sends the signal, so that it is under way for certain."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    runner = OrderlyRunner(name=f"endless-{name}", limit=1, pause_on_shutdown=False, query_seconds=1)
+    planned = endless.to_deployment(runner.name, entrypoint_type=EntrypointType.MODULE_PATH)
+    deployment = cast("UUID", runner.add_deployment(cast("RunnerDeployment", planned)))
+    with get_client(sync_client=True) as client:
+        run, waiting = (
+            client.create_flow_run_from_deployment(
+                deployment, parameters={"number": int(number)}, state=state
+            )
+            for state in (Scheduled(), Scheduled(scheduled_time=datetime.now(UTC) + timedelta(hours=1)))
+        )
+        try:
+            with nullcontext() if number == signal.SIGTERM else pytest.raises(KeyboardInterrupt):
+                runner.run()
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+        assert runner.interrupted == {run.id}
+        assert client.read_flow_run(run.id).state_type == StateType.RUNNING, "Prefect leaves it so"
+        assert serving.cancel_interrupted_runs(runner.interrupted, runner.ended_by) == 1
+        ended = client.read_flow_run(run.id).state
+        assert ended is not None
+        assert (ended.type, ended.message) == (
+            StateType.CANCELLED,
+            f"interrupted: the serving was ended by {name}; the next run does its work",
+        )
+        assert serving.cancel_interrupted_runs([run.id, waiting.id], name) == 0
+        assert client.read_flow_run(waiting.id).state_type == StateType.SCHEDULED
+        client.delete_deployment(deployment)
+
+
+@pytest.mark.prefect
+def test_serving_cancels_what_its_runner_cut_off(
+    prefect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut: list[UUID] = []
+
+    def run(runner: OrderlyRunner) -> None:
+        with get_client(sync_client=True) as client:
+            (deployment,) = runner._deployment_registry.get_deployment_ids()
+            cut.append(client.create_flow_run_from_deployment(deployment, state=Running()).id)
+        runner.interrupted, runner.ended_by = frozenset(cut), "Ctrl-C"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(OrderlyRunner, "run", run)
+    config = RetrainConfig(store=str(tmp_path / "cut"), extract=ExtractConfig(images=str(tmp_path)))
+    with pytest.raises(KeyboardInterrupt):
+        serving.serve_retraining(config, HERE, "6h", out=io.StringIO())
+    with get_client(sync_client=True) as client:
+        ended = client.read_flow_run(cut[0]).state
+    assert ended is not None
+    assert (ended.type, str(ended.message).partition(":")[0]) == (StateType.CANCELLED, "interrupted")
 
 
 def test_an_address_that_cannot_be_told_is_refused_before_anything_is_served(tmp_path: Path) -> None:
