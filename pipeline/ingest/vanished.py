@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 
-from topline.pipeline.images import ImageListing
+from topline.pipeline.images import ImageItem, ImageListing
 
 logger = logging.getLogger(__name__)
 
@@ -16,13 +17,10 @@ _NAMED = 3
 def vanished(listing: ImageListing) -> list[str]:
     """Return the listed images whose files are gone by now, and say so.
 
-    Those that were refused from the start do not count, and members of an archive go with it alone.
+    What a folder shows was there, even if it was gone before its size was read.  What a table names and was
+    refused from the start does not count, and members of an archive go with it alone.
     """
-    gone = [
-        item.path
-        for item in listing.items
-        if not item.error and listing.kind != "shards" and not (listing.root / item.location).exists()
-    ]
+    gone = [item.path for item in listing.items if _is_gone(listing, item)]
     if gone:
         logger.warning(
             "%d of %d images are gone since they were listed (%s first of all): they are listed again",
@@ -31,3 +29,11 @@ def vanished(listing: ImageListing) -> list[str]:
             ", ".join(gone[:_NAMED]),
         )
     return gone
+
+
+def _is_gone(listing: ImageListing, item: ImageItem) -> bool:
+    place = listing.root / item.location
+    if item.error:
+        # A link to nothing is refused too, and is there.
+        return listing.kind == "folder" and not os.path.lexists(place)
+    return listing.kind != "shards" and not place.exists()

@@ -14,6 +14,7 @@ from tests.pipeline.fresh_photos import photograph, photographs, spoil
 from tests.pipeline.pictures import BAD_FILES
 from topline.pipeline.backbones.hog import Hog
 from topline.pipeline.cli.entry import main
+from topline.pipeline.images import ImageItem, folders
 from topline.pipeline.ingest import extraction
 from topline.pipeline.jobs.retraining import RetrainResult, retrain
 from topline.pipeline.jobs.steps import STEPS, Steps
@@ -207,6 +208,28 @@ def test_images_that_vanish_while_they_are_read_are_listed_again(
     done = again()
     assert (done.outcome, done.changes.rejected, done.changes.seen) == ("promoted", 0, 4 * EACH)
     assert f"{EACH} of {4 * EACH} images are gone since they were listed" in caplog.text
+
+
+def test_images_that_vanish_while_they_are_listed_are_listed_again(
+    again: Callable[..., RetrainResult],
+    photos: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The folder has been read, and the sizes of its files have not."""
+    (photos / "c1" / "link.png").symlink_to(photos / "nothing.png")
+    stats = folders.with_file_stats
+    renamed: list[Path] = []
+
+    def overtaken(root: Path, item: ImageItem) -> ImageItem:
+        if not renamed:
+            renamed.append((photos / "c0").rename(photos / "late"))
+        return stats(root, item)
+
+    monkeypatch.setattr(folders, "with_file_stats", overtaken)
+    done = again()
+    assert (done.outcome, done.changes.rejected, done.changes.seen) == ("promoted", 1, 4 * EACH + 1)
+    assert f"{EACH} of {4 * EACH + 1} images are gone since they were listed" in caplog.text
 
 
 def test_two_at_once(
