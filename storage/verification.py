@@ -15,6 +15,7 @@ from topline.storage.datasets.info import (
     read_catalog,
     removal_of_commit,
 )
+from topline.storage.datasets.staging import listed_units
 from topline.storage.errors import StorageError
 from topline.storage.findings import Finding
 from topline.storage.models import Model, ModelRecord, calibration_files, load_model, published_models
@@ -30,7 +31,7 @@ from topline.storage.runs.checkpoints import (
 from topline.storage.runs.history import history_path
 from topline.storage.runs.records import removed_runs
 from topline.storage.runs.sweeps import sweep_findings
-from topline.storage.schema import FILES_LIST, MANIFESTS, MARKS, UNITS, manifest_path, unit_folder
+from topline.storage.schema import FILES_LIST, MANIFESTS, MARKS, UNITS, UNITS_LIST, manifest_path, unit_folder
 from topline.storage.stores import Store, check_files
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.sealed import unsealed
@@ -112,7 +113,7 @@ def _datasets(store: Store, known: dict[str, str], *, deep: bool) -> Iterator[Fi
         yield from _staging(store, folders)
     # What a damaged dataset refers to is not known.
     if sound:
-        yield from _unreferenced(store, checked)
+        yield from _unreferenced(store, checked, known.values())
 
 
 def _removed(store: Store) -> Collection[str]:
@@ -135,11 +136,11 @@ def _staging(store: Store, folders: Collection[str]) -> Iterator[Finding]:
     for name in store.list("datasets"):
         folder = join("datasets", name)
         if folder not in folders:
-            what, fix = "it was begun and never committed", "run its command again to finish it, or delete it"
+            what, fix = "it was begun and never committed", "run its command again; topline prune deletes it"
             yield Finding("staging", folder, what, fix, harmless=True)
 
 
-def _unreferenced(store: Store, referred: Collection[str]) -> Iterator[Finding]:
+def _unreferenced(store: Store, referred: Collection[str], committed: Collection[str]) -> Iterator[Finding]:
     """Yield contents that no dataset refers to, nor one in the making."""
     marked = set()
     for path in store.walk("datasets"):
@@ -150,6 +151,16 @@ def _unreferenced(store: Store, referred: Collection[str]) -> Iterator[Finding]:
                 # Named among the records.
                 return
             marked |= {unit_folder(ref.features), manifest_path(ref.manifest)}
+    # One that was removed, or listed and not committed, keeps its contents as long as it is there.
+    for folder in {join("datasets", name) for name in store.list("datasets")}.difference(committed):
+        try:
+            units = listed_units(store, folder)
+        except StorageError as error:
+            yield Finding("staging", join(folder, UNITS_LIST), str(error), "delete its folder", harmless=True)
+            return
+        marked |= {
+            place for ref in units for place in (unit_folder(ref.features), manifest_path(ref.manifest))
+        }
     for folder in (UNITS, MANIFESTS):
         for name in store.list(folder):
             path = join(folder, name)

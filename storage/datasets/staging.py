@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from topline.storage.datasets.contents import UnitRef
 from topline.storage.datasets.info import dataset_folder, find_by_key, generation
-from topline.storage.errors import FormatError, MismatchError, NotFoundError
+from topline.storage.errors import FormatError, IntegrityError, MismatchError, NotFoundError
 from topline.storage.fingerprint import digest_bytes
 from topline.storage.records import now, plain
-from topline.storage.schema import FILES_LIST, STAGING, STAGING_ENCODING, encoding
+from topline.storage.schema import FILES_LIST, STAGING, STAGING_ENCODING, UNITS_LIST, encoding
 from topline.storage.stores import Store
 from topline.storage.stores.holds import hold_while
 from topline.storage.stores.sealed import sealed, unsealed
@@ -23,22 +25,26 @@ def claim(owner: object, store: Store, folder: str, description: Mapping[str, An
     On a local disk retention leaves it alone as long as `owner` lives.
     """
     wanted = {**encoding(STAGING_ENCODING), **plain(description)}
-    path = join(folder, STAGING)
-    begun = store.put_if_absent(path, sealed(path, {**wanted, "begun": now()}))
-    hold_while(owner, store, path)
-    if not store.exists(path):
-        # It was removed as one that nobody finished, just before it was held.
-        claim(owner, store, folder, description)
+    if _begin(owner, store, folder, wanted):
         return
-    if begun:
-        return
-    found = unsealed(store, path)
+    found = unsealed(store, join(folder, STAGING))
     differing = sorted(name for name in wanted if found.get(name) != wanted[name])
     if differing:
         raise MismatchError(
             f"{join(store.url, folder)} was begun with other {' and '.join(differing)};"
             " abandon it or give this dataset another key"
         )
+
+
+def _begin(owner: object, store: Store, folder: str, description: Mapping[str, Any]) -> bool:
+    """Hold the record that a folder is begun with as long as `owner` lives; return whether it is new."""
+    path = join(folder, STAGING)
+    while True:
+        begun = store.put_if_absent(path, sealed(path, {**description, "begun": now()}))
+        hold_while(owner, store, path)
+        # Otherwise it was removed as one that nobody finished, just before it was held.
+        if store.exists(path):
+            return begun
 
 
 def staged(store: Store, key: str) -> Mapping[str, Any] | None:
@@ -53,19 +59,38 @@ def discard_staged(store: Store, key: str) -> None:
         store.delete_tree(dataset_folder(key, generation(store, key)))
 
 
-def folder_for(store: Store, folder: str, listing: bytes) -> str:
+def folder_for(owner: object, store: Store, folder: str, listing: bytes) -> str:
     """Return the folder for the files that `listing` lists, with that list in it.
 
     The first writer to commit takes the staging's own `folder`.  One whose files differ, as the last bits of
     features that two machines compute may, takes one beside it: nobody replaces what another publishes.
+    On a local disk retention leaves that alone as long as `owner` lives.
     """
     if store.put_if_absent(join(folder, FILES_LIST), listing) or _lists(store, folder) == listing:
         return folder
     beside = f"{folder}-{digest_bytes(listing)[:8]}"
+    _begin(owner, store, beside, encoding(STAGING_ENCODING))
     store.write_bytes(join(beside, FILES_LIST), listing)
-    path = join(beside, STAGING)
-    store.put_if_absent(path, sealed(path, {**encoding(STAGING_ENCODING), "begun": now()}))
     return beside
+
+
+def writers_folder(folder: str) -> str:
+    """Return the folder that all writers of a key begin with, of one in which any of them lists its files."""
+    return folder.partition("-")[0]
+
+
+def listed_units(store: Store, folder: str) -> list[UnitRef]:
+    """Return the units that a dataset in this folder refers to, whether it is committed or not.
+
+    Raises `IntegrityError` where that cannot be read.
+    """
+    path = join(folder, UNITS_LIST)
+    try:
+        return [UnitRef.from_json(unit) for unit in json.loads(store.read_bytes(path))]
+    except NotFoundError:
+        return []
+    except (ValueError, TypeError, LookupError, AttributeError, FormatError) as error:
+        raise IntegrityError(f"{join(store.url, path)} is damaged: {error}") from error
 
 
 def _lists(store: Store, folder: str) -> bytes | None:

@@ -203,7 +203,7 @@ class DatasetWriter:
         if overrides is not None:
             packed.append(PackedFile(OVERRIDES, dump_overrides(overrides)))
         listing = dump_entries(file.entry for file in packed)
-        folder = folder_for(self.store, self.folder, listing)
+        folder = folder_for(self, self.store, self.folder, listing)
         put_files(self.store, folder, packed)
         nonzeros = sum(unit.nonzeros or 0 for unit in units) if self.layout == "csr" else None
         sets = None if label_sets is None else len(label_sets)

@@ -137,7 +137,9 @@ class _Pruning:
 
     def _committed_meanwhile(self, item: Going) -> bool:
         """Return whether what was in the making when the plan was made has been finished since."""
-        return item.kind == "staging" and self.store.exists(join(item.path, FILES_LIST))
+        if item.kind != "staging":
+            return False
+        return any(info.folder == item.path for info in read_catalog(self.store).datasets)
 
     def _may_be_read(self, item: Going) -> bool:
         """Put a dataset or model of an object store out of sight; return whether it was seen until lately."""

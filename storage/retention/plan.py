@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from topline.storage.cache import StoredKernel, StoredPredictions
 from topline.storage.datasets import Dataset, UnitRef, read_catalog
+from topline.storage.datasets.staging import listed_units, writers_folder
 from topline.storage.errors import NotFoundError, StorageError
 from topline.storage.models import ModelRecord, Standing, list_models, read_standing
 from topline.storage.models.records import deleted_models, model_folder
@@ -25,7 +25,6 @@ from topline.storage.schema import (
     MARKS,
     STAGING,
     UNITS,
-    UNITS_LIST,
     manifest_path,
     unit_folder,
 )
@@ -171,11 +170,22 @@ class _Plan:
         oldest = self.now - timedelta(days=max(self.policy.days, least))
         for name in self.store.list("datasets"):
             folder = join("datasets", name)
-            if folder in known or self.store.exists(join(folder, FILES_LIST)):
+            if folder in known or self._may_be_committed(folder):
                 continue
             begun = _begun(self.store, folder)
             if not is_after(begun, oldest):
                 yield self._folder("staging", name, folder, f"it was begun {begun} and never committed")
+
+    def _may_be_committed(self, folder: str) -> bool:
+        """Return whether the record of a folder may be on its way to an object store, however old it is.
+
+        A writer that lists its files commits next.  One that lives holds the folder on a local disk; the
+        record of a key that is committed comes too late.
+        """
+        if self.store.local_path is not None or not self.store.exists(join(folder, FILES_LIST)):
+            return False
+        committed = {writers_folder(info.folder) for info in self.catalog.datasets}
+        return writers_folder(folder) not in committed
 
     def _contents(self, kept: Collection[str]) -> Iterator[Going]:
         gone = {info.folder for info in self.catalog.datasets if info.id not in kept}
@@ -242,8 +252,9 @@ def cached_results(store: Store) -> Iterator[Going]:
 def referred_contents(store: Store, but: Collection[str] = ()) -> set[str]:
     """Return the places of contents that datasets, or those in the making, refer to; not those in `but`.
 
-    `but` are folders of datasets.  Those that were removed count as long as their files are there.  Marks
-    are read before the log: what loses its mark meanwhile is visible by then.
+    `but` are folders of datasets.  Those that were removed count as long as their files are there, and so do
+    those that list their units and are not committed yet.  Marks are read before the log: what loses its mark
+    meanwhile is visible by then.
     """
     found: set[str] = set()
     for path in store.walk("datasets"):
@@ -257,11 +268,10 @@ def referred_contents(store: Store, but: Collection[str] = ()) -> set[str]:
     for info in catalog.datasets:
         if info.folder not in but:
             found |= _shared(Dataset(store, info))
-    for removal in catalog.removed.values():
-        path = join(removal.folder, UNITS_LIST)
-        if removal.folder not in but and store.exists(path):
-            units = map(UnitRef.from_json, json.loads(store.read_bytes(path)))
-            found |= {place for unit in units for place in _places(unit)}
+    # Of those that were removed, and of those about to be committed, whose marks another writer may replace.
+    folders = {join("datasets", name) for name in store.list("datasets")}
+    for folder in folders.difference(but, (info.folder for info in catalog.datasets)):
+        found |= {place for unit in listed_units(store, folder) for place in _places(unit)}
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.storage.datasets.test_racing_commits import Killed, Watched, killed
 from tests.storage.models.test_records import ARRAYS, record
 from tests.storage.samples import (
     CLASSES,
@@ -23,8 +25,8 @@ from tests.storage.samples import (
     write_units,
 )
 from topline.storage.arrays import ChunkPlan
-from topline.storage.datasets import Dataset, DatasetInfo, list_datasets
-from topline.storage.errors import NotFoundError
+from topline.storage.datasets import Dataset, DatasetInfo, DatasetWriter, list_datasets
+from topline.storage.errors import IntegrityError, NotFoundError
 from topline.storage.models import (
     DecisionRecord,
     list_models,
@@ -317,3 +319,57 @@ def test_staging_that_nobody_finished_goes_when_it_is_old(local_store: Store) ->
     assert [item.kind for item in done.gone] == ["staging"], "the unit is another version's too"
     assert verify_store(local_store) == []
     np.testing.assert_array_equal(Dataset.open(local_store).rows(0, 32), X[:32])
+
+
+def dying(store: Store, X: Any) -> DatasetWriter:
+    """A writer that has listed its files and falls dead before it commits."""
+    watched: Any = Watched(store, killed)
+    writer = begin(watched, X, PLAN, key="listed")
+    write_units(writer, X)
+    with pytest.raises(Killed):
+        writer.commit(*assignments(60), CLASSES)
+    return writer
+
+
+def test_what_a_writer_listed_and_never_committed_goes_when_it_is_dead(local_store: Store) -> None:
+    """The second one's files differ, and lie beside those of the first."""
+    version(local_store, 0)
+    X = dense(60, 4, seed=1)
+    writers = [dying(local_store, X), dying(local_store, X + 1)]
+    folders = {f"datasets/{name}" for name in local_store.list("datasets")}
+    listed = {path for path in folders if path.startswith(writers[0].folder)}
+    assert len(listed) == 2
+    done = prune(local_store, NEWEST, later())
+    assert {item.path for item in done.in_use} == listed, "their writers live"
+    assert all(local_store.exists(f"{folder}/files.json") for folder in listed)
+    writers.clear()
+    gc.collect()
+    done = prune(local_store, NEWEST, later())
+    assert {item.path for item in done.gone if item.kind == "staging"} == listed
+    assert verify_store(local_store) == []
+
+
+def test_what_is_listed_in_a_bucket_stays_until_its_key_is_committed(memory_store: Store) -> None:
+    """Nobody knows whether the record is on its way.  The second writer's marks replace the first one's."""
+    X = dense(60, 4, seed=1)
+    first, _ = dying(memory_store, X), dying(memory_store, X + 1)
+    (beside,) = {f"datasets/{name}" for name in memory_store.list("datasets")} - {first.folder}
+    assert prune(memory_store, NEWEST, later()).gone == ()
+    second = begin(memory_store, X, PLAN, key="listed")
+    write_units(second, X)
+    info = second.commit(*assignments(60), CLASSES)
+    assert info.folder == first.folder
+    assert memory_store.exists(f"{beside}/files.json")
+    done = prune(memory_store, NEWEST, later())
+    assert [item.path for item in done.gone if item.kind == "staging"] == [beside]
+    assert verify_store(memory_store) == []
+    np.testing.assert_array_equal(Dataset(memory_store, info).rows(0, 60), X)
+
+
+def test_a_damaged_list_of_what_was_never_committed_is_named(memory_store: Store) -> None:
+    writer = dying(memory_store, dense(60, 4))
+    path = f"{writer.folder}/units.json"
+    memory_store.write_bytes(path, memory_store.read_bytes(path)[:-9])
+    assert (path, True) in [(finding.path, finding.harmless) for finding in verify_store(memory_store)]
+    with pytest.raises(IntegrityError, match=r"units\.json is damaged"):
+        prune(memory_store, NEWEST, later())
