@@ -42,18 +42,37 @@ PODS = dict(pod_specs())
 
 
 def is_pinned(image: str) -> bool:
-    """Whether an image's tag names one release, and not a series or whatever is newest."""
-    return bool(re.search(r":(\d+\.\d+(\.\d+)?-\w|RELEASE\.\d{4}-|\d+\.\d+\.\d+$)", image))
+    """Whether an image's tag names one release, and its digest the very bytes; a tag alone can be moved."""
+    release = r":(\d+\.\d+(\.\d+)?-\w[\w.-]*|RELEASE\.\d{4}-[\w-]+)"
+    return bool(re.fullmatch(rf"[\w./-]+{release}@sha256:[0-9a-f]{{64}}", image))
 
 
-def test_images_are_pinned_to_a_release() -> None:
+def test_images_of_others_are_pinned_to_a_release_and_its_digest() -> None:
     bases = re.findall(r"^FROM (\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
-    images = [*bases, *(service["image"] for service in SERVICES.values())]
+    images = [*bases, *(service["image"] for service in SERVICES.values() if service["image"] != OURS)]
     images += [c["image"] for pod in PODS.values() for c in pod["containers"] if c["image"] != "topline"]
-    assert len(images) > 8
+    assert len(images) == 5
     assert [image for image in images if not is_pinned(image)] == []
-    assert not is_pinned("postgres:16")
-    assert not is_pinned("python:latest")
+    digests: dict[str, set[str]] = {}
+    for image in images:
+        name, _, digest = image.partition("@")
+        digests.setdefault(name, set()).add(digest)
+    assert [name for name, found in digests.items() if len(found) > 1] == []
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "postgres:16",
+        "python:latest",
+        "docker.io/library/postgres:16.9-bookworm",
+        "postgres@sha256:" + 64 * "0",
+        "postgres:16.9-bookworm@sha256:" + 63 * "0",
+    ],
+)
+def test_an_image_without_release_or_digest_is_refused(image: str) -> None:
+    assert not is_pinned(image)
+    assert is_pinned("docker.io/library/postgres:16.9-bookworm@sha256:" + 64 * "0")
 
 
 def test_the_container_runs_as_nobody_in_particular_and_takes_no_secrets_in() -> None:
