@@ -77,14 +77,24 @@ class CountedRun:
         stats = self._counted(CurvatureRequest(**vars(self.point), V=V))
         return np.asarray(self.problem.lam * V + product_of(stats) / self.problem.n)
 
-    def grams(self) -> Float64Array:
-        """Return the mean of J_i,jj x_i x_i^T for every class j, shape (m, d, d)."""
-        product = product_of(self._counted(GramRequest(**vars(self.point))))
-        return product.reshape(self.problem.m, self.problem.d, self.problem.d) / self.problem.n
+    def grams(self) -> Float64Array | None:
+        """Return the mean of J_i,jj x_i x_i^T for every class j, shape (m, d, d).
+
+        Where classes share weights that is one matrix of them all, or None where it would be too large.
+        """
+        product = self._counted(GramRequest(**vars(self.point))).product
+        if product is None:
+            return None
+        return product.reshape(-1, product.shape[1], product.shape[1]) / self.problem.n
 
     def factor(self) -> Float64Array | None:
-        """Return Cholesky's factor (m d, m d) of the Hessian of F, None where rounding leaves none."""
-        product = product_of(self._counted(GramRequest(**vars(self.point), whole=True)))
+        """Return Cholesky's factor (m d, m d) of the Hessian of F.
+
+        None where rounding leaves none, or where classes share weights and they are too many.
+        """
+        product = self._counted(GramRequest(**vars(self.point), whole=True)).product
+        if product is None:
+            return None
         # In its place: nobody else has these sums, and they may be large.
         product /= self.problem.n
         diagonal = np.diag_indices(len(product))
@@ -212,7 +222,10 @@ def _renew(counted: CountedRun, memory: dict[str, Float64Array]) -> bool:
     few = few_numbers(problem) if problem.form.smooth else problem.m * problem.d**2 <= _GRAM_NUMBERS
     if not few or _GRAMS in memory:
         return False
-    memory[_GRAMS] = counted.grams()
+    grams = counted.grams()
+    if grams is None:
+        return False
+    memory[_GRAMS] = grams
     return True
 
 
@@ -234,22 +247,32 @@ def _preconditioner(
     That is the factored Hessian, lam I + the Gram matrix of each class, or nothing.
     """
     if _FACTOR in memory:
-        factor, shape = memory[_FACTOR], (problem.m, problem.d)
-        return lambda residual: cho_solve((factor, True), residual.T.ravel()).reshape(shape).T
+        factor = memory[_FACTOR]
+        return lambda residual: cho_solve((factor, True), residual.T.ravel()).reshape(residual.T.shape).T
     grams = memory.get(_GRAMS)
     if grams is None:
         return lambda residual: residual
-    damped = grams + problem.lam * np.eye(problem.d)
+    count, side, _ = grams.shape
+    damped = grams + problem.lam * np.eye(side)
     try:
-        if problem.d <= _BATCHED:
+        if side <= _BATCHED:
             inverses = np.linalg.inv(np.linalg.cholesky(damped))
             turned = inverses.transpose(0, 2, 1)
-            return lambda residual: (turned @ (inverses @ residual.T[:, :, None]))[:, :, 0].T
+            return lambda residual: (
+                (turned @ (inverses @ residual.T.reshape(count, side, 1))).reshape(residual.T.shape).T
+            )
         factors = [cho_factor(gram) for gram in damped]
     except LinAlgError:
         return lambda residual: residual
-    return lambda residual: np.stack(
-        [cho_solve(factor, residual[:, j]) for j, factor in enumerate(factors)], axis=1
+    return lambda residual: (
+        np.stack(
+            [
+                cho_solve(factor, part)
+                for factor, part in zip(factors, residual.T.reshape(count, side), strict=True)
+            ]
+        )
+        .reshape(residual.T.shape)
+        .T
     )
 
 

@@ -179,7 +179,7 @@ def solve(
         # Between requests too: threads that share the norm of a matrix wait longer than one takes alone.
         stack.enter_context(one_blas_thread())
         if executor is None:
-            executor = _default_executor(problem, spec)
+            executor = default_executor(problem, spec)
             stack.callback(executor.close)
         spec.refuse_budget(problem, executor.dual_bytes)
         executor.bind(problem, rows, labels, keep_duals=duals_kept, weights=weights)
@@ -191,11 +191,11 @@ def solve(
         run = iterate(
             problem, blocks, method_here, criteria, state, callbacks, duals_kept=duals_kept, of_duals=of_duals
         )
-        A = _final_duals(problem, executor, run, labels, weights) if duals_kept else None
-    return _result(problem, run, A, criteria.tol, choice)
+        A = final_duals(problem, executor, run, labels, weights) if duals_kept else None
+    return result_of(problem, run, A, criteria.tol, choice)
 
 
-def _final_duals(
+def final_duals(
     problem: Problem, executor: Executor, run: Run, labels: IntArray, weights: Float64Array | None
 ) -> FloatArray | None:
     """Return A as it was certified, of an interrupted run as it is; None where it lies elsewhere."""
@@ -270,7 +270,8 @@ def _check_state(
         raise StateLostError(f"the state of round {state.round} is given without its duals; load both")
 
 
-def _default_executor(problem: Problem, spec: MethodSpec) -> Executor:
+def default_executor(problem: Problem, spec: MethodSpec) -> Executor:
+    """Return an executor of this process; on several blocks only where that is quicker."""
     # Two blocks that ascend at the same time take several times the rounds of one; Frank-Wolfe does not mind.
     if spec.one_block or float(problem.n) * problem.d * problem.m < _SMALL_ROUND:
         return SerialExecutor()
@@ -292,7 +293,8 @@ def _collapsed(problem: Problem, run: Run, tol: float) -> bool:
     return relative_gap(at_zero - run.final.dual, at_zero) <= tol
 
 
-def _result(problem: Problem, run: Run, A: FloatArray | None, tol: float, choice: Choice) -> SolveResult:
+def result_of(problem: Problem, run: Run, A: FloatArray | None, tol: float, choice: Choice) -> SolveResult:
+    """Return what a run came to; A is as it was certified."""
     final = run.final
     if choice.method == "auto":
         choice = change_of_method(run.state)

@@ -1,33 +1,28 @@
-"""Training with joint features psi(x, j) of examples and classes, by the methods that go by W alone."""
+"""Training with joint features psi(x, j) of examples and classes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
-from topline.solvers.blas_threads import available_cores, one_blas_thread
+from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.core.feature_maps import FeatureMap
 from topline.solvers.core.inputs import checked_problem, checked_weights
-from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import StoppingCriteria
-from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from topline.solvers.executors import Executor, MappedExecutor, ThreadExecutor
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.executors import Executor, MappedExecutor
 from topline.solvers.losses import Loss
-from topline.solvers.methods import MethodSpec, method_named
+from topline.solvers.methods import chosen_method
+from topline.solvers.run.api import default_executor, final_duals, result_of
 from topline.solvers.run.loop import Callback, iterate
 from topline.solvers.run.zero_weights import risk_at_zero
 from topline.solvers.typing import Float64Array
-
-#: Methods that ask blocks for nothing but vertices, losses and sums at W.
-BY_WEIGHTS = (
-    "fw", "fw_open_loop", "projected_gradient", "fw_away", "fw_pairwise", "fw_fully_corrective", "lbfgs",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,6 +63,7 @@ def solve_with_features(
     sample_weight: Any = None,
     tol: float = 1e-3,
     max_passes: int = 1000,
+    seed: int = 0,
     executor: Executor | None = None,
     callbacks: Sequence[Callback] = (),
     time_limit: float | None = None,
@@ -75,9 +71,7 @@ def solve_with_features(
     """Minimise lam/2 |V|^2 + (1/n) sum_i w_i Phi_gamma(<V, psi(x_i, .)>; y_i) and certify the result.
 
     `feature_map` gives psi(x, j), such as ``ClassEmbeddings(C)`` with psi(x, j) = x c_j^T; everything else is
-    as for `solve`.  Classes need no examples.  "auto" takes lbfgs for a smooth loss and fw_fully_corrective
-    for any other; methods that update the weights of one class after the other, such as dual_ascent, are
-    refused, because here classes share them.
+    as for `solve`, every method included.  Classes need no examples.
 
     Raises InvalidProblemError for a map that is not one of the problem's classes, and what `solve` raises.
 
@@ -96,46 +90,32 @@ def solve_with_features(
             f"the feature map is {feature_map!r}; give a value such as ClassEmbeddings(C)"
         )
     problem, rows, labels = checked_problem(X, y, loss, lam, smoothing, "moreau", feature_map.classes)
-    weights, spec = checked_weights(sample_weight, problem.n), _chosen(method, problem)
+    weights = checked_weights(sample_weight, problem.n)
+    spec, choice = chosen_method(method, problem)
+    spec.refuse(problem)
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
-    start = np.zeros(feature_map.shape(problem.d))
     duals_kept = spec.needs_duals(problem.form, problem.smoothing)
     with ExitStack() as stack:
         stack.enter_context(one_blas_thread())
-        blocks = executor or stack.enter_context(ThreadExecutor(available_cores()))
-        blocks.bind(problem, rows, labels, keep_duals=duals_kept, weights=weights)
-        state = replace(
-            SolverState(round=0, W=start),
+        if executor is None:
+            executor = default_executor(problem, spec)
+            stack.callback(executor.close)
+        spec.refuse_budget(problem, executor.dual_bytes)
+        executor.bind(problem, rows, labels, keep_duals=duals_kept, weights=weights)
+        state = SolverState(
+            round=0,
+            W=np.zeros(feature_map.shape(problem.d)),
             loss_at_zero=risk_at_zero(problem, labels, weights, smoothed=False),
             primal_at_zero=risk_at_zero(problem, labels, weights),
         )
-        run = iterate(
-            problem, MappedExecutor(blocks, feature_map), spec.method_for(problem, blocks.blocks, 0),
-            criteria, state, callbacks, duals_kept=duals_kept,
-        )  # fmt: skip
-        A = None
-        if duals_kept and blocks.in_process:
-            A = np.concatenate([part for _, _, part in blocks.duals(run.state.pending_step)])
-    known = {part.name for part in fields(SolveResult)}
-    final = {name: value for name, value in vars(run.final).items() if name in known}
+        mapped = MappedExecutor(executor, feature_map, problem.d)
+        method_here = spec.method_for(problem, executor.blocks, seed)
+        run = iterate(problem, mapped, method_here, criteria, state, callbacks, duals_kept=duals_kept)
+        A = final_duals(problem, executor, run, labels, weights) if duals_kept else None
+    result = result_of(problem, run, A, tol, choice)
     return MappedResult(
-        **final, A=A, gap_kind="true" if run.final.stationarity is None else "none", status=run.status,
-        passes=run.state.passes, seconds=run.state.seconds, history=run.history, problem=problem,
-        state=run.state, method=spec.name, feature_map=feature_map,
-        why="asked for" if method == spec.name else "classes share weights",
-    )  # fmt: skip
-
-
-def _chosen(method: str, problem: Problem) -> MethodSpec:
-    name = ("lbfgs" if problem.form.smooth else "fw_fully_corrective") if method == "auto" else method
-    spec = method_named(name)
-    if name not in BY_WEIGHTS:
-        raise UnsupportedCombinationError(
-            f"the method {name} updates the weights of single classes, which share them under a feature map;"
-            f" take one of {', '.join(BY_WEIGHTS)}"
-        )
-    spec.refuse(problem)
-    return spec
+        **{part.name: getattr(result, part.name) for part in fields(result)}, feature_map=feature_map
+    )
 
 
 def _refuse_shape(feature_map: FeatureMap, d: int, shape: tuple[int, ...]) -> None:
