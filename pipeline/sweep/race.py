@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from topline.pipeline.options import Cell, Rule
-from topline.pipeline.sweep.paths import EARLIER, Measurement
+from topline.pipeline.sweep.cells import EARLIER, Outcome
 from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.stopping import Status
 
@@ -51,7 +51,7 @@ class Standing:
     """
 
     cell: Cell
-    rounds: tuple[tuple[Measurement, ...], ...] = ()
+    rounds: tuple[tuple[Outcome, ...], ...] = ()
     state: State = "running"
     why: str = ""
     effective_rows: float | None = None

@@ -24,8 +24,9 @@ from topline.pipeline.cluster import given_or_own_client, memory_limit
 from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
 from topline.pipeline.options import Cell, ClusterConfig, SweepConfig
 from topline.pipeline.progress import Progress
+from topline.pipeline.sweep.cells import Outcome
 from topline.pipeline.sweep.page import write_page
-from topline.pipeline.sweep.paths import Measurement, PathTask, Round
+from topline.pipeline.sweep.paths import PathTask, Round
 from topline.pipeline.sweep.plan import SweepPlan, fits_every_process, plan_sweep, variant_of
 from topline.pipeline.sweep.race import Standing, best_cell, judged, next_gap
 from topline.pipeline.sweep.result import SweepResult, concluded
@@ -138,21 +139,21 @@ class _Rounds:
             plan.topk, self._asked[place], plan.class_weights,
         )  # fmt: skip
 
-    def _known(self, number: int) -> dict[Place, tuple[Measurement, ...]]:
+    def _known(self, number: int) -> dict[Place, tuple[Outcome, ...]]:
         """Answers of a round that are in the store already."""
         return {
-            (answer["path"], answer["fold"]): tuple(map(Measurement.from_dict, answer["cells"]))
+            (answer["path"], answer["fold"]): tuple(map(Outcome.from_dict, answer["cells"]))
             for answer in self._answers
             if answer["round"] == number
         }
 
-    def _keep(self, number: int, place: Place, answer: Sequence[Measurement]) -> None:
+    def _keep(self, number: int, place: Place, answer: Sequence[Outcome]) -> None:
         cells = [part.to_dict() for part in answer]
         record: dict[str, Any] = {"round": number, "path": place[0], "fold": place[1], "cells": cells}
         add_answer(self._plan.store, self._plan.id, len(self._answers), record)
         self._answers.append(record)
 
-    def _grown(self, one: Standing, found: Mapping[Place, Sequence[Measurement]]) -> Standing:
+    def _grown(self, one: Standing, found: Mapping[Place, Sequence[Outcome]]) -> Standing:
         """Add to a running cell what this round found, fold by fold."""
         if one.state != "running":
             return one

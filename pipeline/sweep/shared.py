@@ -19,6 +19,7 @@ from functools import partial
 import numpy as np
 from dask.system import CPU_COUNT
 from distributed import Client
+from numpy.typing import NDArray
 
 from topline.pipeline.cluster import (
     DaskExecutor,
@@ -35,21 +36,23 @@ from topline.pipeline.cluster.memory_plan import WHOLE_DUALS
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig
 from topline.pipeline.rows import CachedRows, TrainingRows, Transforms
+from topline.pipeline.sweep.cells import Outcome, Reached, advance_cell, reached
 from topline.pipeline.sweep.folds import fold_weights, stratified_folds
-from topline.pipeline.sweep.paths import Glance, Measurement, PathTask, Reached, better_start
+from topline.pipeline.sweep.paths import PathTask
 from topline.pipeline.sweep.plan import SweepPlan
 from topline.pipeline.sweep.workers import Answer
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES
+from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.heads import CopyDualsRequest, CountHitsRequest, HeadsProblem
-from topline.solvers.core.held_out import ball_radius
+from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import Request
 from topline.solvers.core.state import SolverState
-from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.core.traffic import Traffic
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import Executor, SerialExecutor
-from topline.solvers.methods import Method, method_named
+from topline.solvers.methods import Measurement
 from topline.solvers.methods.certificate import rebuild
-from topline.solvers.run import Run, iterate
 from topline.solvers.run.shared import HeadExecutor, HeadRun, SharedPasses
 from topline.solvers.run.warm_start import state_of_best_multiple
 from topline.solvers.run.zero_weights import risk_at_zero
@@ -94,7 +97,7 @@ class SharedRunner:
         """Yield each task with its answer, those that are solved together one after the other."""
         for first in range(0, len(tasks), self._at_once):
             together = tasks[first : first + self._at_once]
-            found: dict[int, list[Measurement]] = {number: [] for number in range(len(together))}
+            found: dict[int, list[Outcome]] = {number: [] for number in range(len(together))}
             for place in range(max(len(task.rounds[-1]) for task in together)):
                 for number, measured in self._step(together, place).items():
                     found[number].append(measured)
@@ -106,10 +109,10 @@ class SharedRunner:
         """Let go of everything; the rows go with the executor."""
         self._heads.clear()
 
-    def _step(self, tasks: Sequence[PathTask], place: int) -> dict[int, Measurement]:
+    def _step(self, tasks: Sequence[PathTask], place: int) -> dict[int, Outcome]:
         """Solve the cells of one place on their paths; returns what was measured, by the task's number."""
         began = time.perf_counter()
-        runs: dict[HeadRun, Callable[[HeadExecutor], tuple[_Head, Measurement]]] = {}
+        runs: dict[HeadRun, Callable[[HeadExecutor], tuple[_Head, Outcome]]] = {}
         places: dict[int, tuple[int, Place]] = {}
         for number, task in enumerate(tasks):
             if place >= len(task.rounds[-1]):
@@ -119,7 +122,7 @@ class SharedRunner:
             before = self._heads.get((task.name, task.fold, task.rounds[-1][place - 1][0])) if place else None
             known = self._heads.get(here)
             run = known.run if known is not None else self._new_run(task, C)
-            runs[run] = partial(self._solved, task, C, gap, run, known, before)
+            runs[run] = partial(self._solved, task, (C, gap, task.fold), run, known, before)
             places[run.head] = number, here
         found = self._passes.run_all(runs)
         seconds = (time.perf_counter() - began) / len(runs)
@@ -139,60 +142,18 @@ class SharedRunner:
         return HeadRun(self._numbers, problem, task.fold)
 
     def _solved(
-        self,
-        task: PathTask,
-        C: float,
-        gap: float,
-        run: HeadRun,
-        known: _Head | None,
-        before: _Head | None,
-        executor: HeadExecutor,
-    ) -> tuple[_Head, Measurement]:
+        self, task: PathTask, aim: tuple[float, float, int], run: HeadRun, known: _Head | None,
+        before: _Head | None, executor: HeadExecutor,
+    ) -> tuple[_Head, Outcome]:  # fmt: skip
         """Solve a cell from where it was, or from the dual variables of the smaller C, or from zero."""
-        problem, config = run.problem, task.train
-        method = method_named(config.method).method_for(problem, executor.blocks, config.seed)
-        while True:
-            try:
-                state, passes = self._start(C, run, method, known, before, executor)
-                break
-            except DualsReplacedError as error:
-                logger.warning("%s: the fit at C = %g starts from what is left", error, C)
-        weights = self._weights[:, run.column]
-        state = replace(state, primal_at_zero=risk_at_zero(problem, self._labels, weights))
-        glance = Glance(gap, state.W if state.W.any() else None)
-        criteria = StoppingCriteria(tol=gap, max_passes=config.max_passes)
-        ended = iterate(problem, executor, method, criteria, state, (glance,), duals_kept=True)
-        # What is lost from here on is made good when the cell is taken up again.
-        final, replaced = ended.final, self._passes.replaced
-        radius = ball_radius(final.gap, final.primal, problem.lam, of_duals=final.W_dual is None)
-        count = executor.count_hits(CountHitsRequest(final.W, task.topk, radius, task.class_weights))
-        earlier = None
-        if glance.W is not None:
-            earlier = executor.count_hits(CountHitsRequest(glance.W, task.topk, 0.0, task.class_weights)).hits
-        measured = Measurement(
-            C=C, fold=task.fold, rows=count.rows, hits=count.hits, low=count.low, high=count.high,
-            primal=final.primal, gap=final.gap, relative_gap=final.relative_gap,
-            passes=ended.state.passes - passes + 1, seconds=0.0, status=ended.status.value,
-            earlier=earlier,
+        problem, count = run.problem, partial(CountHitsRequest, k=task.topk, class_weights=task.class_weights)
+        rows = _HeadRows(self._passes, executor, count, known, before)
+        zero = risk_at_zero(problem, self._labels, self._weights[:, run.column])
+        ended, outcome = advance_cell(
+            rows, problem, task.train, aim,
+            None if known is None else known.reached, None if before is None else before.reached, zero,
         )  # fmt: skip
-        return _Head(run, _reached(C, ended), replaced), measured
-
-    def _start(
-        self, C: float, run: HeadRun, method: Method, known: _Head | None, before: _Head | None,
-        executor: HeadExecutor,
-    ) -> tuple[SolverState, int]:  # fmt: skip
-        """Return the state that a cell starts from, and the passes that it took so far."""
-        problem = run.problem
-        start = better_start(
-            None if known is None else known.reached, None if before is None else before.reached,
-            C, problem.n, problem.smoothing,
-        )  # fmt: skip
-        if before is not None and start is before.reached:
-            return _copied(before, problem, executor), 0
-        if known is None:
-            return SolverState.start(problem), 0
-        state = _rebuilt(known, problem, method, executor, self._passes.replaced)
-        return state, state.passes
+        return _Head(run, reached(aim[0], ended, run.head), rows.replaced), outcome
 
     def _forget_but(self, task: PathTask) -> None:
         """Let go of the cells of a path that its last round did not ask for."""
@@ -201,33 +162,73 @@ class SharedRunner:
             self._passes.forget(self._heads.pop(place).run.head)
 
 
-def _reached(C: float, ended: Run) -> Reached:
-    final = ended.final
-    W = final.W if final.W_dual is None else final.W_dual
-    state = replace(ended.state, W=W, conjugate_mean=final.conjugate_mean, mean_sq_dual=final.mean_sq_dual)
-    return Reached(C, state, None, final.primal, final.dual)
+class _HeadRows:
+    """The rows under one head; dual variables that were lost meanwhile are made good where it goes on."""
 
+    workers = 1
 
-def _copied(before: _Head, problem: Problem, executor: HeadExecutor) -> SolverState:
-    """Return the state of the best multiple of another cell's dual variables, which become the cell's own."""
-    source, pending = before.run.head, before.reached.state.pending_step
+    def __init__(
+        self, passes: SharedPasses, executor: HeadExecutor, request: Callable[..., CountHitsRequest],
+        known: _Head | None, before: _Head | None,
+    ) -> None:  # fmt: skip
+        self._passes, self._executor, self._request = passes, executor, request
+        self._known, self._before = known, before
+        self.replaced = passes.replaced
 
-    def copy(share: float) -> None:
-        executor.copy_duals(CopyDualsRequest(source, share, pending))
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of the rows."""
+        return self._executor.blocks
 
-    copy(1.0)
-    return state_of_best_multiple(problem, executor, copy)
+    def run(self, request: Request) -> BlockStats:
+        """Run a request on the rows."""
+        return self._executor.run(request)
 
+    def traffic(self) -> Traffic:
+        """Return nothing: what is moved is moved for all heads."""
+        return self._executor.traffic()
 
-def _rebuilt(
-    known: _Head, problem: Problem, method: Method, executor: HeadExecutor, replaced: int
-) -> SolverState:
-    """Return the state that a cell goes on from, after dual variables that were lost meanwhile."""
-    state = known.reached.state
-    if known.replaced == replaced:
-        return state
-    state = replace(state, pending_step=None)
-    return method.taken_up(state, *rebuild(problem, executor, state))
+    def start_from(self, before: Reached, problem: Problem) -> SolverState:
+        """Copy the best multiple of the dual variables of another head."""
+        share, state = before.best_multiple(problem)
+        source, pending = before.duals, before.state.pending_step
+        lost = self._before is None or self._before.replaced != self._passes.replaced
+
+        def copy(times: float) -> None:
+            self._executor.copy_duals(CopyDualsRequest(source, times, pending))
+
+        try:
+            if not lost:
+                copy(share)
+                return state
+        except DualsReplacedError as error:
+            logger.warning("%s: the fit at C = %g starts from what is left", error, before.C)
+        while True:
+            try:
+                copy(1.0)
+                return state_of_best_multiple(problem, self._executor, copy)
+            except DualsReplacedError as error:
+                logger.warning("%s: it is copied again", error)
+
+    def go_on(self, known: Reached, problem: Problem) -> tuple[SolverState, Measurement | None]:
+        """Return the state that the head goes on from, rebuilt where its dual variables were lost."""
+        if self._known is not None and self._known.replaced == self._passes.replaced:
+            return known.state, known.measured
+        state = replace(known.state, pending_step=None)
+        while True:
+            try:
+                W, conjugate_mean, mean_sq_dual = rebuild(problem, self._executor, state)
+            except DualsReplacedError as error:
+                logger.warning("%s: the fit at C = %g goes on from what is left", error, known.C)
+                continue
+            found = replace(state, W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
+            return replace(found, passes=state.passes + 1), None
+
+    def count(self, W: NDArray[np.float64], radius: float) -> HitCount:
+        """Count the hits among the rows that are held out."""
+        # What is lost from here on is made good when the cell is taken up again.
+        self.replaced = self._passes.replaced
+        return self._executor.count_hits(self._request(W=W, radius=radius))
 
 
 @contextmanager

@@ -10,14 +10,15 @@ from typing import Protocol
 from distributed import Client
 
 from topline.pipeline.cluster import Call, WorkerCalls, WorkersLost
+from topline.pipeline.sweep.cells import Outcome
 from topline.pipeline.sweep.folds import forget_folds
-from topline.pipeline.sweep.paths import Measurement, PathTask, advance_paths, forget_paths
+from topline.pipeline.sweep.paths import PathTask, advance_paths, forget_paths
 
 logger = logging.getLogger(__name__)
 
 FORGET_SECONDS = 10.0
 
-Answer = tuple[PathTask, tuple[Measurement, ...]]
+Answer = tuple[PathTask, tuple[Outcome, ...]]
 
 
 class Runner(Protocol):

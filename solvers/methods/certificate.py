@@ -138,6 +138,26 @@ def final_values(
     return with_best_primal(problem, executor, state, dual, loss, duals_kept=duals_kept)
 
 
+def as_measured(state: SolverState, primal: float, dual: float) -> FinalValues:
+    """Return the values of a run that its rounds have measured, with the weights that they found best.
+
+    Nothing is computed anew: P and D are sums in float64 of products in float32, and W is as it was moved.
+    """
+    found = best_weights(state)
+    W = state.W if found is None else found
+    if state.primal_at_zero is not None and state.primal_at_zero < primal:
+        W, primal = np.zeros_like(W), state.primal_at_zero
+    return FinalValues(
+        W=W,
+        conjugate_mean=state.conjugate_mean,
+        primal=primal,
+        dual=min(dual, primal),
+        smoothed_gap=primal - min(dual, primal),
+        W_dual=None if np.array_equal(W, state.W) else state.W,
+        mean_sq_dual=state.mean_sq_dual,
+    )
+
+
 def of_rows(problem: Problem, executor: RequestRunner, state: SolverState, share: float = 1.0) -> DualSide:
     """Return the sums of a share of the A that blocks keep, each row inside its domain."""
     W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, state, feasible=True, share=share)

@@ -19,6 +19,7 @@ from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import RequestRunner
 from topline.solvers.methods import Advance, FinalValues, Measurement, Method
 from topline.solvers.methods.base import stay
+from topline.solvers.methods.certificate import as_measured
 from topline.solvers.run.timers import Left, RoundTimer, TrafficTimer
 
 logger = logging.getLogger(__name__)
@@ -34,12 +35,18 @@ REBUILD_EVERY = 100
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """How a run ended: its last state, what that state is worth, and the records that are kept."""
+    """How a run ended: its last state, what that state is worth, and the records that are kept.
+
+    `certified` is whether the final values were measured anew in float64.  `measured` is the measurement that
+    a further run begins with in the place of one of its own; None where a step has been taken since.
+    """
 
     state: SolverState
     status: Status
     final: FinalValues
     history: tuple[IterationRecord, ...]
+    certified: bool
+    measured: Measurement | None
 
 
 def iterate(
@@ -52,16 +59,22 @@ def iterate(
     *,
     duals_kept: bool,
     of_duals: bool = False,
+    measured: Measurement | None = None,
+    certified: bool = True,
 ) -> Run:
     """Run rounds until `ending` or a callback ends them, then measure the best and last in float64.
 
-    Where `of_duals`, that is W(A) of the last A that the blocks keep, and no other W counts.
+    Where `of_duals`, that is W(A) of the last A that the blocks keep, and no other W counts.  Where not
+    `certified`, a run that is solved takes the values of its last round for final ones, which are sums in
+    float64 of products in float32: enough for a gap that is large beside their rounding.
 
-    The executor is bound to the problem.  `state` continues an earlier run (default: A = 0).  Where it says
-    that it had to put other dual variables in the place of lost ones, the run continues from those.
+    The executor is bound to the problem.  `state` continues an earlier run (default: A = 0), which measured
+    it already where it left `measured`.  Where the executor says that it had to put other dual variables in
+    the place of lost ones, the run continues from those.
     """
     state = SolverState.start(problem) if state is None else state
     rounds = _Rounds(problem, executor, method, criteria, state, callbacks, duals_kept, of_duals)
+    rounds.known, rounds.certified = measured, certified
     while True:
         try:
             ended = rounds.take_one()
@@ -92,19 +105,23 @@ class _Rounds:
         self._began, self._seconds_before = time.perf_counter(), state.seconds
         self._target, self._refuted = criteria, False
         self._follows_duals = duals_kept and method.follows_duals
+        self.known: Measurement | None = None
+        self.certified = True
         self._history: ThinnedHistory[IterationRecord] = ThinnedHistory()
         self._traffic_timer = TrafficTimer(executor)
 
     def go_on_after(self, error: DualsReplacedError) -> None:
         """Take up A as it is now, which has every step applied; the round under way is started again."""
         logger.warning("%s", error)
+        self.known = None
         self._state = replace(self._state, pending_step=None)
         self._rebuild()
 
     def take_one(self) -> Run | None:
         """Take one round; returns the run where it was the last."""
         problem, timer = self._problem, RoundTimer(self._executor, self._left)
-        measured = self._with_best(self._method.measure(problem, timer.run, self._state))
+        measured = self._with_best(self.known or self._method.measure(problem, timer.run, self._state))
+        self.known = None
         primal, dual = self._bounds(measured)
         # From an iterate that was found to be worse than it looked the run continues, however it looks now.
         solved = not self._refuted and is_solved(primal, dual, self._target, measured.stationarity)
@@ -126,6 +143,8 @@ class _Rounds:
             self._rebuild()
         if not _go_on(self._callbacks, record, self._state) and status is None:
             status = Status.INTERRUPTED
+        if status is Status.SOLVED:
+            self.known = replace(measured, before=self._state, passes=0)
         if status is None:
             self._refuted = False
             return None
@@ -151,18 +170,20 @@ class _Rounds:
 
         `spent` is how the run ends where it does not hold and the budget leaves nothing.
         """
-        final = self._method.final(
-            self._problem,
-            self._executor,
-            self._state,
-            duals_kept=self._duals_kept,
-        )
+        certified = self.certified or self.known is None
+        if self.known is not None and not certified:
+            final = as_measured(self._state, *self._bounds(self.known))
+        else:
+            final = self._method.final(
+                self._problem, self._executor, self._state, duals_kept=self._duals_kept
+            )
         confirmed = _confirmed(status, final, self._criteria) or spent
         if confirmed is not None:
             seconds = self._seconds_before + time.perf_counter() - self._began
             state = replace(self._state, seconds=seconds)
-            return Run(state=state, status=confirmed, final=final, history=self._history.records())
+            return Run(state, confirmed, final, self._history.records(), certified, self.known)
         # The rounds' own numbers were too good by rounding: ask more of them and continue.
+        self.known = None
         tol = max(0.5 * self._target.tol, FINEST_TOL)
         self._target, self._refuted = replace(self._target, tol=tol), True
         # What was measured now takes the place of what looked better.

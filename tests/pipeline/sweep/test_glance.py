@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from topline.pipeline.sweep.paths import EARLIER, Glance
+from topline.pipeline.sweep.cells import EARLIER, Glance
 
 GAP = 0.1
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import t as student
 
 from topline.pipeline.options.sweep import Cell, Variant
-from topline.pipeline.sweep.paths import Measurement
+from topline.pipeline.sweep.cells import Outcome
 from topline.pipeline.sweep.race import (
     FACTOR,
     FIRST_GAP,
@@ -25,7 +25,7 @@ LOSS = Variant("topk_hinge", 1, 0.0)
 
 def a_round(hits, gap=0.01, low=0, high=ROWS, status="solved", earlier=None):
     return tuple(
-        Measurement(1.0, fold, ROWS, h, low, high, 1.0, gap, gap, 5, 0.1, status, earlier)
+        Outcome(1.0, fold, ROWS, h, low, high, 1.0, gap, gap, 5, 0.1, status, earlier)
         for fold, h in enumerate(hits)
     )
 

@@ -12,7 +12,7 @@ from sklearn.metrics import top_k_accuracy_score
 
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
 from tests.reference import losses as reference
-from topline import MaxHinge, SerialExecutor, TopKHinge, solve
+from topline import MaxHinge, Problem, SerialExecutor, TopKHinge, solve
 from topline.pipeline.cli import main
 from topline.pipeline.cluster import open_cluster
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
@@ -22,6 +22,7 @@ from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.sweep import SweepResult, sweep
 from topline.pipeline.sweep import search as sweeping
+from topline.pipeline.sweep.cells import Reached
 from topline.pipeline.sweep.folds import (
     FoldSource,
     fold_data,
@@ -29,7 +30,7 @@ from topline.pipeline.sweep.folds import (
     stratified_folds,
     stratified_sample,
 )
-from topline.pipeline.sweep.paths import PathTask, Reached, forget_paths
+from topline.pipeline.sweep.paths import PathTask, forget_paths
 from topline.pipeline.sweep.plan import plan_sweep
 from topline.pipeline.sweep.workers import DaskRunner, HereRunner
 from topline.solvers.errors import DualsReplacedError
@@ -193,7 +194,9 @@ def test_the_dual_value_of_a_smaller_C_is_that_of_its_best_multiple(smoothing: f
     found = solve(X, y, loss, 1.0 / (len(y) * 0.1), smoothing, tol=1e-6, keep_duals=True)
     assert found.A is not None
     values = [reference.dual(X, y, loss, lam, smoothing, s * found.A) for s in np.linspace(0.0, 1.0, 2001)]
-    value = Reached.of(0.1, found).dual_for(C, len(y), smoothing)
+    value = Reached(0.1, found.state, found.primal, found.dual, None).dual_for(
+        Problem(loss, *X.shape, 4, lam, smoothing)
+    )
     assert max(values) <= value * (1 + 1e-9)
     assert value == pytest.approx(max(values), rel=1e-3)
 

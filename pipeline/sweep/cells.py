@@ -1,0 +1,204 @@
+"""One cell on one fold, taken to a smaller gap: alike wherever its rows and its dual variables lie.
+
+A cell begins with the dual variables of the next smaller C, which are feasible whatever C is
+(`topline.solvers.run.warm_start`).  Later it continues from where it was left, or again from the smaller C,
+which is more exact by now: that is the better start where the duals hardly depend on C, though their gap may
+be a little larger, because what a coarse solution lacks comes slowest.
+
+No pass is spent on what is known.  W(A), b and |A|^2 of a multiple of A follow from those of A; a cell that
+goes on was measured when it was left; and a gap above `COARSE` is not measured again in float64, for the
+rounding of float32 products is nothing beside it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topline.pipeline.options import TrainConfig
+from topline.solvers.core.dual_points import best_share
+from topline.solvers.core.held_out import HitCount, ball_radius
+from topline.solvers.core.problem import Problem, squared_norm
+from topline.solvers.core.state import IterationRecord, SolverState
+from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.executors import RequestRunner
+from topline.solvers.methods import Measurement, method_named
+from topline.solvers.run import Callback, Run, iterate
+
+#: The hits of a cell are counted where its gap was last so many times the one that is asked for, too.
+EARLIER = 2.0
+#: The smaller C is the start where it is at most so many times as far below the primal value.
+NEAR = 2.0
+#: A relative gap of at least so much is taken as the rounds measure it.
+COARSE = 5e-3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A cell on one fold after a round: what it costs, how exact it is, and how it does on the held-out rows.
+
+    `passes` and `seconds` are those of this round; passes count a last one in float64 too.  The exact
+    solution has between `low` and `high` hits.  `earlier` are, of a first round, the hits when the gap was
+    last `EARLIER` times the one that was asked for, or more; None where it never was, but at zero.
+    """
+
+    C: float
+    fold: int
+    rows: float
+    hits: float
+    low: float
+    high: float
+    primal: float
+    gap: float
+    relative_gap: float
+    passes: int
+    seconds: float
+    status: str
+    earlier: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return dict(self.__dict__)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Outcome:
+        """Read what `to_dict` gave; JSON has null for what overflowed."""
+        unknown = {name: math.nan for name in ("primal", "gap", "relative_gap") if values[name] is None}
+        return cls(**{**values, **unknown})
+
+
+@dataclass(frozen=True, eq=False)
+class Reached:
+    """What a cell has come to: W, b and the other sums in its state, and `duals`, where its A is.
+
+    `measured` is what is known of the state.
+    """
+
+    C: float
+    state: SolverState
+    primal: float
+    dual: float
+    duals: Any
+    measured: Measurement | None = None
+
+    def best_multiple(self, problem: Problem) -> tuple[float, SolverState]:
+        """Return which multiple of A has the largest dual value for the C of `problem`, and its state.
+
+        W(A) is as many times larger as C is.
+        """
+        W = (1.0 / (problem.lam * problem.n) / self.C) * self.state.W
+        b, square = self.state.conjugate_mean, self.state.mean_sq_dual
+        share = best_share(b, problem.lam * squared_norm(W) + problem.smoothing * square)
+        return share, SolverState(
+            round=0, W=share * W, conjugate_mean=share * b, mean_sq_dual=share * share * square
+        )
+
+    def dual_for(self, problem: Problem) -> float:
+        """Return the dual value of the best multiple of A for the C of `problem`."""
+        state = self.best_multiple(problem)[1]
+        return problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
+
+
+class CellRows(RequestRunner, Protocol):
+    """The rows of a fold with the dual variables of one cell."""
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of the rows."""
+        ...
+
+    def start_from(self, before: Reached, problem: Problem) -> SolverState:
+        """Take the best multiple of the dual variables of another cell for one's own."""
+        ...
+
+    def go_on(self, known: Reached, problem: Problem) -> tuple[SolverState, Measurement | None]:
+        """Return where the cell was left, and what is known about it."""
+        ...
+
+    def count(self, W: NDArray[np.float64], radius: float) -> HitCount:
+        """Count the hits among the rows that are held out."""
+        ...
+
+
+def advance_cell(
+    rows: CellRows,
+    problem: Problem,
+    config: TrainConfig,
+    aim: tuple[float, float, int],
+    known: Reached | None,
+    before: Reached | None,
+    zero: float,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[Run, Outcome]:
+    """Take a cell to a gap: `aim` is its C, the gap and its fold, and `zero` is P(0)."""
+    (C, gap, fold), began = aim, time.perf_counter()
+    state, measured = SolverState.start(problem), None
+    if known is not None and (before is None or not is_better(before, known, problem)):
+        state, measured = rows.go_on(known, problem)
+    elif before is not None:
+        state = rows.start_from(before, problem)
+    passes = state.passes
+    glance = Glance(gap, state.W if state.W.any() else None)
+    run = iterate(
+        problem,
+        rows,
+        method_named(config.method).method_for(problem, rows.blocks, config.seed),
+        StoppingCriteria(tol=gap, max_passes=config.max_passes),
+        replace(state, primal_at_zero=zero),
+        (glance, *callbacks),
+        duals_kept=True,
+        measured=measured,
+        certified=gap < COARSE,
+    )
+    final = run.final
+    radius = ball_radius(final.gap, final.primal, problem.lam, of_duals=final.W_dual is None)
+    count = rows.count(final.W, radius)
+    # Later rounds have the one before to be compared with.
+    seen = None if known is not None else glance.W
+    return run, Outcome(
+        C=C, fold=fold, rows=count.rows, hits=count.hits, low=count.low, high=count.high,
+        primal=final.primal, gap=final.gap, relative_gap=final.relative_gap,
+        passes=run.state.passes - passes + run.certified, seconds=time.perf_counter() - began,
+        status=run.status.value, earlier=None if seen is None else rows.count(seen, 0.0).hits,
+    )  # fmt: skip
+
+
+def reached(C: float, run: Run, duals: Any) -> Reached:
+    """Return what a run has come to, with its A at `duals`."""
+    state, measured = run.state, run.measured
+    if run.certified:
+        final = run.final
+        W = final.W if final.W_dual is None else final.W_dual
+        state = replace(state, W=W, conjugate_mean=final.conjugate_mean, mean_sq_dual=final.mean_sq_dual)
+        # The weights differ by what the rounds' sums have drifted.
+        measured = None if measured is None else replace(measured, before=state)
+    return Reached(C, state, run.final.primal, run.final.dual, duals, measured)
+
+
+def is_better(before: Reached, known: Reached, problem: Problem) -> bool:
+    """Return whether a cell does better to start from the smaller C than to go on from where it was."""
+    behind = known.primal - before.dual_for(problem)
+    return behind <= NEAR * (known.primal - known.dual)
+
+
+class Glance:
+    """Keeps the last iterate on the way to `gap` whose gap was still `EARLIER` times as large at least.
+
+    `start` is where the way begins, None at zero; a factor does not matter, for it moves no hit.
+    """
+
+    def __init__(self, gap: float, start: NDArray[np.float64] | None) -> None:
+        self._least, self._last = EARLIER * gap, start
+        self.W: NDArray[np.float64] | None = None
+
+    def __call__(self, record: IterationRecord, state: SolverState) -> None:
+        """Look at the iterate that the record is about: the one that the round before ended with."""
+        if record.relative_gap >= self._least and self._last is not None:
+            self.W = self._last
+        self._last = state.W
