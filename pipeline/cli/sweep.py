@@ -53,6 +53,9 @@ def _facts(result: SweepResult) -> dict[str, str]:
         "as good": f"C = {simplest.C:g}: {simplest.mean:.2%}, the smallest within one standard error",
         "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}, {result.folds} folds",
         "cost": f"{result.passes:,} passes over a fold's rows, {result.elapsed:.1f} s",
+        "skipped": f"{len(result.skipped)} cells between others that they hardly exceed",
         "page": result.page,
     }
+    if not result.skipped:
+        del shown["skipped"]
     return shown if simplest.C < best.C else {name: text for name, text in shown.items() if name != "as good"}

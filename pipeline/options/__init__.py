@@ -25,7 +25,7 @@ from topline.pipeline.options.jobs import (
     RunConfig,
     refuse_label_sets,
 )
-from topline.pipeline.options.sweep import Cell, Rule, SweepConfig, Variant
+from topline.pipeline.options.sweep import Cell, KernelChoice, Rule, SweepConfig, Variant
 from topline.pipeline.options.train import (
     BLOCKS_AT_MOST,
     DASHBOARD_PORT,
@@ -49,6 +49,7 @@ __all__ = [
     "ImportConfig",
     "InspectConfig",
     "JobOptions",
+    "KernelChoice",
     "PredictConfig",
     "PromotionRule",
     "PruneConfig",

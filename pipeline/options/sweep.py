@@ -12,6 +12,8 @@ from topline.pipeline.options.train import (
     DATA_STORE,
     DEFAULT_TRANSFORMS,
     MARGINS_HELP,
+    PRECOMPUTED,
+    KernelName,
     MarginsText,
     NonEmpty,
     TrainConfig,
@@ -21,6 +23,7 @@ from topline.pipeline.options.train import (
 from topline.solvers.names import LOSS_RULES, LossRule
 
 Rule = Literal["race", "certificate", "none"]
+GammaRule = Literal["scale", "auto", "median"]
 
 # Options that every cell has in common with the sweep.
 SHARED = {"store", "dataset", "smoothing_kind", "class_weight", "method", "transforms", "tol", "seed"}
@@ -45,22 +48,42 @@ def _costs(text: str) -> tuple[float, ...]:
     return tuple(float(f"{first * step:.4g}") for step in steps)
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
+class KernelChoice:
+    """A kernel with its parameters as they were given, None for its defaults."""
+
+    name: KernelName
+    gamma: float | GammaRule | None = None
+    degree: int | None = None
+    coef0: float | None = None
+
+    @property
+    def text(self) -> str:
+        """Name and parameters in a few words."""
+        given = (("gamma", self.gamma), ("degree", self.degree), ("coef0", self.coef0))
+        shown = (f" {name}={value if isinstance(value, str) else f'{value:g}'}" for name, value in given
+                 if value is not None)  # fmt: skip
+        return f"{self.name}{''.join(shown)}"
+
+
+@dataclass(frozen=True)
 class Variant:
-    """A loss with its parameters: what a path of C is solved for."""
+    """A loss with its parameters and a kernel: what a path of C is solved for."""
 
     loss: str
     k: int | None
     smoothing: float
+    kernel: KernelChoice | None = None
 
     @property
     def name(self) -> str:
-        """Loss and parameters in a few words."""
+        """Loss, kernel and parameters in a few words."""
         k = "" if self.k is None else f" k={self.k}"
-        return f"{self.loss}{k}" + (f" smoothing={self.smoothing:g}" if self.smoothing else "")
+        smoothing = f" smoothing={self.smoothing:g}" if self.smoothing else ""
+        return f"{self.loss}{k}{smoothing}" + ("" if self.kernel is None else f" {self.kernel.text}")
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Cell:
     """One point of the grid."""
 
@@ -113,6 +136,16 @@ class SweepConfig(BaseModel):
     smoothing_kind: Literal["moreau", "others"] = Field(
         default="moreau", description="Smooth in all m scores, or (others) in those of the other classes"
     )
+    kernel: KernelName | None = Field(
+        default=None, description="Exact kernel, as for train; none trains on the features"
+    )
+    kernel_gamma: tuple[float | GammaRule, ...] = Field(
+        default=(), description="gamma of the kernel to try: numbers, scale, auto or median"
+    )
+    kernel_degree: tuple[int, ...] = Field(default=(), description="Degrees of the polynomial kernel to try")
+    kernel_coef0: tuple[float, ...] = Field(
+        default=(), description="Constants of the polynomial kernel to try"
+    )
     class_weight: Literal["none", "balanced"] = Field(
         default="none", description="balanced: every class counts as much as any other, whatever its rows"
     )
@@ -131,7 +164,7 @@ class SweepConfig(BaseModel):
     def _read_costs(cls, value: object) -> object:
         return _costs(value) if isinstance(value, str) else value
 
-    @field_validator("loss", "k", "smoothing", mode="before")
+    @field_validator("loss", "k", "smoothing", "kernel_gamma", "kernel_degree", "kernel_coef0", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(_parts(value)) if isinstance(value, str) else value
@@ -148,6 +181,13 @@ class SweepConfig(BaseModel):
             raise ValueError(f"a sweep goes from C to C with dual_ascent or sdca, not with {self.method}")
         if "truncated_topk_entropy" in self.loss:
             raise ValueError("truncated_topk_entropy is not convex and has no certificate: leave it out")
+        if self.kernel is None and (self.kernel_gamma or self.kernel_degree or self.kernel_coef0):
+            raise ValueError("kernel_gamma, kernel_degree and kernel_coef0 belong to a kernel: name one")
+        if self.kernel == PRECOMPUTED:
+            raise ValueError(
+                "a sweep cuts rows into folds, and the columns of a precomputed kernel are rows too: name the"
+                " kernel instead"
+            )
         for variant in self.variants():
             self.train_config(Cell(variant, self.C[0]))
         return self
@@ -155,11 +195,24 @@ class SweepConfig(BaseModel):
     def variants(self) -> list[Variant]:
         """Return all losses with their parameters, each once; `k` is None where the data decides it."""
         found: dict[Variant, None] = {}
-        for loss, k, smoothing in product(self.loss, self.k or (None,), self.smoothing):
+        # Losses of one kernel follow each other: what is computed for it serves all of them.
+        for kernel, loss, k, smoothing in product(
+            self._kernels(), self.loss, self.k or (None,), self.smoothing
+        ):
             rule = LOSS_RULES.get(loss, LossRule())
             k_here = k if rule.takes_k or rule.optional_k else None
-            found[Variant(loss, k_here, 0.0 if rule.smooth else smoothing)] = None
+            found[Variant(loss, k_here, 0.0 if rule.smooth else smoothing, kernel)] = None
         return list(found)
+
+    def _kernels(self) -> list[KernelChoice | None]:
+        if self.kernel is None:
+            return [None]
+        return [
+            KernelChoice(self.kernel, gamma, degree, coef0)
+            for gamma in self.kernel_gamma or (None,)
+            for degree in self.kernel_degree or (None,)
+            for coef0 in self.kernel_coef0 or (None,)
+        ]
 
     def grid(self) -> tuple[float, ...]:
         """Return the values of C, each once and from the smallest."""
@@ -171,6 +224,11 @@ class SweepConfig(BaseModel):
         loss = cell.variant.loss
         if not cell.variant.smoothing:
             del shared["smoothing_kind"]
+        if (kernel := cell.variant.kernel) is not None:
+            shared |= {
+                "kernel": kernel.name, "kernel_gamma": kernel.gamma, "kernel_degree": kernel.degree,
+                "kernel_coef0": kernel.coef0,
+            }  # fmt: skip
         return TrainConfig(
             **shared,
             C=cell.C,

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -179,6 +180,14 @@ def reached(C: float, run: Run, duals: Any) -> Reached:
         # The weights differ by what the rounds' sums have drifted.
         measured = None if measured is None else replace(measured, before=state)
     return Reached(C, state, run.final.primal, run.final.dual, duals, measured)
+
+
+def still_needed(known: Iterable[float], waiting: Iterable[float]) -> set[float]:
+    """Return those C of a path that go on or that one which is `waiting` would start from."""
+    known = sorted(known)
+    places = [(C, bisect_left(known, C)) for C in waiting]
+    below = {known[place - 1] for _, place in places if place > 0}
+    return below | {C for C, place in places if known[place : place + 1] == [C]}
 
 
 def is_better(before: Reached, known: Reached, problem: Problem) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -10,11 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, vstack
 
+from topline.pipeline.options import KernelChoice
 from topline.pipeline.rows import TrainingRows, Transforms
+from topline.solvers.kernels import KernelFeatures, make_kernel
 from topline.storage.datasets import Dataset
 from topline.storage.stores import open_store
 
 Labels = NDArray[np.int32]
+
+#: The last few folds stay in memory, and others while all of them take no more than so many bytes.
+KEPT_FOLDS, KEPT_BYTES = 4, 1 << 30
 
 
 @dataclass(frozen=True)
@@ -27,17 +34,30 @@ class FoldSource:
     seed: int
     rows: int | None
     transforms: tuple[str, ...]
+    kernel: KernelChoice | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class FoldData:
-    """The rows that one fold trains on, X (n, d), and the held-out rest, after its own transforms."""
+    """The rows that one fold trains on, X (n, d), and the held-out rest, after its own transforms.
+
+    With a kernel they are features whose products are its values.
+    """
 
     X: Any
     y: Labels
     held_out: Any
     held_out_y: Labels
     m: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the features."""
+        parts = (self.X, self.held_out)
+        return sum(
+            part.nbytes if isinstance(part, np.ndarray) else part.data.nbytes + part.indices.nbytes
+            for part in parts
+        )
 
     def weights(self, class_weight: str) -> NDArray[np.float64] | None:
         """How often each row counts (n,): once, or so that all classes that occur count the same."""
@@ -73,16 +93,38 @@ def stratified_sample(y: Labels, rows: int | None, seed: int) -> NDArray[np.int6
     return np.sort(_by_class(y, seed)[np.arange(rows) * len(y) // rows])
 
 
-@lru_cache(maxsize=4)
 def fold_data(source: FoldSource, fold: int) -> FoldData:
-    """Read one fold's rows; the last few folds stay in memory."""
-    X, y, m = _all_rows(source)
+    """Read one fold's rows, or find them where they were kept."""
+    key = source, fold
+    with _kept_lock:
+        if key in _kept:
+            _kept.move_to_end(key)
+            return _kept[key]
+    found = _fold_data(source, fold)
+    with _kept_lock:
+        _kept[key] = found
+        while len(_kept) > KEPT_FOLDS and sum(one.nbytes for one in _kept.values()) > KEPT_BYTES:
+            _kept.popitem(last=False)
+    return found
+
+
+def _fold_data(source: FoldSource, fold: int) -> FoldData:
+    X, y, m = _all_rows(replace(source, kernel=None))
     out = stratified_folds(y, source.folds, source.seed) == fold
     rows, rest = X[~out], X[out]
     fitted = Transforms.fit(
         source.transforms, lambda: iter((rows,)), is_sparse=not isinstance(X, np.ndarray), seed=source.seed
     )
-    return FoldData(fitted.apply(rows), y[~out], fitted.apply(rest), y[out], m)
+    rows, rest = fitted.apply(rows), fitted.apply(rest)
+    if (choice := source.kernel) is not None:
+        kernel = make_kernel(choice.name, choice.gamma, choice.degree, choice.coef0)
+        features = KernelFeatures.of(kernel, rows)
+        rows, rest = features.rows.astype(np.float32), features.features_of(rest).astype(np.float32)
+    return FoldData(rows, y[~out], rest, y[out], m)
+
+
+_kept: OrderedDict[tuple[FoldSource, int], FoldData] = OrderedDict()
+_kept_lock = threading.Lock()
 
 
 @lru_cache(maxsize=1)
@@ -99,7 +141,8 @@ def _all_rows(source: FoldSource) -> tuple[Any, Labels, int]:
 
 def forget_folds() -> None:
     """Let go of all rows in memory."""
-    fold_data.cache_clear()
+    with _kept_lock:
+        _kept.clear()
     _all_rows.cache_clear()
 
 

@@ -20,7 +20,7 @@ from scipy.sparse import csr_matrix, vstack
 
 from topline.pipeline.errors import InterruptedRunError
 from topline.pipeline.options import TrainConfig
-from topline.pipeline.sweep.cells import Outcome, Reached, advance_cell, reached
+from topline.pipeline.sweep.cells import Outcome, Reached, advance_cell, reached, still_needed
 from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data
 from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.core.block_stats import BlockStats
@@ -45,8 +45,9 @@ Round: TypeAlias = tuple[tuple[float, float], ...]
 class PathTask:
     """Take the path of `train` (its C aside) on one fold through `rounds`; only the last may be new.
 
-    `name` tells paths apart that a process may hold at the same time.  Accuracies are those among the first
-    `topk`, a row of class c counting `class_weights[c]` times.
+    `name` tells paths apart that a process may hold at the same time, and `waiting` are the C of its cells
+    that have not ended: what none of these starts from is forgotten afterwards.  Accuracies are those among
+    the first `topk`, a row of class c counting `class_weights[c]` times.
     """
 
     name: str
@@ -56,6 +57,7 @@ class PathTask:
     fold: int
     topk: int
     rounds: tuple[Round, ...]
+    waiting: tuple[float, ...]
     class_weights: tuple[float, ...] | None = None
 
 
@@ -68,6 +70,10 @@ class _Path:
     lock: threading.Lock = field(default_factory=threading.Lock)
     used: float = field(default_factory=time.monotonic)
     forgotten: bool = False
+
+    def smaller(self, C: float) -> Reached | None:
+        """Return what the next smaller C has come to."""
+        return self.cells[max(below)] if (below := [one for one in self.cells if one < C]) else None
 
     def goes_on(self, record: IterationRecord, state: SolverState) -> bool:  # noqa: ARG002 - a callback
         """End a solve that nobody waits for any more."""
@@ -101,6 +107,8 @@ def _advance(task: PathTask) -> tuple[Outcome, ...]:
     with path.lock, one_blas_thread():
         for number in range(len(path.answers), len(task.rounds)):
             path.answers.append(_take_round(path, task, task.rounds[number]))
+        needed = still_needed(path.cells, task.waiting)
+        path.cells = {C: kept for C, kept in path.cells.items() if C in needed}
         return path.answers[len(task.rounds) - 1]
 
 
@@ -110,21 +118,19 @@ def _take_round(path: _Path, task: PathTask, cells: Round) -> tuple[Outcome, ...
     weights = data.weights(config.class_weight)
     rows = _FoldRows(task, data)
     found = []
-    before: Reached | None = None
     for C, gap in cells:
         problem = Problem(task.loss, n, d, data.m, 1.0 / (n * C), config.smoothing, config.smoothing_kind)
         zero = risk_at_zero(problem, data.y, weights)
         rows.bind(problem, weights)
         run, outcome = advance_cell(
-            rows, problem, config, (C, gap, task.fold), path.cells.get(C), before, zero, (path.goes_on,)
-        )
+            rows, problem, config, (C, gap, task.fold), path.cells.get(C), path.smaller(C), zero,
+            (path.goes_on,),
+        )  # fmt: skip
         if path.forgotten:
             raise InterruptedRunError("the sweep was stopped")
-        path.cells[C] = before = reached(C, run, rows.duals(run.state))
+        path.cells[C] = reached(C, run, rows.duals(run.state))
         found.append(outcome)
     rows.close()
-    wanted = {C for C, _ in cells}
-    path.cells = {C: kept for C, kept in path.cells.items() if C in wanted}
     return tuple(found)
 
 

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation import RowMetric, row_metric
-from topline.pipeline.options import Cell, SweepConfig, TrainConfig, Variant
+from topline.pipeline.options import Cell, KernelChoice, SweepConfig, TrainConfig, Variant
 from topline.pipeline.readers import require_single_labels
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource, stratified_folds, stratified_sample
-from topline.pipeline.training import dataset_loss, resolve_options, resume_options
+from topline.pipeline.training import dataset_loss, kernel_of, resolve_options, resume_options
 from topline.solvers.core.problem import Problem
+from topline.solvers.kernels.low_rank import ARRAYS, MEMORY_BYTES
 from topline.solvers.losses import Loss
 from topline.solvers.methods import method_named
 from topline.storage.datasets import Dataset
@@ -92,13 +93,13 @@ class SweepPlan:
         labels = TrainingRows(self.dataset, "train").labels()
         return labels if self.sample is None else labels[self.sample]
 
-    @property
-    def source(self) -> FoldSource:
-        """Where workers find the folds."""
+    def source(self, path: TrainConfig) -> FoldSource:
+        """Return where workers find the folds of a path."""
         config = self.config
         return FoldSource(
-            self.store.url, config.dataset, config.folds, config.seed, config.rows, config.transforms
-        )
+            self.store.url, config.dataset, config.folds, config.seed, config.rows, config.transforms,
+            variant_of(path).kernel,
+        )  # fmt: skip
 
     @property
     def sample(self) -> NDArray[np.int64] | None:
@@ -120,8 +121,11 @@ class SweepPlan:
 
 
 def variant_of(path: TrainConfig) -> Variant:
-    """Return the loss with its parameters, k filled in."""
-    return Variant(path.loss, path.k, path.smoothing)
+    """Return the loss with its parameters, k filled in, and the kernel."""
+    kernel = None
+    if path.kernel is not None:
+        kernel = KernelChoice(path.kernel, path.kernel_gamma, path.kernel_degree, path.kernel_coef0)
+    return Variant(path.loss, path.k, path.smoothing, kernel)
 
 
 def plan_sweep(config: SweepConfig) -> SweepPlan:
@@ -178,6 +182,7 @@ def _paths(config: SweepConfig, dataset: Dataset, n: int) -> list[TrainConfig]:
         loss, d, m = dataset_loss(path, dataset), dataset.info.d, dataset.info.m
         problem = Problem(loss, n, d, m, lam, path.smoothing, path.smoothing_kind)
         method_named(path.method).refuse(problem)
+        kernel_of(path, dataset.info.layout)
         found.append(path)
     return found
 
@@ -208,6 +213,9 @@ def fits_every_process(plan: SweepPlan, memory_limit: int | None, processes: int
     """
     info, free = plan.dataset.info, psutil.virtual_memory().available
     allowed = free if memory_limit is None else min(free, memory_limit // processes)
+    if plan.config.kernel is not None:
+        _refuse_matrix(plan, allowed)
+        return True
     needed = COPIES * plan.nbytes
     if info.layout != "dense" or needed <= allowed:
         return True
@@ -219,3 +227,17 @@ def fits_every_process(plan: SweepPlan, memory_limit: int | None, processes: int
             f" cells on a sample of at most --rows {plan.n * allowed // needed}, or leave that transform out"
         )
     return False
+
+
+def _refuse_matrix(plan: SweepPlan, allowed: int) -> None:
+    """Refuse a kernel whose matrix, of the rows of one fold, does not fit into each process."""
+    folds = plan.config.folds
+    trained = plan.n - plan.n // folds
+    allowed = min(allowed, MEMORY_BYTES)
+    if (needed := ARRAYS * 8 * trained**2) > allowed:
+        rows = int((allowed / (ARRAYS * 8)) ** 0.5) * folds // (folds - 1)
+        raise InputError(
+            f"the kernel matrix of the {trained:,} rows of a fold and its factor take {needed / 2**30:.1f}"
+            f" GiB in each process, and {allowed / 2**30:.1f} are allowed: try the cells on a sample of at"
+            f" most --rows {rows}"
+        )

@@ -40,12 +40,14 @@ from topline.solvers.core.stopping import Status
 #: The relative gap of the first round, and by how much each further round makes a cell's own smaller.
 FIRST_GAP, FACTOR = 0.1, EARLIER
 
-State = Literal["running", "finished", "pruned"]
+State = Literal["running", "finished", "pruned", "skipped"]
 
 
 @dataclass(frozen=True)
 class Standing:
     """A cell and what all rounds found, one measurement a fold in each, with how it ended and why.
+
+    One that was skipped was never measured.
 
     Where rows do not count alike, their accuracy is known as well as that of `effective_rows` that do.
     """

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from topline.pipeline.evaluation import row_metric
-from topline.pipeline.options import Variant
+from topline.pipeline.options import KernelChoice, Variant
 from topline.pipeline.sweep.plan import SweepPlan
 from topline.pipeline.sweep.race import Standing, best_cell, simplest_cell
 from topline.pipeline.training import TrainResult
@@ -36,11 +36,23 @@ class SweepCell:
     rounds: int
     state: str
     why: str
+    kernel: KernelChoice | None = None
 
     @property
     def variant(self) -> Variant:
-        """The loss with its parameters."""
-        return Variant(self.loss, self.k, self.smoothing)
+        """The loss with its parameters and kernel."""
+        return Variant(self.loss, self.k, self.smoothing, self.kernel)
+
+
+@dataclass(frozen=True)
+class SkippedCell:
+    """A cell that nobody looked at: between others that it hardly exceeds."""
+
+    loss: str
+    k: int | None
+    smoothing: float
+    C: float
+    kernel: KernelChoice | None = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,7 @@ class SweepResult:
     smallest C on its path within one standard error of it.  `at_edge` says that the best C is the largest or
     smallest of several: a wider grid may hold a better one.  `passes` and `seconds` of solving are sums over
     cells and folds, `elapsed` is by the clock, for what was not resumed.  `page` is where the page with
-    table and plots lies.
+    table and plots lies.  `skipped` are the cells of the grid that are not among `cells`.
     """
 
     sweep: str
@@ -74,6 +86,7 @@ class SweepResult:
     elapsed: float
     page: str = ""
     trained: TrainResult | None = None
+    skipped: tuple[SkippedCell, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -87,12 +100,18 @@ class SweepResult:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SweepResult:
         """Read what `to_dict` gave, from a sweep's outcome, which may hold more."""
-        values = {"metric": f"top-{values['topk']}", **values}
+        values = {"metric": f"top-{values['topk']}", "skipped": (), **values}
         known = {field.name: values[field.name] for field in fields(cls)}
-        known["cells"] = tuple(SweepCell(**cell) for cell in values["cells"])
-        known |= {name: SweepCell(**values[name]) for name in ("best", "simplest")}
+        known["cells"] = tuple(SweepCell(**_with_kernel(cell)) for cell in values["cells"])
+        known["skipped"] = tuple(SkippedCell(**_with_kernel(cell)) for cell in values["skipped"])
+        known |= {name: SweepCell(**_with_kernel(values[name])) for name in ("best", "simplest")}
         trained = values["trained"]
         return cls(**{**known, "trained": None if trained is None else TrainResult.from_dict(trained)})
+
+
+def _with_kernel(cell: Mapping[str, Any]) -> dict[str, Any]:
+    kernel = cell.get("kernel")
+    return {**cell, "kernel": None if kernel is None else KernelChoice(**kernel)}
 
 
 def concluded(plan: SweepPlan, standings: Sequence[Standing], elapsed: float) -> SweepResult:
@@ -101,7 +120,7 @@ def concluded(plan: SweepPlan, standings: Sequence[Standing], elapsed: float) ->
     if best is None:
         raise ValueError("no cell is finished")
     config, info, grid = plan.config, plan.dataset.info, plan.config.grid()
-    cells = tuple(map(_cell, standings))
+    cells = tuple(_cell(one) for one in standings if one.rounds)
     return SweepResult(
         sweep=plan.id,
         store=plan.store.url,
@@ -121,15 +140,21 @@ def concluded(plan: SweepPlan, standings: Sequence[Standing], elapsed: float) ->
         passes=sum(cell.passes for cell in cells),
         seconds=sum(cell.seconds for cell in cells),
         elapsed=elapsed,
+        skipped=tuple(
+            SkippedCell(
+                cell.variant.loss, cell.variant.k, cell.variant.smoothing, cell.C, cell.variant.kernel
+            )
+            for cell in (one.cell for one in standings if not one.rounds)
+        ),
     )
 
 
 def _cell(one: Standing) -> SweepCell:
-    count = one.count
+    count, variant = one.count, one.cell.variant
     return SweepCell(
-        loss=one.cell.variant.loss,
-        k=one.cell.variant.k,
-        smoothing=one.cell.variant.smoothing,
+        loss=variant.loss,
+        k=variant.k,
+        smoothing=variant.smoothing,
         C=one.cell.C,
         mean=one.mean,
         error=one.error,
@@ -141,4 +166,5 @@ def _cell(one: Standing) -> SweepCell:
         rounds=len(one.rounds),
         state=one.state,
         why=one.why,
+        kernel=variant.kernel,
     )

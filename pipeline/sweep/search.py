@@ -29,6 +29,7 @@ from topline.pipeline.sweep.page import write_page
 from topline.pipeline.sweep.paths import PathTask, Round
 from topline.pipeline.sweep.plan import SweepPlan, fits_every_process, plan_sweep, variant_of
 from topline.pipeline.sweep.race import Standing, best_cell, judged, next_gap
+from topline.pipeline.sweep.refine import due, skipped
 from topline.pipeline.sweep.result import SweepResult, concluded
 from topline.pipeline.sweep.shared import open_shared
 from topline.pipeline.sweep.workers import DaskRunner, HereRunner, Runner
@@ -105,10 +106,9 @@ class _Rounds:
         """What this round asks of each path that has running cells."""
         config = self._plan.config
         asked: dict[int, list[tuple[float, float]]] = {}
-        for one in self._standings:
-            if one.state == "running":
-                path = self._path_of(one.cell)
-                asked.setdefault(path, []).append((one.cell.C, next_gap(one, config.rule, config.tol)))
+        for one in due(self._standings, config.rule):
+            path = self._path_of(one.cell)
+            asked.setdefault(path, []).append((one.cell.C, next_gap(one, config.rule, config.tol)))
         return {path: tuple(cells) for path, cells in asked.items()}
 
     def _take(self, number: int, wanted: Mapping[int, Round]) -> None:
@@ -123,9 +123,9 @@ class _Rounds:
             self._keep(number, place, answer)
             found[place] = answer
         before = self._ended
-        self._standings = judged(
-            [self._grown(one, found) for one in self._standings], config.rule, config.tol, config.confidence
-        )
+        grown = [self._grown(one, found) for one in self._standings]
+        grown = judged(grown, config.rule, config.tol, config.confidence)
+        self._standings = skipped(grown, config.rule)
         if self._progress is not None:
             self._progress.advance(self._ended - before)
             self._progress.note(self._facts(number))
@@ -133,10 +133,12 @@ class _Rounds:
     def _task(self, place: Place, cells: Round) -> PathTask:
         path, fold = place
         self._asked[place] = (*self._asked.get(place, ()), cells)
-        plan = self._plan
+        plan, train = self._plan, self._plan.paths[path]
+        running = [one.cell for one in self._standings if one.state == "running"]
+        waiting = tuple(cell.C for cell in running if cell.variant == variant_of(train))
         return PathTask(
-            f"{self._name}/{path}", plan.source, plan.paths[path], plan.loss(plan.paths[path]), fold,
-            plan.topk, self._asked[place], plan.class_weights,
+            f"{self._name}/{path}", plan.source(train), train, plan.loss(train), fold, plan.topk,
+            self._asked[place], waiting, plan.class_weights,
         )  # fmt: skip
 
     def _known(self, number: int) -> dict[Place, tuple[Outcome, ...]]:
@@ -154,15 +156,15 @@ class _Rounds:
         self._answers.append(record)
 
     def _grown(self, one: Standing, found: Mapping[Place, Sequence[Outcome]]) -> Standing:
-        """Add to a running cell what this round found, fold by fold."""
-        if one.state != "running":
-            return one
+        """Add to a cell what this round found, fold by fold."""
         path = self._path_of(one.cell)
         parts = tuple(
-            next(part for part in found[path, fold] if part.C == one.cell.C)
+            part
             for fold in range(self._plan.config.folds)
+            for part in found.get((path, fold), ())
+            if part.C == one.cell.C
         )
-        return replace(one, rounds=(*one.rounds, parts))
+        return replace(one, rounds=(*one.rounds, parts)) if parts else one
 
     def _path_of(self, cell: Cell) -> int:
         return [variant_of(path) for path in self._plan.paths].index(cell.variant)
@@ -172,7 +174,7 @@ class _Rounds:
         return sum(one.state != "running" for one in self._standings)
 
     def _facts(self, number: int) -> dict[str, Any]:
-        leader = max(self._standings, key=lambda one: one.mean)
+        leader = max((one for one in self._standings if one.rounds), key=lambda one: one.mean)
         accuracy = f"{leader.mean:.1%} with C = {leader.cell.C:g}"
         return {"round": number + 1, f"best {self._plan.metric.column}": accuracy}
 
@@ -202,9 +204,12 @@ def _compile(plan: SweepPlan, progress: Progress | None) -> None:
         progress.begin("compile")
     info = plan.dataset.info
     for path in plan.paths:
+        # With a kernel the features are a factor of its matrix.
+        d = info.d if path.kernel is None else plan.n
         compile_jit_functions(
-            plan.loss(path), info.d, info.m, path.smoothing, path.method,
-            smoothing_kind=path.smoothing_kind, keep_duals=True, sparse=info.layout == "csr",
+            plan.loss(path), d, info.m, path.smoothing, path.method,
+            smoothing_kind=path.smoothing_kind, keep_duals=True,
+            sparse=path.kernel is None and info.layout == "csr",
         )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ from topline.pipeline.cluster.memory_plan import WHOLE_DUALS
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig
 from topline.pipeline.rows import CachedRows, TrainingRows, Transforms
-from topline.pipeline.sweep.cells import Outcome, Reached, advance_cell, reached
+from topline.pipeline.sweep.cells import Outcome, Reached, advance_cell, reached, still_needed
 from topline.pipeline.sweep.folds import fold_weights, stratified_folds
 from topline.pipeline.sweep.paths import PathTask
 from topline.pipeline.sweep.plan import SweepPlan
@@ -119,8 +119,7 @@ class SharedRunner:
                 continue
             C, gap = task.rounds[-1][place]
             here = task.name, task.fold, C
-            before = self._heads.get((task.name, task.fold, task.rounds[-1][place - 1][0])) if place else None
-            known = self._heads.get(here)
+            known, before = self._heads.get(here), self._smaller(here)
             run = known.run if known is not None else self._new_run(task, C)
             runs[run] = partial(self._solved, task, (C, gap, task.fold), run, known, before)
             places[run.head] = number, here
@@ -156,10 +155,15 @@ class SharedRunner:
         return _Head(run, reached(aim[0], ended, run.head), rows.replaced), outcome
 
     def _forget_but(self, task: PathTask) -> None:
-        """Let go of the cells of a path that its last round did not ask for."""
-        wanted = {C for C, _ in task.rounds[-1]}
-        for place in [p for p in self._heads if p[:2] == (task.name, task.fold) and p[2] not in wanted]:
-            self._passes.forget(self._heads.pop(place).run.head)
+        """Let go of the cells of a path that no other one needs."""
+        here = {place[2]: place for place in self._heads if place[:2] == (task.name, task.fold)}
+        for C in here.keys() - still_needed(here, task.waiting):
+            self._passes.forget(self._heads.pop(here[C]).run.head)
+
+    def _smaller(self, place: Place) -> _Head | None:
+        """Return the head of the next smaller C on the same path and fold."""
+        below = [here for here in self._heads if here[:2] == place[:2] and here[2] < place[2]]
+        return self._heads[max(below)] if below else None
 
 
 class _HeadRows:

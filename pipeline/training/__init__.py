@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from topline.pipeline.training.continued import settings_of_model
 from topline.pipeline.training.plan import dataset_loss, resolve_options, resume_options
-from topline.pipeline.training.problem_checks import check_options
+from topline.pipeline.training.problem_checks import check_options, kernel_of
 from topline.pipeline.training.result import TrainResult
 from topline.pipeline.training.run import resuming, runs_of, unfinished_run
 from topline.pipeline.training.session import Fitted, fit, train
@@ -19,6 +19,7 @@ __all__ = [
     "check_options",
     "dataset_loss",
     "fit",
+    "kernel_of",
     "resolve_options",
     "resume_options",
     "resuming",

@@ -19,20 +19,13 @@ from topline.pipeline.options.problem import chosen_loss, chosen_risk, resolved_
 from topline.pipeline.rows import TrainingRows, Transforms
 from topline.pipeline.training.kernel_matrix import refuse_size
 from topline.pipeline.training.precomputed import check_kernel_values
-from topline.pipeline.training.problem_checks import check_kernel, check_labels, check_problem, problem_of
+from topline.pipeline.training.problem_checks import check_labels, check_problem, kernel_of, problem_of
 from topline.pipeline.training.starting_point import StartingPoint, Successor, starting_point
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.risks import Risk
 from topline.solvers.core.state import SolveResult
 from topline.solvers.executors import block_bounds
-from topline.solvers.kernels import (
-    ChiSquaredKernel,
-    IntersectionKernel,
-    Kernel,
-    LaplacianKernel,
-    is_precomputed,
-    make_kernel,
-)
+from topline.solvers.kernels import Kernel, is_precomputed
 from topline.solvers.losses import LabelSets, Loss, StructuredHinge
 from topline.solvers.methods import METHODS, Choice, MethodSpec, chosen_method
 from topline.solvers.names import DEFAULT_METHOD
@@ -281,17 +274,9 @@ def _kernel(config: TrainConfig, rows: TrainingRows) -> Kernel | None:
 
     Raises `ConfigError` for what a stored model with a kernel cannot be made of.
     """
-    if config.kernel is None:
+    kernel = kernel_of(config, rows.dataset.info.layout)
+    if kernel is None:
         return None
-    check_kernel(config)
-    kernel = make_kernel(
-        config.kernel, gamma=config.kernel_gamma, degree=config.kernel_degree, coef0=config.kernel_coef0
-    )
-    dense = ChiSquaredKernel, IntersectionKernel, LaplacianKernel
-    if isinstance(kernel, dense) and rows.dataset.info.layout == "csr":
-        raise ConfigError(
-            f"the kernel {kernel.name} takes no sparse features: take linear, rbf or polynomial"
-        )
     if is_precomputed(kernel):
         check_kernel_values(rows)
     return kernel.resolved(rows)

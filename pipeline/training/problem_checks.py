@@ -12,6 +12,13 @@ from topline.pipeline.options import TrainConfig
 from topline.pipeline.options.problem import check_average_top, chosen_loss, chosen_risk, resolved_k
 from topline.pipeline.rows import TrainingRows, parse_transforms
 from topline.solvers.core.problem import Problem
+from topline.solvers.kernels import (
+    ChiSquaredKernel,
+    IntersectionKernel,
+    Kernel,
+    LaplacianKernel,
+    make_kernel,
+)
 from topline.solvers.losses import LabelSets, Loss, MultilabelSoftmax
 from topline.solvers.methods import chosen_method, method_named
 
@@ -61,7 +68,7 @@ def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False)
         loss, n, 1, m, 1.0 / (n * config.C), config.smoothing, config.smoothing_kind, sets,
         risk=chosen_risk(config, n),
     ))  # fmt: skip
-    check_kernel(chosen)
+    kernel_of(chosen)
     parse_transforms(config.transforms)
 
 
@@ -94,10 +101,22 @@ def _check_method(config: TrainConfig, problem: Problem) -> None:
         )
 
 
-def check_kernel(config: TrainConfig) -> None:
-    """Refuse a method whose models have no dual variables, which are all that a model with a kernel has."""
+def kernel_of(config: TrainConfig, layout: str = "dense") -> Kernel | None:
+    """Return the kernel with its parameters as they were given, None where there is none.
+
+    Raises `ConfigError` for sparse features that it does not take, and for a method whose models have no dual
+    variables, which are all that a model with a kernel has.
+    """
     if config.kernel is None:
-        return
+        return None
+    kernel = make_kernel(
+        config.kernel, gamma=config.kernel_gamma, degree=config.kernel_degree, coef0=config.kernel_coef0
+    )
+    dense = ChiSquaredKernel, IntersectionKernel, LaplacianKernel
+    if isinstance(kernel, dense) and layout == "csr":
+        raise ConfigError(
+            f"the kernel {kernel.name} takes no sparse features: take linear, rbf or polynomial"
+        )
     method = method_named(config.method)
     if not (method.keeps_duals or method.smooths_through_duals) or config.keep_duals is False:
         without = (
@@ -107,6 +126,7 @@ def check_kernel(config: TrainConfig) -> None:
             f"a model with a kernel is made of its dual variables, and {without}: take dual_ascent, sdca or"
             " fw, and leave keep_duals out"
         )
+    return kernel
 
 
 def _check_label_kind(config: TrainConfig, loss: Loss, m: int, data: str, *, several: bool) -> None:

@@ -78,6 +78,19 @@ class KernelFeatures:
         solved = linalg.solve_triangular(self.rows[self.pivots], W, lower=True, trans="T")
         return np.asarray(solved, dtype=np.float64)
 
+    def features_of(self, X: Any) -> Float64Array:
+        """Return features (q, r) of new rows X (q, d), whose products with `rows` are the kernel values.
+
+        That is K(X, pivots) L^-T with L = rows[pivots].
+        """
+        if not len(self.pivots):
+            return np.zeros((X.shape[0], 1))
+        if is_precomputed(self.kernel):
+            values = self.kernel.matrix(X, None)[:, self.pivots]
+        else:
+            values = self.kernel.matrix(X, self.train[self.pivots])
+        return np.asarray(linalg.solve_triangular(self.rows[self.pivots], values.T, lower=True).T)
+
 
 def gram_matrix(kernel: Any, X: RowSource) -> tuple[Kernel, Any, Float64Array]:
     """Return the kernel, its parameters resolved, the training rows, and K (n, n) of them, float64.
