@@ -29,7 +29,7 @@ PRINTED = {
 ELSEWHERE = {
     "news20", "news20-weighted", "news20-causes", "news20-errors", "gap-curves", "letter-baselines",
     "letter-convergence", "projection-top-k", "at-k-sinc", "at-k-causes", "weight-learning-breast-cancer",
-    "bibtex-causes",
+    "bibtex-causes", "letter-causes",
 }  # fmt: skip
 PAPERS = ("Hirohashi and Kato", "Lapin", "Fan et al.", "Tajima et al.")
 

@@ -62,12 +62,8 @@ def budget(setting: Setting) -> Budget:
 def letter(setting: Setting) -> Reproduction:
     """Divide the 15,000 training rows at random; the 5,000 test rows are the published ones."""
     data = setting.data.load("letter", alone=True)
-    train, tests = data.parts
-    rows, held = np.arange(train), setting.of(4500, 4500, 14800)
-    splits = []
-    for seed in range(setting.of(4, 3, 1)):
-        mixed = setting.rng(seed).permutation(rows)
-        splits.append(Split.held_out(mixed[held:], mixed[:held], np.arange(train, train + tests)))
+    splits = letter_splits(setting, data)
+    train, held, tests = (len(rows) for rows in (*splits[0].folds[0], splits[0].test))
     Cs = [10.0**power for power in setting.of(range(-5, 4), range(-1, 3), range(1))]
     trials = compare(setting, data, learners(setting), splits, Cs, KS, budget(setting))
     notes = {
@@ -76,14 +72,27 @@ def letter(setting: Setting) -> Reproduction:
         " the same 15,000, and the spread is that of the division alone",
         "b": "OVA rows are LIBLINEAR's, like the others without a constant feature: with one OVA SVM falls"
         " to about 58 % top-1 here, away from the thesis's 63.0 %",
-        "c": "the objective of Ent_tr is not convex: where it ends depends on where it starts, here at the"
-        " softmax of the same C, and on when it stops; whether top-10 Ent_tr differs for that is not shown",
+        "c": "the objective of Ent_tr is not convex, and top-1 falls all the way down from the softmax of the"
+        " same C, where it starts: the thesis does not say when its descent along the gradient stops, ours"
+        " goes on to the end; after 25 steps all four figures of top-10 Ent_tr are within 0.8 points of the"
+        " thesis's (letter-causes --quick)",
     }
     protocol = {
-        "data": f"{train - held:,} training, {held:,} validation, {tests:,} test rows; {len(splits)} times",
+        "data": f"{train:,} training, {held:,} validation, {tests:,} test rows; {len(splits)} times",
         "model": _model(setting, Cs, "no constant feature"),
     }
     return _table(trials, LETTER, protocol, notes)
+
+
+def letter_splits(setting: Setting, data: Examples) -> list[Split]:
+    """Give random divisions of the training rows."""
+    train, tests = data.parts
+    rows, held = np.arange(train), setting.of(4500, 4500, 14800)
+    splits = []
+    for seed in range(setting.of(4, 3, 1)):
+        mixed = setting.rng(seed).permutation(rows)
+        splits.append(Split.held_out(mixed[held:], mixed[:held], np.arange(train, train + tests)))
+    return splits
 
 
 def news20(setting: Setting) -> Reproduction:
