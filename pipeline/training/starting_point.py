@@ -15,6 +15,7 @@ from topline.pipeline.options import TrainConfig
 from topline.pipeline.rows import StoredModel, TrainingRows, Transforms
 from topline.solvers.core.state import SolverState
 from topline.solvers.losses import Loss
+from topline.solvers.run import left_behind
 from topline.storage.arrays import StoredDuals
 from topline.storage.errors import IntegrityError
 from topline.storage.stores.urls import join
@@ -112,9 +113,9 @@ def starting_point(run: Successor, model: str) -> StartingPoint:
     """Return what the model of id `model` is worth for a run; `NotFoundError` where there is none.
 
     A is feasible whatever n, lam and the features are, so dual variables are taken wherever they are stored
-    and the method keeps them.  W alone is a start for L-BFGS and for Newton's method on a smooth loss; for
-    Frank-Wolfe only with the sums of its A,
-    and while every row of that A is still there.
+    and the method keeps them.  W alone is a start for L-BFGS and for Newton's method on a smooth loss, which
+    take a step from it whatever it is worth where it has learned from rows that are gone; for Frank-Wolfe
+    only with the sums of its A, and while every row of that A is still there.
     """
     try:
         earlier = StoredModel.open(join(run.rows.dataset.store.url, "models", model))
@@ -142,7 +143,10 @@ def starting_point(run: Successor, model: str) -> StartingPoint:
     W = np.zeros(run.shape)
     W[:, columns >= 0] = stored[:, columns[columns >= 0]]
     if primal:
-        return StartingPoint(model, "weights", carried, state=SolverState(round=0, W=W))
+        state = SolverState(round=0, W=W)
+        return StartingPoint(
+            model, "weights", carried, state=left_behind(state) if carried < n_before else state
+        )
     if carried < n_before or (columns < 0).any() or "dual_sums" not in earlier.model.arrays:
         why = f"rows or classes of {model} changed, and its dual variables are not stored"
         return StartingPoint(model, "zero", carried, why)

@@ -10,6 +10,9 @@ stages are kept, with their images in W, and after each stage the best point of 
 looked for: D is quadratic there, a system of a few equations.  That point may lie outside the domain.  Its
 projection, row by row, does not, and the best point of the segment to it is exact again.
 
+From dual variables that are nearly right the stages end by the gap of the rows that they visit, where a
+request says how much of it is little enough; the first sweep may then leave out the rows with alpha_i = 0.
+
 Weights that are not small are swept tile by tile, on several threads
 (`topline.solvers.blocks.ascent_tiles`), and dual rows that are not one array are opened slab by slab.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_rows import DualWindow
+from topline.solvers.blocks.ascent_rows import DualWindow, rows_with_mass
 from topline.solvers.blocks.ascent_work import SweptRows, Work
 from topline.solvers.blocks.extrapolation import Extrapolation
 from topline.solvers.blocks.row_feed import HeldRows, RowFeed
@@ -38,6 +41,9 @@ _STAGE_PAYS = 0.1
 #: that move cost little: they go on for longer.
 _STAGE_PAYS_WARM = 0.02
 _MOST_VISITS_WARM = 16.0
+#: A gap that is small enough is looked for after a stage whose last sweep brought less than this share of it,
+#: and no more stages are made after one that brought less than the other.
+_LOOKS, _SETTLED = 5e-3, 2.5e-4
 
 
 class BlockAscent(SweptRows):
@@ -56,7 +62,10 @@ class BlockAscent(SweptRows):
         delta.clear()
         work = Work(self, request, DualWindow(A, delta), threads)
         feed = self.feed_for(A)
-        first = work.sweep(feed.shuffled(work.allowed(np.flatnonzero(self.weights)), work.random))
+        rows = np.flatnonzero(self.weights)
+        if request.support:
+            rows = rows[rows_with_mass(A)[rows]]
+        first = work.sweep(feed.shuffled(work.allowed(rows), work.random))
         busy = np.flatnonzero(work.rises >= 0.0)
         if request.sweeps > _PLAIN_SWEEPS and len(busy):
             _stages(work, feed.held(busy), busy, first, request)
@@ -80,6 +89,8 @@ def _stages(
     """Sweep over some rows in stages, and extrapolate after each where that is possible."""
     budget = (_MOST_VISITS_WARM if request.warm else _MOST_VISITS) * len(work.rises)
     least = first * (_STAGE_PAYS_WARM if request.warm else _STAGE_PAYS)
+    if request.enough > 0.0:
+        least = min(least, _SETTLED * request.enough)
     extrapolation = Extrapolation(work, held, rows) if Extrapolation.fits(work, rows) else None
     work.take_few(held, rows)
     for _ in range(_MOST_STAGES):
@@ -93,6 +104,8 @@ def _stages(
             chosen = work.allowed(rows[work.moved(rows)])
             if budget <= 0 or not len(chosen) or work.over:
                 break
+        if last < _LOOKS * request.enough and work.gap(held, rows) <= request.enough:
+            return
         # The primal objective is far from its least value where rows were moved together: sweeps come last.
         if budget <= 0 or work.over or last < least:
             return

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows, RowSource
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+
+#: Numbers of A that are looked at together.
+_LOOKED_AT = 1 << 22
 
 
 class BlockRows:
@@ -38,6 +42,14 @@ class BlockRows:
         self.index, self.dtype = index, dtype
         alike = problem.smoothing_own == problem.smoothing
         self.loss = form.column_where(alike=alike), form.rho, form.table
+
+
+def rows_with_mass(A: DualStore) -> NDArray[np.bool_]:
+    """Return which rows of A (rows, m) are not 0, as they are read, some at a time."""
+    rows, m = A.shape
+    step = max(_LOOKED_AT // m, 1)
+    parts = [A.read(low, min(low + step, rows)).any(axis=1) for low in range(0, rows, step)]
+    return np.concatenate(parts)
 
 
 class Portion(NamedTuple):

@@ -21,12 +21,15 @@ from topline.solvers.blocks.ascent_jit import add_rows_csr, add_rows_dense, chan
 from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion
 from topline.solvers.blocks.ascent_sweeps import sweep_csr, sweep_dense
 from topline.solvers.blocks.ascent_tiles import SweptPart, TiledWeights
+from topline.solvers.blocks.jit import sum_of_squares
 from topline.solvers.blocks.row_feed import HeldRows, RowFeed
 from topline.solvers.blocks.thread_choice import ThreadChoice
+from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.requests import AscentRequest
 from topline.solvers.core.rows import is_sparse
+from topline.solvers.losses.rows import conjugate_sum
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
 #: Weights of up to so many entries are kept in float64: they stay in the first-level cache all the same.
@@ -233,6 +236,37 @@ class Work:
         )  # fmt: skip
         tiles.sweep(part, block.loss, self.rises[here])
         return 1.0
+
+    def gap(self, held: RowFeed | HeldRows, rows: Int64Array) -> float:
+        """Return the sum of w_i (Phi(s_i) + Phi*(-alpha_i) + <alpha_i, s_i>) over some rows, a visit each.
+
+        No term is negative, and over all rows it is n (P - D), for W = W(A); smoothing adds its own.
+        """
+        block, problem, total = self.block, self.block.problem, 0.0
+        vertices = vertices_of(problem, _TIMED_ROWS, smoothed=True)
+        W = (self.W if self.sparse else self.W.T).astype(self._products, copy=False)
+        for portion in held.in_order(rows):
+            self.duals.open(portion.slab)
+            for low in range(0, len(portion.rows), _TIMED_ROWS):
+                part = slice(low, low + _TIMED_ROWS)
+                some, here = portion.rows[part], portion.rows[part] - portion.slab[0]
+                y, weights = block.y[some], block.weights[some]
+                scores = np.asarray(portion.X[portion.places[part]] @ W)
+                if self.kept_apart:
+                    scores += np.outer(block.along[some], self.apart).astype(scores.dtype)
+                alpha = self.duals.A[here].astype(np.float64) + self.duals.delta[here]
+                total += float(np.einsum("ij,ij,i->", alpha, scores, weights))
+                total -= float(conjugate_sum(problem.form.conjugate, alpha, y, weights, problem.form.table))
+                if problem.smoothing > 0:
+                    squares = sum_of_squares(alpha, y, weights, problem.own_share)
+                    total += 0.5 * problem.smoothing * float(squares)
+                losses = np.empty(len(some))
+                vertices.losses(scores, y, losses)
+                total += float(losses @ weights)
+        self.duals.close()
+        self.visited += len(rows)
+        self.clock.product()
+        return total
 
     def part_apart(self, image: Float64Array) -> Float64Array:
         """Return what a change of W, laid out like W, is along u, for every class."""

@@ -144,6 +144,9 @@ def accumulate_rows(X: Rows, U: FloatArray, weights: Float64Array, product: Floa
     if not is_sparse(X) and _FEW_NONZEROS * np.count_nonzero(U) < U.size:
         jit.accumulate_nonzeros(X, U, weights, product)
         return
+    some = U.any(axis=1)
+    if not some.all():
+        X, U, weights = X[some], U[some], weights[some]
     if not is_uniform(weights):
         U = U * weights[:, None].astype(U.dtype)
     product += (X.T @ U).T if is_sparse(X) else U.T @ X

@@ -70,6 +70,8 @@ class AscentRequest(_RoundRequest):
     seconds : time after which no more rows are visited; None for no limit.
     warm : whether A is near the optimum already, so that most rows are at rest and stages over the others pay
         for longer.
+    support : visit only rows whose alpha is not 0.
+    enough : end the stages, if warm, where the duality gaps of the rows that they visit sum to so little.
     """
 
     sweeps: int = 1
@@ -80,6 +82,8 @@ class AscentRequest(_RoundRequest):
     most_passes: float = math.inf
     seconds: float | None = None
     warm: bool = False
+    support: bool = False
+    enough: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

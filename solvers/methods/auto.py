@@ -18,7 +18,7 @@ import numpy as np
 from topline.solvers.core.problem import Problem, relative_gap
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, Runner
-from topline.solvers.methods.dual_ascent import DualAscent
+from topline.solvers.methods.dual_ascent import DualAscent, unmeasured_rounds
 from topline.solvers.methods.newton import ProximalNewton, warm_start
 from topline.solvers.methods.newton_steps import few_numbers
 from topline.solvers.typing import Float64Array
@@ -95,7 +95,7 @@ class AscentThenNewton(Method):
         """Take a round of the method whose turn it is, or change it."""
         before = measured.before
         method = self._now(before)
-        if isinstance(method, ProximalNewton):
+        if isinstance(method, ProximalNewton) or unmeasured_rounds(before):
             return method.advance(problem, run, measured)
         gap = before.best_primal - measured.dual
         since = before.memory.get(_SINCE, np.array([before.passes, gap]))

@@ -10,17 +10,23 @@ Blocks that move at the same time overshoot together, so each takes the curvatur
 a safety factor (sigma' of CoCoA).  How much they need depends on the data and on C, and the line search
 tells: where the top of the parabola lies before g = 1 they have overshot.  The factor follows it, quickly up
 and slowly down.
+
+A run that starts from the dual variables of nearly the same problem knows how its first rounds end: not
+solved.  On one block they are not measured, begin with the rows whose alpha_i is not 0, for a fraction of
+a pass, and end by the gap of the rows that they visit: a lower bound of that which a pass over all measures.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from topline.solvers.core import deflation
+from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest, EvaluateRequest, PendingStep, Request
@@ -48,8 +54,12 @@ _SAFETY_POWER = 0.7
 _SAFETY_DOWN, _SAFETY_UP = 0.95, 2.0
 #: Name of the safety factor in `SolverState.memory`.
 _SAFETY_FACTOR = "ascent.spread"
-#: Name in `SolverState.memory` of a start from dual variables: rounds begin with stages.
-WARM = "ascent.warm"
+#: Name in `SolverState.memory` of a start from nearly the right dual variables: the tolerance, the passes
+#: that its rounds have taken which were not measured, a fraction, and how many of them are still to come.
+_WARM = "ascent.warm"
+#: So many of its rounds are not measured: one of the rows with alpha_i != 0 alone, until their gap is so
+#: many times the tolerance, and one of all rows.
+_UNMEASURED, _LOOSE = 2, 10.0
 #: A rise of the dual below this share of the gap, and of the dual itself, says that float32 has nothing more
 #: to give: a round of sweeps otherwise closes a tenth of the distance or so.
 _STALLED = 1e-3
@@ -73,6 +83,8 @@ class DualAscent(Method):
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W; with smoothing the gap is the true one: the upper bound closes far more slowly."""
+        if (bounds := _bounds_at_zero(problem, state)) is not None:
+            return bounds
         looks = self.deflates and self.blocks > 1 and not deflation.looked_for(state.memory)
         stats = run(
             EvaluateRequest(W=state.W, pending_step=state.pending_step, exact=state.exact, total=looks)
@@ -99,15 +111,21 @@ class DualAscent(Method):
         start, memory = before.W, before.memory
         if shared is not None:
             start, memory = deflation.drawn_to_point(shared, before.W, before.memory)
-        stats = run(self._request(before, start, shared))
+        stats = run(self._request(problem, before, start, shared))
         direction = change_of(problem, before.W, stats)
         step = ExactStep().step(before.round, direction)
         rise = direction.rise(step)
         gap = measured.primal - measured.dual
-        stalled = rise < _STALLED * min(gap, measured.dual + rise) or gap < _SINGLE * abs(measured.primal)
+        unmeasured = unmeasured_rounds(before)
+        stalled = unmeasured == 0 and (
+            rise < _STALLED * min(gap, measured.dual + rise) or gap < _SINGLE * abs(measured.primal)
+        )
         stuck = before.exact and not rises(direction)
         if stuck and shared is not None:
             memory = deflation.without()
+        passes = math.ceil(stats.visited / problem.n)
+        if unmeasured:
+            memory, passes = _one_less(memory, stats.visited / problem.n)
         after = replace(
             stepped(before, direction, step),
             exact=before.exact or stalled,
@@ -120,14 +138,21 @@ class DualAscent(Method):
             step=step,
             # A round that brings nothing in float32 is the occasion to go over to float64, and one that
             # brings nothing with a direction kept apart to do without it; neither is the end.
-            moved=not stuck or shared is not None,
+            moved=not stuck or shared is not None or unmeasured > 0,
             after=after,
             active=stats.active,
-            passes=math.ceil(stats.visited / problem.n),
+            passes=passes,
         )
 
-    def _request(self, state: SolverState, start: Float64Array, shared: DeflatedDirection | None) -> Request:
+    def _request(
+        self, problem: Problem, state: SolverState, start: Float64Array, shared: DeflatedDirection | None
+    ) -> Request:
         """Return the request by which the blocks find their changes, from weights `start` on."""
+        warm = state.memory.get(_WARM)
+        enough = 0.0
+        if warm is not None:
+            dual = problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
+            enough = float(warm[0]) * abs(dual) * problem.n * (_LOOSE if warm[2] == _UNMEASURED else 1.0)
         return AscentRequest(
             round=state.round,
             W=start,
@@ -137,14 +162,16 @@ class DualAscent(Method):
             seed=self.seed,
             exact=state.exact,
             shared=shared,
-            warm=WARM in state.memory,
+            warm=warm is not None,
+            support=unmeasured_rounds(state) == _UNMEASURED,
+            enough=enough,
         )
 
     def _sweeps(self, state: SolverState) -> int:
         """Return how many sweeps the request of a round asks for."""
         if self.blocks > 1:
             return _SWEEPS_TOGETHER
-        return _SWEEPS[-1 if WARM in state.memory else min(state.round, len(_SWEEPS) - 1)]
+        return _SWEEPS[-1 if _WARM in state.memory else min(state.round, len(_SWEEPS) - 1)]
 
     def _safety_factor(self, state: SolverState) -> float:
         """Return the factor on the curvature that blocks take in this round, 1 for a single one."""
@@ -159,6 +186,34 @@ class DualAscent(Method):
         if direction.slope > 0.0 and direction.curvature > 0.0:
             overshot = min(max(direction.curvature / direction.slope, _SAFETY_DOWN), _SAFETY_UP)
         return np.array([min(max(self._safety_factor(state) * overshot, 1.0), float(self.blocks))])
+
+
+def warm_memory(tol: float, passes: float, *, blocks: int) -> dict[str, Float64Array]:
+    """Return what a state remembers that starts near the optimum, after a fraction of a pass."""
+    return {_WARM: np.array([tol, passes, _UNMEASURED if blocks == 1 else 0])}
+
+
+def unmeasured_rounds(state: SolverState) -> int:
+    """Return how many rounds there are to be yet that are not measured."""
+    return int(state.memory[_WARM][2]) if _WARM in state.memory else 0
+
+
+def _bounds_at_zero(problem: Problem, state: SolverState) -> Measurement | None:
+    """Return P(0) and D(A), which take no pass, before a round that is not measured."""
+    if unmeasured_rounds(state) == 0 or state.primal_at_zero is None:
+        return None
+    dual = problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
+    zero = np.zeros_like(state.W)
+    return Measurement(
+        state.primal_at_zero, dual, "true", state, BlockStats(rows=problem.n), passes=0, W=zero
+    )
+
+
+def _one_less(memory: Mapping[str, Float64Array], passes: float) -> tuple[Mapping[str, Float64Array], int]:
+    """Return a memory after a round that was not measured, and the whole passes that its fraction makes."""
+    tol, spent, rounds = (float(value) for value in memory[_WARM])
+    now = spent + passes
+    return {**memory, _WARM: np.array([tol, now, rounds - 1.0])}, math.ceil(now) - math.ceil(spent)
 
 
 @dataclass(frozen=True)

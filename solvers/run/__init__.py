@@ -20,6 +20,7 @@ from topline.solvers.run.loop import (
     Callback,
     Run,
     iterate,
+    left_behind,
 )
 from topline.solvers.run.mapped import (
     MappedResult,
@@ -41,6 +42,7 @@ __all__ = [
     "available_cores",
     "compile_jit_functions",
     "iterate",
+    "left_behind",
     "regularisation_path",
     "solve",
     "solve_on_blocks",

@@ -183,7 +183,7 @@ def solve(
             stack.callback(executor.close)
         spec.refuse_budget(problem, executor.dual_bytes)
         executor.bind(problem, rows, labels, keep_duals=duals_kept, weights=weights)
-        state = replace(started(problem, executor, state, duals, near=duals_near), problem_key=key)
+        state = replace(started(problem, executor, state, duals, near=duals_near, tol=tol), problem_key=key)
         of_duals = of_duals and duals_kept
         state = _with_zero(problem, labels, weights, state, of_duals=of_duals)
         method_here = spec.method_for(problem, executor.blocks, seed)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import numpy as np
+
 from topline.solvers.core.best import with_best_of, with_dual, with_primal
 from topline.solvers.core.history_thinning import ThinnedHistory
 from topline.solvers.core.problem import Problem, relative_gap
@@ -31,6 +33,15 @@ Callback: TypeAlias = Callable[[IterationRecord, SolverState], bool | None]
 #: one in a hundred stays below a twentieth of the time; a float32 A has then drifted by at most a hundred
 #: roundings of 6e-8, far below any gap that float32 products can reach.
 REBUILD_EVERY = 100
+
+
+#: Name in `SolverState.memory` of a start that is not to be the answer, however near to the optimum it is.
+_LEFT_BEHIND = "start.left_behind"
+
+
+def left_behind(state: SolverState) -> SolverState:
+    """Return a state to start from that a run leaves for a better one, such as weights of other rows."""
+    return replace(state, memory={**state.memory, _LEFT_BEHIND: np.ones(1)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +115,7 @@ class _Rounds:
         self._state, self._of_duals = state, of_duals
         self._began, self._seconds_before = time.perf_counter(), state.seconds
         self._target, self._refuted = criteria, False
+        self._left_behind = math.inf  # P of a start that is not to be the answer
         self._follows_duals = duals_kept and method.follows_duals
         self.known: Measurement | None = None
         self.certified = True
@@ -124,7 +136,13 @@ class _Rounds:
         self.known = None
         primal, dual = self._bounds(measured)
         # From an iterate that was found to be worse than it looked the run continues, however it looks now.
-        solved = not self._refuted and is_solved(primal, dual, self._target, measured.stationarity)
+        if self._state.round == 0 and _LEFT_BEHIND in self._state.memory:
+            self._left_behind = primal
+        solved = (
+            not self._refuted
+            and primal < self._left_behind
+            and is_solved(primal, dual, self._target, measured.stationarity)
+        )
         timer.passes = measured.before.passes + measured.passes
         measured = replace(measured, passes_left=self._left(timer.passes).passes)
         ends = solved or (self._method.advances_by_passes and self._left(timer.passes).nothing)

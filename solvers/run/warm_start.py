@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from topline.solvers.core.state import SolverState
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.executors import DualRows, Executor, RequestRunner
 from topline.solvers.methods.certificate import rebuild
-from topline.solvers.methods.dual_ascent import WARM
+from topline.solvers.methods.dual_ascent import warm_memory
 from topline.solvers.typing import FloatArray
 
 
@@ -23,12 +23,13 @@ def started(
     duals: Iterable[DualRows] | None,
     *,
     near: bool,
+    tol: float,
 ) -> SolverState:
     """Return the state to go on from, after the executor has loaded the duals that belong to it."""
     if state is None:
         if duals is None:
             return SolverState.start(problem)
-        return _state_of_duals(problem, executor, duals, near=near)
+        return _state_of_duals(problem, executor, duals, near=near, tol=tol)
     if duals is None:
         return state
     executor.load_duals(duals)
@@ -37,7 +38,7 @@ def started(
 
 
 def _state_of_duals(
-    problem: Problem, executor: Executor, duals: Iterable[DualRows], *, near: bool
+    problem: Problem, executor: Executor, duals: Iterable[DualRows], *, near: bool, tol: float
 ) -> SolverState:
     """Load A into the blocks of an executor, and return the state that belongs to it.
 
@@ -45,15 +46,27 @@ def _state_of_duals(
     Rows of another loss or of other weights may lie outside their domain, where D bounds nothing: each is
     put at the nearest point of it.  W(A) grows as 1/lam, so that after a step to a smaller lam the whole of A
     is often worse than nothing: the best s of D(s A) >= s b - s^2/2 (lam |W(A)|^2 + gamma aa) is taken.
-    `near` is whether A is that of nearly the same problem, which dual ascent then goes about otherwise.
+    `near` is whether A is that of nearly the same problem, which dual ascent then goes about otherwise, until
+    the gap is within `tol`.
     """
-    executor.load_duals(_checked(part) for part in duals)
+    with_mass = 0
+
+    def counted() -> Iterator[DualRows]:
+        nonlocal with_mass
+        for part in duals:
+            start, stop, rows = _checked(part)
+            with_mass += int(np.count_nonzero(rows.any(axis=1)))
+            yield start, stop, rows
+
+    executor.load_duals(counted())
 
     def shrink(share: float) -> None:
         executor.load_duals((start, stop, _times(share, rows)) for start, stop, rows in executor.duals())
 
     state = state_of_best_multiple(problem, executor, shrink)
-    return replace(state, memory={WARM: np.ones(1)}) if near and state.W.any() else state
+    if not near or not state.W.any():
+        return state
+    return replace(state, memory=warm_memory(tol, with_mass / problem.n, blocks=executor.blocks))
 
 
 def state_of_best_multiple(
