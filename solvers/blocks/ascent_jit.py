@@ -60,17 +60,6 @@ def carry_csr(
 
 
 @jit
-def add_rows_dense(
-    X: FloatArray, places: Int64Array, changes: FloatArray, factors: Float64Array, out: Float64Array
-) -> None:
-    """Add sum_t f_t x_t change_t^T to `out` (m, d); changes (t, m), mostly zero."""
-    for t in range(len(places)):
-        for j in range(changes.shape[1]):
-            if changes[t, j] != 0.0:
-                carry_dense(out, j, X, places[t], factors[t] * np.float64(changes[t, j]))
-
-
-@jit
 def add_rows_csr(
     data: FloatArray,
     indices: IntArray,
@@ -80,7 +69,7 @@ def add_rows_csr(
     factors: Float64Array,
     out: Float64Array,
 ) -> None:
-    """Do the same for sparse rows, with out (d, m)."""
+    """Add sum_t f_t x_t change_t^T to `out` (d, m) for sparse rows; changes (t, m), mostly zero."""
     m = out.shape[1]
     changed, steps, spare = np.empty(m, dtype=np.int64), room(m), room(m)
     for t in range(len(places)):

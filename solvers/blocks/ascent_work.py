@@ -17,10 +17,11 @@ from topline.solvers.blocks.ascent_few import (
     spare_classes,
     sweep_few,
 )
-from topline.solvers.blocks.ascent_jit import add_rows_csr, add_rows_dense, change_sums
+from topline.solvers.blocks.ascent_jit import add_rows_csr, change_sums
 from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion
 from topline.solvers.blocks.ascent_sweeps import sweep_csr, sweep_dense
 from topline.solvers.blocks.ascent_tiles import SweptPart, TiledWeights
+from topline.solvers.blocks.change_sums import add_changes
 from topline.solvers.blocks.jit import sum_of_squares
 from topline.solvers.blocks.row_feed import HeldRows, RowFeed
 from topline.solvers.blocks.thread_choice import ThreadChoice
@@ -279,7 +280,7 @@ class Work:
         if is_sparse(X):
             add_rows_csr(X.data, X.indices, X.indptr, places, changes, factors, out)
         else:
-            add_rows_dense(X, places, changes, factors, out)
+            add_changes(X, places, changes, factors, out, self._threads)
 
     def _product(self, feed: RowFeed, changed: Int64Array) -> Float64Array:
         """Return the sum of w_i x_i change_i^T, afresh where W has moved by steps rounded to float32."""
@@ -287,7 +288,7 @@ class Work:
             start = self._start if self.sparse else self._start.T
             return np.asarray((self.W - start) / self.scale)
         product = np.zeros(self.W.shape)
-        for portion in feed.shuffled(changed, self.random):
+        for portion in feed.in_order(changed) if feed.whole else feed.shuffled(changed, self.random):
             _, delta = self.duals.read(portion.slab)
             self.image(portion, delta[portion.rows - portion.slab[0]], product)
         return product

@@ -1,0 +1,103 @@
+"""The sum of x_i change_i^T over dense rows, class by class, on several threads.
+
+Row by row every change fetches the sums of its class and stores them again.  Here the changes of some
+thousand rows are put in the order of their classes first, and those of a class added four at a time: its sums
+stay in the first-level cache, and threads take classes apart from each other.  The order of additions is
+fixed, so that no number depends on how many threads there are.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+
+from topline.solvers.blocks.tile_products import GROUP
+from topline.solvers.jit_cache import jit
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array
+
+#: Bytes of rows whose changes are put in order together.
+_TILE_BYTES = 1 << 23
+#: Multiplications of a tile below which one thread is done before others are of use.
+_SHARED = 1 << 23
+
+
+def add_changes(
+    X: FloatArray,
+    places: Int64Array,
+    changes: FloatArray,
+    factors: Float64Array,
+    out: Float64Array,
+    threads: int = 1,
+) -> None:
+    """Add sum_t f_t x_t change_t^T to `out` (m, d); changes (t, m), mostly zero; row t lies at places[t]."""
+    m, d = out.shape
+    step = max(_TILE_BYTES // (d * X.itemsize), GROUP)
+    starts = np.empty(m + 1, dtype=np.int64)
+    pool: ThreadPoolExecutor | None = None
+    for low in range(0, len(places), step):
+        part = slice(low, low + step)
+        rows, steps = _by_class(changes[part], factors[part], starts)
+        cuts = np.array([0, m])
+        if threads > 1 and len(rows) * d >= _SHARED:
+            pool = pool or ThreadPoolExecutor(threads, thread_name_prefix="topline-sum")
+            cuts = np.searchsorted(starts, np.linspace(0, len(rows), 4 * threads + 1))
+            cuts[0], cuts[-1] = 0, m
+        work = [(X, places[part], starts, rows, steps, *cut, out) for cut in pairwise(cuts)]
+        if pool is None:
+            for each in work:
+                _add_classes(*each)
+        else:
+            list(pool.map(lambda each: _add_classes(*each), work))
+    if pool is not None:
+        pool.shutdown()
+
+
+@jit
+def _by_class(
+    changes: FloatArray, factors: Float64Array, starts: Int64Array
+) -> tuple[Int64Array, Float64Array]:
+    """Return rows and what they add, class by class; those of class j begin at starts[j]."""
+    m = changes.shape[1]
+    starts[:] = 0
+    for t in range(changes.shape[0]):
+        for j in range(m):
+            if changes[t, j] != 0.0:
+                starts[j + 1] += 1
+    for j in range(m):
+        starts[j + 1] += starts[j]
+    rows, steps = np.empty(starts[m], dtype=np.int64), np.empty(starts[m])
+    at = starts[:m].copy()
+    for t in range(changes.shape[0]):
+        for j in range(m):
+            if changes[t, j] != 0.0:
+                rows[at[j]], steps[at[j]] = t, factors[t] * np.float64(changes[t, j])
+                at[j] += 1
+    return rows, steps
+
+
+@jit(fastmath={"contract"})
+def _add_classes(
+    X: FloatArray,
+    places: Int64Array,
+    starts: Int64Array,
+    rows: Int64Array,
+    steps: Float64Array,
+    low: int,
+    high: int,
+    out: Float64Array,
+) -> None:
+    """Add what the rows of the classes low..high-1 add to them, four rows at a time."""
+    d = out.shape[1]
+    for j in range(low, high):
+        whole = starts[j + 1] - (starts[j + 1] - starts[j]) % GROUP
+        for e in range(starts[j], whole, GROUP):
+            b0, b1, b2, b3 = places[rows[e]], places[rows[e + 1]], places[rows[e + 2]], places[rows[e + 3]]
+            c0, c1, c2, c3 = steps[e], steps[e + 1], steps[e + 2], steps[e + 3]
+            for f in range(d):
+                out[j, f] += (c0 * X[b0, f] + c1 * X[b1, f]) + (c2 * X[b2, f] + c3 * X[b3, f])
+        for e in range(whole, starts[j + 1]):
+            b0, c0 = places[rows[e]], steps[e]
+            for f in range(d):
+                out[j, f] += c0 * X[b0, f]
