@@ -244,7 +244,9 @@ def open_shared(plan: SweepPlan, cluster: ClusterConfig, client: Client | None) 
     blocks = 1 if cluster.workers == 0 else max(1, math.ceil(rows.nbytes / ASCENT_BLOCK_BYTES))
     there = client is not None or cluster.scheduler is not None
     if not there and cluster.workers != 0:
-        cluster = cluster.model_copy(update={"workers": min(worker_count(cluster), blocks)})
+        asked, workers = worker_count(cluster), min(worker_count(cluster), blocks)
+        threads = max(cluster.threads_per_worker, asked * cluster.threads_per_worker // workers)
+        cluster = cluster.model_copy(update={"workers": workers, "threads_per_worker": threads})
     workers = max(cluster.workers or 1, 1)
     memory, at_once = _memory(plan, rows, cluster, workers, blocks)
     with given_or_own_client(cluster, client, rows.nbytes, memory.worker_bytes) as found:

@@ -47,7 +47,7 @@ def _why(plan: TrainingPlan, blocks: int, asked: int, threads: int) -> str:
         reason = f"the data is stored in {_counted(most, 'piece')}"
     else:
         reason = (
-            f"{plan.choice.begins_with} keeps {ASCENT_BLOCK_BYTES >> 20} MiB of features in a block,"
+            f"{plan.choice.begins_with} keeps {ASCENT_BLOCK_BYTES >> 30} GiB of features in a block,"
             " as several blocks take many times the passes;"
             f" --blocks {min(asked, most)} cuts the data all the same"
         )

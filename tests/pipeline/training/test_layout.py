@@ -33,7 +33,7 @@ def test_a_sentence_says_why_fewer_workers_work(folder: Path, caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         trained = train(config(folder), ClusterConfig(workers=3, threads_per_worker=2, dashboard=False))
     (sentence,) = trained.notes
-    assert sentence.startswith("of 3 workers 1 can work, with 6 threads each: dual_ascent keeps 512 MiB")
+    assert sentence.startswith("of 3 workers 1 can work, with 6 threads each: dual_ascent keeps 16 GiB")
     assert "--blocks 3 cuts the data all the same" in sentence
     assert [record.getMessage() for record in caplog.records].count(sentence) == 1
     store = open_store(folder)
