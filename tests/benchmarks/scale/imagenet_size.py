@@ -163,7 +163,8 @@ class Training:
 def train(options: argparse.Namespace, dataset: Dataset) -> Training:
     """Run the command and watch the memory of its processes."""
     words = ["--store", dataset.store.url, "--dataset", dataset.info.id, "--method", options.method]
-    words += ["--max-passes", options.passes, "--tol", 1e-12, "--C", options.C, "--workers", options.workers]
+    words += ["--loss", options.loss, "--C", options.C, "--tol", options.tol, "--max-passes", options.passes]
+    words += ["--workers", options.workers]
     words += ["--threads-per-worker", 1, "--no-dashboard", "--json"]
     words += ["--memory-limit", options.memory_limit] if options.memory_limit else []
     words += ["--cache-bytes", options.cache_bytes] if options.cache_bytes is not None else []
@@ -254,6 +255,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--d", type=int, default=4096)
     parser.add_argument("--m", type=int, default=1000)
     parser.add_argument("--method", default="fw")
+    parser.add_argument("--loss", default="topk_hinge")
+    parser.add_argument("--tol", type=float, default=1e-12, help="relative gap at which it ends")
     parser.add_argument("--passes", type=int, default=1)
     parser.add_argument("--C", type=float, default=1.0)
     parser.add_argument("--workers", type=int, default=2)
