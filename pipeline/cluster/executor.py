@@ -28,6 +28,7 @@ from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
 from topline.pipeline.cluster.messages import Span, Sums
 from topline.pipeline.cluster.placement import BlockPlacement, Bound, LeaseRenewal
 from topline.pipeline.cluster.scheduling import BlockScheduler, CheckpointSource, replaced
+from topline.pipeline.cluster.sent_weights import WeightsSender
 from topline.pipeline.cluster.tree_sums import joined, with_merges
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.rows import TrainingRows
@@ -36,7 +37,7 @@ from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.heads import HeadsProblem
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import PendingStep, Request
-from topline.solvers.core.rows import RowSource
+from topline.solvers.core.rows import RowSource, compute_dtype
 from topline.solvers.core.traffic import Traffic, resident_bytes
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import DualRows, StoredDuals, T, block_bounds
@@ -88,6 +89,7 @@ class DaskExecutor:
         self._poll_interval = poll_interval
         self._bound: Bound | None = None
         self._scheduler: BlockScheduler | None = None
+        self._weights = WeightsSender(np.dtype(np.float64))
         self._renewal: LeaseRenewal | None = None
         self._checkpoint_source: CheckpointSource | None = None
 
@@ -142,6 +144,7 @@ class DaskExecutor:
             kept_bytes=self._kept_bytes,
             lease=self._lease,
         )
+        self._weights = WeightsSender(compute_dtype(X.dtype))
         self._calls.begin_count()
         self._scheduler = BlockScheduler(
             self._calls, self._bound, self._checkpoint_source, self._worker_wait, self._poll_interval
@@ -158,11 +161,14 @@ class DaskExecutor:
         scheduler, pending_step = self._here(), getattr(request, "pending_step", None)
         scheduler.rebalance(pending_step)
         while True:
+            epoch = self.epoch
+            message = self._weights.message(request, epoch)
             try:
-                sums = self._sums(self._to_owners(worker_blocks.run_request, request))
+                sums = self._sums(self._to_owners(worker_blocks.run_request, message))
             except WorkersLost as lost:
                 scheduler.recover(lost, pending_step)
                 continue
+            self._weights.answered(request, epoch)
             scheduler.done(sums.answers)
             return tree_total(sums.parts, self.blocks)
 

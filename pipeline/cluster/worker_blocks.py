@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from distributed import get_worker
 from numpy.typing import NDArray
 
 from topline.pipeline.cluster.messages import Answer, Placement
+from topline.pipeline.cluster.sent_weights import SentRequest, WeightsReceiver
 from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.blocks import Block, make_block
@@ -44,6 +45,7 @@ class Held:
     lock: threading.Lock
     touched: float
     calls: int = 0
+    weights: WeightsReceiver = field(default_factory=WeightsReceiver)
 
 
 class BlockRegistry:
@@ -199,10 +201,11 @@ def seal(run: str, epoch: int, pending_step: PendingStep | None) -> None:
             block.finish_step(pending_step)
 
 
-def run_request(run: str, epoch: int, request: Request) -> Answer:
-    """Run `request` on the blocks of this worker and return their sums."""
+def run_request(run: str, epoch: int, message: SentRequest) -> Answer:
+    """Run a request on the blocks of this worker and return their sums."""
     with using(run, epoch) as held, one_blas_thread():
         began = time.perf_counter()
+        request = held.weights.received(message)
         merger = TreeMerger(held.placement.blocks)
         blocks = [held.blocks[span.index] for span in held.placement.spans]
         for block, stats in zip(blocks, _on_threads(blocks, request), strict=True):

@@ -43,6 +43,8 @@ _LARGE_W = 1 << 20
 #: Rows over which a change is summed at once, and numbers in them.
 _SUMMED_ROWS = 4096
 _SUMMED_NUMBERS = 1 << 22
+#: Sums of more numbers are returned in the type of the weights: float32 halves what workers send.
+_NARROW_SUMS = 1 << 16
 #: Rows that are visited between two looks at the clock.
 _TIMED_ROWS = 2048
 #: A row whose rise is below this share of the mean has not moved.
@@ -108,7 +110,7 @@ class Work:
         self._start = request.W
         self.sparse = False
         self.u, self.kept_apart = block.keep_apart(request)
-        self.apart = np.zeros(block.problem.m)
+        self.apart = np.zeros(block.problem.m) if request.apart is None else request.apart.copy()
         self.W: FloatArray = np.empty((0, 0))
         self._tiles: TiledWeights | None = None
         self._few: FewClasses | None = None
@@ -309,10 +311,11 @@ class Work:
             )  # fmt: skip
         self.clock.row_work()
         product = self._product(feed, np.flatnonzero(changed))
+        dtype = self.W.dtype if product.size > _NARROW_SUMS else product.dtype
         self.clock.product()
         return BlockStats(
             rows=n,
-            product=product if self.sparse else np.ascontiguousarray(product.T),
+            product=np.ascontiguousarray(product if self.sparse else product.T, dtype=dtype),
             conjugate_u=float(sums[0]),
             alpha_u=float(sums[1]),
             u_sq=float(sums[2]),

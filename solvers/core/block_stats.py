@@ -17,7 +17,7 @@ import numpy as np
 from topline.solvers.core.kernel_rows import Change, PickedRows
 from topline.solvers.core.risks import LargestLosses
 from topline.solvers.errors import StateLostError
-from topline.solvers.typing import Float64Array, FloatArray
+from topline.solvers.typing import FloatArray
 
 T = TypeVar("T")
 
@@ -35,7 +35,8 @@ class BlockStats:
     Attributes
     ----------
     rows : examples summed over.
-    product : (d, m) float64, sum x_i u_i^T; None where the request asks for none.  Here and below u_i is
+    product : (d, m) sum x_i u_i^T, in float64, or the float32 in which an AscentRequest moves large weights;
+        None where the request asks for none.  Here and below u_i is
         alpha_i in the answer to a RebuildRequest, and the change of alpha_i in that to an AscentRequest.  A
         GramRequest is answered by the (m d, d) Gram matrices of all classes or the (m d, m d) Hessian, a
         SlopeRequest by a (1, 1) sum.
@@ -62,7 +63,7 @@ class BlockStats:
     """
 
     rows: int = 0
-    product: Float64Array | None = None
+    product: FloatArray | None = None
     largest: LargestLosses | None = None
     conjugate_u: float = 0.0
     alpha_u: float = 0.0
@@ -169,5 +170,5 @@ def _joined(left: T | None, right: T | None, join: Callable[[T, T], T]) -> T | N
     return join(left, right)
 
 
-def _sum(left: Float64Array, right: Float64Array) -> Float64Array:
+def _sum(left: FloatArray, right: FloatArray) -> FloatArray:
     return np.asarray(left + right)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topline.solvers.core.problem import Problem
-from topline.solvers.typing import Float64Array
+from topline.solvers.typing import Float64Array, FloatArray
 
 #: Names in `SolverState.memory`.
 _DIRECTION, _KAPPA, _POINT = "shared.direction", "shared.kappa", "shared.point"
@@ -54,14 +54,12 @@ def looked_for(memory: Mapping[str, Float64Array]) -> bool:
     return _KAPPA in memory
 
 
-def found(
-    problem: Problem, total: Float64Array | None, squares: float, blocks: int
-) -> dict[str, Float64Array]:
+def found(problem: Problem, total: FloatArray | None, squares: float, blocks: int) -> dict[str, Float64Array]:
     """Return what to remember of the direction of `total` = sum x_i (d, 1), with `squares` = sum |x_i|^2.
 
     None as total stands for sparse examples.
     """
-    mean = np.zeros(problem.d) if total is None else total[:, 0] / problem.n
+    mean = np.zeros(problem.d) if total is None else np.asarray(total[:, 0], dtype=np.float64) / problem.n
     size = float(np.linalg.norm(mean))
     if not (math.isfinite(size) and size * size > _LEAST_MEAN * squares / problem.n):
         return without()
@@ -87,8 +85,10 @@ def remembered(memory: Mapping[str, Float64Array]) -> DeflatedDirection | None:
 def drawn_to_point(
     direction: DeflatedDirection, W: Float64Array, memory: Mapping[str, Float64Array]
 ) -> tuple[Float64Array, dict[str, Float64Array]]:
-    """Return the weights that blocks start from at W = W(A) (d, m), and the memory with p moved on."""
+    """Return what weights have along u besides W = W(A) (d, m) at the start, and the memory with p moved on.
+
+    That is (1 - kappa) (p - v), a number a class.
+    """
     v = direction.u @ W
     p = direction.kappa * v + (1.0 - direction.kappa) * memory.get(_POINT, v)
-    drawn = W + (1.0 - direction.kappa) * np.outer(direction.u, p - v)
-    return drawn, {**memory, _POINT: p}
+    return (1.0 - direction.kappa) * (p - v), {**memory, _POINT: p}

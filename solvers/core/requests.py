@@ -65,7 +65,8 @@ class AscentRequest(_RoundRequest):
     safety_factor : factor >= 1 on the curvature, for a block that moves while others do.
     seed : of the random orders; with the round and the block it fixes them.
     exact : products and A in float64, not in the precision of the features.
-    shared : the direction along which examples are shrunk; W then starts from the point that it is drawn to.
+    shared, apart : the direction u (d,) along which examples are shrunk, and for every class (m,) what the
+        weights have along it at the start besides W: a row scores W^T x + <x, u> apart.
     most_passes : visits, as a multiple of the rows, that are not exceeded.
     seconds : time after which no more rows are visited; None for no limit.
     warm : whether A is near the optimum already, so that most rows are at rest and stages over the others pay
@@ -79,6 +80,7 @@ class AscentRequest(_RoundRequest):
     seed: int = 0
     exact: bool = False
     shared: DeflatedDirection | None = None
+    apart: Float64Array | None = None
     most_passes: float = math.inf
     seconds: float | None = None
     warm: bool = False

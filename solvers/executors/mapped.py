@@ -70,9 +70,9 @@ class MappedExecutor(WrappedExecutor):
         stats = self._executor.run(request)
         if stats.product is None or isinstance(request, SlopeRequest):
             return stats
-        if isinstance(request, GramRequest):
-            return replace(stats, product=self._hessian(stats.product))
-        return replace(stats, product=self._map.summed(stats.product))
+        product = np.asarray(stats.product, dtype=np.float64)
+        summed = self._hessian if isinstance(request, GramRequest) else self._map.summed
+        return replace(stats, product=summed(product))
 
     @property
     def _most(self) -> int:

@@ -169,10 +169,10 @@ def with_loss_at_zero(problem: Problem, state: SolverState, stats: BlockStats) -
 
 
 def product_of(stats: BlockStats) -> Float64Array:
-    """Return the (d, m) product of an answer; StateLostError where it has none."""
+    """Return the (d, m) product of an answer, in float64; StateLostError where it has none."""
     if stats.product is None:
         raise StateLostError("the blocks returned no product for this round; run the round again")
-    return stats.product
+    return np.asarray(stats.product, dtype=np.float64)
 
 
 def change_of(problem: Problem, W: Float64Array, stats: BlockStats) -> Direction:

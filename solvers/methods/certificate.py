@@ -111,7 +111,8 @@ def rebuild(
     )
     if stats.product is None or stats.rows != problem.n:
         raise StateLostError(f"the rebuilt sum covers {stats.rows} of {problem.n} rows; run it again")
-    return problem.scale * stats.product, stats.conjugate_u / problem.n, stats.alpha_sq / problem.n
+    W = problem.scale * np.asarray(stats.product, dtype=np.float64)
+    return W, stats.conjugate_u / problem.n, stats.alpha_sq / problem.n
 
 
 def final_values(
@@ -251,7 +252,10 @@ def _of_gradients(
     if stats.product is None:
         raise StateLostError("the blocks returned no product for the dual point; run it again")
     dual = DualSide(
-        problem.scale * stats.product, stats.conjugate_u / problem.n, stats.alpha_sq / problem.n, point
+        problem.scale * np.asarray(stats.product, dtype=np.float64),
+        stats.conjugate_u / problem.n,
+        stats.alpha_sq / problem.n,
+        point,
     )
     if duals_kept or point.share == 1.0:
         return dual, stats.loss / problem.n

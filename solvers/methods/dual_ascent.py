@@ -108,10 +108,10 @@ class DualAscent(Method):
         """Let the blocks sweep, and step along their summed change."""
         before = measured.before
         shared = deflation.remembered(before.memory)
-        start, memory = before.W, before.memory
+        apart, memory = None, before.memory
         if shared is not None:
-            start, memory = deflation.drawn_to_point(shared, before.W, before.memory)
-        stats = run(self._request(problem, before, start, shared))
+            apart, memory = deflation.drawn_to_point(shared, before.W, before.memory)
+        stats = run(self._request(problem, before, shared, apart))
         direction = change_of(problem, before.W, stats)
         step = ExactStep().step(before.round, direction)
         rise = direction.rise(step)
@@ -145,9 +145,13 @@ class DualAscent(Method):
         )
 
     def _request(
-        self, problem: Problem, state: SolverState, start: Float64Array, shared: DeflatedDirection | None
+        self,
+        problem: Problem,
+        state: SolverState,
+        shared: DeflatedDirection | None,
+        apart: Float64Array | None,
     ) -> Request:
-        """Return the request by which the blocks find their changes, from weights `start` on."""
+        """Return the request by which the blocks find their changes."""
         warm = state.memory.get(_WARM)
         enough = 0.0
         if warm is not None:
@@ -155,13 +159,14 @@ class DualAscent(Method):
             enough = float(warm[0]) * abs(dual) * problem.n * (_LOOSE if warm[2] == _UNMEASURED else 1.0)
         return AscentRequest(
             round=state.round,
-            W=start,
+            W=state.W,
             pending_step=state.pending_step,
             sweeps=self._sweeps(state),
             safety_factor=self._safety_factor(state),
             seed=self.seed,
             exact=state.exact,
             shared=shared,
+            apart=apart,
             warm=warm is not None,
             support=unmeasured_rounds(state) == _UNMEASURED,
             enough=enough,

@@ -1,0 +1,118 @@
+"""Weights that go to workers once, in the type of the products, and change no answer by that."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from tests.pipeline.small_data import make_features
+from topline.pipeline.cluster import DaskExecutor, open_cluster
+from topline.pipeline.cluster.sent_weights import WeightsReceiver, WeightsSender
+from topline.pipeline.options.train import ClusterConfig
+from topline.solvers.core.requests import (
+    AscentRequest,
+    CurvatureRequest,
+    EvaluateRequest,
+    LossesRequest,
+    OracleRequest,
+    RebuildRequest,
+)
+from topline.solvers.core.state import SolveResult
+from topline.solvers.errors import StateLostError
+from topline.solvers.executors import Executor, SerialExecutor
+from topline.solvers.losses import TopKHinge
+from topline.solvers.run import solve
+
+FLOAT32 = np.dtype(np.float32)
+LARGE = np.random.default_rng(0).standard_normal((100, 100))
+SMALL = LARGE[:10, :10].copy()
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Client]:
+    with open_cluster(ClusterConfig(workers=2), data_bytes=0) as client:
+        assert client is not None
+        yield client
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        EvaluateRequest(LARGE, exact=False),
+        EvaluateRequest(LARGE, exact=True),
+        AscentRequest(3, LARGE, sweeps=2, apart=np.ones(100)),
+        AscentRequest(3, SMALL),
+        OracleRequest(1, SMALL, envelope=True),
+        CurvatureRequest(2, LARGE, V=-LARGE, last_step=0.5),
+        LossesRequest(LARGE, most=3),
+        RebuildRequest(),
+    ],
+    ids=lambda request: f"{type(request).__name__}-{getattr(request, 'exact', '')}",
+)
+def test_what_arrives_is_what_the_blocks_would_multiply_with(request_) -> None:
+    sender, receiver = WeightsSender(FLOAT32), WeightsReceiver()
+    arrived = receiver.received(pickle.loads(pickle.dumps(sender.message(request_, epoch=1))))
+    assert type(arrived) is type(request_)
+    for name in (field.name for field in fields(request_)):
+        before, after = getattr(request_, name), getattr(arrived, name)
+        if isinstance(before, np.ndarray):
+            narrow = name in ("W", "V") and before.size > SMALL.size and not request_.exact
+            dtype = FLOAT32 if narrow else np.dtype(np.float64)
+            assert np.array_equal(np.asarray(after, dtype), np.asarray(before, dtype))
+        else:
+            assert after == before
+
+
+def test_the_same_weights_go_once_an_epoch_and_once_in_each_type() -> None:
+    sender, receiver = WeightsSender(FLOAT32), WeightsReceiver()
+    for request, epoch, goes in (
+        (EvaluateRequest(LARGE, exact=False), 1, True),
+        (AscentRequest(0, LARGE), 1, False),
+        (AscentRequest(1, LARGE, exact=True), 1, True),
+        (EvaluateRequest(LARGE, exact=True), 1, False),
+        (EvaluateRequest(LARGE.copy(), exact=True), 1, True),
+        (RebuildRequest(), 1, False),
+        (EvaluateRequest(LARGE, exact=False), 1, True),
+        (AscentRequest(0, LARGE), 2, True),
+    ):
+        message = sender.message(request, epoch)
+        assert (message.W is not None) == goes
+        arrived = receiver.received(message)
+        if isinstance(request, EvaluateRequest | AscentRequest):
+            assert np.array_equal(arrived.W.astype(np.float32), LARGE.astype(np.float32))
+        sender.answered(request, epoch)
+
+
+def test_weights_whose_request_got_no_answer_go_again() -> None:
+    sender = WeightsSender(FLOAT32)
+    assert sender.message(EvaluateRequest(LARGE), 1).W is not None
+    assert sender.message(EvaluateRequest(LARGE), 1).W is not None
+    sender.answered(EvaluateRequest(LARGE), 1)
+    message = sender.message(AscentRequest(0, LARGE, exact=True), 1)
+    with pytest.raises(StateLostError, match="not here"):
+        WeightsReceiver().received(message)
+
+
+@pytest.mark.parametrize("method", ["dual_ascent", "fw", "newton"])
+def test_workers_give_bitwise_what_one_process_gives_with_large_weights(threads: Client, method: str) -> None:
+    X, y = make_features(400, 300, 40)
+
+    def run(executor: Executor) -> SolveResult:
+        with executor:
+            return solve(
+                X, y, TopKHinge(2), 1.0 / len(y), method=method, tol=1e-12, max_passes=12,
+                executor=executor, m=40,
+            )  # fmt: skip
+
+    alone, spread = run(SerialExecutor(blocks=3)), run(DaskExecutor(threads, blocks=3))
+    assert np.array_equal(alone.W, spread.W)
+    assert (alone.primal, alone.dual) == (spread.primal, spread.dual)
+    assert len(spread.history) > 2
+    if method != "newton":  # whose every product sends a V
+        # Not even once a round goes W to both workers in float64.
+        assert max(record.bytes_sent for record in spread.history) < 2 * 8 * X.shape[1] * 40
