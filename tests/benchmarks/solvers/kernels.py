@@ -1,11 +1,12 @@
 """Exact kernels on two workers: CPU time, memory and what they grow with, beside scikit-learn's SVC.
 
     python -m tests.benchmarks.solvers.kernels [--data FOLDER] [--rows 5000 10000 20000]
-        [--synthetic 60000] [--factor SECONDS] [--quick]
+        [--synthetic 15000 30000 60000] [--factor SECONDS] [--quick]
 
 trains RBF machines at C = 4, gamma = "scale", by `topline train` on stores of letter (all 20,000 rows in an
 order of their own, and the first so many of them), max and top-5 hinge, to a certified gap of 1e-3, and on a
-synthetic set (d = 64, m = 10) of `--synthetic` rows to 1e-2.  CPU time is that of all processes, certificate
+synthetic set (d = 64, m = 10) of `--synthetic` rows to 1e-2.  Of each it also prints how CPU time and memory
+grow: the power of n that fits the sizes best.  CPU time is that of all processes, certificate
 included, and so is memory: PSS at its most, the coordinator's own share of that, and its own most RSS.  SVC
 solves another problem, one machine for each pair of classes: its time is a yardstick, not a rival.
 
@@ -114,6 +115,24 @@ def trained(data: DataSet, rows: int, name: str, loss: Sequence[str], tol: float
     )  # fmt: skip
 
 
+def growth(costs: Sequence[Cost]) -> list[str]:
+    """Say of every problem with two sizes or more by which powers of n its costs grow."""
+    lines = []
+    for name in dict.fromkeys(cost.name for cost in costs):
+        of_name = [cost for cost in costs if cost.name == name]
+        sizes = np.log([cost.n for cost in of_name])
+        if len(of_name) < 2:
+            continue
+        grown = (
+            ("CPU time", [cost.cpu for cost in of_name]),
+            ("all memory", [cost.all_bytes for cost in of_name]),
+            ("the coordinator's RSS", [cost.coordinator_rss for cost in of_name]),
+        )
+        powers = [f"{what} as n^{np.polyfit(sizes, np.log(values), 1)[0]:.2f}" for what, values in grown]
+        lines.append(f"{name}: {', '.join(powers)}")
+    return lines
+
+
 def svc_seconds(data: DataSet, rows: int) -> float:
     """Give the CPU seconds of scikit-learn's SVC on the same rows."""
     began = time.process_time()
@@ -145,7 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> list[Cost]:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA_DIR)
     parser.add_argument("--rows", type=int, nargs="*", default=[5000, 10000, 20000])
-    parser.add_argument("--synthetic", type=int, default=60000, help="rows of the synthetic set; 0 for none")
+    parser.add_argument(
+        "--synthetic", type=int, nargs="*", default=[15000, 30000, 60000], help="rows of synthetic sets"
+    )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--factor", type=float, default=0.0, help="seconds for the factor method; 0 for none")
     parser.add_argument("--quick", action="store_true", help="a few hundred synthetic rows alone")
@@ -158,9 +179,9 @@ def main(arguments: Sequence[str] | None = None) -> list[Cost]:
         for rows in options.rows:
             if data is not None:
                 runs += [(data, rows, f"letter, {name}", loss, 1e-3) for name, loss in LOSSES.items()]
-        if options.synthetic:
-            data = synthetic(options.synthetic)
-            runs.append((data, options.synthetic, "synthetic, max hinge", LOSSES["max hinge"], 1e-2))
+        runs += [
+            (synthetic(n), n, "synthetic, max hinge", LOSSES["max hinge"], 1e-2) for n in options.synthetic
+        ]
     columns = (
         ("gap", 10),
         ("cert", 5),
@@ -177,6 +198,8 @@ def main(arguments: Sequence[str] | None = None) -> list[Cost]:
         cost = trained(data, rows, name, loss, tol, options.workers)
         print(f"{cost}{svc_seconds(data, rows):>9.1f}", flush=True)
         costs.append(cost)
+    for line in growth(costs):
+        print(line)
     if options.factor and options.rows and not options.quick:
         _beside_the_factor(letters(options.data), max(options.rows), options.factor, costs)
     return costs
