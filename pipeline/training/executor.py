@@ -30,9 +30,14 @@ from topline.pipeline.training.plan import TrainingPlan
 from topline.pipeline.training.run import Run
 from topline.solvers.executors import Executor, ThreadExecutor
 from topline.solvers.kernels import is_precomputed
-from topline.solvers.methods import method_memory
+from topline.solvers.methods import MethodMemory, method_memory
 from topline.solvers.methods.kernel_ascent import picked_bytes
+from topline.solvers.methods.kernel_atoms import atom_bytes
+from topline.solvers.run import ATOM_METHODS
 from topline.storage.cache import StoredKernel
+
+#: Bytes that columns of a kernel matrix may take in all workers together.
+COLUMN_BYTES = 1 << 29
 
 
 @contextmanager
@@ -119,6 +124,20 @@ def _size(plan: TrainingPlan) -> ProblemSize:
         features=4 * n * n if factored else plan.rows.nbytes,
         keeps_duals=plan.keep_duals,
         ranked=len(plan.loss.form(plan.m).rho),
-        method=method_memory(plan.method, plan.problem, plan.rows.nbytes),
-        besides=16 * n * n if factored else picked_bytes(travels, plan.m) if plan.on_blocks else 0,
+        method=_method_memory(plan),
+        besides=16 * n * n if factored else _besides(plan, travels) if plan.on_blocks else 0,
     )
+
+
+def _method_memory(plan: TrainingPlan) -> MethodMemory:
+    """Return what the method takes; on blocks of a kernel, room for columns of K."""
+    if not plan.on_blocks:
+        return method_memory(plan.method, plan.problem, plan.rows.nbytes)
+    n = len(plan.rows)
+    return MethodMemory(kept=min(4 * n * n, COLUMN_BYTES))
+
+
+def _besides(plan: TrainingPlan, travels: int) -> int:
+    """Return what the rows of an update, of so many features, and atoms that a method keeps take."""
+    atoms = atom_bytes(plan.problem) if plan.choice.method in ATOM_METHODS else 0
+    return picked_bytes(travels, plan.m) + atoms

@@ -141,7 +141,7 @@ class TrainingPlan:
     @property
     def on_blocks(self) -> bool:
         """Whether blocks compute the kernel where they need it; else a factor of it is trained on."""
-        return self.kernel is not None and self.choice.method in ON_BLOCKS
+        return self.kernel is not None and self.choice.method in ON_BLOCKS and self.problem.mean_risk
 
     @property
     def stores_duals(self) -> bool:

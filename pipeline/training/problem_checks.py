@@ -21,6 +21,7 @@ from topline.solvers.kernels import (
 )
 from topline.solvers.losses import LabelSets, Loss, MultilabelSoftmax
 from topline.solvers.methods import chosen_method, method_named
+from topline.solvers.run import ON_BLOCKS
 
 logger = logging.getLogger(__name__)
 
@@ -118,13 +119,14 @@ def kernel_of(config: TrainConfig, layout: str = "dense") -> Kernel | None:
             f"the kernel {kernel.name} takes no sparse features: take linear, rbf or polynomial"
         )
     method = method_named(config.method)
-    if not (method.keeps_duals or method.smooths_through_duals) or config.keep_duals is False:
+    knows = method.keeps_duals or method.smooths_through_duals or method.name in ON_BLOCKS
+    if not knows or config.keep_duals is False:
         without = (
             "keep_duals is off" if config.keep_duals is False else f"the method {method.name} knows none"
         )
         raise ConfigError(
-            f"a model with a kernel is made of its dual variables, and {without}: take dual_ascent, sdca or"
-            " fw, and leave keep_duals out"
+            f"a model with a kernel is made of its dual variables, and {without}: take dual_ascent, sdca,"
+            " fw or fw_fully_corrective, and leave keep_duals out"
         )
     return kernel
 

@@ -7,7 +7,7 @@ import numpy as np
 from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.blocks.column_atoms import BlockColumnAtoms
 from topline.solvers.blocks.duals import BlockDuals
-from topline.solvers.blocks.kernel_block import BlockKernel
+from topline.solvers.blocks.kernel.block import BlockKernel
 from topline.solvers.blocks.oracles import LargestLossesOracle, duals_from_primal
 from topline.solvers.blocks.second_order import BlockNewton
 from topline.solvers.blocks.shared.tile_work import Evaluate, FindVertex, Rebuild, TileWork, work_through
@@ -48,7 +48,8 @@ class Block:
     weights : how often each example counts, (stop - start,) float64; None for once.
     dual_bytes : memory for A and what waits to be mixed into it; beyond it they are packed, and beyond that
         in a temporary file.  None for arrays.  Whichever it is, the numbers are the same.
-    kept_bytes : memory for what Newton's method would else compute again in a round; None for what it takes.
+    kept_bytes : memory for what Newton's method would else compute again in a round, and for columns of a
+        kernel matrix; None for what they take.
     """
 
     def __init__(
@@ -106,7 +107,10 @@ class Block:
                 case ProximalRequest():
                     return self._find_curvature(request)
                 case InsideRequest():
-                    self._duals_after(request.pending_step).widen()
+                    duals = self._duals_after(request.pending_step)
+                    duals.widen()
+                    if request.anyway:
+                        duals.put_inside()
                     return BlockStats(rows=self.stop - self.start)
                 case DualsFromPrimalRequest():
                     return duals_from_primal(self.problem, self._tiles, self._kept_duals(), request)
@@ -204,7 +208,7 @@ class Block:
             mark = None if self._loaded else Mark()
             place = self.index, self.start, self.stop
             self._kernel = BlockKernel(
-                self.problem, self._tiles, self._kept_duals(), *place, self._dtype, mark
+                self.problem, self._tiles, self._kept_duals(), *place, self._dtype, mark, self._kept_bytes
             )
         return self._kernel
 

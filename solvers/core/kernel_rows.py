@@ -192,6 +192,33 @@ class MixRequest(_KernelRequest):
     after: Mark | None = None
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AtomRequest(_KernelRequest):
+    """Sum the products of new vertices, after so many `parts` of their change, with atoms of these names.
+
+    The product of the answer (atoms + 1, 1) is lam n times the Gram matrix's new column, with what smoothing
+    adds.  Where `anew`, A as it is becomes the one atom of the name first.
+    """
+
+    atoms: tuple[int, ...]
+    parts: int
+    anew: bool = False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReweighRequest(_KernelRequest):
+    """Let the atoms be `kept`, mixtures of those that are there and the vertices as `newest`.
+
+    A and the scores become their mixture by `weights`, and bear `after`.
+    """
+
+    newest: int
+    parts: int
+    kept: tuple[tuple[int, tuple[tuple[int, float], ...]], ...]
+    weights: tuple[tuple[int, float], ...]
+    after: Mark
+
+
 #: What the blocks of the kernelised dual understand.
 KernelRequest: TypeAlias = (
     PickRequest
@@ -202,4 +229,6 @@ KernelRequest: TypeAlias = (
     | VertexRequest
     | VertexSpreadRequest
     | MixRequest
+    | AtomRequest
+    | ReweighRequest
 )

@@ -185,9 +185,13 @@ class RebuildRequest:
 
 @dataclass(frozen=True)
 class InsideRequest:
-    """Keep A in float64 from now on, every row that float32 had rounded inside its domain; sum nothing."""
+    """Keep A in float64 from now on, every row that float32 had rounded inside its domain; sum nothing.
+
+    Where `anyway`, rows in float64 are put inside as well, for changes in float32 have been added to them.
+    """
 
     pending_step: PendingStep | None = None
+    anyway: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,13 +45,37 @@ _TIE = 1e-12
 Reweighted: TypeAlias = tuple[Float64Array, float]
 
 
+class WeightedAtoms(Protocol):
+    """What a rule looks at: D(w) = <b, w> - 1/2 <w, G w> of atoms with weights w (T,)."""
+
+    @property
+    def weights(self) -> Float64Array:
+        """The weights w."""
+        ...
+
+    @property
+    def conjugate_means(self) -> Float64Array:
+        """The linear terms b."""
+        ...
+
+    @property
+    def gram(self) -> Float64Array:
+        """G (T, T)."""
+        ...
+
+
+def _gradient(atoms: WeightedAtoms) -> Float64Array:
+    """Return <grad D, U_t> for each atom, (T,)."""
+    return np.asarray(atoms.conjugate_means - atoms.gram @ atoms.weights)
+
+
 class AtomRule(Protocol):
     """How the weights of the atoms change when the one at `newest` is the Frank-Wolfe vertex."""
 
     #: Atoms of weight 0 that are kept, for they may come back.
     idle: ClassVar[int]
 
-    def reweigh(self, atoms: Atoms, newest: int, /) -> Reweighted:
+    def reweigh(self, atoms: WeightedAtoms, newest: int, /) -> Reweighted:
         """Return new weights (T,) on the simplex, and the step."""
         ...
 
@@ -62,9 +86,9 @@ class AwaySteps:
 
     idle: ClassVar[int] = 0
 
-    def reweigh(self, atoms: Atoms, newest: int) -> Reweighted:
+    def reweigh(self, atoms: WeightedAtoms, newest: int) -> Reweighted:
         """Return new weights (T,) on the simplex, and the step."""
-        gradient, w = atoms.gradient(), atoms.weights
+        gradient, w = _gradient(atoms), atoms.weights
         worst = _worst(atoms, gradient)
         mean = float(gradient @ w)
         if gradient[newest] - mean >= mean - gradient[worst] or w[worst] >= 1.0:
@@ -82,11 +106,11 @@ class PairwiseSteps:
 
     idle: ClassVar[int] = 0
 
-    def reweigh(self, atoms: Atoms, newest: int) -> Reweighted:
+    def reweigh(self, atoms: WeightedAtoms, newest: int) -> Reweighted:
         """Return new weights (T,) on the simplex, and the step."""
-        gradient = atoms.gradient()
+        gradient = _gradient(atoms)
         worst = _worst(atoms, gradient)
-        direction = np.zeros(len(atoms))
+        direction = np.zeros(len(atoms.weights))
         direction[newest] += 1.0
         direction[worst] -= 1.0
         return _step_along(atoms, gradient, direction, worst, float(atoms.weights[worst]))
@@ -101,7 +125,7 @@ class FullyCorrective:
 
     idle: ClassVar[int] = 30
 
-    def reweigh(self, atoms: Atoms, newest: int) -> Reweighted:
+    def reweigh(self, atoms: WeightedAtoms, newest: int) -> Reweighted:
         """Return new weights (T,) on the simplex, and the step."""
         weights = maximise_on_simplex(atoms.gram, atoms.conjugate_means, atoms.weights)
         return weights, float(weights[newest])
@@ -181,7 +205,7 @@ class AtomFrankWolfe(Method):
         return with_best_primal(problem, executor, state, DualSide(state.W, linear), duals_kept=False)
 
 
-def _worst(atoms: Atoms, gradient: Float64Array) -> int:
+def _worst(atoms: WeightedAtoms, gradient: Float64Array) -> int:
     """Return the place of the atom in use with the smallest <grad D, U_t>, the oldest of equal ones.
 
     A step that was the best of its segment leaves its two ends equal, and rounding must not choose.
@@ -192,7 +216,7 @@ def _worst(atoms: Atoms, gradient: Float64Array) -> int:
 
 
 def _step_along(
-    atoms: Atoms, gradient: Float64Array, direction: Float64Array, leaving: int, longest: float
+    atoms: WeightedAtoms, gradient: Float64Array, direction: Float64Array, leaving: int, longest: float
 ) -> Reweighted:
     """Maximise D along a direction of the weights; at the longest step the atom `leaving` is out.
 

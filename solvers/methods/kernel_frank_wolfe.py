@@ -64,6 +64,19 @@ class KernelFrankWolfe(KernelMethod):
         """Find the vertices, move their scores to them, and step towards them."""
         before = measured.before
         mark, exact = mark_of(before), before.exact
+        found, parts, columns = self._vertices(problem, run, before)
+        mixed = MixRequest(kernel=self.kernel, mark=mark, exact=exact, parts=parts)
+        sums = run(mixed)
+        refuse_stale(sums)
+        direction = _direction(problem, measured, found, sums)
+        step = ExactStep().step(before.round, direction)
+        after = with_vertices(before)
+        refuse_stale(run(replace(mixed, step=step, after=mark_of(after))))
+        return self._stepped(problem, measured, found, after, columns, step, stuck=not rises(direction))
+
+    def _vertices(self, problem: Problem, run: Runner, before: SolverState) -> tuple[BlockStats, int, int]:
+        """Find the vertices and move their scores; return their sums, and in how many parts and columns."""
+        mark, exact = mark_of(before), before.exact
         found = run(VertexRequest(kernel=self.kernel, mark=mark, exact=exact, of=_vertices_of(before)))
         refuse_stale(found)
         parts = columns = 0
@@ -73,20 +86,15 @@ class KernelFrankWolfe(KernelMethod):
             )
             refuse_stale(run(request))
             parts, columns = parts + 1, columns + len(change.numbers)
-        mixed = MixRequest(kernel=self.kernel, mark=mark, exact=exact, parts=parts)
-        sums = run(mixed)
-        refuse_stale(sums)
-        direction = _direction(problem, measured, found, sums)
-        step = ExactStep().step(before.round, direction)
-        after = replace(
-            before,
-            round=before.round + 1,
-            memory={**before.memory, _VERTICES: np.array([float(mark.built), float(mark.round)])},
-        )
-        refuse_stale(run(replace(mixed, step=step, after=mark_of(after))))
-        stuck = not rises(direction)
+        return found, parts, columns
+
+    def _stepped(
+        self, problem: Problem, measured: Measurement, found: BlockStats, after: SolverState, columns: int,
+        step: float, *, stuck: bool,
+    ) -> Advance:  # fmt: skip
+        """Return where a round went that computed so many columns of K; `stuck` where D does not rise."""
+        exact, gap = measured.before.exact, measured.primal - measured.dual
         after, passes = with_round(problem, after, columns)
-        gap = measured.primal - measured.dual
         return Advance(
             step=step,
             # A round that brings nothing in float32 is the occasion to go over to float64, not the end.
@@ -112,6 +120,13 @@ class KernelFrankWolfe(KernelMethod):
             refuse_stale(stats)
             if stats.change is not None and len(stats.change.numbers):
                 yield stats.change
+
+
+def with_vertices(before: SolverState) -> SolverState:
+    """Return the next round's state, which knows the vertices of this one."""
+    mark = mark_of(before)
+    memory = {**before.memory, _VERTICES: np.array([float(mark.built), float(mark.round)])}
+    return replace(before, round=before.round + 1, memory=memory)
 
 
 def _vertices_of(state: SolverState) -> Mark | None:

@@ -58,7 +58,7 @@ class KernelMethod(Method):
         """Return P and D of A in float64, from scores computed anew."""
         if not duals_kept:
             raise StateLostError("a model with a kernel is its dual variables; bind with keep_duals=True")
-        executor.run(InsideRequest(state.pending_step))
+        executor.run(InsideRequest(state.pending_step, anyway=True))
         state = self.with_scores(problem, executor.run, replace(state, exact=True))
         stats = executor.run(PickRequest(kernel=self.kernel, mark=mark_of(state), exact=True))
         refuse_stale(stats)

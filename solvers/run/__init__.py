@@ -13,6 +13,7 @@ from topline.solvers.run.compiling import (
     compile_jit_functions,
 )
 from topline.solvers.run.kernel_blocks import (
+    ATOM_METHODS,
     ON_BLOCKS,
     solve_on_blocks,
 )
@@ -34,6 +35,7 @@ from topline.solvers.run.printing import (
 )
 
 __all__ = [
+    "ATOM_METHODS",
     "ON_BLOCKS",
     "Callback",
     "MappedResult",

@@ -26,14 +26,20 @@ from topline.solvers.kernels import (
     is_positive,
 )
 from topline.solvers.methods import Choice, Method
+from topline.solvers.methods.active_set import AtomRule, AwaySteps, FullyCorrective, PairwiseSteps
 from topline.solvers.methods.kernel_ascent import KernelAscent
+from topline.solvers.methods.kernel_atoms import KernelAtomFrankWolfe
 from topline.solvers.methods.kernel_frank_wolfe import KernelFrankWolfe
 from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Methods that go by the scores of all rows alone, with the rows whose matrix is factored all the same: that
 #: takes less time, and gives features for many calls.
-ON_BLOCKS = {"dual_ascent": 1000, "fw": 3000}
+ON_BLOCKS = {"dual_ascent": 1000, "fw": 3000, "fw_away": 0, "fw_pairwise": 0, "fw_fully_corrective": 0}
+#: How those weigh their atoms that keep some.
+ATOM_METHODS: dict[str, AtomRule] = {
+    "fw_away": AwaySteps(), "fw_pairwise": PairwiseSteps(), "fw_fully_corrective": FullyCorrective()
+}  # fmt: skip
 
 
 def is_for_blocks(kernel: Any, problem: Problem, method: str) -> bool:
@@ -75,11 +81,17 @@ def solve_on_blocks(
             SolverState.start(bare) if state is None else replace(state, pending_step=None),
             problem_key=problem_key(problem, labels, weights),
         )
-        method: Method = KernelAscent(kernel, executor.blocks, seed)
-        if choice.method == "fw":
-            method = KernelFrankWolfe(kernel)
+        method = _method(kernel, choice.method, executor.blocks, seed)
         run = iterate(bare, executor, method, criteria, state, callbacks, duals_kept=True, of_duals=True)
         return _result(problem, run, _duals_of(executor, run), choice)
+
+
+def _method(kernel: Kernel, name: str, blocks: int, seed: int) -> Method:
+    if name == "fw":
+        return KernelFrankWolfe(kernel)
+    if name in ATOM_METHODS:
+        return KernelAtomFrankWolfe(kernel, rule=ATOM_METHODS[name])
+    return KernelAscent(kernel, blocks, seed)
 
 
 def solve_in_process(

@@ -1,7 +1,7 @@
 """Exact kernels on two workers: CPU time, memory and what they grow with, beside scikit-learn's SVC.
 
     python -m tests.benchmarks.solvers.kernels [--data FOLDER] [--rows 5000 10000 20000]
-        [--synthetic 15000 30000 60000] [--factor SECONDS] [--quick]
+        [--synthetic 15000 30000 60000] [--factor SECONDS] [--method NAME] [--quick]
 
 trains RBF machines at C = 4, gamma = "scale", by `topline train` on stores of letter (all 20,000 rows in an
 order of their own, and the first so many of them), max and top-5 hinge, to a certified gap of 1e-3, and on a
@@ -87,7 +87,9 @@ def letters(folder: Path) -> DataSet:
     return DataSet("letter", data.X[order], data.y[order])
 
 
-def trained(data: DataSet, rows: int, name: str, loss: Sequence[str], tol: float, workers: int) -> Cost:
+def trained(
+    data: DataSet, rows: int, name: str, loss: Sequence[str], tol: float, workers: int, method: str = "auto"
+) -> Cost:
     """Train on the first rows of a set in a process of its own, and measure it."""
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(folder, create=True)
@@ -96,8 +98,8 @@ def trained(data: DataSet, rows: int, name: str, loss: Sequence[str], tol: float
         )
         command = [
             sys.executable, "-m", "topline", "train", "--store", folder, "--loss", *loss, "--C", str(C),
-            "--kernel", "rbf", "--transforms", "none", "--tol", str(tol), "--workers", str(workers),
-            "--memory-limit", "4GiB", "--json",
+            "--kernel", "rbf", "--transforms", "none", "--tol", str(tol), "--method", method,
+            "--workers", str(workers), "--memory-limit", "4GiB", "--json",
         ]  # fmt: skip
         began = time.monotonic()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -168,6 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Cost]:
         "--synthetic", type=int, nargs="*", default=[15000, 30000, 60000], help="rows of synthetic sets"
     )
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--method", default="auto", help="of the trainings, as `topline train` takes it")
     parser.add_argument("--factor", type=float, default=0.0, help="seconds for the factor method; 0 for none")
     parser.add_argument("--quick", action="store_true", help="a few hundred synthetic rows alone")
     options = parser.parse_args(arguments)
@@ -195,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Cost]:
     print(f"{'':<24}{'n':>8}{heads}")
     costs = []
     for data, rows, name, loss, tol in runs:
-        cost = trained(data, rows, name, loss, tol, options.workers)
+        cost = trained(data, rows, name, loss, tol, options.workers, options.method)
         print(f"{cost}{svc_seconds(data, rows):>9.1f}", flush=True)
         costs.append(cost)
     for line in growth(costs):

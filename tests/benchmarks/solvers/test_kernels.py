@@ -19,6 +19,9 @@ def test_the_benchmark_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_growth_is_the_power_of_n_and_needs_two_sizes() -> None:
-    costs = [Cost("a", n, 0.0, True, 3e-6 * n**1.5, 1.0, 7 * n, 1, int(1e3 * n**0.25)) for n in (1_000, 2_000, 8_000)]
+    costs = [
+        Cost("a", n, 0.0, True, 3e-6 * n**1.5, 1.0, 7 * n, 1, int(1e3 * n**0.25))
+        for n in (1_000, 2_000, 8_000)
+    ]
     costs.append(Cost("alone", 1_000, 0.0, True, 1.0, 1.0, 1, 1, 1))
     assert growth(costs) == ["a: CPU time as n^1.50, all memory as n^1.00, the coordinator's RSS as n^0.25"]

@@ -24,7 +24,7 @@ PROBLEM = Problem(TopKHinge(2), 300, 10, 5, 1.0 / 300)
 
 
 #: Methods with the gap that they reach in a moment.
-METHODS = {"dual_ascent": 1e-6, "fw": 0.05}
+METHODS = {"dual_ascent": 1e-6, "fw": 0.05, "fw_fully_corrective": 0.05}
 
 
 def run(executor: Executor, method: str = "dual_ascent", callbacks: Any = ()) -> SolveResult:

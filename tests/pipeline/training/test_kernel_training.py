@@ -249,9 +249,10 @@ def test_an_interrupted_run_goes_on(method: str, tmp_path: Path) -> None:
     assert resumed.primal == pytest.approx(trained(tmp_path, tol=1e-6).primal, rel=2e-6)
 
 
-def test_frank_wolfe_goes_on_and_holds_no_matrix(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fw", "fw_fully_corrective"])
+def test_frank_wolfe_goes_on_and_holds_no_matrix(method: str, tmp_path: Path) -> None:
     small_dataset(tmp_path, n=300)
-    short = trained(tmp_path, method="fw", tol=0.02, max_passes=2, certify=False, blocks=2)
+    short = trained(tmp_path, method=method, tol=0.02, max_passes=2, certify=False, blocks=2)
     assert not short.solved
     resumed = train(TrainConfig(store=str(tmp_path), resume=short.run, max_passes=2000, certify=True), HERE)
     assert resumed.solved
@@ -283,7 +284,10 @@ def test_a_stop_between_tiles_leaves_nothing_behind(tmp_path: Path, monkeypatch:
             {"kernel_bytes": 1 << 20, "method": "sdca"},
             "more than the 1,048,576 of --kernel-bytes: take the method dual_ascent",
         ),
-        ({"method": "fw_away"}, "made of its dual variables, and the method fw_away knows none"),
+        (
+            {"method": "lbfgs", "loss": "softmax"},
+            "made of its dual variables, and the method lbfgs knows none",
+        ),
         ({"keep_duals": False}, "made of its dual variables, and keep_duals is off"),
     ],
 )

@@ -11,38 +11,37 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from topline.solvers.blocks import kernel_jit as jit
 from topline.solvers.blocks.duals import BlockDuals
-from topline.solvers.blocks.kernel_tiles import add_products, holds_values, values_of
-from topline.solvers.blocks.kernel_vertices import BlockVertices
+from topline.solvers.blocks.kernel import jit
+from topline.solvers.blocks.kernel.atoms import BlockAtoms
+from topline.solvers.blocks.kernel.columns import KeptColumns, Places, TileColumns
+from topline.solvers.blocks.kernel.products import add_products, holds_values, values_of
+from topline.solvers.blocks.kernel.sent_rows import picked_of, sent
+from topline.solvers.blocks.kernel.tile_update import updated
+from topline.solvers.blocks.kernel.vertices import BlockVertices
 from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.kernel_rows import (
+    AtomRequest,
     Change,
     CollectRequest,
     CrossRequest,
     KernelRequest,
     Mark,
     MixRequest,
-    PairValues,
-    PickedRows,
     PickRequest,
+    ReweighRequest,
     SpreadRequest,
     TileRequest,
     VertexRequest,
     VertexSpreadRequest,
 )
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.core.tiles import Tile, TileReader
 from topline.solvers.typing import FloatArray, Int64Array
 
-_VertexRequest: TypeAlias = VertexRequest | VertexSpreadRequest | MixRequest
-#: Sweeps over a tile end when one brings less than this share of the first, or after so many,
-_PAYS, _MOST_SWEEPS = 0.02, 200
-#: and one in so many visits the rows at rest too.
-_VISIT_ALL = 5
+_VertexRequest: TypeAlias = VertexRequest | VertexSpreadRequest | MixRequest | AtomRequest | ReweighRequest
 
 
 class BlockKernel:
@@ -54,6 +53,7 @@ class BlockKernel:
     index, start, stop : place of the block among all blocks, and its rows in the problem.
     dtype : precision of products, where a request does not ask for float64.
     mark : what the scores 0 belong to; None where A is not 0.
+    kept_bytes : memory for columns of K from one round to the next; None for a moderate one.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class BlockKernel:
         stop: int,
         dtype: np.dtype[Any],
         mark: Mark | None,
+        kept_bytes: int | None = None,
     ) -> None:
         self._problem, self._tiles, self._duals = problem, tiles, duals
         self._index, self._start, self._stop = index, start, stop
@@ -74,11 +75,14 @@ class BlockKernel:
         self._mark: Mark | None = mark
         self._scores: FloatArray | None = None
         self._vertices: BlockVertices | None = None
+        self._atoms = BlockAtoms(problem, tiles)
+        self._columns = KeptColumns(stop - start, problem.n, kept_bytes)
 
     def take_scores(self, other: BlockKernel) -> None:
         """Take the scores of a block of the same rows with the same A."""
         self._mark, self._scores, self._dtype = other._mark, other._scores, other._dtype
-        self._vertices = other._vertices
+        self._vertices, self._atoms = other._vertices, other._atoms
+        self._columns = other._columns
 
     def run(self, request: KernelRequest) -> BlockStats:
         """Answer a request; `stale` counts rows whose scores belong to another A, and nothing is done."""
@@ -86,7 +90,7 @@ class BlockKernel:
             self._widen()
         match request:
             case TileRequest():
-                return self._updated(request) if request.by == self._index else BlockStats()
+                return updated(self._problem, request) if request.by == self._index else BlockStats()
             case CollectRequest():
                 return self._collected(request)
             case CrossRequest():
@@ -96,6 +100,8 @@ class BlockKernel:
             case SpreadRequest() if request.anew:
                 return self._spread(request)
             case MixRequest() if request.after is not None and self._mark == request.after:
+                return BlockStats()
+            case ReweighRequest() if self._mark == request.after:
                 return BlockStats()
         if self._mark != request.mark:
             return BlockStats(stale=self._stop - self._start)
@@ -114,9 +120,13 @@ class BlockKernel:
                 return self._spread_vertices(request)
             case MixRequest():
                 return self._mixed(request)
+            case AtomRequest() | ReweighRequest():
+                return self._of_atoms(request)
 
     def _widen(self) -> None:
         self._duals.widen()
+        if self._dtype != np.float64:
+            self._atoms.forget()
         self._dtype = np.dtype(np.float64)
         if self._scores is not None and self._scores.dtype != self._dtype:
             self._scores = self._scores.astype(self._dtype)
@@ -149,8 +159,10 @@ class BlockKernel:
         if change is None:
             self._mark = request.after
             return BlockStats()
+        there = self._places(request, change)
         for tile in self._tiles.read(self._dtype):
-            add_products(request.kernel, tile.X, change, self._problem.scale, scores[tile.rows])
+            kept = None if there is None else TileColumns(self._columns, there, tile.start)
+            add_products(request.kernel, tile.X, change, self._problem.scale, scores[tile.rows], kept)
             clock.product()
             places, own = self._own(change.numbers, tile)
             if request.moves and len(places):
@@ -159,8 +171,16 @@ class BlockKernel:
                 A[places] += (change.values[own] / np.where(weights > 0.0, weights, np.inf)).astype(A.dtype)
                 self._duals.A.write(tile.start, tile.stop, A)
             clock.row_work()
+        if there is not None:
+            self._columns.keep(change.numbers, there)
         self._mark = request.after
         return BlockStats(rows=self._stop - self._start, **clock.seconds())
+
+    def _places(self, request: SpreadRequest | VertexSpreadRequest, change: Change) -> Places | None:
+        """Return where columns of K are kept; None in float64, and where the rows hold K themselves."""
+        if self._dtype != np.float32 or holds_values(request.kernel):
+            return None
+        return self._columns.places(change.numbers)
 
     def _spread_vertices(self, request: VertexSpreadRequest) -> BlockStats:
         clock, vertices = Clock(), self._kept_vertices()
@@ -170,10 +190,14 @@ class BlockKernel:
             return BlockStats()
         # Until the end they are of no vertices.
         vertices.found = None
+        places = self._places(request, request.change)
         for tile in self._tiles.read(self._dtype):
             T = vertices.scores[tile.rows]
-            add_products(request.kernel, tile.X, request.change, self._problem.scale, T)
+            kept = None if places is None else TileColumns(self._columns, places, tile.start)
+            add_products(request.kernel, tile.X, request.change, self._problem.scale, T, kept)
             clock.product()
+        if places is not None:
+            self._columns.keep(request.change.numbers, places)
         vertices.found, vertices.parts = request.mark, request.part + 1
         return BlockStats(rows=self._stop - self._start, **clock.seconds())
 
@@ -185,6 +209,26 @@ class BlockKernel:
             return vertices.mix(request, self._kept_scores(), self._duals)
         self._mark = None
         stats = vertices.mix(request, self._kept_scores(), self._duals)
+        self._mark = request.after
+        return stats
+
+    def _of_atoms(self, request: AtomRequest | ReweighRequest) -> BlockStats:
+        vertices, scores = self._kept_vertices(), self._kept_scores()
+        if vertices.found != request.mark or vertices.parts != request.parts:
+            return BlockStats(stale=len(scores))
+        new = vertices.vertices, vertices.scores
+        if isinstance(request, AtomRequest):
+            if request.anew:
+                self._atoms.become(request.atoms[0], scores, self._duals)
+            if self._atoms.lacks(request.atoms):
+                return BlockStats(stale=len(scores))
+            return self._atoms.products(request, *new)
+        mixed = {name for _, parts in request.kept for name, _ in parts}
+        if self._atoms.lacks(mixed - {request.newest}):
+            return BlockStats(stale=len(scores))
+        # Until the end they are of no A.
+        self._mark = None
+        stats = self._atoms.reweigh(request, *new, scores, self._duals)
         self._mark = request.after
         return stats
 
@@ -209,7 +253,7 @@ class BlockKernel:
             roots += here
             active += int(np.count_nonzero(losses))
             if count:
-                rows = _rows_of(request.kernel, tile, places[:count], first, A, S)
+                rows = picked_of(request.kernel, tile, places[:count], first, A, S)
                 picked = rows if picked is None else picked.merge(rows)
             clock.row_work()
         return BlockStats(
@@ -222,45 +266,6 @@ class BlockKernel:
             active=active,
             roots=roots,
             picked=picked,
-            **clock.seconds(),
-        )
-
-    def _updated(self, request: TileRequest) -> BlockStats:
-        """Update the picked rows until a sweep over them brings little, and give what changed."""
-        clock, problem, rows = Clock(), self._problem, request.rows
-        form = problem.form
-        dtype = rows.scores.dtype
-        K = request.values
-        if K is None:
-            K = values_of(request.kernel, rows.X, rows.X, rows.numbers, dtype)
-        clock.product()
-        A, scores = np.ascontiguousarray(rows.A), np.ascontiguousarray(rows.scores.T)
-        delta, rises = np.zeros_like(A), np.zeros(len(A))
-        random = np.random.default_rng((request.seed, request.mark.round))
-        alike = problem.smoothing_own == problem.smoothing
-        everyone = order = np.arange(len(A))
-        first, total, visited = 0.0, 0.0, 0
-        for sweep in range(_MOST_SWEEPS):
-            rise = jit.sweep_tile(
-                K, random.permutation(order), rows.y, rows.weights, problem.scale, problem.smoothing,
-                problem.smoothing_own, form.column_where(alike=alike), form.rho, form.table, scores, A, delta,
-                rises,
-            )  # fmt: skip
-            visited += len(order)
-            total += rise
-            first = first or rise
-            if rise <= _PAYS * first and len(order) == len(everyone):
-                break
-            order = np.flatnonzero(rises >= 0.0)
-            if rise <= _PAYS * first or not len(order) or (sweep + 1) % _VISIT_ALL == 0:
-                order = everyone
-        changed = np.flatnonzero(delta.any(axis=1))
-        clock.row_work()
-        values = delta[changed] * rows.weights[changed, None].astype(dtype)
-        return BlockStats(
-            change=Change(rows.numbers[changed], rows.X[changed], values),
-            visited=visited,
-            rise=total,
             **clock.seconds(),
         )
 
@@ -280,7 +285,7 @@ class BlockKernel:
                 A = vertices.change(tile.start, tile.stop)
             places = low + np.flatnonzero(A[low:high].any(axis=1))
             part = Change(
-                first + places, _sent(request.kernel, tile, places), A[places] * tile.weights[places, None]
+                first + places, sent(request.kernel, tile, places), A[places] * tile.weights[places, None]
             )
             found = part if found is None else found.merge(part)
         return BlockStats(change=found)
@@ -292,18 +297,3 @@ class BlockKernel:
             if len(places):
                 found.append(values_of(request.kernel, tile.X[places], None, request.numbers, self._dtype))
         return BlockStats(values=np.concatenate(found) if found else None)
-
-
-def _sent(kernel: PairValues, tile: Tile, places: Int64Array) -> Rows:
-    """Return what other blocks need of rows: nothing but their numbers where these hold kernel values."""
-    if holds_values(kernel):
-        return np.empty((len(places), 0), dtype=np.float32)
-    X: Rows = tile.X[places]
-    return X if is_sparse(X) else np.ascontiguousarray(X)
-
-
-def _rows_of(
-    kernel: PairValues, tile: Tile, places: Int64Array, first: int, A: FloatArray, S: FloatArray
-) -> PickedRows:
-    X = _sent(kernel, tile, places)
-    return PickedRows(first + places, X, tile.y[places], tile.weights[places], A[places], S[places])

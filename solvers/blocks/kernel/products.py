@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from topline.solvers.blocks.kernel.columns import TileColumns
 from topline.solvers.core.kernel_rows import Change, PairValues
 from topline.solvers.core.rows import Rows, as_rows
 from topline.solvers.typing import FloatArray, Int64Array
@@ -34,15 +35,37 @@ def values_of(kernel: PairValues, X: Rows, Y: Rows, columns: Int64Array, dtype: 
     return np.asarray(kernel.matrix(X, X if Y is X else Y), dtype=dtype)
 
 
-def add_products(kernel: PairValues, X: Rows, change: Change, scale: float, scores: FloatArray) -> None:
-    """Add `scale` K(X, rows of a change) times the change to scores (rows of X, m), in their precision."""
+def add_products(
+    kernel: PairValues,
+    X: Rows,
+    change: Change,
+    scale: float,
+    scores: FloatArray,
+    columns: TileColumns | None = None,
+) -> None:
+    """Add `scale` K(X, rows of a change) times the change to scores (rows of X, m), in their precision.
+
+    `columns` are what the block keeps in float32; what they lack is computed, and kept there.
+    """
     dtype = scores.dtype
     changes = np.ascontiguousarray(scale * change.values, dtype=dtype)
+    known, others = np.empty(0, dtype=np.int64), np.arange(len(changes))
+    if columns is not None:
+        known, others = np.flatnonzero(columns.places.known), np.flatnonzero(~columns.places.known)
     for low, high in _cuts(X.shape[0], _ROWS):
+        if columns is not None:
+            for left, right in _cuts(len(known), _COLUMNS):
+                here = known[left:right]
+                scores[low:high] += columns.read(here, low, high).T @ changes[here]
+        if not len(others):
+            continue
         rows = as_rows(X[low:high], dtype)
-        for left, right in _cuts(len(changes), _COLUMNS):
-            values = values_of(kernel, rows, change.X[left:right], change.numbers[left:right], dtype)
-            scores[low:high] += values @ changes[left:right]
+        for left, right in _cuts(len(others), _COLUMNS):
+            here = others[left:right]
+            values = values_of(kernel, rows, change.X[here], change.numbers[here], dtype)
+            scores[low:high] += values @ changes[here]
+            if columns is not None:
+                columns.write(here, low, values)
 
 
 def _cuts(n: int, step: int) -> Iterator[tuple[int, int]]:

@@ -28,6 +28,7 @@ class BlockVertices:
     ----------
     found : the mark of the scores that U belongs to; None for no scores.
     parts : parts of the change of U that T has.
+    vertices : U.
     scores : T, of the vertices of the round before and of these parts.
     """
 
@@ -37,13 +38,13 @@ class BlockVertices:
         self.parts = 0
         self.scores: FloatArray = np.zeros((rows, problem.m), dtype=dtype)
         self._before: FloatArray = np.zeros_like(self.scores)
-        self._vertices: FloatArray = np.zeros_like(self.scores)
+        self.vertices: FloatArray = np.zeros_like(self.scores)
         self._stats = BlockStats()
 
     def widen(self) -> None:
         """Go over to float64."""
-        self.scores, self._before, self._vertices = (
-            array.astype(np.float64, copy=False) for array in (self.scores, self._before, self._vertices)
+        self.scores, self._before, self.vertices = (
+            array.astype(np.float64, copy=False) for array in (self.scores, self._before, self.vertices)
         )
 
     def find(self, request: VertexRequest, S: FloatArray, duals: BlockDuals) -> BlockStats:
@@ -51,18 +52,18 @@ class BlockVertices:
         if self.found == request.mark:
             return self._stats
         if request.of is None:
-            self.scores[:] = self._vertices[:] = 0.0
+            self.scores[:] = self.vertices[:] = 0.0
         elif self.found != request.of:
             return BlockStats(stale=len(S))
         clock, problem = Clock(), self._problem
         self.found, self.parts = None, 0
-        self._before, self._vertices = self._vertices, self._before
+        self._before, self.vertices = self.vertices, self._before
         vertices = vertices_of(problem, self._tiles.rows, smoothed=False)
         sums, cross, changed = np.zeros(ranking.N_SUMS), 0.0, 0
         for _, start, stop in self._tiles.bounds():
             rows = slice(start, stop)
             y, weights = self._tiles.labels_and_weights(rows)
-            A, lifted, U = duals.A.read(start, stop), S[rows].copy(), self._vertices[rows]
+            A, lifted, U = duals.A.read(start, stop), S[rows].copy(), self.vertices[rows]
             duals.lift(lifted, A, rows)
             vertices.find(lifted, y, weights, sums)
             vertices.write(U)
@@ -87,7 +88,7 @@ class BlockVertices:
 
     def change(self, start: int, stop: int) -> FloatArray:
         """Return the change of the rows [start, stop) of U since the round before."""
-        return np.asarray(self._vertices[start:stop] - self._before[start:stop])
+        return np.asarray(self.vertices[start:stop] - self._before[start:stop])
 
     def mix(self, request: MixRequest, S: FloatArray, duals: BlockDuals) -> BlockStats:
         """Sum <u_i, s_i> and <u_i, t_i>, and take the step, if any, in the scores S and in A."""
@@ -95,7 +96,7 @@ class BlockVertices:
         with_scores = with_own = 0.0
         for _, start, stop in self._tiles.bounds():
             rows = slice(start, stop)
-            U, T = self._vertices[rows], self.scores[rows]
+            U, T = self.vertices[rows], self.scores[rows]
             if step is None:
                 _, weights = self._tiles.labels_and_weights(rows)
                 with_scores += float(np.einsum("ij,ij->i", U, S[rows], dtype=np.float64) @ weights)

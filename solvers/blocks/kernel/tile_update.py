@@ -1,0 +1,57 @@
+"""Exact column updates within rows that were picked anywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from topline.solvers.blocks.kernel import jit
+from topline.solvers.blocks.kernel.products import values_of
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.clock import Clock
+from topline.solvers.core.kernel_rows import Change, TileRequest
+from topline.solvers.core.problem import Problem
+
+#: Sweeps over a tile end when one brings less than this share of the first, or after so many,
+_PAYS, _MOST_SWEEPS = 0.02, 200
+#: and one in so many visits the rows at rest too.
+_VISIT_ALL = 5
+
+
+def updated(problem: Problem, request: TileRequest) -> BlockStats:
+    """Update the picked rows until a sweep over them brings little, and give what changed."""
+    clock, rows = Clock(), request.rows
+    form = problem.form
+    dtype = rows.scores.dtype
+    K = request.values
+    if K is None:
+        K = values_of(request.kernel, rows.X, rows.X, rows.numbers, dtype)
+    clock.product()
+    A, scores = np.ascontiguousarray(rows.A), np.ascontiguousarray(rows.scores.T)
+    delta, rises = np.zeros_like(A), np.zeros(len(A))
+    random = np.random.default_rng((request.seed, request.mark.round))
+    alike = problem.smoothing_own == problem.smoothing
+    everyone = order = np.arange(len(A))
+    first, total, visited = 0.0, 0.0, 0
+    for sweep in range(_MOST_SWEEPS):
+        rise = jit.sweep_tile(
+            K, random.permutation(order), rows.y, rows.weights, problem.scale, problem.smoothing,
+            problem.smoothing_own, form.column_where(alike=alike), form.rho, form.table, scores, A, delta,
+            rises,
+        )  # fmt: skip
+        visited += len(order)
+        total += rise
+        first = first or rise
+        if rise <= _PAYS * first and len(order) == len(everyone):
+            break
+        order = np.flatnonzero(rises >= 0.0)
+        if rise <= _PAYS * first or not len(order) or (sweep + 1) % _VISIT_ALL == 0:
+            order = everyone
+    changed = np.flatnonzero(delta.any(axis=1))
+    clock.row_work()
+    values = delta[changed] * rows.weights[changed, None].astype(dtype)
+    return BlockStats(
+        change=Change(rows.numbers[changed], rows.X[changed], values),
+        visited=visited,
+        rise=total,
+        **clock.seconds(),
+    )
