@@ -20,7 +20,7 @@ import numpy as np
 
 from tests.benchmarks.datasets import DATA_DIR, load
 from tests.pipeline.small_data import write_dataset
-from topline import SerialExecutor, TopKHinge, solve
+from topline import SerialExecutor, solve
 from topline.pipeline.options.sweep import SweepConfig
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.sweep import sweep
@@ -33,15 +33,15 @@ HERE = ClusterConfig(workers=0)
 TOL = 1e-3
 
 
-def exhaustive(plan, k):
-    """Give (passes, seconds, mean accuracy by C) of a fit from zero for every C and fold."""
-    passes, began = 0, time.perf_counter()
+def fits_from_zero(plan, path):
+    """Give (passes, seconds, mean accuracy by C) of a fit of a path from zero for every C and fold."""
+    passes, began, loss = 0, time.perf_counter(), plan.loss(path)
     hits = dict.fromkeys(plan.config.grid(), 0)
     for fold in range(plan.config.folds):
-        data = fold_data(plan.source(plan.paths[0]), fold)
+        data = fold_data(plan.source(path), fold)
         for C in hits:
             result = solve(
-                data.X, data.y, TopKHinge(k), 1.0 / (len(data.y) * C), tol=TOL, m=data.m,
+                data.X, data.y, loss, 1.0 / (len(data.y) * C), tol=plan.config.tol, m=data.m,
                 max_passes=plan.config.max_passes, executor=SerialExecutor(),
             )  # fmt: skip
             passes += result.passes + 1
@@ -57,7 +57,7 @@ def compare(X, y, name, grid, k, topk, folds):
         write_dataset(store, X, y, np.zeros(len(y), dtype=np.int8), key=name)
         options = {"store": store.url, "C": grid, "k": (k,), "topk": topk, "folds": folds, "tol": TOL}
         plan = plan_sweep(SweepConfig(**options))
-        passes, seconds, means = exhaustive(plan, k)
+        passes, seconds, means = fits_from_zero(plan, plan.paths[0])
         warm = sweep(SweepConfig(**options, rule="none"), HERE)
         found = sweep(SweepConfig(**options), HERE)
     grid = sorted(means)
