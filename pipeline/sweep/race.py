@@ -19,6 +19,13 @@ where 1/(J - 1), test rows per training row, makes up for training sets that ove
 "Inference for the generalization error", Machine Learning 52, 2003, section 3.  Races over paired folds:
 Maron and Moore, "The racing algorithm", Artificial Intelligence Review 11, 1997.  That a movement bounds what
 is to come is an assumption; the table says of each cell which of the two ended it.
+
+Before all folds a cell is looked at on the first one alone.  It is out where some cell leads it there by more
+than both have moved and chance explains, which is that of two unpaired shares p, q of r rows,
+
+    d - u - v  >  z sqrt((p (1 - p) + q (1 - q)) / r)
+
+looked at again with a smaller gap where d alone is as large, and taken to all folds where it is not.
 """
 
 from __future__ import annotations
@@ -30,7 +37,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 from topline.pipeline.options import Cell, Rule
 from topline.pipeline.sweep.cells import EARLIER, Outcome
@@ -47,7 +54,8 @@ State = Literal["running", "finished", "pruned", "skipped"]
 class Standing:
     """A cell and what all rounds found, one measurement a fold in each, with how it ended and why.
 
-    One that was skipped was never measured.
+    `looks` are what the first fold alone said before: the last is part of the first round, and all of it of a
+    cell that was out then.  A cell that was skipped was never measured.
 
     Where rows do not count alike, their accuracy is known as well as that of `effective_rows` that do.
     """
@@ -57,6 +65,7 @@ class Standing:
     state: State = "running"
     why: str = ""
     effective_rows: float | None = None
+    looks: tuple[Outcome, ...] = ()
 
     @property
     def shares(self) -> NDArray[np.float64]:
@@ -78,7 +87,9 @@ class Standing:
 
     @property
     def error(self) -> float:
-        """Standard error of the mean, from the spread over folds."""
+        """Standard error of the mean, from the spread over folds; of one fold that of a share."""
+        if len(self.shares) == 1:
+            return 2.0 * self.resolution
         return float(self.shares.std(ddof=1)) / math.sqrt(len(self.shares))
 
     @property
@@ -107,21 +118,44 @@ class Standing:
     @property
     def passes(self) -> int:
         """Passes over all rounds and folds, each over the training rows of its fold."""
-        return sum(part.passes for round_ in self.rounds for part in round_)
+        return sum(part.passes for part in self._parts)
 
     @property
     def seconds(self) -> float:
         """Seconds of solving over all rounds and folds."""
-        return sum(part.seconds for round_ in self.rounds for part in round_)
+        return sum(part.seconds for part in self._parts)
+
+    @property
+    def _parts(self) -> list[Outcome]:
+        """All that was measured; the last look is part of the first round too."""
+        looks = self.looks[:-1] if self.rounds else self.looks
+        return [*looks, *(part for round_ in self.rounds for part in round_)]
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was measured."""
+        return bool(self.rounds or self.looks)
 
 
 def next_gap(standing: Standing, rule: Rule, tol: float) -> float:
     """Return the relative gap that a running cell is to reach in its next round."""
     if rule == "none":
         return tol
-    if not standing.rounds:
-        return max(tol, FIRST_GAP)
-    return max(tol, standing.relative_gap / FACTOR)
+    if standing.rounds:
+        return max(tol, standing.relative_gap / FACTOR)
+    return max(tol, standing.looks[-1].relative_gap / FACTOR if standing.looks else FIRST_GAP)
+
+
+def looked(standing: Standing, look: Outcome) -> Standing:
+    """Add a look at the first fold, which knows where the one before was."""
+    if standing.looks:
+        look = replace(look, earlier=standing.looks[-1].hits)
+    return replace(standing, looks=(*standing.looks, look))
+
+
+def promoted(standing: Standing, others: Sequence[Outcome]) -> Standing:
+    """Return a cell that was taken to the other folds after its looks at the first."""
+    return replace(standing, rounds=((standing.looks[-1], *others),))
 
 
 def judged(standings: Sequence[Standing], rule: Rule, tol: float, confidence: float) -> list[Standing]:
@@ -131,6 +165,30 @@ def judged(standings: Sequence[Standing], rule: Rule, tol: float, confidence: fl
         return judged_
     judged_ = _out_by_certificate(judged_)
     return _out_by_race(judged_, confidence) if rule == "race" else judged_
+
+
+def looks_again(one: Standing, standings: Sequence[Standing], tol: float, confidence: float) -> bool:
+    """Return whether a cell without a round is to be looked at on the first fold, and on no other."""
+    if not one.looks:
+        return True
+    last = one.looks[-1]
+    if last.relative_gap <= tol or last.status != Status.SOLVED.value:
+        return False
+    return any(_leads_at_first(other, one, math.inf, confidence) for other in _begun(standings))
+
+
+def out_at_first_look(standings: Sequence[Standing], tol: float, confidence: float) -> list[Standing]:
+    """End those running cells that the first fold alone shows to be behind."""
+    others, why = _begun(standings), "race: behind on the first fold"
+    return [
+        replace(one, state="pruned", why=why, rounds=((one.looks[-1],),))
+        if one.state == "running"
+        and one.looks
+        and not one.rounds
+        and any(_leads_at_first(other, one, tol, confidence) for other in others)
+        else one
+        for one in standings
+    ]
 
 
 def best_cell(standings: Sequence[Standing]) -> Standing | None:
@@ -144,7 +202,10 @@ def simplest_cell(standings: Sequence[Standing], best: Standing) -> Standing:
     near = [
         one
         for one in standings
-        if one.cell.variant == best.cell.variant and one.rounds and one.mean >= best.mean - best.error
+        if one.cell.variant == best.cell.variant
+        and one.rounds
+        and len(one.rounds[-1]) == len(best.rounds[-1])
+        and one.mean >= best.mean - best.error
     ]
     return min(near, key=lambda one: one.cell.C)
 
@@ -203,3 +264,26 @@ def _leads(one: Standing, behind: Standing, confidence: float) -> bool:
     folds = len(leads)
     chance = float(stdtrit(folds - 1, confidence)) * float(leads.std(ddof=1))
     return lead > max(chance * math.sqrt(1.0 / folds + 1.0 / (folds - 1)), behind.resolution)
+
+
+def _begun(standings: Sequence[Standing]) -> list[Standing]:
+    return [one for one in standings if one.begun and one.state != "pruned"]
+
+
+def _leads_at_first(one: Standing, behind: Standing, tol: float, confidence: float) -> bool:
+    """Return whether one cell is ahead on the first fold, beyond chance and what gaps above `tol` move."""
+    (p, u), (q, v) = _at_first(one, tol), _at_first(behind, tol)
+    rows = behind.looks[-1].rows
+    chance = float(ndtri(confidence)) * math.sqrt((p * (1.0 - p) + q * (1.0 - q)) / rows + 1.0 / rows**2)
+    return p - q - u - v > chance
+
+
+def _at_first(one: Standing, tol: float) -> tuple[float, float]:
+    """Return the accuracy of a cell on the first fold, and how far it has moved."""
+    last = one.rounds[-1][0] if one.rounds else one.looks[-1]
+    share = last.hits / last.rows
+    if last.relative_gap <= tol:
+        return share, 0.0
+    if one.rounds:
+        return share, one.movement
+    return share, math.inf if last.earlier is None else abs(share - last.earlier / last.rows)

@@ -43,7 +43,7 @@ def skipped(standings: Sequence[Standing], rule: Rule) -> list[Standing]:
     out = {
         one.cell
         for path in _paths(standings).values()
-        if not any(one.state == "running" and one.rounds for one in path)
+        if not any(one.state == "running" and one.begun for one in path)
         for place, one in enumerate(path)
         if one.state == "running" and _most(path, place) <= leader.mean + leader.resolution
     }
@@ -62,13 +62,13 @@ def _paths(standings: Sequence[Standing]) -> dict[Variant, list[Standing]]:
 def _due_on(path: Sequence[Standing]) -> list[Standing]:
     """Return the cells of a path that were begun, else the next one, or the first."""
     running = [one for one in path if one.state == "running"]
-    begun = [one for one in running if one.rounds]
+    begun = [one for one in running if one.begun]
     if begun or not running or len(path) <= BEGINS_WITH:
         return begun or running
     last, stride = len(path) - 1, 1
     while last // (2 * stride) >= BEGINS_WITH:
         stride *= 2
-    seen = [place for place, one in enumerate(path) if one.rounds]
+    seen = [place for place, one in enumerate(path) if one.begun]
     if not seen:
         return list(path[: int(BEGINS_BELOW * last) + 1 : stride])
     above = path[min(seen[-1] + max(stride // 2, 1), last)]

@@ -28,7 +28,17 @@ from topline.pipeline.sweep.cells import Outcome
 from topline.pipeline.sweep.page import write_page
 from topline.pipeline.sweep.paths import PathTask, Round
 from topline.pipeline.sweep.plan import SweepPlan, fits_every_process, plan_sweep, variant_of
-from topline.pipeline.sweep.race import Standing, best_cell, judged, next_gap
+from topline.pipeline.sweep.race import (
+    FIRST_GAP,
+    Standing,
+    best_cell,
+    judged,
+    looked,
+    looks_again,
+    next_gap,
+    out_at_first_look,
+    promoted,
+)
 from topline.pipeline.sweep.refine import due, skipped
 from topline.pipeline.sweep.result import SweepResult, concluded
 from topline.pipeline.sweep.shared import open_shared
@@ -102,30 +112,37 @@ class _Rounds:
             self._runner.close(self._name)
         return self._standings
 
-    def _wanted(self) -> dict[int, Round]:
-        """What this round asks of each path that has running cells."""
-        config = self._plan.config
-        asked: dict[int, list[tuple[float, float]]] = {}
-        for one in due(self._standings, config.rule):
-            path = self._path_of(one.cell)
-            asked.setdefault(path, []).append((one.cell.C, next_gap(one, config.rule, config.tol)))
-        return {path: tuple(cells) for path, cells in asked.items()}
-
-    def _take(self, number: int, wanted: Mapping[int, Round]) -> None:
-        config = self._plan.config
-        found = self._known(number)
+    def _wanted(self) -> dict[Place, Round]:
+        """What this round asks of each path that has cells which are due, on each fold."""
+        config, standings = self._plan.config, self._standings
+        asked: dict[Place, list[tuple[float, float]]] = {}
+        for one in due(standings, config.rule):
+            folds: Sequence[int] = range(config.folds)
+            gap = next_gap(one, config.rule, config.tol)
+            if self._looks_at_one_fold and not one.rounds:
+                again = looks_again(one, standings, config.tol, config.confidence)
+                folds, gap = (folds[:1], gap) if again else (folds[1:], max(config.tol, FIRST_GAP))
+            for fold in folds:
+                asked.setdefault((self._path_of(one.cell), fold), []).append((one.cell.C, gap))
         # Fold by fold, so that the rows of a fold are read once for all its paths.
-        places = [
-            (path, fold) for fold in range(config.folds) for path in wanted if (path, fold) not in found
-        ]
-        for task, answer in self._runner.run([self._task(place, wanted[place[0]]) for place in places]):
+        return {place: tuple(asked[place]) for place in sorted(asked, key=lambda place: place[::-1])}
+
+    @property
+    def _looks_at_one_fold(self) -> bool:
+        """Whether a cell is looked at on the first fold before the others, where rows count alike."""
+        return self._plan.config.rule == "race" and self._plan.class_weights is None
+
+    def _take(self, number: int, wanted: Mapping[Place, Round]) -> None:
+        config, found = self._plan.config, self._known(number)
+        tasks = [self._task(place, cells) for place, cells in wanted.items() if place not in found]
+        for task, answer in self._runner.run(tasks):
             place = (int(task.name.rpartition("/")[2]), task.fold)
             self._keep(number, place, answer)
             found[place] = answer
         before = self._ended
         grown = [self._grown(one, found) for one in self._standings]
         grown = judged(grown, config.rule, config.tol, config.confidence)
-        self._standings = skipped(grown, config.rule)
+        self._standings = skipped(out_at_first_look(grown, config.tol, config.confidence), config.rule)
         if self._progress is not None:
             self._progress.advance(self._ended - before)
             self._progress.note(self._facts(number))
@@ -164,7 +181,11 @@ class _Rounds:
             for part in found.get((path, fold), ())
             if part.C == one.cell.C
         )
-        return replace(one, rounds=(*one.rounds, parts)) if parts else one
+        if not parts:
+            return one
+        if one.rounds or not self._looks_at_one_fold:
+            return replace(one, rounds=(*one.rounds, parts))
+        return looked(one, parts[0]) if parts[0].fold == 0 else promoted(one, parts)
 
     def _path_of(self, cell: Cell) -> int:
         return [variant_of(path) for path in self._plan.paths].index(cell.variant)
@@ -174,7 +195,10 @@ class _Rounds:
         return sum(one.state != "running" for one in self._standings)
 
     def _facts(self, number: int) -> dict[str, Any]:
-        leader = max((one for one in self._standings if one.rounds), key=lambda one: one.mean)
+        measured = [one for one in self._standings if one.rounds]
+        if not measured:
+            return {"round": number + 1}
+        leader = max(measured, key=lambda one: one.mean)
         accuracy = f"{leader.mean:.1%} with C = {leader.cell.C:g}"
         return {"round": number + 1, f"best {self._plan.metric.column}": accuracy}
 

@@ -177,7 +177,8 @@ class _HeadRows:
     ) -> None:  # fmt: skip
         self._passes, self._executor, self._request = passes, executor, request
         self._known, self._before = known, before
-        self.replaced = passes.replaced
+        #: How often dual variables had been lost when the hits began to be counted.
+        self.replaced = -1
 
     @property
     def blocks(self) -> int:
@@ -231,7 +232,8 @@ class _HeadRows:
     def count(self, W: NDArray[np.float64], radius: float) -> HitCount:
         """Count the hits among the rows that are held out."""
         # What is lost from here on is made good when the cell is taken up again.
-        self.replaced = self._passes.replaced
+        if self.replaced < 0:
+            self.replaced = self._passes.replaced
         return self._executor.count_hits(self._request(W=W, radius=radius))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from scipy.stats import norm
 from scipy.stats import t as student
 
 from topline.pipeline.options.sweep import Cell, Variant
@@ -15,7 +16,11 @@ from topline.pipeline.sweep.race import (
     Standing,
     best_cell,
     judged,
+    looked,
+    looks_again,
     next_gap,
+    out_at_first_look,
+    promoted,
     simplest_cell,
 )
 
@@ -116,3 +121,57 @@ def test_the_best_is_the_highest_and_the_simplest_the_smallest_C_within_its_stan
     assert best_cell(cells) is best
     assert simplest_cell(cells, best) is near
     assert best_cell([out]) is None
+
+
+def a_look(hits, gap=0.01, status="solved"):
+    return Outcome(1.0, 0, ROWS, hits, 0, ROWS, 1.0, gap, gap, 5, 0.1, status)
+
+
+def looks_at(C, *hits, gap=0.01, status="solved"):
+    one = Standing(Cell(LOSS, C))
+    for found in hits:
+        one = looked(one, a_look(found, gap, status))
+    return one
+
+
+def test_a_cell_that_trails_on_the_first_fold_is_looked_at_again_or_out_and_others_go_to_all_folds() -> None:
+    """Chance: 1.645 sqrt(0.9 * 0.1 / 1000 + 0.85 * 0.15 / 1000) = 0.0243, of shares of 1000 rows each."""
+    ahead = looks_at(1.0, 900, 900)
+    limit = norm.ppf(0.95) * (0.9 * 0.1 / ROWS + 0.85 * 0.15 / ROWS) ** 0.5
+    assert limit == pytest.approx(0.0243, abs=1e-4)
+
+    def ends(*cells, tol=1e-3):
+        return [(one.state, one.why) for one in out_at_first_look([ahead, *cells], tol, 0.95)[1:]]
+
+    # 0.05 behind: less 0.02 that it moved it is beyond chance, less 0.03 not.
+    out, open_ = looks_at(0.1, 830, 850), looks_at(0.1, 820, 850)
+    assert ends(out, open_) == [("pruned", "race: behind on the first fold"), ("running", "")]
+    # One look from zero has no movement that would be known, unless the gap is small enough.
+    assert ends(looks_at(0.1, 850)) == [("running", "")]
+    assert ends(looks_at(0.1, 850), tol=0.01) == [("pruned", "race: behind on the first fold")]
+    cells = [ahead, open_]
+    assert looks_again(open_, cells, 1e-3, 0.95)
+    assert looks_again(Standing(Cell(LOSS, 1.0)), cells, 1e-3, 0.95)
+    for enough in (
+        ahead,
+        looks_at(0.1, 820, 880),
+        looks_at(0.1, 850, gap=1e-3),
+        looks_at(0.1, 1, status="x"),
+    ):
+        assert not looks_again(enough, cells, 1e-3, 0.95)
+    assert next_gap(open_, "race", 1e-3) == 0.01 / FACTOR
+
+
+def test_a_cell_that_is_out_at_first_has_one_fold_and_one_that_is_not_has_all() -> None:
+    ahead, behind = looks_at(1.0, 900, 900), looks_at(0.1, 700, 700)
+    out = out_at_first_look([ahead, behind], 1e-3, 0.95)[1]
+    assert (out.mean, out.passes, len(out.rounds)) == (0.7, 10, 1)
+    assert out.error == pytest.approx((0.7 * 0.3 / ROWS) ** 0.5, rel=1e-2)
+    whole = promoted(ahead, a_round([910, 890])[1:])
+    assert (whole.mean, whole.passes, [part.hits for part in whole.rounds[-1]]) == (0.895, 15, [900, 890])
+    # The last look knows where the one before was.
+    assert whole.rounds[-1][0].earlier == 900
+    # Few rows of an easy fold make no cell as good as the best of all folds.
+    best = replace(standing(1.0, a_round([800] * 5)), state="finished")
+    easy = replace(out, rounds=((a_look(990),),))
+    assert simplest_cell([easy, best], best) is best
