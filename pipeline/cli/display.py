@@ -130,11 +130,19 @@ def fact_text(facts: Mapping[str, Any], *, ended: bool = False) -> str:
     """Return the facts worth a place beside a bar, shortly; once it has ended, no time is left."""
     if "relative_gap" in facts:
         gap, stationarity = facts["relative_gap"], facts.get("stationarity")
-        left = "" if ended else time_text(facts.get("left"))
+        after = ("" if ended else time_text(facts.get("left"))) + held_out_text(facts)
         if isinstance(stationarity, float):
-            return f"gradient at {stationarity:.2e} of its first size{left}"
-        return f"relative gap {gap:.2e}{left}" if isinstance(gap, float) else ""
+            return f"gradient at {stationarity:.2e} of its first size{after}"
+        return f"relative gap {gap:.2e}{after}" if isinstance(gap, float) else ""
     return ", ".join(f"{name} {value}" for name, value in facts.items() if isinstance(value, (int, str)))
+
+
+def held_out_text(facts: Mapping[str, Any]) -> str:
+    """Return the accuracy on held-out rows at the last look, as it stands behind a gap; "" before that."""
+    share = facts.get("held_out")
+    if not isinstance(share, float):
+        return ""
+    return f", top-1 {100 * share:.1f}% of {facts['held_out_rows']:,} {facts['held_out_split']} rows"
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from topline.pipeline.pages import DASH, Tile, amount, clock, count, duration, gap, number
+from topline.pipeline.pages import DASH, Tile, amount, clock, count, duration, gap, number, percent
 from topline.pipeline.telemetry import EVENTS_SHOWN, RunView, TimeLeft, rough_time
 from topline.storage.records import plain
 
@@ -104,6 +104,9 @@ def tiles(run: RunView) -> list[Tile]:
     shown = [Tile(kind, gap(best), f"smallest so far{target}", reached)]
     if run.stage == "running":
         shown.append(Tile("time left", *left_words(run.left)))
+    looks = columns["held_out"][np.isfinite(columns["held_out"])]
+    if len(looks):
+        shown.append(Tile("held-out top-1", percent(float(looks[-1])), "a sample, at the last look"))
     last = {name: _finite(values[-1]) for name, values in columns.items()}
     bounds = f"dual {number(last['dual'])}" if last["dual"] is not None else "no dual"
     shown.append(Tile("primal", number(last["primal"]), bounds))

@@ -65,11 +65,20 @@ def run_charts(columns: Mapping[str, Floats], tol: float | None) -> list[Titled]
     ]
     step = Series.of("step", axes["rounds"], columns["step"], 3, positive=True)
     active = Series.of("active share", axes["rounds"], columns["active"], 4)
+    if not np.isnan(columns["held_out"]).all():
+        drawn.append(("Accuracy on held-out rows", "seconds", held_out_chart(columns)))
     return [
         *drawn,
         ("Step size", "rounds", line_chart([step], x_label="rounds", y_label="step", log=True)),
         ("Share of active examples", "rounds", line_chart([active], x_label="rounds", y_label="share")),
     ]
+
+
+def held_out_chart(columns: Mapping[str, Floats]) -> Markup:
+    """Draw the share of held-out rows that was right at each look."""
+    looks = ~np.isnan(columns["held_out"])
+    line = Series.of("top-1", columns["seconds"][looks], columns["held_out"][looks], 4)
+    return line_chart([line], x_label="seconds", y_label="share")
 
 
 def gap_chart(axis: str, x: Floats, gaps: Floats, best: Floats, tol: float | None, label: str) -> Markup:

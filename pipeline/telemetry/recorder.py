@@ -31,9 +31,12 @@ class HistoryRecorder:
         self._workers: list[str] | None = None
         self.event("begin", **encoding(HISTORY_ENCODING))
 
-    def round(self, record: IterationRecord) -> dict[str, Any]:
-        """Note a round and give its facts; many short ones are written together, twice a second."""
-        facts = {**record.to_dict(), "at": _now()}
+    def round(self, record: IterationRecord, **more: Any) -> dict[str, Any]:
+        """Note a round with what `more` is known, and give its facts.
+
+        Many short ones are written together, twice a second.
+        """
+        facts = {**record.to_dict(), **more, "at": _now()}
         if self._remote and record.activity:
             self._note_workers([worker.name for worker in record.activity])
         self._waiting.append(facts)

@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: Columns of which every stretch of rounds keeps the lowest and the highest value.
-LEVELS: Final = ("primal", "dual", "relative_gap", "stationarity", "step", "active", "memory_bytes")
+LEVELS: Final = (
+    "primal",
+    "dual",
+    "relative_gap",
+    "stationarity",
+    "step",
+    "active",
+    "memory_bytes",
+    "held_out",
+)
 #: Columns that are added up over the rounds for which a row stands.
 SUMS: Final = (
     "seconds_products",

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.progress import Progress
 from topline.pipeline.telemetry import Forecast, HistoryRecorder, TimeLeft
+from topline.pipeline.training.held_out import Watch
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.executors import Executor, SerialExecutor
@@ -82,7 +83,8 @@ class RunRecorder:
     """Callback of the solver's loop: appends each round to the history and saves checkpoints.
 
     Returns False, which ends the loop, once `flag` is set.  `progress` gets each round, with how long
-    it will still take to get to `tol` under "left", a `TimeLeft` or None.
+    it will still take to get to `tol` under "left", a `TimeLeft` or None, and the accuracy on held-out rows
+    at the last look of `watch`.
     """
 
     def __init__(
@@ -94,8 +96,10 @@ class RunRecorder:
         progress: Progress | None,
         tol: float = 0.0,
         lock: RunLock | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._place = place
+        self._watch, self._seen = watch, dict[str, Any]()
         self._lock = lock or RunLock()
         self._executor = executor
         self._flag = flag
@@ -114,11 +118,13 @@ class RunRecorder:
         self.latest = state
         self._note_change(change_of_method(state))
         now = time.monotonic()
-        facts = self._history.round(record)
+        seen = {} if self._watch is None else self._watch.look(state)
+        facts = self._history.round(record, **seen)
+        self._seen = seen or self._seen
         if self._progress is not None:
             self._progress.advance(record.passes - self._passes)
             self._passes = record.passes
-            self._progress.note({**facts, "left": self._left_after(facts, now)})
+            self._progress.note({**facts, **self._seen, "left": self._left_after(facts, now)})
         if self._pace.is_due(now):
             self.save(state)
         return not self._flag

@@ -24,6 +24,7 @@ from topline.pipeline.training.checkpointing import (
     save_state,
 )
 from topline.pipeline.training.executor import open_executor
+from topline.pipeline.training.held_out import HeldOutRows, Watch
 from topline.pipeline.training.kernel_training import on_kernel, solved_on_blocks
 from topline.pipeline.training.layout import lay_out
 from topline.pipeline.training.plan import TrainingPlan, plan_training
@@ -113,7 +114,11 @@ def _trained(
         open_executor(run, cluster, client, progress, flag) as (executor, rows, kernel),
     ):
         place = run.place(kernel)
-        recorder = RunRecorder(place, executor, flag, config.checkpoint_seconds, progress, config.tol, lock)
+        held_out = HeldOutRows.of(run.plan)
+        recorder = RunRecorder(
+            place, executor, flag, config.checkpoint_seconds, progress, config.tol, lock,
+            None if held_out is None else Watch(held_out),
+        )  # fmt: skip
         if isinstance(executor, DaskExecutor):
             executor.recover_from(recorder)
         if progress is not None:

@@ -1,0 +1,128 @@
+"""Accuracy on held-out rows while a run goes on: which rows, when, what is said of it; it decides nothing."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.pipeline.small_data import make_features, make_split, write_dataset
+from topline.pipeline.cli.display import fact_text
+from topline.pipeline.dashboard.run_status import tiles
+from topline.pipeline.options import ClusterConfig, TrainConfig
+from topline.pipeline.report.run_section import run_charts
+from topline.pipeline.telemetry import view_run
+from topline.pipeline.training import held_out, train
+from topline.pipeline.training.held_out import HeldOutRows, Watch
+from topline.pipeline.training.plan import plan_training
+from topline.solvers.core.best import with_primal
+from topline.solvers.core.state import SolverState
+from topline.storage.datasets import Dataset
+from topline.storage.runs import read_history
+from topline.storage.schema import SPLITS
+from topline.storage.stores import Store, open_store
+
+N, D, M = 400, 12, 5
+HERE = ClusterConfig(workers=0)
+
+
+def stored(place: Path, split: Any) -> Store:
+    store = open_store(place / "store", create=True)
+    X, labels = make_features(N, D, M)
+    write_dataset(store, X, labels, split, key="one", m=M)
+    return store
+
+
+def held(store: Store, **options: Any) -> HeldOutRows | None:
+    return HeldOutRows.of(plan_training(TrainConfig(store=store.url, **{"loss": "max_hinge", **options})))
+
+
+def test_validation_rows_go_before_test_rows_and_training_rows_are_never_looked_at(tmp_path: Path) -> None:
+    split = make_split(N)
+    split[:40] = SPLITS["val"]
+    rows = held(stored(tmp_path / "both", split))
+    assert rows is not None
+    assert (rows.rows.split, len(rows.rows)) == ("val", int((split == SPLITS["val"]).sum()))
+    split[split == SPLITS["val"]] = SPLITS["train"]
+    only_test = held(stored(tmp_path / "test", split))
+    assert only_test is not None
+    assert (only_test.rows.split, len(only_test.rows)) == ("test", int((split == SPLITS["test"]).sum()))
+    split[:] = SPLITS["train"]
+    assert held(stored(tmp_path / "none", split)) is None
+
+
+def test_a_model_with_a_kernel_has_no_weights_to_look_with(tmp_path: Path) -> None:
+    assert held(stored(tmp_path, make_split(N)), kernel="rbf") is None
+
+
+def test_the_accuracy_is_the_share_of_rows_whose_class_scores_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By argmax over stored features; a tie, as with W = 0, counts against the row."""
+    monkeypatch.setattr(held_out, "MOST_ROWS", 30)
+    store = stored(tmp_path, make_split(N))
+    rows = held(store, transforms=("bias",))
+    assert rows is not None
+    assert len(rows.rows) == 30
+    dataset = Dataset.open(store, rows.rows.dataset.info.id)
+    X, places = np.asarray(dataset.rows(0, N), dtype=np.float64), rows.rows.indices
+    W = np.random.default_rng(0).normal(size=(D + 1, M))
+    right = (X[places] @ W[:-1] + W[-1]).argmax(axis=1) == dataset.labels()[places]
+    assert rows.accuracy(W) == pytest.approx(right.mean())
+    assert rows.accuracy(np.zeros((D + 1, M))) == 0.0
+
+
+def test_looks_come_ever_more_rarely_and_take_a_hundredth_of_the_time(tmp_path: Path) -> None:
+    """Each look takes a hundredth of a second of the clock that is passed in."""
+    rows = held(stored(tmp_path, make_split(N)), transforms=())
+    assert rows is not None
+    now = [0.0]
+
+    class Slow(HeldOutRows):
+        def accuracy(self, W: Any) -> float:
+            now[0] += 0.01
+            return super().accuracy(W)
+
+    watch = Watch(Slow(rows.rows), clock=lambda: now[0])
+    state = with_primal(SolverState(round=3, W=np.ones((D, M))), np.eye(D)[:, :M], 0.5)
+    looks = []
+    while now[0] < 60.0:
+        if watch.look(state):
+            looks.append(now[0])
+        now[0] += 0.05
+    assert watch.look(SolverState(round=0, W=np.zeros((D, M)))) == {}
+    assert looks[0] == pytest.approx(1.0, abs=0.1)
+    ratios = np.divide(looks[1:], looks[:-1])
+    assert ratios.min() >= held_out.LONGER * 0.99
+    assert len(looks) * 0.01 <= 0.01 * 60.0 + 0.01
+
+
+def test_a_run_records_and_shows_what_it_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model is bitwise the same whether anybody looks; the views show what the history has."""
+    monkeypatch.setattr(held_out, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(held_out, "LONGER", 0.0)
+    monkeypatch.setattr(held_out, "SHARE", math.inf)
+    store = stored(tmp_path, make_split(N))
+    config = TrainConfig(store=store.url, loss="max_hinge", C=10.0, tol=1e-4)
+    seen = train(config, HERE)
+    records = [record for record in read_history(store, seen.run) if "round" in record]
+    looks = [record for record in records if "held_out" in record]
+    assert looks
+    assert {record["held_out_split"] for record in looks} == {"val"}
+    view = view_run(store, seen.run)
+    assert np.nanmax(view.columns["held_out"]) == max(record["held_out"] for record in looks)
+    assert "Accuracy on held-out rows" in [title for title, _, _ in run_charts(view.columns, 1e-4)]
+    assert "held-out top-1" in [tile.label for tile in tiles(view)]
+    rows = looks[-1]["held_out_rows"]
+    share = looks[-1]["held_out"]
+    assert fact_text(looks[-1]).endswith(f", top-1 {100 * share:.1f}% of {rows} val rows")
+    monkeypatch.setattr(held_out, "FIRST_SECONDS", math.inf)
+    unseen = train(config, HERE)
+    assert unseen.primal == seen.primal
+    quiet = view_run(store, unseen.run)
+    assert np.isnan(quiet.columns["held_out"]).all()
+    assert "Accuracy on held-out rows" not in [title for title, _, _ in run_charts(quiet.columns, 1e-4)]
+    assert "held-out top-1" not in [tile.label for tile in tiles(quiet)]
