@@ -9,20 +9,14 @@ import numpy as np
 from topline.solvers.losses.base import LossWithoutParameters, rank_form
 from topline.solvers.losses.form import Family, LossForm, Ranks
 from topline.solvers.losses.functions import column_function, hinge_conjugate
-from topline.solvers.projections.simplex import one_class_column, simplex_column
-from topline.solvers.projections.violations import violations
+from topline.solvers.projections.simplex import simplex_column
 
 
 @column_function
 def _column(
-    q: Any, y: Any, c: Any, c_own: Any, rho: Any, margins: Any, out: Any, work: Any, index_work: Any, _: Any
+    q: Any, y: Any, c: Any, c_own: Any, rho: Any, margins: Any, out: Any, work: Any, _i: Any, _g: Any
 ) -> Any:
-    if margins.shape[0] == 0 and one_class_column(q, y, c, c_own, rho[0], out):
-        mass = out[y]
-        return mass, int(mass > 0.0), mass == 0.0 or mass == rho[0]
-    b = work[5][: q.shape[0]]
-    violations(q, y, margins, b)
-    return simplex_column(b, y, c, c_own, rho[0], out, work, index_work)
+    return simplex_column(q, y, c, c_own, rho[0], margins, out, work[5][: q.shape[0]])
 
 
 #: Any hinge over one rank.

@@ -6,6 +6,9 @@ The solution is x_j = max(0, b_j - T) / c, where T >= 0 solves (c_y/c) sum_j max
 S = T / c_y <= r, and else sum_j max(0, b_j - T) = c r.  Both left sides are convex in T, so Newton's method
 from the left rises to the root in finitely many steps; each step drops the classes that it leaves below T
 (Michelot's method).
+
+Every step goes over all classes: loops without a branch, which take several classes at a time, are faster
+than any that gather those above T.
 """
 
 from __future__ import annotations
@@ -13,135 +16,116 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.projections.ordering import largest_other
-from topline.solvers.typing import Float64Array, Int64Array
+from topline.solvers.projections.violations import violations
+from topline.solvers.typing import Float64Array
 
 _EPS = float(np.finfo(np.float64).eps)
 
 
 @jit
 def simplex_column(
-    b: Float64Array,
+    q: Float64Array,
     y: int,
     c: float,
     c_own: float,
     radius: float,
+    margins: Float64Array,
     out: Float64Array,
-    work: Float64Array,
-    index_work: Int64Array,
+    b: Float64Array,
 ) -> tuple[float, int, bool]:
     """Write the optimal dual row alpha of one example to `out`.
 
     Parameters
     ----------
-    b : (m,) delta_j + q_j - q_y; b[y] is ignored.
+    q : (m,) scores; b_j = delta_j + q_j - q_y.
     y : own class.
     c : curvature of |x|^2, >= 0; 0 gives a maximising vertex.
     c_own : curvature of S^2.
     radius : r > 0, the largest S.
+    margins : (m, m), or empty for 1 - e_y.
     out : (m,) receives alpha_j = -x_j and alpha_y = sum x.
-    work, index_work : from `column_workspace`; `b` may not lie in them.
+    b : (m,) room.
 
     Returns
     -------
     (S, number of classes other than y with mass, whether alpha is a vertex of the domain).
     """
-    m = b.shape[0]
-    out[:] = 0.0
-    top, best = largest_other(b, m, y)
+    violations(q, y, margins, b)
+    b[y] = -np.inf
+    top = _largest(b)
     if not top > 0.0:
+        out[:] = 0.0
         return 0.0, 0, True
+    # From the largest b all else keeps its digits when b is far larger than c.
+    for j in range(len(b)):
+        b[j] -= top
     # T is at least what it would be if the first class were alone, on either branch.
-    floor = max(top - c * radius, c_own / (c + c_own) * top * (1.0 - 4.0 * _EPS) if c_own > 0.0 else 0.0)
-    drop = work[0]
-    index = index_work[0]
-    n = 0
-    for j in range(m):
-        if b[j] > floor and j != y:
-            drop[n] = b[j] - top
-            index[n] = j
-            n += 1
+    alone = c_own / (c + c_own) * top * (1.0 - 4.0 * _EPS) if c_own > 0.0 else 0.0
+    total, n = _above(b, max(top - c * radius, alone) - top)
     if n <= 1:
         s = radius if (c + c_own) * radius <= top else top / (c + c_own)
-        out[best] = -s
+        out[:] = 0.0
+        out[_first_zero(b)] = -s
         out[y] = s
         return s, 1, s == radius
-    return _spread(drop, index, n, y, top, c, c_own, radius, out)
-
-
-@jit
-def _spread(
-    drop: Float64Array,
-    index: Int64Array,
-    n: int,
-    y: int,
-    top: float,
-    c: float,
-    c_own: float,
-    radius: float,
-    out: Float64Array,
-) -> tuple[float, int, bool]:
-    """Solve for T among the n candidates with b = top + drop and write alpha.
-
-    `gap` is T - top: taken from the largest b it keeps its digits when b is far larger than c.
-    """
     ratio = c_own / c
     gap = -np.inf
     full = False
     while True:
-        total = 0.0
-        for i in range(n):
-            total += drop[i]
         biased = (ratio * total - top) / (1.0 + ratio * n)
         capped = (total - c * radius) / n
         full = capped >= biased
         gap = max(gap, capped if full else biased)
-        kept = 0
-        for i in range(n):
-            if drop[i] > gap:
-                drop[kept] = drop[i]
-                index[kept] = index[i]
-                kept += 1
+        total, kept = _above(b, gap)
         if kept == n or kept == 0:
             break
         n = kept
-    s = 0.0
-    for i in range(n):
-        x = max(0.0, (drop[i] - gap) / c)
-        out[index[i]] = -x
-        s += x
+    s = _write(b, gap, c, out)
     out[y] = s
     return s, n, full and n == 1
 
 
 @jit
-def one_class_column(
-    q: Float64Array, label: int, c: float, c_own: float, radius: float, alpha: Float64Array
-) -> bool:
-    """Solve the column with margins 1 - e_y where at most one other class has mass, as in most columns.
+def _largest(b: Float64Array) -> float:
+    """Return the largest b_j, -inf if none compares; four at a time."""
+    m = len(b)
+    first = second = third = fourth = -np.inf
+    whole = m - m % 4
+    for j in range(0, whole, 4):
+        first = max(first, b[j])
+        second = max(second, b[j + 1])
+        third = max(third, b[j + 2])
+        fourth = max(fourth, b[j + 3])
+    for j in range(whole, m):
+        first = max(first, b[j])
+    return max(max(first, second), max(third, fourth))
 
-    What `simplex_column` does in that case, without its buffers; False where several classes have mass.
-    """
-    top = second = -np.inf
-    best = label
-    for j in range(len(q)):
-        if j == label:
-            continue
-        if q[j] > top:
-            second = top
-            top = q[j]
-            best = j
-        elif q[j] > second:
-            second = q[j]
-    top = (top - q[label]) + 1.0
-    second = (second - q[label]) + 1.0
-    mass = 0.0
-    if top > 0.0:
-        if c <= 0.0 or second > max(top - c * radius, c_own / (c + c_own) * top * (1.0 - 4.0 * _EPS)):
-            return False
-        mass = radius if (c + c_own) * radius <= top else top / (c + c_own)
-    alpha[:] = 0.0
-    if mass > 0.0:
-        alpha[best] = -mass
-        alpha[label] = mass
-    return True
+
+@jit
+def _first_zero(b: Float64Array) -> int:
+    for j in range(len(b)):
+        if b[j] == 0.0:
+            return j
+    return 0
+
+
+@jit(fastmath={"reassoc"})
+def _above(b: Float64Array, level: float) -> tuple[float, int]:
+    """Return the sum of the b_j above a level, and how many they are."""
+    total = 0.0
+    n = 0
+    for j in range(len(b)):
+        total += b[j] if b[j] > level else 0.0
+        n += 1 if b[j] > level else 0
+    return total, n
+
+
+@jit(fastmath={"reassoc"})
+def _write(b: Float64Array, level: float, c: float, out: Float64Array) -> float:
+    """Write -x_j = -max(0, b_j - level) / c to `out`, and return the sum of x."""
+    s = 0.0
+    for j in range(len(b)):
+        x = (b[j] - level) / c if b[j] > level else 0.0
+        out[j] = -x
+        s += x
+    return s
