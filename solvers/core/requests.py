@@ -138,10 +138,11 @@ class GramRequest(ProximalRequest):
     """Sum x_i x_i^T, weighted by the curvature of every class, at the point of a ProximalRequest.
 
     `whole` asks for all pairs of classes, class by class and feature by feature: the Hessian of the sum
-    of envelopes.
+    of envelopes.  Else one curved row in `stride` takes part, for all.
     """
 
     whole: bool = field(default=False, kw_only=True)
+    stride: int = field(default=1, kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,8 +26,8 @@ CONTROL = "newton.control"
 #: Names of the Gram matrices, of the Cholesky factor of the whole Hessian in their place, and of the products
 #: that the first solution with them took.
 _GRAMS, _FACTOR, _COUNT = "newton.grams", "newton.factor", "newton.products"
-#: Name of what says that Gram matrices alone led to too many products, for a smooth loss.
-_WHOLE = "newton.whole"
+#: Names of what says that nothing, and that Gram matrices alone, led to too many products for a smooth loss.
+_PLAIN, _WHOLE = "newton.plain", "newton.whole"
 #: Conjugate gradients stop at this share of the residual, or after so many products.
 _RESIDUAL = 0.1
 _PRODUCTS = 60
@@ -40,8 +40,12 @@ _TRIALS = 12
 _FRESH = 10
 #: Numbers in the Gram matrices of all classes up to which they precondition.
 _GRAM_NUMBERS = 1 << 23
-#: The same for a smooth loss, to whose matrices every row adds in every class.
+#: The same for a smooth loss, to whose matrices every row adds in every class: at once where they cost less
+#: than this many products, and else once a direction has taken so many without them.
 _GRAM_NUMBERS_SMOOTH = 1 << 16
+_CHEAP_GRAMS, _PLAIN_PRODUCTS = 1.0, 8
+#: Of a smooth loss so many rows are enough for them, for each column of X and for each class.
+_ROWS_A_COLUMN, _ROWS_A_CLASS = 10, 50
 #: Columns up to which they are solved with all at once, by inverses of their triangles.
 _BATCHED = 64
 #: They are summed again for every step where d is at most so many times m, for they then cost less than they
@@ -82,7 +86,8 @@ class CountedRun:
 
         Where classes share weights that is one matrix of them all, or None where it would be too large.
         """
-        product = self._counted(GramRequest(**vars(self.point))).product
+        stride = max(1, self.problem.n // _rows_for_grams(self.problem)) if self.problem.form.smooth else 1
+        product = self._counted(GramRequest(**vars(self.point), stride=stride)).product
         if product is None:
             return None
         return product.reshape(-1, product.shape[1], product.shape[1]) / self.problem.n
@@ -202,6 +207,12 @@ def _direction(
         if product <= _RESIDUAL**2 * first or not counted.allows_product():
             break
         direction = z + (product / last) * direction
+        if products >= _PLAIN_PRODUCTS and _may_find_grams(counted.problem, memory):
+            memory[_PLAIN] = np.ones(1)
+            fresh = _renew(counted, memory)
+            precondition = _preconditioner(counted.problem, memory)
+            direction = precondition(residual)
+            product, first = inner(residual, direction), inner(gradient, precondition(gradient))
     if not inner(gradient, V) < 0.0:
         # Rows at a kink made the Hessian another one for opposite directions.
         V = -precondition(gradient)
@@ -219,14 +230,31 @@ def _renew(counted: CountedRun, memory: dict[str, Float64Array]) -> bool:
             memory.pop(_GRAMS, None)
             memory[_FACTOR] = factor
             return True
-    few = few_numbers(problem) if problem.form.smooth else problem.m * problem.d**2 <= _GRAM_NUMBERS
-    if not few or _GRAMS in memory:
+    if _GRAMS in memory or not _wants_grams(problem, memory):
         return False
     grams = counted.grams()
     if grams is None:
         return False
     memory[_GRAMS] = grams
     return True
+
+
+def _may_find_grams(problem: Problem, memory: Mapping[str, Float64Array]) -> bool:
+    """Return whether a smooth loss goes without Gram matrices for now."""
+    return problem.form.smooth and few_numbers(problem) and not {_PLAIN, _GRAMS, _FACTOR} & memory.keys()
+
+
+def _rows_for_grams(problem: Problem) -> int:
+    """Return how many rows are enough for the Gram matrices of a smooth loss, which only precondition."""
+    return _ROWS_A_COLUMN * problem.d + _ROWS_A_CLASS * problem.m
+
+
+def _wants_grams(problem: Problem, memory: Mapping[str, Float64Array]) -> bool:
+    """Return whether the Gram matrices of the classes are small, and for a smooth loss save products."""
+    if not problem.form.smooth:
+        return problem.m * problem.d**2 <= _GRAM_NUMBERS
+    cheap = _rows_for_grams(problem) * problem.d <= 2.0 * _CHEAP_GRAMS * problem.n
+    return few_numbers(problem) and (cheap or _PLAIN in memory)
 
 
 def _wants_factor(problem: Problem, memory: Mapping[str, Float64Array]) -> bool:

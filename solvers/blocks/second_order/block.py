@@ -62,9 +62,8 @@ class BlockNewton:
             case CurvatureRequest():
                 return self._curvature(request)
             case GramRequest():
-                summed = hessian if request.whole else diagonal_blocks
-                curved, envelopes = self._curved_rows(request), self._envelopes(request)
-                stats = summed(curved, envelopes, self._problem, self._rows)
+                sums = self._curved_rows(request), self._envelopes(request), self._problem, self._rows
+                stats = hessian(*sums) if request.whole else diagonal_blocks(*sums, request.stride)
                 return replace(stats, visited=stats.visited + self._scored)
             case SlopeRequest():
                 return self._slope(request)

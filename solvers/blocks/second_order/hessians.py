@@ -16,17 +16,25 @@ from topline.solvers.typing import Float64Array
 
 
 def diagonal_blocks(
-    curved_rows: Iterable[tuple[CurvedRows, Rows]], envelopes: Envelopes, problem: Problem, rows: int
+    curved_rows: Iterable[tuple[CurvedRows, Rows]],
+    envelopes: Envelopes,
+    problem: Problem,
+    rows: int,
+    stride: int = 1,
 ) -> BlockStats:
-    """Sum J_i,jj x_i x_i^T for every class j, with J as of a centring of the classes in which u moves."""
+    """Sum J_i,jj x_i x_i^T for every class j, with J as of a centring of the classes in which u moves.
+
+    Of the curved rows of a tile one in `stride` takes part, for all.
+    """
     clock, m, d = Clock(), problem.m, problem.d
     grams, visited = np.zeros((m, d, d)), 0
     for curved, X in curved_rows:
         clock.product()
         diagonals = envelopes.diagonals(curved) * curved.weights[:, None]
+        taken = diagonals[::stride] * (len(diagonals) / len(diagonals[::stride]))
         clock.row_work()
-        grams += weighted_grams(X, diagonals)
-        visited += len(curved.rows)
+        grams += weighted_grams(X[::stride], taken)
+        visited += len(taken)
         clock.product()
     return BlockStats(rows=rows, product=grams.reshape(m * d, d), visited=visited, **clock.seconds())
 
