@@ -7,7 +7,8 @@ tolerances from loose to tight, and the time is that of the first fit whose prim
 float64, is at most (1 + 1e-3) times the best one known (auto to 1e-5, or as far as --budget allows).
 The fits before it are not counted, nor is what they certify looked at.  Ours and theirs alternate in one run;
 figures are medians of --repeats, on the wall or, with --clock cpu, of all threads.
-BLAS may use the same number of threads on both sides; LIBLINEAR uses one.
+BLAS may use the same number of threads on both sides; LIBLINEAR uses one.  The tables at the end have the
+best peer's seconds over those of auto, and say how many cases were not solved or slower than the best peer.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Options:
 
     folder: Path
     only: tuple[str, ...] = tuple(SETS)
-    loss: str = "max_hinge"
+    losses: tuple[str, ...] = ("max_hinge",)
     lam_n: tuple[float, ...] = (1.0, 10.0, 100.0)
     repeats: int = 1
     cap: float = 60.0
@@ -98,20 +99,17 @@ class Case:
         """Whether every peer met its cap."""
         return not any(self.outcomes[name].reached for name in THEIRS[self.loss])
 
-    @property
-    def passes_ratio(self) -> float | None:
-        """Passes of fw over those of auto; a lower bound where fw met its cap."""
-        fw, ours = self.outcomes.get("fw"), self.outcomes["auto"]
-        if fw is None or fw.passes is None or ours.passes is None:
-            return None
-        return fw.passes / ours.passes
+    def cell(self) -> str:
+        """Lay it out for a table."""
+        ours = self.outcomes["auto"]
+        seconds = f"({'' if ours.reached else 'not solved, '}{ours.seconds:.2g} s)"
+        if self.seconds_ratio is None:
+            return seconds
+        return f"{'>' if self.no_peer_reached else ''}{self.seconds_ratio:.2f} {seconds}"
 
 
 def cases(options: Options) -> Iterator[Case]:
     """Run everything, printing as it goes."""
-    loss = LOSSES[options.loss]
-    wanted = options.methods or OURS[options.loss]
-    methods = [name for name in OURS[options.loss] if name in ("auto", *wanted)]
     threads = available_cores()
     for name in options.only:
         try:
@@ -120,12 +118,15 @@ def cases(options: Options) -> Iterator[Case]:
             print(f"{name}: skipped, {missing.filename} is not there")
             continue
         print(data.title)
-        compile_jit_functions(data, loss, methods)
         with PeerProcess(
             name, options.folder, quick=options.quick, threads=threads, clock=options.clock
         ) as peers:
-            for lam_n in options.lam_n:
-                yield run_case(data, loss, lam_n, methods, peers, options)
+            for loss in options.losses:
+                wanted = options.methods or OURS[loss]
+                methods = [method for method in OURS[loss] if method in ("auto", *wanted)]
+                compile_jit_functions(data, LOSSES[loss], methods)
+                for lam_n in options.lam_n:
+                    yield run_case(data, loss, lam_n, methods, peers, options)
 
 
 def compile_jit_functions(data: DataSet, loss: Any, methods: Sequence[str]) -> None:
@@ -138,29 +139,34 @@ def compile_jit_functions(data: DataSet, loss: Any, methods: Sequence[str]) -> N
 
 
 def run_case(
-    data: DataSet, loss: Any, lam_n: float, methods: Sequence[str], peers: PeerProcess, options: Options
+    data: DataSet, loss: str, lam_n: float, methods: Sequence[str], peers: PeerProcess, options: Options
 ) -> Case:
     """Run every method and peer on one problem, in turns."""
-    n = len(data.y)
-    tight = solve(
-        data.X, data.y, loss, lam_n / n, tol=TIGHT_GAP, max_passes=MANY_PASSES, time_limit=options.budget
-    )
-    print(f" lam n = {lam_n:g}: primal {tight.primal:.7g} at relative gap {tight.relative_gap:.1e}")
-    goal = min(tight.primal, tight.state.best_primal) * (1.0 + GAP)
-    runs: dict[str, list[Outcome]] = {name: [] for name in (*methods, *THEIRS[options.loss])}
+    goal = goal_for(data, loss, lam_n, options) if THEIRS[loss] else np.inf
+    print(f" {loss}, lam n = {lam_n:g}")
+    runs: dict[str, list[Outcome]] = {name: [] for name in (*methods, *THEIRS[loss])}
     tolerances: dict[str, float] = {}
     for _ in range(options.repeats):
         for name, outcomes in runs.items():
             if outcomes and not outcomes[0].reached:
                 continue  # once beyond the cap is enough
-            if name in OURS[options.loss]:
-                outcomes.append(run_ours(data, loss, lam_n, name, options))
+            if name in OURS[loss]:
+                outcomes.append(run_ours(data, LOSSES[loss], lam_n, name, options))
             else:
-                outcomes.append(run_peer(data, lam_n, name, peers, goal, tolerances, options))
+                outcomes.append(run_peer(data, loss, lam_n, name, peers, goal, tolerances, options))
     medians = {name: median(outcomes) for name, outcomes in runs.items()}
     for name, outcome in medians.items():
         print(outcome.line(name), flush=True)
-    return Case(data.name, data.wide, options.loss, lam_n, medians)
+    return Case(data.name, data.wide, loss, lam_n, medians)
+
+
+def goal_for(data: DataSet, loss: str, lam_n: float, options: Options) -> float:
+    """Return the primal value that counts as the goal."""
+    tight = solve(
+        data.X, data.y, LOSSES[loss], lam_n / len(data.y), tol=TIGHT_GAP, max_passes=MANY_PASSES,
+        time_limit=options.budget,
+    )  # fmt: skip
+    return min(tight.primal, tight.state.best_primal) * (1.0 + GAP)
 
 
 def run_ours(data: DataSet, loss: Any, lam_n: float, method: str, options: Options) -> Outcome:
@@ -174,6 +180,7 @@ def run_ours(data: DataSet, loss: Any, lam_n: float, method: str, options: Optio
 
 def run_peer(
     data: DataSet,
+    loss: str,
     lam_n: float,
     peer: str,
     peers: PeerProcess,
@@ -188,7 +195,7 @@ def run_peer(
         if answer is None:
             break
         seconds, W = answer
-        primal = primal_value(data, options.loss, lam_n / len(data.y), W)
+        primal = primal_value(data, loss, lam_n / len(data.y), W)
         if primal <= goal:
             tolerances[peer] = tol
             return Outcome(seconds, None, primal, reached=True)
@@ -221,29 +228,33 @@ def median(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def summary(results: Sequence[Case]) -> str:
-    """Give the ratios case by case, and over the dense sets with d >= 256."""
-    lines = ["", "best peer's seconds / ours, fw's passes / ours (> where the other met its cap)"]
-    for case in results:
-        over = ">" if case.no_peer_reached else " "
-        passes = "" if case.passes_ratio is None else f"{_over(case)}{case.passes_ratio:.1f}"
-        ratio = "no peer" if case.seconds_ratio is None else f"{over}{case.seconds_ratio:.2f}"
-        solved = "" if case.outcomes["auto"].reached else "  not solved"
-        lines.append(f"  {case.data:<12} lam n {case.lam_n:<5g}{ratio:>9} {passes:>10}{solved}")
-    wide = [case for case in results if case.wide]
-    ratios = [case.seconds_ratio for case in wide if case.seconds_ratio is not None]
-    if ratios:
-        lines.append(
-            f"dense, d >= 256: seconds median {statistics.median(ratios):.2f}, least {min(ratios):.2f}"
-        )
-        passes_ratios = [case.passes_ratio for case in wide if case.passes_ratio is not None]
-        if passes_ratios:
-            middle = statistics.median(passes_ratios)
-            lines.append(f"                 passes median {middle:.1f}, least {min(passes_ratios):.1f}")
+    """Return a table for every loss, and what the cases come to."""
+    lines: list[str] = []
+    for loss in dict.fromkeys(case.loss for case in results):
+        lines += ["", *table(loss, [case for case in results if case.loss == loss])]
+    unsolved = sum(not case.outcomes["auto"].reached for case in results)
+    lines += ["", f"{len(results)} cases, {unsolved} of them not solved by auto"]
+    with_peer = [case for case in results if case.seconds_ratio is not None]
+    for name, wide in (("dense, d >= 256", True), ("shorter or sparse rows", False)):
+        ratios = [case.seconds_ratio or 0.0 for case in with_peer if case.wide is wide]
+        if ratios:
+            slower = sum(ratio < 1.0 for ratio in ratios)
+            lines.append(
+                f"{name}: best peer's seconds / ours median {statistics.median(ratios):.2f}, "
+                f"least {min(ratios):.2f}, below 1 in {slower} of {len(ratios)}"
+            )
     return "\n".join(lines)
 
 
-def _over(case: Case) -> str:
-    return " " if case.outcomes["fw"].reached else ">"
+def table(loss: str, results: Sequence[Case]) -> list[str]:
+    """Lay out a loss: the best peer's seconds / ours, in brackets ours; > where every peer met its cap."""
+    columns = list(dict.fromkeys(case.lam_n for case in results))
+    lines = [f"| {loss}, lam n | " + " | ".join(f"{lam_n:g}" for lam_n in columns) + " |"]
+    lines.append("|---" * (len(columns) + 1) + "|")
+    for name in dict.fromkeys(case.data for case in results):
+        cells = {case.lam_n: case.cell() for case in results if case.data == name}
+        lines.append(f"| {name} | " + " | ".join(cells.get(lam_n, "") for lam_n in columns) + " |")
+    return lines
 
 
 def read_options(arguments: Sequence[str]) -> Options:
@@ -255,7 +266,7 @@ def read_options(arguments: Sequence[str]) -> Options:
     parser.add_argument(
         "--only", default=",".join(SETS), help="sets, separated by commas; letter/z is letter standardised"
     )
-    parser.add_argument("--loss", choices=tuple(OURS), default="max_hinge")
+    parser.add_argument("--loss", default="max_hinge", help=f"of {', '.join(OURS)}, separated by commas")
     parser.add_argument("--lam-n", default="1,10,100")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cap", type=float, default=60.0, help="seconds of one run")
@@ -264,10 +275,13 @@ def read_options(arguments: Sequence[str]) -> Options:
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: seconds of all threads")
     parser.add_argument("--quick", action="store_true", help="a few hundred rows of every set")
     given = parser.parse_args(arguments)
+    losses = tuple(given.loss.split(","))
+    if unknown := set(losses) - set(OURS):
+        parser.error(f"there is no loss {', '.join(sorted(unknown))} here; take some of {', '.join(OURS)}")
     return Options(
         folder=given.data_dir,
         only=tuple(given.only.split(",")),
-        loss=given.loss,
+        losses=losses,
         lam_n=tuple(float(value) for value in given.lam_n.split(",")),
         repeats=given.repeats,
         cap=given.cap,
@@ -281,7 +295,9 @@ def read_options(arguments: Sequence[str]) -> Options:
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = read_options(arguments)
-    print(f"{options.loss}; {available_cores()} cores for either side; cap {options.cap:g} s a run")
+    print(
+        f"{', '.join(options.losses)}; {available_cores()} cores for either side; cap {options.cap:g} s a run"
+    )
     print(summary(list(cases(options))))
     return 0
 

@@ -24,16 +24,30 @@ def test_the_benchmark_runs(capsys) -> None:
     printed = capsys.readouterr().out
     assert "dual_ascent" in printed
     assert "liblinear" in printed
-    assert "best peer's seconds / ours" in printed
+    assert "| max_hinge, lam n | 10 |" in printed
+    assert "1 cases, 0 of them not solved" in printed
+    assert "shorter or sparse rows: best peer's seconds / ours median" in printed
 
 
-def test_standardised_sets_and_losses_without_a_peer(capsys) -> None:
-    arguments = ["--quick", "--only", "digits/z", "--lam-n", "10", "--repeats", "1", "--loss", "topk_hinge"]
+def test_standardised_sets_and_losses_with_and_without_a_peer(capsys) -> None:
+    arguments = [
+        "--quick",
+        "--only",
+        "digits/z",
+        "--lam-n",
+        "10",
+        "--repeats",
+        "1",
+        "--loss",
+        "topk_hinge,softmax",
+    ]
     arguments += ["--methods", "auto", "--data-dir", "nowhere", "--clock", "cpu"]
     assert peers.main(arguments) == 0
     printed = capsys.readouterr().out
     assert "digits/z: n 400" in printed
-    assert "no peer" in printed
+    assert "| topk_hinge, lam n | 10 |\n|---|---|\n| digits/z | (" in printed
+    assert "| softmax, lam n | 10 |" in printed
+    assert "sklearn newton-cg" in printed
 
 
 def test_a_missing_file_is_said_and_skipped(tmp_path, capsys) -> None:
