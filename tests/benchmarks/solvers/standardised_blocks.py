@@ -55,10 +55,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--C", type=float, nargs="+", default=[0.1, 1.0, 10.0])
     parser.add_argument("--passes", type=int, default=3_000)
     parser.add_argument("--cap", type=float, default=60.0)
+    parser.add_argument("--sets", nargs="+", help="of the names in the table; all by default")
     parser.add_argument("--rows", type=int, help="of each set, the first so many")
     options = parser.parse_args(arguments)
-    sets = {name: drawn(*shape) for name, shape in DRAWN.items()}
+    wanted = options.sets or [*DRAWN, *SHARED]
+    sets = {name: drawn(*shape) for name, shape in DRAWN.items() if name in wanted}
     for name in SHARED:
+        if name not in wanted:
+            continue
         try:
             data = load(name, options.data)
         except FileNotFoundError as missing:
