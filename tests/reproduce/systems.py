@@ -1,11 +1,10 @@
-"""`python -m tests.reproduce.systems`: what the papers describe, where it is, and which test checks it.
+"""`python -m tests.reproduce.systems`: what the papers describe, where it is, and which tests check it.
 
 A second table has their experiments, the tables here that run them again, and what is not run.
 """
 
 from __future__ import annotations
 
-import ast
 import tomllib
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,21 +12,21 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 
 
 @dataclass(frozen=True)
 class System:
-    """A row: `key` of the paper, `what` it is, its `name` in Python, how a user `reaches` it, and its `test`.
+    """A row: `key` of the paper, `what` it is, its `name` in Python, how a user reaches it, and its `tests`.
 
-    One that is not in the library has no name and no test, and `reach` says why.
+    A test is a function or a class of a file below tests/, `file.py::name`.  A system that is not in the
+    library has no name and no test, and `reach` says why.
     """
 
     key: str
     what: str
     name: str
     reach: str
-    test: str
+    tests: tuple[str, ...]
 
     def found(self) -> Any:
         """Return what the name stands for; ImportError or AttributeError where there is no such thing."""
@@ -44,14 +43,11 @@ class System:
         text = (getattr(self.found(), "__doc__", None) or "").strip().partition("\n")[0]
         return text.removesuffix(".").replace(" | ", " ")
 
-    def tests(self) -> list[str]:
-        """Return the names of the tests in its file."""
-        tree = ast.parse((ROOT / self.test).read_text(encoding="utf-8"))
-        return [
-            node.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-        ]
+    def shown(self) -> str:
+        """Return the row in Markdown."""
+        tests = ", ".join(f"`{test}`" for test in self.tests)
+        name = f"`{self.name.replace(':', '.')}`" if self.name else "not here"
+        return f"| {self.key} | {self.what} | {name} | {self.reach} | {tests} | {self.summary()} |"
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,10 @@ class Experiment:
 
 def systems() -> list[System]:
     """Return all systems of `systems.toml`."""
-    return [System(key, *row) for key, row in _rows("systems").items()]
+    return [
+        System(key, what, name, reach, tuple(tests))
+        for key, (what, name, reach, tests) in _rows("systems").items()
+    ]
 
 
 def experiments() -> list[Experiment]:
@@ -91,16 +90,12 @@ def _rows(section: str) -> dict[str, Any]:
 
 
 def systems_table() -> list[str]:
-    """Return the lines of the systems in Markdown, with the number of tests of each file."""
-    lines = [
-        "| | system | in Python | reached by | tests | in the code's words |",
+    """Return the lines of the systems in Markdown."""
+    return [
+        "| | system | in Python | reached by | compared with truth from outside by | in the code's words |",
         "|---|---|---|---|---|---|",
+        *(row.shown() for row in systems()),
     ]
-    for row in systems():
-        tests = f"`{row.test}` ({len(row.tests())})" if row.test else ""
-        name = f"`{row.name.replace(':', '.')}`" if row.name else "not here"
-        lines.append(f"| {row.key} | {row.what} | {name} | {row.reach} | {tests} | {row.summary()} |")
-    return lines
 
 
 def experiments_table() -> list[str]:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.reproduce.systems import ROOT, experiments_table
+from tests.reproduce.systems import experiments_table
 
+TESTS = Path(__file__).parents[1]
 GUIDE = (Path(__file__).parent / "README.md").read_text(encoding="utf-8")
 
 
@@ -23,8 +24,8 @@ def errata() -> list[list[str]]:
 
 @cache
 def names_in(path: str) -> set[str]:
-    tree = ast.parse((ROOT / "tests" / path).read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    tree = ast.parse((TESTS / path).read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
 @pytest.mark.parametrize("row", errata(), ids=lambda row: row[0])

@@ -7,7 +7,8 @@ from importlib import import_module
 import pytest
 
 from tests.reproduce import TABLES
-from tests.reproduce.systems import ROOT, Experiment, System, experiments, main, systems
+from tests.reproduce.systems import Experiment, System, experiments, main, systems
+from tests.reproduce.test_guide import names_in
 
 MISSING = {"S6"}
 
@@ -20,8 +21,11 @@ def test_a_system_is_where_the_table_says(row: System) -> None:
         assert not row.name
         return
     row.found()
-    assert (ROOT / row.test).is_file()
-    assert row.tests()
+    assert row.tests
+    for test in row.tests:
+        path, name = test.split("::")
+        assert name.startswith(("test_", "Test"))
+        assert name in names_in(path)
 
 
 @pytest.mark.parametrize("row", experiments(), ids=lambda row: row.key)
