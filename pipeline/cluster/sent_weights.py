@@ -58,6 +58,8 @@ class WeightsSender:
         dtype, there = self._type_of(request), self._there
         same = there is not None and (there[0], there[2]) == (epoch, dtype) and there[1] is request.W
         W = None if same else request.W.astype(dtype, copy=False)
+        # Until all have answered some workers may hold the one and some the other.
+        self._there = there if same else None
         if isinstance(request, CurvatureRequest | SlopeRequest):
             V = request.V.astype(dtype, copy=False)
             return SentRequest(replace(request, W=_NONE, V=_NONE), W=W, V=V)

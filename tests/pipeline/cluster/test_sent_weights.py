@@ -98,6 +98,15 @@ def test_weights_whose_request_got_no_answer_go_again() -> None:
         WeightsReceiver().received(message)
 
 
+def test_weights_of_before_go_again_once_others_were_sent_and_not_answered_by_all() -> None:
+    sender, first = WeightsSender(FLOAT32), EvaluateRequest(LARGE)
+    sender.message(first, 1)
+    sender.answered(first, 1)
+    assert sender.message(first, 1).W is None
+    assert sender.message(EvaluateRequest(-LARGE), 1).W is not None
+    assert sender.message(first, 1).W is not None
+
+
 @pytest.mark.parametrize("method", ["dual_ascent", "fw", "newton"])
 def test_workers_give_bitwise_what_one_process_gives_with_large_weights(threads: Client, method: str) -> None:
     X, y = make_features(400, 300, 40)
