@@ -18,7 +18,8 @@ RunArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN",
-        help="A run such as r0001 or STORE/runs/r0001, or a model such as m0001 (default: runs and models)",
+        help="A run such as r0001 or STORE/runs/r0001, a model such as m0001 or a sweep such as s0001"
+        " (default: runs and models)",
     ),
 ]
 
@@ -46,10 +47,15 @@ def dashboard(
     if run is not None and "/" in run:
         from topline.storage.stores import split_url
 
-        store, run = split_url(run, "models" if "/models/" in run else "runs")
+        store, run = split_url(run, _folder(run.rpartition("/")[2]))
     if out is not None:
         return _write(store, run, out)
     return _serve(store, run, host, port, allow_remote=allow_remote)
+
+
+def _folder(name: str) -> str:
+    """Return the folder of what has this name."""
+    return {"m": "models", "s": "sweeps"}.get(name[:1], "runs")
 
 
 def _write(store: str, run: str | None, out: Path) -> Outcome:
@@ -63,15 +69,15 @@ def _serve(store: str, run: str | None, host: str, port: int | None, *, allow_re
     from topline.pipeline.dashboard import serve_dashboard
     from topline.pipeline.interrupts import stop_on_signals
     from topline.storage.models import load_model
-    from topline.storage.runs import read_run
+    from topline.storage.runs import read_run, read_sweep
     from topline.storage.stores import open_store
 
     opened = open_store(store)
-    folder = "models" if run is not None and run.startswith("m") else "runs"
+    folder = _folder(run or "")
     if run is not None and folder == "models":
         load_model(f"{opened.url}/models/{run}")
     elif run is not None:
-        read_run(opened, run)
+        (read_sweep if folder == "sweeps" else read_run)(opened, run)
     with (
         stop_on_signals() as flag,
         serve_dashboard(opened, host=host, port=port, allow_remote=allow_remote) as url,

@@ -15,7 +15,7 @@ from topline.pipeline.pages import Tile, count, duration, gap, when
 from topline.pipeline.registry import summary
 from topline.pipeline.telemetry import RunView, Served, next_time, served, silence
 from topline.storage.models import DecisionRecord, ModelRecord, Reign, Standing
-from topline.storage.runs import RunRecord
+from topline.storage.runs import RunRecord, SweepRecord
 from topline.storage.served_schedule import ServedSchedule
 
 MODELS_SHOWN = 100
@@ -59,6 +59,7 @@ class Overview:
     runs: Sequence[RunLine]
     damaged: Mapping[str, str] = field(default_factory=dict)
     schedule: ScheduleSeen | None = None
+    sweeps: Sequence[SweepRecord] = ()
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ def overview(
     schedule: ServedSchedule | None = None,
     retraining: str | None = None,
     damaged: Mapping[str, str] = MappingProxyType({}),
+    sweeps: Sequence[SweepRecord] = (),
 ) -> Overview:
     """Return the page's content from the registry's standing, its models by number and its newest runs.
 
@@ -132,6 +134,7 @@ def overview(
         runs=runs,
         damaged=damaged,
         schedule=seen,
+        sweeps=sweeps,
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -32,6 +33,7 @@ from topline.pipeline.dashboard.overview import Overview
 from topline.pipeline.dashboard.run_status import last_rounds, problem_words, remark, verdict
 from topline.pipeline.dashboard.run_status import tiles as run_tiles
 from topline.pipeline.dashboard.store_follower import StoreFollower
+from topline.pipeline.dashboard.sweeps import sweep_parts, sweep_table
 from topline.pipeline.dashboard.tables import (
     champion_table,
     decision_table,
@@ -46,7 +48,7 @@ from topline.pipeline.report.document import answer_words, confusion_matrix, uni
 from topline.pipeline.report.run_section import event_table, run_charts, work_charts, work_facts
 from topline.pipeline.report.training_sizes import size_words
 from topline.pipeline.telemetry import RunView
-from topline.storage.runs import RunRecord
+from topline.storage.runs import RunRecord, SweepRecord
 from topline.storage.stores import open_store
 
 
@@ -157,6 +159,27 @@ def runs_page(runs: Sequence[tuple[RunRecord, RunView]], now: float, root: str) 
     )
 
 
+def sweep_page(
+    record: SweepRecord,
+    answers: Sequence[Mapping[str, Any]],
+    now: float,
+    *,
+    live: Live | None = None,
+    root: str | None = None,
+) -> Page:
+    """Return the page of a sweep; `root` leads to the page of runs and models, None where there is none."""
+    return make_page(
+        "live_sweep.html.j2",
+        live,
+        title=f"Sweep {record.id}",
+        root=root,
+        record=record,
+        configuration=[("begun", record.created), *flat(record.config)],
+        written=clock(now),
+        parts=sweep_parts(record, answers),
+    )
+
+
 def overview_parts(seen: Overview, now: float, root: str | None) -> dict[str, Markup]:
     """Return the parts of the page of runs and models; `root` leads to where runs/r0001 is a page."""
     make = macros()
@@ -167,6 +190,7 @@ def overview_parts(seen: Overview, now: float, root: str | None) -> dict[str, Ma
         "history": make.table(champion_table(seen.reigns, root)),
         "models": make.table(model_table(seen, root)),
         "runs": make.table(run_table(seen.runs, root)),
+        "sweeps": make.table(sweep_table(seen.sweeps, root)),
         "decisions": make.table(decision_table(seen.decisions, root)),
     }
 
@@ -186,13 +210,15 @@ def overview_page(
 
 
 def write_page(store_url: str, name: str | None, path: Path) -> str:
-    """Write the page of the run or model `name`, or that of all, to a file that needs no server.
+    """Write the page of the run, model or sweep `name`, or that of all, to a file that needs no server.
 
     Returns its path.  A file that exists is replaced in one step.  `NotFoundError` for what is not there.
     """
     follower, now = StoreFollower(open_store(store_url)), time.time()
     if name is None:
         page = overview_page(follower.store.url, follower.overview(now), now)
+    elif name.startswith("s"):
+        page = sweep_page(*follower.sweep(name), now)
     elif name.startswith("m"):
         page = model_page(follower.model(name), now)
     else:

@@ -9,6 +9,8 @@
     /runs/r0001/compare/r0002
     /api/runs/r0001         the same in numbers
     /api/runs/r0001/parts   its parts, as HTML
+    /sweeps/s0001           a sweep, followed while it goes on
+    /api/sweeps/s0001/parts its parts, as HTML
     /metrics                the store in numbers, as Prometheus reads them
     /health                 whether the store can be read
 
@@ -49,9 +51,11 @@ from topline.pipeline.dashboard.pages import (
     run_page,
     run_parts,
     runs_page,
+    sweep_page,
 )
 from topline.pipeline.dashboard.run_status import numbers
 from topline.pipeline.dashboard.store_follower import StoreFollower
+from topline.pipeline.dashboard.sweeps import sweep_parts
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import DASHBOARD_PORT
 from topline.pipeline.pages import Live, Page, message_page
@@ -194,8 +198,25 @@ def _answers(follower: StoreFollower, now: Callable[[], float]) -> dict[str, Cal
         "/runs/{run}/compare/{other}": two_runs,
         "/api/runs/{run}": numbers_of_run,
         "/api/runs/{run}/parts": parts_of_run,
+        **_sweeps(follower, now),
         **_monitoring(follower, now),
     }
+
+
+def _sweeps(follower: StoreFollower, now: Callable[[], float]) -> dict[str, Callable[[Request], Response]]:
+    """Return what answers those who follow a sweep."""
+
+    def sweep(request: Request) -> Response:
+        record, answers = follower.sweep(_id(request, "sweep", "s"))
+        live = Live(f"../api/sweeps/{record.id}/parts", LATER if record.outcome else SOON)
+        return _html(request, sweep_page(record, answers, now(), live=live, root="../"))
+
+    def parts_of_sweep(request: Request) -> Response:
+        record, answers = follower.sweep(_id(request, "sweep", "s"))
+        again = LATER if record.outcome else SOON
+        return _json(request, {"again": again, "parts": sweep_parts(record, answers)})
+
+    return {"/sweeps/{sweep}": sweep, "/api/sweeps/{sweep}/parts": parts_of_sweep}
 
 
 def _monitoring(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from topline.pipeline.dashboard.comparisons import Paired, paired
 from topline.pipeline.dashboard.models import ModelSeen, model_seen
@@ -20,15 +22,25 @@ from topline.pipeline.dashboard.overview import (
 from topline.pipeline.telemetry import RunFollower, RunView
 from topline.storage.errors import FormatError, IntegrityError, StorageError
 from topline.storage.models import ModelRecord, Standing, read_standing, readable_models
-from topline.storage.runs import RunRecord, read_run, run_names
+from topline.storage.runs import (
+    RunRecord,
+    SweepRecord,
+    list_sweeps,
+    read_answers,
+    read_run,
+    read_sweep,
+    run_names,
+)
 from topline.storage.served_schedule import read_schedule
 from topline.storage.stores import Store, holder
+
+logger = logging.getLogger(__name__)
 
 # Runs that are followed at once; the least recently viewed one is dropped.
 MOST_FOLLOWED = 16
 # The newest runs, whose histories the page of all runs reads while they live; of others it shows the outcome.
 NEWEST = 8
-RUNS_SHOWN = 50
+RUNS_SHOWN, SWEEPS_SHOWN = 50, 20
 # A reading is shown to other viewers as well for this long.
 FRESH_SECONDS = 0.5
 # The lease of the process that retrains the store: topline.pipeline.jobs.LEASE, which imports much else.
@@ -63,6 +75,8 @@ class StoreFollower:
         self._registry: tuple[float, Standing, list[ModelRecord], dict[str, str]] | None = None
         self._pairs: OrderedDict[tuple[str, int, str, int], Paired] = OrderedDict()
         self._pair_lock = threading.Lock()
+        self._answers: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+        self._answers_lock = threading.Lock()
 
     def run(self, run_id: str) -> tuple[RunRecord, RunView]:
         """Return what a run was started with, and how it is now; `NotFoundError` if there is none."""
@@ -72,6 +86,17 @@ class StoreFollower:
                 followed.seen = followed.follower.poll()
                 followed.seen_at = self._clock()
             return followed.record, followed.seen
+
+    def sweep(self, sweep_id: str) -> tuple[SweepRecord, list[dict[str, Any]]]:
+        """Return a sweep and its answers so far, each of which is read once; `NotFoundError` without one."""
+        record = read_sweep(self.store, sweep_id)
+        with self._answers_lock:
+            known = self._answers.setdefault(sweep_id, [])
+            self._answers.move_to_end(sweep_id)
+            known += read_answers(self.store, sweep_id, len(known))
+            while len(self._answers) > MOST_FOLLOWED:
+                self._answers.popitem(last=False)
+            return record, list(known)
 
     def known_runs(self, names: Sequence[str | None]) -> list[tuple[RunRecord, RunView]]:
         """Return those of the runs that are there and can be read."""
@@ -128,7 +153,16 @@ class StoreFollower:
             damaged=damaged,
             schedule=read_schedule(self.store),
             retraining=holder(self.store, RETRAINING),
+            sweeps=self._sweeps(),
         )
+
+    def _sweeps(self) -> list[SweepRecord]:
+        """Return the newest sweeps; where one is damaged `topline fsck` says so, and none is shown."""
+        try:
+            return list_sweeps(self.store)[-SWEEPS_SHOWN:][::-1]
+        except StorageError as error:
+            logger.warning("sweeps are not shown: %s", error)
+            return []
 
     def _line(self, name: str, now: float, *, followed: bool) -> RunLine:
         """Return a run in a line; one that is damaged does not take the others with it."""

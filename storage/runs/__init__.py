@@ -13,6 +13,7 @@ from topline.storage.runs.lock import RunLock, run_lock
 from topline.storage.runs.outcomes import check_history, finish_run
 from topline.storage.runs.records import RunRecord, create_run, list_runs, read_run, run_names
 from topline.storage.runs.sweeps import (
+    SweepRecord,
     add_answer,
     create_sweep,
     finish_sweep,
@@ -28,6 +29,7 @@ __all__ = [
     "HistoryWriter",
     "RunLock",
     "RunRecord",
+    "SweepRecord",
     "add_answer",
     "check_history",
     "create_run",

@@ -70,11 +70,11 @@ def add_answer(store: Store, sweep_id: str, number: int, answer: Mapping[str, An
         raise ConflictError(f"another process works on sweep {sweep_id}: wait for it, or stop it first")
 
 
-def read_answers(store: Store, sweep_id: str) -> list[dict[str, Any]]:
-    """Return all answers in their order; `NotFoundError` naming one that is missing between them."""
+def read_answers(store: Store, sweep_id: str, first: int = 0) -> list[dict[str, Any]]:
+    """Return the answers from number `first` on, in their order; `NotFoundError` naming a missing one."""
     folder = _SWEEPS.path(sweep_id, _ANSWERS)
     count = sum(name.endswith(".json") for name in store.list(folder))
-    return [unsealed(store, join(folder, f"{number:06d}.json")) for number in range(count)]
+    return [unsealed(store, join(folder, f"{number:06d}.json")) for number in range(first, count)]
 
 
 def finish_sweep(store: Store, sweep_id: str, outcome: Mapping[str, Any]) -> None:
