@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -20,8 +21,10 @@ from topline.storage.errors import (
     NotFoundError,
     StorageError,
     UnsafePathError,
+    UnsupportedURLError,
 )
 from topline.storage.stores.base import Names, Store
+from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.urls import StoreURL, clean_path, join
 
 _DRIVERS = {"memory": ("fsspec", ""), "s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}
@@ -31,6 +34,9 @@ _FAILURES: dict[str, tuple[str, ...]] = {
     "gs": ("google.auth.exceptions:GoogleAuthError", "gcsfs.retry:HttpError", "aiohttp:ClientError"),
 }
 _MEMORY_LOCK = threading.Lock()
+#: Buckets that were seen to refuse a conditional put, in this process.
+_CONDITIONAL: set[str] = set()
+_PRECONDITION_FAILED = 412
 _CONFLICT_TRIES = 8
 _CONFLICT_PAUSE = 0.05
 
@@ -106,7 +112,10 @@ class ObjectStore(Store):
             self._fs.pipe_file(self._named(path), data)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Put the object on condition that there is none (If-None-Match, or generation 0 on Google's)."""
+        """Put the object on condition that there is none (If-None-Match, or generation 0 on Google's).
+
+        `UnsupportedURLError` for a bucket that ignores the condition, before the first one that matters.
+        """
         key = self._named(path)
         with self._translated(path):
             if self._address.scheme == "memory":
@@ -115,19 +124,44 @@ class ObjectStore(Store):
                         return False
                     self._fs.pipe_file(key, data)
                     return True
-            for attempt in range(_CONFLICT_TRIES):
-                try:
-                    self._fs.pipe_file(key, data, mode="create")
-                except FileExistsError:
+            self._check_conditions()
+            return self._created(key, data)
+
+    def _created(self, key: str, data: bytes) -> bool:
+        for attempt in range(_CONFLICT_TRIES):
+            try:
+                self._fs.pipe_file(key, data, mode="create")
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if _is_refused(error):
                     return False
-                except OSError as error:
-                    # 409: another conditional write to the name is under way; S3 asks to try again.
-                    if error.errno != errno.EBUSY:
-                        raise
-                    time.sleep(_CONFLICT_PAUSE * 2**attempt)
-                else:
-                    return True
-        raise ConflictError(f"{join(self.url, path)} is being written by somebody else; try again")
+                # 409: another conditional write to the name is under way; S3 asks to try again.
+                if error.errno != errno.EBUSY:
+                    raise
+                time.sleep(_CONFLICT_PAUSE * 2**attempt)
+            else:
+                return True
+        raise ConflictError(f"{self._address.scheme}://{key} is being written by somebody else; try again")
+
+    def _check_conditions(self) -> None:
+        """See once a process and bucket that a second conditional put of a name of our own is refused.
+
+        Some servers take the header and ignore it, and of two writers each would believe to be the first.
+        """
+        bucket = self._address.root.partition("/")[0]
+        if self._address.scheme != "s3" or bucket in _CONDITIONAL:
+            return
+        probe = self._key(f"probe.{secrets.token_hex(6)}{PARTIAL}")
+        # A first one that is refused was put by a request of ours whose answer was lost.
+        refused = not (self._created(probe, b"") and self._created(probe, b""))
+        self._fs.rm_file(probe)
+        if not refused:
+            raise UnsupportedURLError(
+                f"s3://{bucket} ignores the header If-None-Match, so that writers overwrite each other: use a"
+                " server that honours it, as AWS S3 and MinIO do, or a store on a disk"
+            )
+        _CONDITIONAL.add(bucket)
 
     def list(self, path: str = "") -> Names:
         """Return the names directly below the prefix."""
@@ -200,6 +234,12 @@ class ObjectStore(Store):
             raise AccessError(
                 f"{place} cannot be used ({type(error).__name__}); check its address, network and credentials"
             ) from None
+
+
+def _is_refused(error: OSError) -> bool:
+    """Return whether a conditional put was refused, in whatever words: s3fs knows those of AWS alone."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    return bool(answer.get("ResponseMetadata", {}).get("HTTPStatusCode") == _PRECONDITION_FAILED)
 
 
 def _load(name: str) -> type[Exception]:

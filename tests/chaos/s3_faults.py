@@ -1,10 +1,10 @@
 """Commits, leases and checkpoints in a bucket behind a bad network: python -m tests.chaos.s3_faults.
 
-All requests go to moto through `S3Proxy`, which delays, cuts, refuses, loses, doubles and replays one in
-five.  What was acknowledged must be there once, what was refused at most once; one at a time holds a lease,
-and no tenure is nobody's; what is published has all its bytes; and of checkpoints the newest acknowledged one
-or one after it is read back whole.  The store is then read on a quiet network.  Prints how often each fault
-was met, and what was lost.
+All requests go through `S3Proxy`, which delays, cuts, refuses, loses, doubles and replays one in five, to
+moto or, with --server, to another server.  What was acknowledged must be there once, what was refused at most
+once; one at a time holds a lease, and no tenure is nobody's; what is published has all its bytes; and of
+checkpoints the newest acknowledged one or one after it is read back whole.  The store is then read on a quiet
+network.  Prints how often each fault was met, and what was lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from tests.chaos.s3_proxy import FAULTS, S3Proxy
-from tests.storage.bucket import served_bucket
+from tests.storage.bucket import SERVERS, own_drivers, served_bucket
 from topline.storage.arrays import ChunkPlan
 from topline.storage.cache import PredictionsDraft, StoredPredictions
 from topline.storage.errors import AccessError, ConflictError
@@ -191,14 +191,9 @@ TRIALS: dict[str, Callable[[Trial], None]] = {
 @contextmanager
 def behind(proxy: S3Proxy, bucket: str, name: str) -> Iterator[Store]:
     """Yield a store that is reached through the proxy."""
-    from s3fs import S3FileSystem
-
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, own_drivers():
         patch.setenv("AWS_ENDPOINT_URL", proxy.url)
-        # Made with the environment of the moment, and kept by its arguments.
-        S3FileSystem.clear_instance_cache()
         yield open_store(f"s3://{bucket}/{name}")
-    S3FileSystem.clear_instance_cache()
 
 
 def run(
@@ -229,10 +224,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--each", type=int, default=6, help="what each writer does so many times")
     parser.add_argument("--only", nargs="*", default=list(TRIALS), choices=list(TRIALS))
+    parser.add_argument("--server", default="moto", choices=list(SERVERS))
     options = parser.parse_args(arguments)
     print(f"{'':<14}{'seeds':>6}{'tried':>7}{'refused':>9}{'requests':>10}{'faults':>8}{'losses':>8}  met")
     losses = 0
-    with served_bucket() as bucket:
+    with served_bucket(options.server) as bucket:
         for what in options.only:
             trials = [run(what, seed, bucket, each=options.each) for seed in range(options.seeds)]
             met = sum((one.proxy.met for one in trials), Counter())

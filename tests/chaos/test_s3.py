@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.s3_faults import TRIALS, run
-from tests.storage.bucket import served_bucket
+from tests.storage.bucket import SERVERS, served_bucket
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with served_bucket() as name:
+@pytest.fixture(scope="module", params=list(SERVERS))
+def bucket(request: pytest.FixtureRequest) -> Iterator[str]:
+    with served_bucket(request.param) as name:
         yield name
 
 

@@ -293,6 +293,52 @@ def test_an_object_store_out_of_reach_says_so_without_secrets(
     assert caught.value.__suppress_context__
 
 
+def test_a_bucket_that_ignores_conditions_is_refused_before_anything_is_written(
+    s3_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsspec
+
+    import topline.storage.stores.objects as module
+
+    memory = fsspec.filesystem("memory")
+
+    class Ignoring:
+        def pipe_file(self, key: str, data: bytes, mode: str) -> None:
+            memory.pipe_file(key, data)
+
+        def rm_file(self, key: str) -> None:
+            memory.rm_file(key)
+
+    monkeypatch.setattr(module, "_CONDITIONAL", set())
+    monkeypatch.setattr(ObjectStore, "_fs", Ignoring())
+    for _ in range(2):
+        with pytest.raises(UnsupportedURLError, match="ignores the header If-None-Match"):
+            s3_store.put_if_absent("models/m0001/begun.json", b"data")
+    assert memory.find(s3_store.url.removeprefix("s3:/")) == []
+
+
+def test_conditions_are_looked_at_once_a_bucket_and_leave_nothing(
+    s3_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import topline.storage.stores.objects as module
+
+    assert isinstance(s3_store, ObjectStore)
+    monkeypatch.setattr(module, "_CONDITIONAL", set())
+    puts: list[str] = []
+    created = ObjectStore._created
+
+    def counted(self: ObjectStore, key: str, data: bytes) -> bool:
+        puts.append(key)
+        return created(self, key, data)
+
+    monkeypatch.setattr(ObjectStore, "_created", counted)
+    assert s3_store.put_if_absent("a", b"1")
+    assert not s3_store.put_if_absent("a", b"2")
+    assert s3_store.read_bytes("a") == b"1"
+    assert s3_store.walk() == ["a"]
+    assert [key.rpartition("/")[2] == "a" for key in puts] == [False, False, True, True]
+
+
 def test_a_conditional_write_under_way_elsewhere_is_tried_again(
     s3_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +357,7 @@ def test_a_conditional_write_under_way_elsewhere_is_tried_again(
             self.kept = data
 
     monkeypatch.setattr(module, "_CONFLICT_PAUSE", 0.0)
+    monkeypatch.setattr(ObjectStore, "_check_conditions", lambda _: None)
     patient = Busy(3)
     monkeypatch.setattr(ObjectStore, "_fs", patient)
     assert s3_store.put_if_absent("a", b"data")
