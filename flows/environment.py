@@ -7,6 +7,7 @@ its modules can import Prefect.  Nothing that the user has set is changed.
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -29,12 +30,13 @@ COMMAND_LINE: Mapping[str, str] = {
     "PREFECT_CLIENT_MAX_RETRIES": "1",
 }
 
-# Under `topline serve`, whose runs log to the server only, and whose server forgets them after 30 days.
+# Under `topline serve`, whose runs log to the server only.
 SERVED: Mapping[str, str] = {
     "PREFECT_LOGGING_CONFIG_PATH": COMMAND_LINE["PREFECT_LOGGING_CONFIG_PATH"],
-    "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
-    "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(30 * 86400),
 }
+
+# Most of what a run leaves in the database are events; Prefect keeps them for a week by default.
+_EVENTS_KEPT = timedelta(days=7)
 
 
 def prepare(environ: MutableMapping[str, str], settings: Mapping[str, str] = ALWAYS) -> None:
@@ -42,6 +44,18 @@ def prepare(environ: MutableMapping[str, str], settings: Mapping[str, str] = ALW
     for name, value in settings.items():
         if not environ.get(name):
             environ[name] = value
+
+
+def remembering(environ: Mapping[str, str], period: timedelta) -> dict[str, str]:
+    """Return the environment of a server that forgets runs after `period`, events after a week at most."""
+    settings = {
+        "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+        "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": f"{period.total_seconds():.0f}",
+        "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": f"PT{min(period, _EVENTS_KEPT).total_seconds():.0f}S",
+    }
+    found = dict(environ)
+    prepare(found, settings)
+    return found
 
 
 # Where one of these is set, runs are recorded in another database.

@@ -2,54 +2,43 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 from uuid import UUID
 
-import httpx
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterId,
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
-from prefect.client.schemas.objects import State, StateType
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
-from prefect.exceptions import PrefectException
 from prefect.schedules import Cron, Interval, Schedule
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelled, Crashed
 from prefect.types.entrypoint import EntrypointType
 from pydantic import ValidationError
 
+from topline.flows.environment import remembering
 from topline.flows.following import Follower, followed, runs_of
 from topline.flows.heartbeat_automation import ensure_heartbeat_automation
+from topline.flows.killed_runs import cancel_interrupted_runs, crash_killed_runs, crash_orphaned_tasks
 from topline.flows.local_server import local_server
 from topline.flows.orderly_runner import OrderlyRunner
 from topline.flows.parameters import refuse_credentials
 from topline.flows.retraining import retrain
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.jobs import LEASE
 from topline.pipeline.notices import Kind, Notice, NoticeLog, addresses, pulse, told
 from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.pipeline.progress import Progress
-from topline.pipeline.telemetry import ANCHOR, interval_of
-from topline.storage.stores import LeaseHeldError, Store, held_lease, open_store
-
-logger = logging.getLogger(__name__)
+from topline.pipeline.telemetry import ANCHOR, interval_of, next_time
+from topline.storage.stores import Store, open_store
 
 LEAST_SECONDS = 10
 
-_ALIVE = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
+#: Prefect's server is to remember so many runs; those of 30 days at most, and of its least, an hour.
+KEPT_RUNS = 500
+LONGEST_KEPT, SHORTEST_KEPT = timedelta(days=30), timedelta(hours=1, seconds=1)
 
 
 def serve_retraining(
@@ -61,15 +50,16 @@ def serve_retraining(
     notify: Sequence[str] = (),
     log: Path | None = None,
     as_json: bool = False,
+    keep_runs: int = KEPT_RUNS,
     out: TextIO | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Run the flow `retrain` whenever the schedule says, until Ctrl-C or SIGTERM.
 
-    Without a configured server one of our own is started.  The schedule stays active when this ends: the runs
-    missed in the meantime are coalesced into the first one afterwards.  Every event is a line on `out` and in
-    the file `log` (`log_file` of the store where none is named), JSON if `as_json`; what somebody should hear
-    of goes to the addresses `notify` and those of the environment.
+    Without a configured server one of our own is started, which remembers `keep_runs` runs.  The schedule
+    stays active when this ends: the runs missed in the meantime are coalesced into the first one afterwards.
+    Every event is a line on `out` and in the file `log` (`log_file` of the store where none is named), JSON
+    if `as_json`; what somebody should hear of goes to the addresses `notify` and those of the environment.
     """
     schedule = schedule_of(every, timezone)
     config = _absolute(config)
@@ -83,7 +73,7 @@ def serve_retraining(
             lines.write(notice)
             tell(notice)
 
-        served = _Served(config, cluster, schedule, every, say)
+        served = _Served(config, cluster, schedule, every, kept_for(every, timezone, keep_runs), say)
         with pulse(store, every, timezone), _announced(served, store):
             _serve_somewhere(served, progress)
 
@@ -96,6 +86,7 @@ class _Served:
     cluster: ClusterConfig
     schedule: Schedule
     every: str
+    kept_for: timedelta
     say: Callable[[Notice], None]
 
 
@@ -124,7 +115,7 @@ def _serve_somewhere(served: _Served, progress: Progress | None) -> None:
         return
     if progress is not None:
         progress.begin("start a Prefect server on this machine")
-    with local_server(os.environ) as own:
+    with local_server(remembering(os.environ, served.kept_for)) as own:
         reached = {PREFECT_API_URL: own.url, PREFECT_API_AUTH_STRING: own.password}
         with temporary_settings(reached):
             _serve(served, progress, own.url, own.kept_in)
@@ -162,11 +153,19 @@ def _serve(served: _Served, progress: Progress | None, server: str, password_in:
     served.say(Notice(Kind.SERVING, config.store, text, facts))
     if progress is not None:
         progress.begin("serve")
-    with followed(Follower(open_store(config.store), runs_of(deployment)), served.say):
+    crash_orphaned_tasks(deployment)
+
+    def say(notice: Notice) -> None:
+        served.say(notice)
+        if notice.kind in (Kind.FAILED, Kind.CANCELLED):
+            crash_orphaned_tasks(deployment)
+
+    with followed(Follower(open_store(config.store), runs_of(deployment)), say):
         try:
             runner.run()
         finally:
             cancel_interrupted_runs(runner.interrupted, runner.ended_by)
+            crash_orphaned_tasks(deployment)
 
 
 def log_file(store_url: str) -> Path:
@@ -194,6 +193,15 @@ def schedule_of(every: str, timezone: str = "UTC") -> Schedule:
         ) from error
 
 
+def kept_for(every: str, timezone: str, runs: int) -> timedelta:
+    """Return how long Prefect's server is to remember a run, so that it knows about `runs` of a schedule."""
+    first = next_time(every, timezone, datetime.now(UTC))
+    second = None if first is None else next_time(every, timezone, first)
+    if first is None or second is None:
+        return LONGEST_KEPT
+    return max(SHORTEST_KEPT, min(LONGEST_KEPT, runs * (second - first)))
+
+
 def deployment_name(config: RetrainConfig) -> str:
     """Return the name of the deployment of a store: one store, one schedule."""
     return _last_name(config.store)
@@ -201,50 +209,6 @@ def deployment_name(config: RetrainConfig) -> str:
 
 def _last_name(url: str) -> str:
     return url.rstrip("/").rpartition("/")[2] or "store"
-
-
-def crash_killed_runs(deployment: UUID, store_url: str) -> int:
-    """Mark the runs of a deployment whose process is gone as crashed, and return how many there were."""
-    try:
-        with held_lease(open_store(store_url, create=True), LEASE, "topline serve"):
-            return _crash(deployment)
-    except LeaseHeldError as error:
-        logger.warning("%s", error)
-        return 0
-
-
-def _crash(deployment: UUID) -> int:
-    with get_client(sync_client=True) as client:
-        found = client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_ALIVE))),
-            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
-        )
-        for run in found:
-            state: State[Any] = Crashed(
-                message="its process is gone; found when the schedule was served again"
-            )
-            client.set_flow_run_state(run.id, state, force=True)
-    return len(found)
-
-
-def cancel_interrupted_runs(runs: Iterable[UUID], ended_by: str) -> int:
-    """Mark the runs whose processes ended with the serving as cancelled, and return how many there were.
-
-    A server that does not answer leaves them as they are: the next serving marks them.
-    """
-    why = f"interrupted: the serving was ended by {ended_by}; the next run does its work"
-    count = 0
-    try:
-        with get_client(sync_client=True) as client:
-            for number in runs:
-                before = client.read_flow_run(number).state
-                if before is not None and before.type in _ALIVE:
-                    state: State[Any] = Cancelled(message=why)
-                    client.set_flow_run_state(number, state, force=True)
-                    count += 1
-    except (httpx.HTTPError, PrefectException, RuntimeError) as error:
-        logger.warning("interrupted runs are not marked as such: %s", error)
-    return count
 
 
 def _absolute(config: RetrainConfig) -> RetrainConfig:

@@ -60,6 +60,14 @@ def serve(
         Path | None,
         typer.Option("--log", help="File for a line an event, rotated (default: STORE.serve.log beside it)"),
     ] = None,
+    keep_runs: Annotated[
+        int,
+        typer.Option(
+            "--keep-runs",
+            min=1,
+            help="Runs that Prefect's own server remembers, of an hour at least and 30 days at most",
+        ),
+    ] = 500,
 ) -> Outcome:
     """Retrain on a schedule until Ctrl-C, on its own Prefect server unless one is configured.
 
@@ -73,6 +81,7 @@ def serve(
         "notify": notify or [],
         "log": log,
         "as_json": call.json,
+        "keep_runs": keep_runs,
         "out": call.out,
     }
     flow_runner()("serve", parameters, call.progress)

@@ -235,6 +235,9 @@ class Soak:
             "store_MiB": round(
                 sum(f.stat().st_size for f in self.store.rglob("*") if f.is_file()) / 2**20, 1
             ),
+            "prefect_KiB_a_run": round(
+                (self.folder / "prefect" / "prefect.db").stat().st_size / max(1, events["started"]) / 2**10
+            ),
             "wrong": wrong,
         }
 

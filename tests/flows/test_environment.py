@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from prefect.settings.models.server.events import ServerEventsSettings
 from prefect.settings.models.server.services import ServerServicesDBVacuumSettings
 
 from topline.flows import environment
@@ -76,9 +77,18 @@ def test_the_package_prepares_the_environment_before_prefect_is_there() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=600)
 
 
-def test_the_server_of_a_schedule_forgets_runs_of_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in environment.SERVED.items():
+@pytest.mark.parametrize("period", [timedelta(hours=2), timedelta(days=30)])
+def test_the_server_of_a_schedule_forgets_runs_and_events(
+    monkeypatch: pytest.MonkeyPatch, period: timedelta
+) -> None:
+    for name, value in environment.remembering({}, period).items():
         monkeypatch.setenv(name, value)
     vacuum = ServerServicesDBVacuumSettings()
-    assert "flow_runs" in vacuum.enabled_vacuum_types
-    assert vacuum.retention_period == timedelta(days=30)
+    assert vacuum.enabled_vacuum_types >= {"flow_runs", "events"}
+    assert vacuum.retention_period == period
+    assert ServerEventsSettings().retention_period == min(period, timedelta(days=7))
+
+
+def test_what_the_user_set_of_the_server_stays() -> None:
+    given = {"PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": "86400", "OTHER": "1"}
+    assert environment.remembering(given, timedelta(days=30)).items() >= given.items()

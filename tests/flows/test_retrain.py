@@ -14,17 +14,17 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from prefect import flow
+from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
 from prefect.deployments.runner import RunnerDeployment
 from prefect.flow_engine import run_flow
-from prefect.states import Running, Scheduled
+from prefect.states import Cancelled, Completed, Crashed, Running, Scheduled
 from prefect.types.entrypoint import EntrypointType
 
 from tests.flows.endless import endless
 from tests.pipeline.fresh_photos import photographs
-from topline.flows import events, serving
+from topline.flows import events, killed_runs, serving
 from topline.flows.heartbeat_automation import HEARTBEAT_TIMEOUT, ensure_heartbeat_automation
 from topline.flows.local_server import LocalServer
 from topline.flows.orderly_runner import OrderlyRunner
@@ -40,6 +40,11 @@ from topline.storage.served_schedule import read_schedule
 from topline.storage.stores import held_lease, open_store
 
 HERE = ClusterConfig(workers=0)
+
+
+@task
+def step() -> None:
+    """Stand for a step of a run."""
 
 
 @pytest.mark.parametrize(("every", "seconds"), [("60s", 60), ("15m", 900), (" 6 h", 21600), ("1d", 86400)])
@@ -166,16 +171,53 @@ def test_a_run_that_ends_with_the_serving_is_cancelled_at_once(
                 signal.signal(each, handler)
         assert runner.interrupted == {run.id}
         assert client.read_flow_run(run.id).state_type == StateType.RUNNING, "Prefect leaves it so"
-        assert serving.cancel_interrupted_runs(runner.interrupted, runner.ended_by) == 1
+        assert killed_runs.cancel_interrupted_runs(runner.interrupted, runner.ended_by) == 1
         ended = client.read_flow_run(run.id).state
         assert ended is not None
         assert (ended.type, ended.message) == (
             StateType.CANCELLED,
             f"interrupted: the serving was ended by {name}; the next run does its work",
         )
-        assert serving.cancel_interrupted_runs([run.id, waiting.id], name) == 0
+        assert killed_runs.cancel_interrupted_runs([run.id, waiting.id], name) == 0
         assert client.read_flow_run(waiting.id).state_type == StateType.SCHEDULED
         client.delete_deployment(deployment)
+
+
+@pytest.mark.prefect
+def test_tasks_of_runs_that_were_cut_off_crash_and_others_do_not(prefect_server: str) -> None:
+    deployment = nightly.to_deployment("orphans").apply()
+    ends = {"crashed": Crashed(), "cancelled": Cancelled(), "completed": Completed(), "running": Running()}
+    tasks: dict[str, UUID] = {}
+    with get_client(sync_client=True) as client:
+        for name, end in ends.items():
+            run = client.create_flow_run_from_deployment(deployment, state=Running())
+            made = client.create_task_run(step, flow_run_id=run.id, dynamic_key="0", state=Running())
+            tasks[name] = made.id
+            client.set_flow_run_state(run.id, end, force=True)
+        assert killed_runs.crash_orphaned_tasks(deployment) == 2
+        states = {name: client.read_task_run(number).state_type for name, number in tasks.items()}
+        assert states == {
+            "crashed": StateType.CRASHED,
+            "cancelled": StateType.CRASHED,
+            "completed": StateType.RUNNING,
+            "running": StateType.RUNNING,
+        }
+        assert killed_runs.crash_orphaned_tasks(deployment) == 0
+        client.delete_deployment(deployment)
+
+
+@pytest.mark.parametrize(
+    ("every", "runs", "kept"),
+    [
+        ("20s", 500, timedelta(seconds=10_000)),
+        ("20s", 1, serving.SHORTEST_KEPT),
+        ("0 2 * * *", 500, timedelta(days=30)),
+        ("*/10 * * * *", 600, timedelta(minutes=6000)),
+        ("0 0 30 2 *", 500, timedelta(days=30)),
+    ],
+)
+def test_prefects_server_remembers_so_many_runs(every: str, runs: int, kept: timedelta) -> None:
+    assert serving.kept_for(every, "UTC", runs) == kept
 
 
 @pytest.mark.prefect
@@ -183,11 +225,14 @@ def test_serving_cancels_what_its_runner_cut_off(
     prefect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut: list[UUID] = []
+    left: list[UUID] = []
 
     def run(runner: OrderlyRunner) -> None:
         with get_client(sync_client=True) as client:
             (deployment,) = runner._deployment_registry.get_deployment_ids()
             cut.append(client.create_flow_run_from_deployment(deployment, state=Running()).id)
+            made = client.create_task_run(step, flow_run_id=cut[0], dynamic_key="0", state=Running())
+            left.append(made.id)
         runner.interrupted, runner.ended_by = frozenset(cut), "Ctrl-C"
         raise KeyboardInterrupt
 
@@ -197,6 +242,7 @@ def test_serving_cancels_what_its_runner_cut_off(
         serving.serve_retraining(config, HERE, "6h", out=io.StringIO())
     with get_client(sync_client=True) as client:
         ended = client.read_flow_run(cut[0]).state
+        assert client.read_task_run(left[0]).state_type == StateType.CRASHED
     assert ended is not None
     assert (ended.type, str(ended.message).partition(":")[0]) == (StateType.CANCELLED, "interrupted")
 
