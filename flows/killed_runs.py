@@ -1,9 +1,13 @@
-"""Runs whose process is gone, and the tasks that they left: what Prefect's server is told of them."""
+"""Runs whose process is gone, and the tasks that they left: how Prefect's server comes to know.
+
+An automation of the server marks a run as crashed when its heartbeat stops, whoever serves it.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +24,8 @@ from prefect.client.schemas.filters import (
     TaskRunFilterStateType,
 )
 from prefect.client.schemas.objects import State, StateType
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import PrefectException
 from prefect.states import Cancelled, Crashed
 
@@ -28,6 +34,13 @@ from topline.storage.stores import LeaseHeldError, held_lease, open_store
 
 logger = logging.getLogger(__name__)
 
+AUTOMATION = "topline: runs without a heartbeat have crashed"
+
+# Beats come every 30 s (topline.flows.environment): two may be late, and two minutes are not over.
+HEARTBEAT_TIMEOUT = timedelta(seconds=80)
+
+_BEAT = "prefect.flow-run.heartbeat"
+_ENDS = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended", "AwaitingRetry")
 _ALIVE = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 # In these a run does not end by itself: its process has not said what became of its tasks.
 _CUT_OFF = [StateType.CRASHED, StateType.CANCELLED]
@@ -101,3 +114,32 @@ def crash_orphaned_tasks(deployment: UUID) -> int:
     except (httpx.HTTPError, PrefectException, RuntimeError) as error:
         logger.warning("tasks of runs that were cut off are not marked as such: %s", error)
     return count
+
+
+def ensure_heartbeat_automation() -> UUID:
+    """Create the automation unless the server has it, and return its id."""
+    wanted = AutomationCore(
+        name=AUTOMATION,
+        description="The process of a run that sends no heartbeat was killed, or its machine is gone.",
+        enabled=True,
+        trigger=EventTrigger(
+            after={_BEAT},
+            expect={_BEAT, *(f"prefect.flow-run.{end}" for end in _ENDS)},
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=HEARTBEAT_TIMEOUT,
+        ),
+        actions=[
+            ChangeFlowRunState(
+                name=None,
+                state=StateType.CRASHED,
+                message=f"no heartbeat for {HEARTBEAT_TIMEOUT.total_seconds():g} s",
+                force=False,
+            )
+        ],
+    )
+    with get_client(sync_client=True) as client:
+        found = client.read_automations_by_name(AUTOMATION)
+        return found[0].id if found else client.create_automation(wanted)

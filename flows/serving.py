@@ -21,8 +21,12 @@ from pydantic import ValidationError
 
 from topline.flows.environment import remembering
 from topline.flows.following import Follower, followed, runs_of
-from topline.flows.heartbeat_automation import ensure_heartbeat_automation
-from topline.flows.killed_runs import cancel_interrupted_runs, crash_killed_runs, crash_orphaned_tasks
+from topline.flows.killed_runs import (
+    cancel_interrupted_runs,
+    crash_killed_runs,
+    crash_orphaned_tasks,
+    ensure_heartbeat_automation,
+)
 from topline.flows.local_server import local_server
 from topline.flows.orderly_runner import OrderlyRunner
 from topline.flows.parameters import refuse_credentials

@@ -17,7 +17,7 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 from prefect.flows import load_flow_from_entrypoint
 
 from topline.flows import environment
-from topline.flows.heartbeat_automation import NAME
+from topline.flows.killed_runs import AUTOMATION
 from topline.flows.launching import FLOWS
 
 BEAT = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
@@ -102,7 +102,7 @@ def test_a_second_run_of_what_writes_is_cancelled() -> None:
 def test_a_run_that_is_killed_beats_often_enough_to_be_found_out_in_two_minutes() -> None:
     automations = yaml.safe_load((ROOT / "deploy" / "automations.yaml").read_text())["automations"]
     crashed, failures = (AutomationCore.model_validate(found) for found in automations)
-    assert crashed.name == NAME
+    assert crashed.name == AUTOMATION
     assert isinstance(crashed.trigger, EventTrigger)
     assert crashed.trigger.posture is Posture.Proactive
     beats = {int(deployment["work_pool"]["job_variables"]["env"][BEAT]) for deployment in DEPLOYMENTS}

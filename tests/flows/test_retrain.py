@@ -25,7 +25,7 @@ from prefect.types.entrypoint import EntrypointType
 from tests.flows.endless import endless
 from tests.pipeline.fresh_photos import photographs
 from topline.flows import events, killed_runs, serving
-from topline.flows.heartbeat_automation import HEARTBEAT_TIMEOUT, ensure_heartbeat_automation
+from topline.flows.killed_runs import HEARTBEAT_TIMEOUT, ensure_heartbeat_automation
 from topline.flows.local_server import LocalServer
 from topline.flows.orderly_runner import OrderlyRunner
 from topline.flows.retraining import coalesce_missed_runs, retrain
