@@ -36,8 +36,8 @@ from topline.pipeline.certification.average_top_k import (
     passes,
     top_sums,
 )
-from topline.pipeline.certification.dense import certified_loss
 from topline.pipeline.certification.kernels import PRECOMPUTED, KernelRows, Parts, unit_rows
+from topline.pipeline.certification.objective import sums_of
 from topline.pipeline.certification.sums import FEASIBLE, CertificateSums
 from topline.pipeline.errors import CertificateMismatchError
 from topline.pipeline.options.problem import top_count
@@ -148,17 +148,9 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
 
 def _no_sums(stored: StoredModel, shape: tuple[int, ...]) -> CertificateSums:
     """Return the sums over no rows, for a model with weights of this shape."""
-    record, sets = stored.model.record, stored.dataset().label_sets()
-    loss = certified_loss(record.loss, record.m, sets)
-    gamma_own = 0.0 if record.smoothing_kind == "others" else record.smoothing
-    weights = np.ones(record.m if sets is None else len(sets))
-    if record.class_weights is not None:
-        weights = np.asarray(record.class_weights)
     # Where b and |A|^2 / n stand for an A that was not stored, W is W(A); else the pass itself finds an A.
     has_dual_sums = not stored.model.has_duals and "dual_sums" in stored.model.arrays
-    return CertificateSums(
-        loss, record.smoothing, gamma_own, weights, product=None if has_dual_sums else np.zeros(shape)
-    )
+    return sums_of(stored, None if has_dual_sums else shape)
 
 
 def _kernel_rows(stored: StoredModel, training: TrainingRows) -> KernelRows:

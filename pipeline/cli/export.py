@@ -14,6 +14,7 @@ from topline.pipeline.export import FORMATS, export_format
 
 if TYPE_CHECKING:
     from topline.pipeline.export import ExportReport
+    from topline.pipeline.export.compression import Compression
 
 
 def export(
@@ -29,6 +30,14 @@ def export(
     top_k: Annotated[
         int | None, typer.Option("--top-k", min=1, help="Best classes that the ONNX graph gives")
     ] = None,
+    compress: Annotated[
+        float | None,
+        typer.Option(
+            "--compress",
+            help="Write a model with the kernel rbf on the fewest rows found that lose at"
+            " most this share of its objective, such as 0.01",
+        ),
+    ] = None,
 ) -> Outcome:
     """Write a model for other programs, and check that the file predicts the same."""
     from topline.pipeline.export import export_model
@@ -36,16 +45,24 @@ def export(
     suffix = export_format(format).suffix
     url = find_model(model)
     path = output or Path(url.rpartition("/")[2] + suffix)
-    found = export_model(url, path, format, top_k=top_k)
+    found = export_model(url, path, format, top_k=top_k, most_loss=compress)
     lines = facts(
         {
             "model": found.model,
             "file": f"{found.path} ({found.bytes:,} bytes, {found.format})",
+            **({} if found.compression is None else {"compressed": _compression(found.compression)}),
             "scores": f"off by {found.largest_difference:.1e} at most",
             "best classes": _agreement(found),
         }
     )
     return Outcome(found.to_dict(), lines)
+
+
+def _compression(found: Compression) -> str:
+    return (
+        f"{found.rows:,} of {found.of_rows:,} rows; objective {found.primal:.6g}, {100 * found.loss:+.2g}%"
+        f" of the model's and at most {100 * found.relative_gap:.2g}% above the least (recomputed)"
+    )
 
 
 def _agreement(found: ExportReport) -> str:

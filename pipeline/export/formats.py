@@ -86,6 +86,7 @@ def description(stored: StoredModel) -> dict[str, Any]:
         "features": dict(record.features),
         "loss": dict(record.loss),
         **({"multilabel": True, "threshold": record.threshold} if record.multilabel else {}),
+        **({"compression": record.result["compression"]} if "compression" in record.result else {}),
     }
 
 
@@ -200,5 +201,8 @@ def require_holds(form: ExportFormat, stored: StoredModel) -> None:
     others = [other.name for other in FORMATS.values() if other.obstacle(stored) is None]
     instead = f"{form.name} cannot hold: export it as {' or '.join(others)}"
     if not others:
-        instead = "no format can hold: train with --transforms nystroem:1000 or fourier:4000 to export"
+        instead = (
+            "no format can hold: export it with --compress 0.01 where the kernel is rbf, or train with"
+            " --transforms nystroem:1000 or fourier:4000"
+        )
     raise ConfigError(f"model {stored.model.record.id} {obstacle}, which {instead}")

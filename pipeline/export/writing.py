@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import ConfigError, InputError, PipelineError
+from topline.pipeline.export.compression import Compression, compressed
 from topline.pipeline.export.formats import FORMATS, ExportFormat, export_format, require_holds
 from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.storage.errors import IntegrityError
@@ -32,7 +33,8 @@ class ExportReport:
     """What was written, and how it compares with our own scores and predictions.
 
     `largest_difference` is that of the scores of `rows_checked` random rows and `dataset_rows` rows of the
-    model's dataset (0 where that is gone).  The best `top_k` classes of the dataset's rows are the same; of
+    model's dataset (0 where that is gone).  Of a compressed model they are its own scores, and `compression`
+    says what it is worth.  The best `top_k` classes of the dataset's rows are the same; of
     them `tied_rows` have some in another order, with scores that rounding cannot tell apart.
     """
 
@@ -45,10 +47,12 @@ class ExportReport:
     dataset_rows: int
     top_k: int
     tied_rows: int
+    compression: Compression | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return asdict(self)
+        compression = None if self.compression is None else self.compression.to_dict()
+        return {**asdict(self), "compression": compression}
 
 
 def export_model(
@@ -57,12 +61,14 @@ def export_model(
     format: str = "npz",  # noqa: A002 - the word of the command line
     *,
     top_k: int | None = None,
+    most_loss: float | None = None,
 ) -> ExportReport:
     """Write the model at `model_url` to `path`, read it back, and keep it if it predicts as the model does.
 
     npz and safetensors hold W (features after transforms, m), the transforms' arrays and a JSON record
     with the class names; onnx is a graph from features to scores and to the `top_k` best classes (5, or m
-    if smaller); sklearn is a folder for `topline.load_estimator`.
+    if smaller); sklearn is a folder for `topline.load_estimator`.  With `most_loss` a model with an RBF
+    kernel is written on as few of its rows as lose no more than that share of its objective.
 
     Raises
     ------
@@ -75,6 +81,9 @@ def export_model(
     """
     form = export_format(format)
     stored = StoredModel.open(model_url)
+    compression = None
+    if most_loss is not None:
+        stored, compression = compressed(stored, most_loss)
     record = stored.model.record
     require_holds(form, stored)
     k = min(TOP, record.m) if top_k is None else top_k
@@ -83,7 +92,7 @@ def export_model(
     with _written_whole(path) as waiting:
         form.write(stored, waiting, k)
         report = _compared(stored, waiting, form)
-    return replace(report, path=str(path))
+    return replace(report, path=str(path), compression=compression)
 
 
 @contextmanager

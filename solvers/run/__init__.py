@@ -12,6 +12,10 @@ from topline.solvers.run.api import solve
 from topline.solvers.run.compiling import (
     compile_jit_functions,
 )
+from topline.solvers.run.compression import (
+    CompressedKernel,
+    compress,
+)
 from topline.solvers.run.kernel_blocks import (
     ATOM_METHODS,
     ON_BLOCKS,
@@ -38,11 +42,13 @@ __all__ = [
     "ATOM_METHODS",
     "ON_BLOCKS",
     "Callback",
+    "CompressedKernel",
     "MappedResult",
     "PrintProgress",
     "Run",
     "available_cores",
     "compile_jit_functions",
+    "compress",
     "iterate",
     "left_behind",
     "regularisation_path",

@@ -1,0 +1,218 @@
+"""A model with a kernel on fewer rows: the fewest found whose objective stays within a share of the model's.
+
+Rows are picked one after the other, each time the one that takes most of what is left of W away: with f the
+scores of W less those of its projection on the rows so far, and k the kernel of what is left of features,
+|f(x_j)|^2 / k(x_j, x_j) is by how much row j lowers the squared distance.  On the span of the first r rows
+the problem is then solved anew, which gives the least P that any coefficients of these rows have, and the
+smallest r is sought by bisection.
+Source: Y. C. Pati, R. Rezaiifar, P. S. Krishnaprasad, "Orthogonal matching pursuit", 1993, in the space of
+the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from topline.solvers.blocks.vertices import vertices_of
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.rows import is_sparse
+from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.kernels import KernelExpansion
+from topline.solvers.run.api import solve
+from topline.solvers.typing import Float64Array, IntArray
+
+#: The projection is looked at whenever there are so many times as many rows.
+_GROWS = 1.25
+#: Training on a span is for this share of the loss that is allowed, and sizes within this share are one.
+_TOL_SHARE, _CLOSE = 0.2, 0.03
+#: A row whose features are this share of others is not picked.
+_DEPENDENT = 1e-10
+#: Passes over the rows that a training on a span may take.
+_PASSES = 300
+
+
+@dataclass(frozen=True, eq=False)
+class CompressedKernel:
+    """A classifier on few rows.
+
+    Attributes
+    ----------
+    expansion : its rows and coefficients, which score new rows.
+    primal : P of it, over all training rows, in float64.
+    of_model : P of the model that it stands for.
+    """
+
+    expansion: KernelExpansion
+    primal: float
+    of_model: float
+
+    @property
+    def loss(self) -> float:
+        """By which share of the model's P its own is larger; below 0 where it is smaller."""
+        return (self.primal - self.of_model) / abs(self.of_model)
+
+
+def compress(
+    expansion: KernelExpansion, X: Any, y: IntArray, problem: Problem, most_loss: float, weights: Any = None
+) -> CompressedKernel:
+    """Return a model on few of the expansion's rows whose P is at most (1 + most_loss) times as large.
+
+    Parameters
+    ----------
+    expansion : of the trained model, such as `KernelResult.expansion`; not of a precomputed kernel.
+    X, y : (n, d) all training rows and (n,) their labels; `weights` (n,) say how often each counts.
+    problem : what was solved; `KernelResult.problem` where blocks computed the kernel.
+    most_loss : share of P, above 0.
+
+    Raises InvalidProblemError for a share that is none and rows of another shape, and
+    UnsupportedCombinationError for a precomputed kernel and for another risk than the mean.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import MaxHinge, RBFKernel, solve
+    >>> from topline.solvers.run import compress
+    >>> X, y = np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4)
+    >>> result = solve(X, y, MaxHinge(), lam=0.1, kernel=RBFKernel(0.5))
+    >>> few = compress(result.expansion, X, y, result.problem, 0.01)
+    >>> len(few.expansion.support), few.loss <= 0.01
+    (3, True)
+    """
+    _refuse(expansion, X, problem, most_loss)
+    rows = _Span.of(expansion)
+    counted = np.ones(problem.n) if weights is None else np.asarray(weights, dtype=np.float64)
+    scores = expansion.scores(X)
+    square = float(np.vdot(expansion.coefficients, expansion.scores(expansion.rows)))
+    of_model = _primal(problem, scores, square, y, counted)
+    goal = (1.0 + most_loss) * of_model if of_model > 0.0 else of_model
+    found, size = None, 1
+    while found is None:
+        size = rows.grow(max(size + 1, int(_GROWS * size)))
+        whole = rows.exhausted
+        projected = rows.expansion(size, rows.components[:size])
+        primal = _primal(
+            problem, projected.scores(X), float(np.square(rows.components[:size]).sum()), y, counted
+        )
+        if primal <= goal or whole:
+            found = CompressedKernel(projected, primal, of_model)
+    features, low = rows.features(X, size), 0
+    high = size
+    while high - low > max(1, _CLOSE * high):
+        middle = (low + high) // 2
+        W = solve(
+            features[:, :middle], y, problem.loss, problem.lam, problem.smoothing, sample_weight=weights,
+            smoothing_kind=problem.smoothing_kind, tol=_TOL_SHARE * most_loss, max_passes=_PASSES,
+            m=problem.m, label_sets=problem.label_sets,
+        ).W  # fmt: skip
+        primal = _primal(problem, features[:, :middle] @ W, float(np.square(W).sum()), y, counted)
+        if primal <= goal:
+            high, found = middle, CompressedKernel(rows.expansion(middle, W), primal, of_model)
+        else:
+            low = middle
+    return found
+
+
+class _Span:
+    """Picked rows, and an orthonormal basis of their span in the space of the kernel.
+
+    `components` (r, m) are those of W along the basis; row i of `_factor` (s, r) those of row i's features.
+    """
+
+    def __init__(self, expansion: KernelExpansion, scores: Float64Array, squares: Float64Array) -> None:
+        self._of, self._left, self._scores = expansion, squares.copy(), scores.copy()
+        self._floor = _DEPENDENT * float(squares.max())
+        self._factor = np.empty((len(squares), 64))
+        self.picked: list[int] = []
+        self.components = np.empty((0, scores.shape[1]))
+
+    @classmethod
+    def of(cls, expansion: KernelExpansion) -> _Span:
+        """Return the empty span of a model's rows."""
+        rows, kernel = expansion.rows, expansion.kernel
+        squares = np.array([kernel.matrix(row, row)[0, 0] for row in _one_by_one(rows)])
+        return cls(expansion, expansion.scores(rows), squares)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no row is left that would add anything."""
+        return not bool((self._left > self._floor).any())
+
+    def grow(self, size: int) -> int:
+        """Pick rows until there are so many, or none is left; return how many there are."""
+        added = []
+        while len(self.picked) < size and not self.exhausted:
+            squares = np.square(self._scores).sum(axis=1)
+            gains = np.where(self._left > self._floor, squares / np.maximum(self._left, self._floor), -1.0)
+            added.append(self._pick(int(gains.argmax())))
+        self.components = np.concatenate([self.components, *added]) if added else self.components
+        return len(self.picked)
+
+    def _pick(self, row: int) -> Float64Array:
+        """Add a row to the span, and return the component of W along what is new."""
+        count, rows = len(self.picked), self._of.rows
+        if count == self._factor.shape[1]:
+            self._factor = np.concatenate([self._factor, np.empty_like(self._factor)], axis=1)
+        root = float(np.sqrt(self._left[row]))
+        column = self._of.kernel.matrix(rows, rows[row : row + 1])[:, 0]
+        column = (column - self._factor[:, :count] @ self._factor[row, :count]) / root
+        self._factor[:, count] = column
+        component = self._scores[row] / root
+        self._scores -= np.outer(column, component)
+        self._left = np.maximum(self._left - np.square(column), 0.0)
+        self._left[row] = 0.0
+        self.picked.append(row)
+        return np.asarray(component[None])
+
+    def expansion(self, size: int, W: Float64Array) -> KernelExpansion:
+        """Return the model with components W (size, m) along the basis of the first `size` rows."""
+        chosen = np.array(self.picked[:size], dtype=np.intp)
+        C = solve_triangular(self._factor[chosen, :size], W, lower=True, trans="T")
+        return replace(
+            self._of, rows=self._of.rows[chosen], support=self._of.support[chosen], coefficients=np.asarray(C)
+        )
+
+    def features(self, X: Any, size: int) -> Float64Array:
+        """Return the components (n, size) of rows X along the basis."""
+        chosen = np.array(self.picked[:size], dtype=np.intp)
+        values = self._of.kernel.matrix(X, self._of.rows[chosen])
+        return np.ascontiguousarray(
+            solve_triangular(self._factor[chosen, :size], values.T, lower=True, overwrite_b=True).T
+        )
+
+
+def _one_by_one(rows: Any) -> Iterator[Any]:
+    for place in range(rows.shape[0]):
+        yield rows[place : place + 1]
+
+
+def _primal(
+    problem: Problem, scores: Float64Array, square: float, y: IntArray, weights: Float64Array
+) -> float:
+    """Return P of weights of this square at these scores (n, m)."""
+    losses = np.empty(len(y))
+    vertices_of(problem, len(y), smoothed=True).losses(scores.copy(), np.asarray(y, np.int32), losses)
+    return 0.5 * problem.lam * square + float(weights @ losses) / problem.n
+
+
+def _refuse(expansion: KernelExpansion, X: Any, problem: Problem, most_loss: float) -> None:
+    if not 0.0 < most_loss < 1.0:
+        raise InvalidProblemError(f"most_loss is {most_loss!r}; give a share of the objective, such as 0.01")
+    if expansion.rows is None:
+        raise UnsupportedCombinationError(
+            "a precomputed kernel tells no values with single rows; compress a model with another kernel"
+        )
+    if not problem.mean_risk:
+        raise UnsupportedCombinationError(
+            f"only models of the mean risk are compressed, not {problem.risk.name}"
+        )
+    if X.shape != (expansion.n, expansion.rows.shape[1]) or expansion.n != problem.n:
+        raise InvalidProblemError(
+            f"X has the shape {tuple(X.shape)}; give the {expansion.n} rows that the model was trained on"
+        )
+    if is_sparse(X) != is_sparse(expansion.rows):
+        raise InvalidProblemError("X and the rows of the model are dense and sparse; give the training rows")
