@@ -188,6 +188,12 @@ def libsvm_rows(path: Path, what: str, d: int) -> Examples:
     return Examples(whole[:, 1:], whole[:, 0])
 
 
+def libsvm_classes(path: Path, what: str, d: int) -> Examples:
+    """Read LIBSVM text whose targets are classes."""
+    found = libsvm_rows(path, what, d)
+    return Examples(found.X, codes(found.y))
+
+
 def class_first_arff(path: Path, what: str, d: int) -> Examples:
     """Read an ARFF file of numbered categories whose first attribute is the class."""
     rows: list[list[float]] = []

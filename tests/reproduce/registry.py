@@ -26,8 +26,8 @@ from tests.reproduce.table import Reproduction, Setting, Table
 from topline.pipeline.errors import InputError
 
 _TABLES = (
-    circle.TABLE, thesis.LETTER_TABLE, letter_causes.TABLE, convergence.TABLE, thesis.NEWS20_TABLE,
-    thesis.SILHOUETTES_TABLE, *baselines.TABLES,
+    circle.TABLE, thesis.LETTER_TABLE, letter_causes.TABLE, convergence.TABLE, thesis.ALOI_TABLE,
+    thesis.NEWS20_TABLE, thesis.SILHOUETTES_TABLE, *baselines.TABLES,
     *weighted.TABLES, newsgroup_causes.TABLE, *frank_wolfe.TABLES,
     top_k_calibration.TABLE, scaling.BIPARTITE_TABLE, scaling.SIMPLEX_TABLE, *average_top.TABLES,
     toys.TABLE, sinc_recipes.TABLE, causes.TABLE,

@@ -89,6 +89,10 @@ _SOURCES = (
         in_letter_order,
     ),
     Source(
+        "aloi", ("aloi/aloi.scale.gz",), "rows of a label and index:value pairs of 128 features", LIBSVM, 128,
+        formats.libsvm_classes,
+    ),
+    Source(
         "usps", ("usps/usps.npz",), "arrays X_train, y_train, X_test and y_test of USPS",
         "the files zip.train and zip.test of www.stat.stanford.edu/~tibs/ElemStatLearn, or the R package"
         " ElemStatLearn", 256, formats.usps_digits,

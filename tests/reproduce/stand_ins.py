@@ -118,8 +118,15 @@ def abalone(path: Path) -> None:
     _packed(path, "\n".join(rows) + "\n")
 
 
+def aloi(path: Path) -> None:
+    _libsvm(path, *_blobs("aloi", 240, 128, 12))
+
+
 def cpusmall(path: Path) -> None:
-    X, y = _blobs("cpusmall", 60, 12, 4)
+    _libsvm(path, *_blobs("cpusmall", 60, 12, 4))
+
+
+def _libsvm(path: Path, X: np.ndarray, y: np.ndarray) -> None:
     rows = (
         " ".join([str(c), *(f"{j + 1}:{x:.4f}" for j, x in enumerate(row))])
         for row, c in zip(X, y, strict=True)
@@ -174,6 +181,7 @@ def mulan(name: str, n: int, d: int, m: int) -> Callable[[Path], None]:
 
 WRITERS: dict[str, Callable[[Path], None]] = {
     "letter": letter,
+    "aloi": aloi,
     "usps": usps,
     "optdigits": target_table("optdigits", 64, 10),
     "mnist": mnist,

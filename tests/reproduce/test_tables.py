@@ -11,6 +11,7 @@ from tests.reproduce import SOURCES, TABLES, DataFiles, Effort, Figure, Reproduc
 from tests.reproduce.average_top.tables import bases_in_order, two_classes
 from tests.reproduce.formats import Examples
 from tests.reproduce.multiclass.scaling import bipartite_by_sorting
+from tests.reproduce.multiclass.thesis import halves
 from tests.reproduce.multilabel.tables import METRICS, value_of
 from tests.reproduce.page import Part, render
 from tests.reproduce.score import Score, verdict
@@ -20,7 +21,8 @@ from topline.solvers.estimators.multilabel_metrics import partition_metrics, ran
 
 #: How many figures (means, where there are spreads) each table of a paper prints.
 PRINTED = {
-    "circle": 18, "letter": 68, "silhouettes": 68, "silhouettes-baselines": 90, "letter-weighted": 16,
+    "circle": 18, "letter": 68, "aloi": 68, "aloi-weighted": 16, "silhouettes": 68,
+    "silhouettes-baselines": 90, "letter-weighted": 16,
     "silhouettes-weighted": 16, "iteration-seconds": 20, "silhouettes-errors": 12, "top-k-calibration": 12,
     "projection-bipartite": 15, "at-k-classification": 48, "at-k-regression": 18, "at-k-curves": 24,
     "at-k-toys": 12, "multitask": 20, "weight-learning": 1,
@@ -104,6 +106,15 @@ def test_a_difference_is_judged_by_both_spreads() -> None:
     assert not over_splits("row", "top-1", [71.0, 71.0], paper=71.06).within
     assert Figure("row", "top-1", 71.0, paper=75.0).within is None
     assert over_splits("row", "top-1", [70.0, 72.0]).within is None
+
+
+def test_halves_share_every_class() -> None:
+    y = np.repeat([2, 0, 1], [4, 6, 2])
+    first, second = halves(np.random.default_rng(0), y)
+    assert sorted([*first, *second]) == list(range(12))
+    assert np.bincount(y[first]).tolist() == np.bincount(y[second]).tolist() == [3, 1, 2]
+    other, _ = halves(np.random.default_rng(1), y)
+    assert set(other) != set(first)
 
 
 def test_differences_come_in_standard_errors_and_are_counted() -> None:
