@@ -17,6 +17,8 @@ from tests.contracts.covering import covering_array
 TESTS = Path(__file__).resolve().parent
 #: Folders whose tests have the mark of the same name; see `addopts` in pyproject.toml for what is left out.
 MARKED = ("benchmarks", "chaos", "e2e", "reproduce")
+#: Marks whose tests are all in one folder.
+FOLDER_OF = {**dict(zip(MARKED, MARKED, strict=True)), "deployment": "e2e", "guides": "guides"}
 _costs: list[tuple[float, str]] = []
 
 
@@ -60,12 +62,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the folders of which the default run has no test: their imports cost seconds a process.
+    """Leave out the folders of which a run has no test: imports and parameters cost seconds a process.
 
-    Only where nobody names a path or a mark: else what is left out is reported as deselected.
+    That is the default run, and the run of a mark whose tests are all in one folder, where nobody names a path:
+    else what is left out is reported as deselected.
     """
     if config.args_source is pytest.Config.ArgsSource.ARGS or collection_path.parent != TESTS:
         return None
+    if config.option.markexpr in FOLDER_OF:
+        return True if collection_path.name != FOLDER_OF[config.option.markexpr] else None
     words = config.getini("addopts")
     by_default = config.option.markexpr == words[words.index("-m") + 1]
     return True if by_default and collection_path.name in MARKED else None
