@@ -1,7 +1,7 @@
 """Every loss with every method, smoothing and weighting: solved to the same optimum, or refused by name.
 
-Every pair of a loss, a method, a smoothing and a weighting is tried by default, and all products of them
-with `-m slow`.
+Every pair of a loss, a method, a smoothing and a weighting is tried by default, and every three of them with
+`-m slow`.
 """
 
 from __future__ import annotations
@@ -41,16 +41,24 @@ def values_of(combination: tuple[str, Case]) -> tuple[object, ...]:
     return method, case.loss.name, smoothing, case.weighted, case.several
 
 
+def pairs_of(every: list[tuple[str, Case]]) -> list[tuple[str, Case]]:
+    return covering_array(every, values_of)
+
+
+def triples_of(every: list[tuple[str, Case]]) -> list[tuple[str, Case]]:
+    return covering_array(every, values_of, 3, beside=pairs_of(every))
+
+
 def pairs_first(every: list[tuple[str, Case]], methods: Collection[str] = METHODS) -> pytest.MarkDecorator:
-    """Parametrise over all combinations of some methods, those slow that the default run can do without.
+    """Parametrise over the combinations of some methods that hold every three values, slow beyond every two.
 
     With the scope of a class the tests of one combination follow each other, mostly in one process, where
     the solution is kept for all of them.
     """
-    chosen = set(covering_array(every, values_of))
     cases = [
-        pytest.param(each, marks=() if each in chosen else pytest.mark.slow, id=name_of(each))
-        for each in every
+        pytest.param(each, marks=marks, id=name_of(each))
+        for some, marks in ((pairs_of(every), ()), (triples_of(every), pytest.mark.slow))
+        for each in some
         if each[0] in methods
     ]
     return pytest.mark.parametrize("combination", cases, scope="class")
@@ -81,14 +89,15 @@ def test_examples_without_weight_might_as_well_be_left_out(case) -> None:
     assert best_of(case) == pytest.approx(less * share, rel=1e-8)
 
 
-def test_chosen_combinations_have_every_pair_of_values() -> None:
-    def pairs(chosen):
-        return {pair for each in chosen for pair in combinations(enumerate(values_of(each)), 2)}
+@pytest.mark.parametrize("strength", [2, 3])
+def test_chosen_combinations_have_all_values_that_meet(strength) -> None:
+    def meetings(some):
+        return {met for each in some for met in combinations(enumerate(values_of(each)), strength)}
 
     for every in (ALLOWED, REFUSED):
-        chosen = covering_array(every, values_of)
-        assert pairs(chosen) == pairs(every)
-        assert len(chosen) < len(every) / 2
+        few = pairs_of(every) + (triples_of(every) if strength == 3 else [])
+        assert meetings(few) == meetings(every)
+        assert len(few) < len(every) * strength / 4
 
 
 def test_no_method_is_left_out_and_each_is_for_something() -> None:
