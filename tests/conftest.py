@@ -64,8 +64,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out the folders of which a run has no test: imports and parameters cost seconds a process.
 
-    That is the default run, and the run of a mark whose tests are all in one folder, where nobody names a path:
-    else what is left out is reported as deselected.
+    That is the default run, and that of a mark whose tests are all in one folder.  Only where nobody names a
+    path: else what is left out is reported as deselected.
     """
     if config.args_source is pytest.Config.ArgsSource.ARGS or collection_path.parent != TESTS:
         return None

@@ -24,6 +24,7 @@ def covering_array(
     meet, shows in the items returned; one that takes three values may not.  A `strength` other than 2 is that
     of the covering array: with 1 every value is there.
     """
+
     def meetings(item: T) -> set[tuple[tuple[int, Hashable], ...]]:
         return set(combinations(enumerate(values(item)), strength))
 

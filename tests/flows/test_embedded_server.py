@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,13 +21,9 @@ pytestmark = [pytest.mark.prefect, pytest.mark.slow]
 
 TOPLINE = [sys.executable, "-m", "topline"]
 
-LIST = """
-import topline.flows, json
-from prefect.client.orchestration import get_client
-with get_client(sync_client=True) as client:
-    runs = [[run.name, run.state_name, run.state.message] for run in client.read_flow_runs()]
-    keys = sorted({artifact.key for artifact in client.read_artifacts() if artifact.key})
-print(json.dumps([runs, keys]))
+RUNS = """
+select flow_run.name, flow_run.state_name, flow_run_state.message
+from flow_run join flow_run_state on flow_run_state.id = flow_run.state_id
 """
 
 
@@ -41,13 +39,11 @@ def environ(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def recorded(environ: dict[str, str]) -> tuple[list[list[str]], list[str]]:
-    """Runs (name, state, message) and keys of artifacts that the next process finds."""
-    listed = subprocess.run(
-        [sys.executable, "-c", LIST], env=environ, capture_output=True, text=True, check=True, timeout=800
-    )
-    runs, keys = json.loads(listed.stdout)
-    return runs, keys
+def recorded(environ: dict[str, str]) -> tuple[list[tuple[str, str, str]], set[str]]:
+    """Runs (name, state, message) and keys of artifacts in the database that the next server opens."""
+    with closing(sqlite3.connect(Path(environ["PREFECT_HOME"], "prefect.db"))) as database:
+        keys = {str(key) for (key,) in database.execute("select key from artifact")}
+        return database.execute(RUNS).fetchall(), keys
 
 
 def train_as_flow(environ: dict[str, str], store: str, *more: str) -> subprocess.Popen[str]:
@@ -63,7 +59,7 @@ def train_as_flow(environ: dict[str, str], store: str, *more: str) -> subprocess
     )
 
 
-def test_a_finished_and_an_interrupted_run_are_there_for_the_next_process(
+def test_a_finished_and_an_interrupted_run_are_kept_by_the_embedded_server(
     store: str, environ: dict[str, str]
 ) -> None:
     with train_as_flow(environ, store, "--tol", "1e-2") as training:
@@ -88,7 +84,7 @@ def test_a_finished_and_an_interrupted_run_are_there_for_the_next_process(
     states = {state: message for _, state, message in runs}
     assert set(states) == {"Completed", "Failed"}
     assert "--resume r0002" in states["Failed"]
-    assert {"train-progress", "gaps", "summary"} <= set(keys)
+    assert {"train-progress", "gaps", "summary"} <= keys
     assert not Path(environ["HOME"], ".prefect").exists()
 
 

@@ -36,7 +36,7 @@ from topline import (
 )
 from topline.solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge
 
-SEEDS = [pytest.param(seed, marks=() if seed < 20 else pytest.mark.slow) for seed in range(250)]
+SEEDS = [pytest.param(seed, marks=() if seed < 20 else pytest.mark.slow) for seed in range(120)]
 
 
 @dataclass(frozen=True)
