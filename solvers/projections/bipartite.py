@@ -19,28 +19,6 @@ from topline.solvers.typing import Float64Array, Int64Array
 def bipartite_simplex(
     b: Float64Array,
     d: Float64Array,
-    radius: float,
-    x: Float64Array,
-    z: Float64Array,
-    scratch: Float64Array,
-    index_x: Int64Array,
-    index_z: Int64Array,
-) -> bool:
-    """Write the projection to x (like b) and z (like d).
-
-    index_x and index_z are buffers of the lengths of b and d, scratch one of the longer length.
-
-    Returns whether the cap on the sum is active.
-    """
-    b_max = b.max()
-    d_max = d.max()
-    return bipartite_from_top(b, d, b_max, d_max, b_max + d_max, radius, x, z, scratch, index_x, index_z)
-
-
-@jit
-def bipartite_from_top(
-    b: Float64Array,
-    d: Float64Array,
     b_max: float,
     d_max: float,
     top: float,
@@ -51,9 +29,11 @@ def bipartite_from_top(
     index_x: Int64Array,
     index_z: Int64Array,
 ) -> bool:
-    """Do the same where the largest entries b_max of b and d_max of d are known, and `top`, their sum.
+    """Write the projection to x (like b) and z (like d); return whether the cap on the sum is active.
 
-    Only the sum counts, not how it is shared: b and d may each be less a number of their own.
+    b_max and d_max are the largest entries, and `top` is their sum.  Only the sum counts, not how it is
+    shared: b and d may each be less a number of their own.  index_x and index_z are buffers of the lengths of
+    b and d, scratch one of the longer length.
     """
     if top <= 0.0:
         x[:] = 0.0

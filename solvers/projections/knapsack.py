@@ -1,13 +1,12 @@
-"""The continuous quadratic knapsack by variable fixing, with an equality, a bias, or a cap on the sum.
+"""The continuous quadratic knapsack by variable fixing.
 
-    min (1/2)|x - a|^2                      subject to  sum x = r,  l <= x_j <= u,       (equality)
-    min (1/2)|x - a|^2 + (w/2) (sum x)^2    subject to              l <= x_j <= u.       (biased)
+    min (1/2)|x - a|^2    subject to    sum x = r,  l <= x_j <= u.
 
-Both have x_j = clip(a_j - T, l, u).  Over the variables I that are not fixed at a bound T solves
-sum_I (a_j - T) + (fixed sum) = r, or = T / w.  A T puts some variables below l by `lack` in all and some
-above u by `excess`; if lack > excess the final T is larger, so those below stay at l for good, and else those
-above at u (K. C. Kiwiel, Variable fixing algorithms for the continuous quadratic knapsack problem, 2008).
-Each round fixes at least one variable: O(m) as a rule, O(m^2) at worst.
+It has x_j = clip(a_j - T, l, u).  Over the variables I that are not fixed at a bound T solves
+sum_I (a_j - T) + (fixed sum) = r.  A T puts some variables below l by `lack` in all and some above u by
+`excess`; if lack > excess the final T is larger, so those below stay at l for good, and else those above at u
+(K. C. Kiwiel, Variable fixing algorithms for the continuous quadratic knapsack problem, 2008).  Each round
+fixes at least one variable: O(m) as a rule, O(m^2) at worst.
 
 Before the rounds every variable is fixed that no admissible T leaves free.  What remains lies within a few
 u - l of each other, so values of 1e9 beside bounds of 1e-9 do no harm.
@@ -61,51 +60,27 @@ def equality_knapsack(
         else:
             index[n] = j
             n += 1
-    _fix(a, rest, 0.0, lower, upper, out, index, n)
-
-
-@jit
-def biased_knapsack(
-    a: Float64Array, weight: float, upper: float, out: Float64Array, index: Int64Array
-) -> None:
-    """Write the minimiser of (1/2)|x - a|^2 + (weight/2) (sum x)^2 over 0 <= x_j <= upper to `out`."""
-    m = a.shape[0]
-    n = 0
-    for j in range(m):
-        # 0 <= T <= weight m upper.
-        if a[j] <= 0.0:
-            out[j] = 0.0
-        elif a[j] >= (weight * m + 1.0) * upper or weight == 0.0:
-            out[j] = min(a[j], upper)
-        else:
-            index[n] = j
-            n += 1
-    if n > 0:
-        fixed = 0.0
-        for j in range(m):
-            fixed += upper if a[j] >= (weight * m + 1.0) * upper else 0.0
-        _fix(a, -fixed, 1.0 / weight, 0.0, upper, out, index, n)
+    _fix(a, rest, lower, upper, out, index, n)
 
 
 @jit
 def _fix(
     a: Float64Array,
     rest: float,
-    softness: float,
     lower: float,
     upper: float,
     out: Float64Array,
     index: Int64Array,
     n: int,
 ) -> None:
-    """Solve for the n variables in `index`; softness is 0 (equality) or 1 / w (bias)."""
+    """Solve for the n variables in `index`, which sum to `rest`."""
     while n > 0:
         # Deviations from one of the values keep the digits of x where |a| is far larger than u - l.
         origin = a[index[0]]
         summed = 0.0
         for i in range(n):
             summed += a[index[i]] - origin
-        offset = (summed - rest - softness * origin) / (softness + n)
+        offset = (summed - rest) / n
         lack = 0.0
         excess = 0.0
         for i in range(n):

@@ -19,7 +19,7 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.projections.bipartite import bipartite_from_top
+from topline.solvers.projections.bipartite import bipartite_simplex
 from topline.solvers.projections.exponentials import entropic_weight, exp_of_negatives
 from topline.solvers.projections.own_classes import own_class, own_count
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
@@ -79,7 +79,7 @@ def multilabel_hinge_column(
         elif q[j] - high > -reach:
             d[n_z], others[n_z] = (q[j] - high) / c, j
             n_z += 1
-    bipartite_from_top(
+    bipartite_simplex(
         b[:n_x], d[:n_z], 0.0, 0.0, top / c, 1.0, x[:n_x], z[:n_z], work[4], index_work[0], index_work[1]
     )
     mass = 0.0

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.losses import flat
 from topline.solvers.projections.bipartite import bipartite_simplex
-from topline.solvers.projections.knapsack import biased_knapsack, equality_knapsack
+from topline.solvers.projections.knapsack import equality_knapsack
 from topline.solvers.projections.ordering import column_workspace
 from topline.solvers.projections.scaled_permutahedron import scaled_permutahedron
 from topline.solvers.typing import Float64Array
@@ -33,24 +33,6 @@ def project_topk_simplex_alpha(b: ArrayLike, k: int, radius: float = 1.0, bias: 
     NonFiniteError.
     """
     return _scaled(b, k, bias, _positive(radius, "radius"))
-
-
-def project_topk_simplex_beta(b: ArrayLike, k: int, radius: float = 1.0, bias: float = 0.0) -> Float64Array:
-    """Project on {0 <= x_j <= radius / k, sum x <= radius} (Lapin's thesis, section 5.4.4).
-
-    b is (d,), k >= 1, radius > 0, bias >= 0.  Gives x (d,); raises InvalidProblemError or NonFiniteError.
-    """
-    values = _vector(b, "b")
-    if k < 1:
-        raise InvalidProblemError(f"k is {k}; give a whole number of at least 1")
-    radius = _positive(radius, "radius")
-    out = np.empty_like(values)
-    index = np.empty(len(values), dtype=np.int64)
-    # The biased problem says whether the cap on the sum is active (eq. 5.13).
-    biased_knapsack(values, _bias(bias), radius / k, out, index)
-    if out.sum() > radius:
-        equality_knapsack(values, radius, 0.0, radius / k, out, np.empty_like(values), index)
-    return out
 
 
 def project_knapsack(a: ArrayLike, total: float, lower: float, upper: float) -> Float64Array:
@@ -86,7 +68,10 @@ def project_bipartite_simplex(
     x, z = np.empty_like(left), np.empty_like(right)
     index_x, index_z = np.empty(len(left), dtype=np.int64), np.empty(len(right), dtype=np.int64)
     scratch = np.empty(max(len(left), len(right)))
-    bipartite_simplex(left, right, _positive(radius, "radius"), x, z, scratch, index_x, index_z)
+    tops = left.max(), right.max()
+    bipartite_simplex(
+        left, right, *tops, sum(tops), _positive(radius, "radius"), x, z, scratch, index_x, index_z
+    )
     return x, z
 
 
