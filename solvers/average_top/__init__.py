@@ -6,7 +6,6 @@ The k largest losses are averaged where empirical risk averages all:
 
     minimise(X, y, "hinge", k, C)    the optimum, with a lower bound that shows it        (`solving`)
     minimise_with_kernel(...)        the same over the functions of a kernel: AT_k-SVM    (`kernel_svm`)
-    stochastic_gradient(problem)     the paper's baseline, certified                      (`stochastic`)
     certify(problem, w)              a certificate for w from anywhere                    (`solving`)
     average_top, variational, ...    the aggregate, its variational form, the maps of C   (`aggregates`)
 
@@ -41,7 +40,6 @@ from topline.solvers.average_top.problem import (
     LowerBound,
 )
 from topline.solvers.average_top.solving import certify, minimise
-from topline.solvers.average_top.stochastic import stochastic_gradient
 
 __all__ = [
     "INDIVIDUAL_LOSSES",
@@ -63,7 +61,6 @@ __all__ = [
     "kth_largest",
     "minimise",
     "minimise_with_kernel",
-    "stochastic_gradient",
     "top_weights",
     "variational",
 ]

@@ -7,13 +7,6 @@ duality gap at the limit of float64 by one interior point method (`interior_poin
 
 from __future__ import annotations
 
-from topline.solvers.privileged.equivalence import (
-    PrivilegedConstruction,
-    most_favourable_weights,
-    rho,
-    svm_plus_from_weights,
-    weights_from_svm_plus,
-)
 from topline.solvers.privileged.margin_losses import MarginLoss, TwiceSmoothHinge
 from topline.solvers.privileged.svm_plus import SVMPlusResult, solve_svm_plus
 from topline.solvers.privileged.weight_learning import (
@@ -27,17 +20,12 @@ from topline.solvers.privileged.weighted_svm import WeightedSVMResult, solve_wei
 __all__ = [
     "LearnedWeights",
     "MarginLoss",
-    "PrivilegedConstruction",
     "SVMPlusResult",
     "TwiceSmoothHinge",
     "WeightedSVMResult",
     "hypergradient",
     "learn_weights",
-    "most_favourable_weights",
-    "rho",
     "solve_lower",
     "solve_svm_plus",
     "solve_weighted_svm",
-    "svm_plus_from_weights",
-    "weights_from_svm_plus",
 ]

@@ -5,7 +5,7 @@ They minimise C_3 times eq. 3, so that a step of w is C_3 times longer than eq. 
     w <- w - eta_t (w + C_3 l'(z_i) x_i [l_i > t]),    t <- clip(t - eta_t C_3 (k/n - [l_i > t]), 0, l(0)),
 
 with eta_t = step / sqrt(t), the examples in their order, w anywhere in [0, 1]^d and t = l_[k+1] at first; the
-mean of all iterates is the answer.  The library's own baseline is `topline.solvers.average_top.stochastic`.
+mean of all iterates is the answer.  `stochastic` has them as eq. 4 does.
 Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", NIPS 2017, eq. 4.
 """
 

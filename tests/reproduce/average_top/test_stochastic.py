@@ -7,9 +7,10 @@ import pytest
 from scipy import sparse
 
 from tests.reference.average_top import loss_values, objective, optimum
+from tests.reproduce.average_top.stochastic import stochastic_gradient
 from tests.solvers.average_top.problems import EVERY_LOSS, examples
 from topline import InvalidProblemError, NonFiniteError
-from topline.solvers.average_top import AverageTopProblem, minimise, stochastic_gradient
+from topline.solvers.average_top import AverageTopProblem, minimise
 
 
 def derivative(name, z, y):

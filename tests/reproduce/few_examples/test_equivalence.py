@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.solvers.privileged.problems import linear, noisy_examples, rbf
-from topline import InvalidProblemError
-from topline.solvers.privileged import (
+from tests.reproduce.few_examples.equivalence import (
     most_favourable_weights,
     rho,
-    solve_svm_plus,
-    solve_weighted_svm,
     svm_plus_from_weights,
     weights_from_svm_plus,
 )
+from tests.solvers.privileged.problems import linear, noisy_examples, rbf
+from topline import InvalidProblemError
+from topline.solvers.privileged import solve_svm_plus, solve_weighted_svm
 from topline.solvers.privileged.weighted_svm import bias_interval
 
 
