@@ -38,7 +38,7 @@ TARGETS: Mapping[str, Target] = {
     ),
     "promotion": Target(
         ("pipeline.registry.promotion", "pipeline.registry.paired_tests"),
-        ("tests/pipeline/registry/test_promotion.py",),
+        ("tests/pipeline/registry/test_promotion.py", "tests/pipeline/registry/test_class_changes.py"),
     ),
     "partition": Target(("pipeline.rows.partition",), ("tests/pipeline/rows/test_partition.py",)),
     "line_search": Target(

@@ -110,6 +110,12 @@ def test_a_short_step_within_a_bracket_goes_between_its_ends() -> None:
     assert after.step == pytest.approx(3.0)
 
 
+@pytest.mark.parametrize(("trials", "step"), [(4, 0.8), (5, 0.5)])
+def test_the_bracket_is_halved_after_five_secants(trials, step) -> None:
+    bracket = Bracket(1.0, -1.0, 1.0, 0.0, -1.0, high=1.5, high_slope=0.5, trials=trials)
+    assert bracket.after(2.0, 0.25).step == pytest.approx(step)
+
+
 def test_a_slope_at_its_bound_is_not_too_short() -> None:
     assert Bracket.start(1.0, -1.0, 2.0).after(1.0, -0.9).high == 2.0
 
