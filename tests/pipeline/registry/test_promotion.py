@@ -143,6 +143,13 @@ def test_the_interval_of_a_mean_over_classes_holds_its_level(p: float, q: float)
     assert covered / draws >= 0.93
 
 
+def test_the_interval_of_one_class_is_about_that_of_its_rows() -> None:
+    """Where the models are as good: Wald's on the same table, but for what each adds to its counts."""
+    gains = np.r_[np.ones(50), -np.ones(50), np.zeros(900)]
+    found = class_interval(gains, np.full(1000, 1e-3), np.zeros(1000, dtype=np.int64), 0.95)
+    assert found == pytest.approx(gain_interval(50, 50, 1000, 0.95), rel=0.03)
+
+
 def direct_index(before: NDArray[Any], now: NDArray[Any], bins: int = 10) -> NDArray[np.float64]:
     """The population stability index of each column, from the definition, a column at a time."""
     found = []
@@ -250,6 +257,12 @@ def evidence(b: int, c: int, n: int = 200, features: float | None = 0.01, classe
         ({"most_feature_drift": None}, evidence(9, 9, features=0.3), True, "class shares moved"),
         ({}, evidence(9, 9, features=None), False, "whether the features moved is not known"),
         ({}, evidence(9, 9, classes=0.4), False, "class shares moved by a total variation of 0.4, above 0.2"),
+        (
+            {"most_balance_change": 0.4},
+            evidence(9, 9, classes=0.4),
+            True,
+            "of 0.4, within 0.4",
+        ),
         (
             {},
             Evidence(unmeasured="the data is gone"),
