@@ -160,21 +160,42 @@ def _spare(tiles: _Tiles) -> _Spare:
 
 
 @jit
-def _help(part: SweptPart, tiles: _Tiles) -> None:
+def _borrowed_part(part: SweptPart) -> SweptPart:
+    """Return the same part, of which no use is counted: threads would wait for each other's counting."""
+    return SweptPart(
+        borrowed(part.X), borrowed(part.places), borrowed(part.rows), borrowed(part.y),
+        borrowed(part.weights), borrowed(part.norms), borrowed(part.along), borrowed(part.u),
+        part.kept_apart, borrowed(part.A), borrowed(part.delta), part.scale, part.gamma, part.gamma_own,
+    )  # fmt: skip
+
+
+@jit
+def _borrowed_tiles(tiles: _Tiles) -> _Tiles:
+    """Return the same tiles, of which no use is counted."""
+    return _Tiles(
+        borrowed(tiles.W), borrowed(tiles.every), tiles.per_chunk, borrowed(tiles.order),
+        borrowed(tiles.scores), borrowed(tiles.inner), borrowed(tiles.counts), borrowed(tiles.classes),
+        borrowed(tiles.steps), borrowed(tiles.counters),
+    )  # fmt: skip
+
+
+@jit
+def _help(shared_part: SweptPart, shared: _Tiles) -> None:
     """Do chunks of one tile after the other, each as soon as the tile two before it is updated."""
-    spare = _spare(tiles)
+    part, tiles, spare = _borrowed_part(shared_part), _borrowed_tiles(shared), _spare(shared)
     for k in range(len(tiles.order) // tiles.counts.shape[1] - 1):
         # Neither W nor a step changes while others still need it as it is.
         wait_until(tiles.counters, _UPDATED, k - 1)
         if k > 0:
             _wait_for_chunks(k - 1, tiles)
         _do_chunks(k, part, tiles, spare)
+    keep((shared_part, shared))
 
 
 @jit
 def _lead(
-    part: SweptPart,
-    tiles: _Tiles,
+    shared_part: SweptPart,
+    shared: _Tiles,
     column: JitFunction,
     rho: Float64Array,
     margins: Float64Array,
@@ -182,6 +203,7 @@ def _lead(
     rises: Float64Array,
 ) -> None:
     """Update the rows of one tile after the other, and do chunks while the next tile is not ready."""
+    part, tiles, spare = _borrowed_part(shared_part), _borrowed_tiles(shared), _spare(shared)
     t, m = tiles.counts.shape[1], tiles.classes.shape[2]
     n_tiles = len(tiles.order) // t - 1
     owners = column_workspace(m), room(m), room(m), rho, margins
@@ -189,7 +211,6 @@ def _lead(
     q, alpha = borrowed(owners[1]), borrowed(owners[2])
     rho, margins = borrowed(rho), borrowed(margins)
     changed, steps = np.empty(m, dtype=np.int64), room(m)
-    spare = _spare(tiles)
     for k in range(n_tiles):
         _do_chunks(k, part, tiles, spare)
         _wait_for_chunks(k, tiles)
@@ -215,7 +236,7 @@ def _lead(
         add_and_get_old(tiles.counters, _UPDATED, 1)
     for k in range(max(n_tiles - 2, 0), n_tiles):
         _carry(k, 0, tiles.W.shape[0], part, tiles, spare)
-    keep(owners)
+    keep((owners, shared_part, shared))
 
 
 @jit

@@ -34,9 +34,9 @@ def dots(
     The rows are those at places[first], ..., places[first + 3]; sums are of the type of `out`.
     """
     zero = out.dtype.type(0.0)
-    a, b = w_places[w_first : w_first + GROUP], x_places[x_first : x_first + GROUP]
-    a0, a1, a2, a3 = a[0], a[1], a[2], a[3]
-    b0, b1, b2, b3 = b[0], b[1], b[2], b[3]
+    # Not by slices: each would be counted as a reference, which threads that share the arrays wait for.
+    a0, a1, a2, a3 = w_places[w_first], w_places[w_first + 1], w_places[w_first + 2], w_places[w_first + 3]
+    b0, b1, b2, b3 = x_places[x_first], x_places[x_first + 1], x_places[x_first + 2], x_places[x_first + 3]
     s00 = s01 = s02 = s03 = zero
     s10 = s11 = s12 = s13 = zero
     s20 = s21 = s22 = s23 = zero
@@ -64,11 +64,13 @@ def dots(
         s31 += x * w1
         s32 += x * w2
         s33 += x * w3
-    to = out[slot]
-    to[p, j], to[p, j + 1], to[p, j + 2], to[p, j + 3] = s00, s01, s02, s03
-    to[p + 1, j], to[p + 1, j + 1], to[p + 1, j + 2], to[p + 1, j + 3] = s10, s11, s12, s13
-    to[p + 2, j], to[p + 2, j + 1], to[p + 2, j + 2], to[p + 2, j + 3] = s20, s21, s22, s23
-    to[p + 3, j], to[p + 3, j + 1], to[p + 3, j + 2], to[p + 3, j + 3] = s30, s31, s32, s33
+    out[slot, p, j], out[slot, p, j + 1], out[slot, p, j + 2], out[slot, p, j + 3] = s00, s01, s02, s03
+    p += 1
+    out[slot, p, j], out[slot, p, j + 1], out[slot, p, j + 2], out[slot, p, j + 3] = s10, s11, s12, s13
+    p += 1
+    out[slot, p, j], out[slot, p, j + 1], out[slot, p, j + 2], out[slot, p, j + 3] = s20, s21, s22, s23
+    p += 1
+    out[slot, p, j], out[slot, p, j + 1], out[slot, p, j + 2], out[slot, p, j + 3] = s30, s31, s32, s33
 
 
 @jit(fastmath={"contract"})
