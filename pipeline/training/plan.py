@@ -38,7 +38,7 @@ from topline.storage.stores import Store, open_store
 # Dual variables are stored with the model by default while they take no more than this.
 STORED_DUALS_BYTES = 256 << 20
 # Dual ascent keeps data of up to this size in one block, on which several threads work together: eight blocks
-# take more than seven times the passes of one, so that not even eight machines would gain by them.
+# take some six times the passes of one (`tests.benchmarks.scale.gap_curve`), and more on harder problems.
 ASCENT_BLOCK_BYTES = 16 << 30
 # A block that computes a kernel has so many rows at least, cut wherever they lie, and there are so many at
 # most: its work is columns of K.

@@ -117,10 +117,10 @@ def measure(options: argparse.Namespace, workers: int, bytes_per_second: float, 
     X, y = relu_features(options.rows * workers, options.d, options.m)
     with (
         slow_cluster(workers, bytes_per_second, delay) as cluster,
-        open_cluster(ClusterConfig(scheduler=cluster.address)) as client,
+        open_cluster(ClusterConfig(scheduler=cluster.address, worker_wait=300.0)) as client,
     ):
         assert client is not None
-        client.wait_for_workers(workers, timeout=60)
+        client.wait_for_workers(workers, timeout=300)
         marks: list[tuple[float, int, int]] = []
 
         def note(record: IterationRecord, state: SolverState) -> bool:
