@@ -52,6 +52,7 @@ def serve_retraining(
     timezone: str = "UTC",
     *,
     notify: Sequence[str] = (),
+    mlflow: str = "",
     log: Path | None = None,
     as_json: bool = False,
     keep_runs: int = KEPT_RUNS,
@@ -63,7 +64,8 @@ def serve_retraining(
     Without a configured server one of our own is started, which remembers `keep_runs` runs.  The schedule
     stays active when this ends: the runs missed in the meantime are coalesced into the first one afterwards.
     Every event is a line on `out` and in the file `log` (`log_file` of the store where none is named), JSON
-    if `as_json`; what somebody should hear of goes to the addresses `notify` and those of the environment.
+    if `as_json`; what somebody should hear of goes to the addresses `notify` and those of the environment,
+    and decisions to the registered model `mlflow` of MLflow, if it is named.
     """
     schedule = schedule_of(every, timezone)
     config = _absolute(config)
@@ -71,7 +73,7 @@ def serve_retraining(
     to = addresses(notify, os.environ)
     store = open_store(config.store, create=True)
     lines = NoticeLog(out or sys.stdout, log or log_file(config.store), as_json=as_json)
-    with lines, told(to) as tell:
+    with lines, told(to, mlflow) as tell:
 
         def say(notice: Notice) -> None:
             lines.write(notice)

@@ -56,6 +56,13 @@ def serve(
             " may be repeated. Those with secrets belong into TOPLINE_NOTIFY",
         ),
     ] = None,
+    mlflow: Annotated[
+        str,
+        typer.Option(
+            "--mlflow",
+            help="Note decisions under this registered model of MLflow, on the server of MLFLOW_TRACKING_URI",
+        ),
+    ] = "",
     log: Annotated[
         Path | None,
         typer.Option("--log", help="File for a line an event, rotated (default: STORE.serve.log beside it)"),
@@ -79,6 +86,7 @@ def serve(
         "every": every,
         "timezone": timezone,
         "notify": notify or [],
+        "mlflow": mlflow,
         "log": log,
         "as_json": call.json,
         "keep_runs": keep_runs,

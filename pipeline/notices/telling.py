@@ -6,12 +6,13 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from urllib.parse import urlsplit
 
 import apprise
 
 from topline.pipeline.errors import ConfigError
+from topline.pipeline.notices.mlflow import mlflow_sender
 from topline.pipeline.notices.notice import Notice
 from topline.storage.stores import masked
 
@@ -118,10 +119,15 @@ def _sender(to: Sequence[str]) -> Callable[[Notice], Sequence[str]]:
 
 
 @contextmanager
-def told(to: Sequence[str]) -> Iterator[Callable[[Notice], None]]:
-    """Yield what sends a notice to all addresses, of which there may be none."""
-    teller = Teller(_sender(to))
-    try:
-        yield teller.tell
-    finally:
-        teller.close()
+def told(to: Sequence[str], mlflow: str = "") -> Iterator[Callable[[Notice], None]]:
+    """Yield what sends a notice to all addresses, if there are any, and to MLflow's model `mlflow`."""
+    senders = [_sender(to), *([mlflow_sender(mlflow)] if mlflow else [])]
+    # Each has a thread of its own: who is slow delays nobody else.
+    with ExitStack() as stack:
+        tellers = [stack.enter_context(closing(Teller(send))) for send in senders]
+
+        def tell(notice: Notice) -> None:
+            for teller in tellers:
+                teller.tell(notice)
+
+        yield tell

@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Peak]:
     parser.add_argument("--limits", nargs="+", default=["600MiB", "1GiB", "2GiB"])
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--times", type=float, default=5.0, help="data of so many times the limit")
-    parser.add_argument("--workers", type=int, help="worker processes (default: one a GiB of the limit)")
+    parser.add_argument("--workers", type=int, help="worker processes (default: two from 2 GiB on)")
     options = parser.parse_args(arguments)
     print(
         f"{'':<12} {'limit':>6} {'rows':>7} {'workers':>7} {'PSS':>8} {'RSS':>8} {'of it':>6}  (MiB)",
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Peak]:
     for text in options.limits:
         limit = int(parse_bytes(text))
         dataset = wide_store(options.folder / text, int(options.times * limit))
-        workers = min(2, limit >> 30) if options.workers is None else options.workers
+        workers = 2 * (limit >= 2 << 30) if options.workers is None else options.workers
         for way in options.ways:
             found.append(measured(dataset, way, limit, workers))
             print(found[-1], flush=True)

@@ -1,12 +1,14 @@
 """How a store grows by versions of one image each: `python -m tests.benchmarks.storage.store_growth`.
 
-Images are described once, and then one is added and a version made, thirty times.  What the store takes is
+Images are described once, and then one is added and a version made, thirty times; standard error says how far
+it is.  What the store takes is
 set beside the features of all its images, as the store compresses them: these in a store of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,6 +57,7 @@ def grow(folder: Path, images: int, versions: int) -> Growth:
     for number in range(images, images + versions):
         photograph(photos, number)
         version(photos, folder / "store")
+        sys.stderr.write(f"{number + 1 - images} of {versions} versions\n")
     store = open_store(folder / "store")
     latest = Dataset.open(store)
     alone = version(photos, folder / "alone")
@@ -81,7 +84,7 @@ def feature_bytes(dataset: Dataset) -> int:
 def main(arguments: Sequence[str] | None = None) -> Growth:
     """Run the command."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--images", type=int, default=6_000)
     parser.add_argument("--versions", type=int, default=30)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
