@@ -45,8 +45,8 @@ _SUMMED_ROWS = 4096
 _SUMMED_NUMBERS = 1 << 22
 #: Sums of more numbers are returned in the type of the weights: float32 halves what workers send.
 _NARROW_SUMS = 1 << 16
-#: Rows that are visited between two looks at the clock.
-_TIMED_ROWS = 2048
+#: Rows that are visited between two looks at the clock: at least so many, or of so many products together.
+_TIMED_ROWS, _TIMED_PRODUCTS = 2048, 1 << 22
 #: A row whose rise is below this share of the mean has not moved.
 _STILL = 0.01
 
@@ -138,8 +138,9 @@ class Work:
             if self._until is None:
                 yield portion
                 continue
-            for low in range(0, len(portion.rows), _TIMED_ROWS):
-                part = slice(low, low + _TIMED_ROWS)
+            step = max(_TIMED_ROWS, _TIMED_PRODUCTS // max(self._start.size, 1))
+            for low in range(0, len(portion.rows), step):
+                part = slice(low, low + step)
                 if self.over:
                     return
                 yield portion._replace(places=portion.places[part], rows=portion.rows[part])
@@ -250,8 +251,9 @@ class Work:
         W = (self.W if self.sparse else self.W.T).astype(self._products, copy=False)
         for portion in held.in_order(rows):
             self.duals.open(portion.slab)
-            for low in range(0, len(portion.rows), _TIMED_ROWS):
-                part = slice(low, low + _TIMED_ROWS)
+            step = max(_TIMED_ROWS, _TIMED_PRODUCTS // max(self._start.size, 1))
+            for low in range(0, len(portion.rows), step):
+                part = slice(low, low + step)
                 some, here = portion.rows[part], portion.rows[part] - portion.slab[0]
                 y, weights = block.y[some], block.weights[some]
                 scores = np.asarray(portion.X[portion.places[part]] @ W)

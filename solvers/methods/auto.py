@@ -30,8 +30,10 @@ logger = logging.getLogger(__name__)
 _SINCE, _CHANGED = "auto.since", "auto.changed"
 #: Passes between two forecasts, of one block and of several, which show sooner what they are.
 _WATCHED = (40, 12)
-#: A forecast of so many passes is more than Newton's method takes as a rule.
-_TOO_MANY = 250.0
+#: A forecast of so many passes costs more than Newton's method as a rule, where W has up to so many numbers
+#: and where it has more.
+_FEW_NUMBERS = 512
+_TOO_MANY = (120.0, 250.0)
 #: A forecast goes to this share of D, and below it to a tenth of the present gap.
 _AIM = 1e-3
 
@@ -66,7 +68,7 @@ def choose(problem: Problem, *, kernel: bool) -> Choice:
 def change_of_method(state: SolverState) -> Choice:
     """Return what a run that began with dual ascent came to, and why."""
     if _CHANGED not in state.memory:
-        return Choice("dual_ascent", f"a hinge, and no forecast of more than {_TOO_MANY:.0f} passes")
+        return Choice("dual_ascent", "a hinge, and no forecast of more passes than newton is worth")
     passes, gap, forecast = (float(v) for v in state.memory[_CHANGED])
     more = "no end" if math.isinf(forecast) else f"some {forecast:,.0f} passes"
     return Choice(
@@ -102,7 +104,7 @@ class AscentThenNewton(Method):
         begun, gap_then = (float(v) for v in since)
         if before.passes - begun >= _WATCHED[self.blocks > 1]:
             forecast = (before.passes - begun) * _laps(gap, gap_then, measured.dual)
-            if forecast > _TOO_MANY:
+            if forecast > _TOO_MANY[problem.d * problem.m > _FEW_NUMBERS]:
                 changed = np.array([before.passes, relative_gap(gap, before.best_primal), forecast])
                 after = warm_start(replace(before, round=before.round + 1, memory={_CHANGED: changed}))
                 logger.info("%s", change_of_method(after).why)
