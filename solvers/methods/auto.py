@@ -34,6 +34,8 @@ _WATCHED = (40, 12)
 #: and where it has more.
 _FEW_NUMBERS = 512
 _TOO_MANY = (120.0, 250.0)
+#: A relative gap from which on the W of several blocks is no place to start from.
+_FAR = 0.5
 #: A forecast goes to this share of D, and below it to a tenth of the present gap.
 _AIM = 1e-3
 
@@ -105,8 +107,10 @@ class AscentThenNewton(Method):
         if before.passes - begun >= _WATCHED[self.blocks > 1]:
             forecast = (before.passes - begun) * _laps(gap, gap_then, measured.dual)
             if forecast > _TOO_MANY[problem.d * problem.m > _FEW_NUMBERS]:
-                changed = np.array([before.passes, relative_gap(gap, before.best_primal), forecast])
-                after = warm_start(replace(before, round=before.round + 1, memory={_CHANGED: changed}))
+                left = relative_gap(gap, before.best_primal)
+                changed = np.array([before.passes, left, forecast])
+                after = replace(before, round=before.round + 1, memory={_CHANGED: changed})
+                after = warm_start(after, near=self.blocks == 1 or left < _FAR)
                 logger.info("%s", change_of_method(after).why)
                 return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
             since = np.array([before.passes, gap])

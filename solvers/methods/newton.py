@@ -177,7 +177,11 @@ def _with_exact_products(measured: Measurement) -> Advance:
     return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
 
 
-def warm_start(state: SolverState) -> SolverState:
-    """Return a state that proximal steps go on from, given one of A, whose W is W(A)."""
-    control = np.array([_SIGMA_WARM, math.inf, _INNER, math.nan])
-    return replace(state, memory={**state.memory, _W_DUAL: state.W, CONTROL: control})
+def warm_start(state: SolverState, *, near: bool = True) -> SolverState:
+    """Return a state that proximal steps go on from, given one of A, whose W is W(A).
+
+    Where that is not `near` the optimum F is minimised from W = 0 on, with the sigma of a new run.
+    """
+    control = np.array([_SIGMA_WARM if near else _SIGMA, math.inf, _INNER, math.nan])
+    memory = {**state.memory, _W_DUAL: state.W, CONTROL: control}
+    return replace(state, W=state.W if near else np.zeros_like(state.W), memory=memory)
