@@ -32,7 +32,7 @@ from topline.solvers.executors import RequestRunner
 from topline.solvers.methods import Measurement, method_named
 from topline.solvers.run import Callback, Run, iterate
 
-#: The hits of a cell are counted where its gap was last so many times the one that is asked for, too.
+#: The hits of a cell are counted where its gap was last so many times the one that it reaches, too.
 EARLIER = 2.0
 #: The smaller C is the start where it is at most so many times as far below the primal value.
 NEAR = 2.0
@@ -46,7 +46,7 @@ class Outcome:
 
     `passes` and `seconds` are those of this round; passes count a last one in float64 too.  The exact
     solution has between `low` and `high` hits.  `earlier` are, of a first round, the hits when the gap was
-    last `EARLIER` times the one that was asked for, or more; None where it never was, but at zero.
+    last `EARLIER` times `relative_gap`, or more; None where it never was, but at zero.
     """
 
     C: float
@@ -145,7 +145,7 @@ def advance_cell(
     elif before is not None:
         state = rows.start_from(before, problem)
     passes = state.passes
-    glance = Glance(gap, state.W if state.W.any() else None)
+    glance = Glance(state.W if state.W.any() else None)
     run = iterate(
         problem,
         rows,
@@ -161,7 +161,7 @@ def advance_cell(
     radius = ball_radius(final.gap, final.primal, problem.lam, of_duals=final.W_dual is None)
     count = rows.count(final.W, radius)
     # Later rounds have the one before to be compared with.
-    seen = None if known is not None else glance.W
+    seen = None if known is not None else glance.before(final.relative_gap)
     return run, Outcome(
         C=C, fold=fold, rows=count.rows, hits=count.hits, low=count.low, high=count.high,
         primal=final.primal, gap=final.gap, relative_gap=final.relative_gap,
@@ -197,17 +197,23 @@ def is_better(before: Reached, known: Reached, problem: Problem) -> bool:
 
 
 class Glance:
-    """Keeps the last iterate on the way to `gap` whose gap was still `EARLIER` times as large at least.
+    """Keeps iterates on the way to a gap, those of which the last may turn out to be `EARLIER` enough.
 
     `start` is where the way begins, None at zero; a factor does not matter, for it moves no hit.
     """
 
-    def __init__(self, gap: float, start: NDArray[np.float64] | None) -> None:
-        self._least, self._last = EARLIER * gap, start
-        self.W: NDArray[np.float64] | None = None
+    def __init__(self, start: NDArray[np.float64] | None) -> None:
+        self._last = start
+        self._seen: list[tuple[float, NDArray[np.float64]]] = []
 
     def __call__(self, record: IterationRecord, state: SolverState) -> None:
         """Look at the iterate that the record is about: the one that the round before ended with."""
-        if record.relative_gap >= self._least and self._last is not None:
-            self.W = self._last
+        if self._last is not None:
+            self._seen.append((record.relative_gap, self._last))
+        enough = [place for place, (gap, _) in enumerate(self._seen) if gap >= EARLIER * record.relative_gap]
+        del self._seen[: max(enough, default=0)]
         self._last = state.W
+
+    def before(self, gap: float) -> NDArray[np.float64] | None:
+        """Return the last iterate whose gap was `EARLIER` times `gap` at least, None where none was."""
+        return next((W for seen, W in reversed(self._seen) if seen >= EARLIER * gap), None)
