@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,30 @@ from topline.pipeline.options.ingest import BackboneConfig
 MODEL = "test_resnet"
 
 INSTALLED = importlib.util.find_spec("timm") is not None and importlib.util.find_spec("torch") is not None
+#: Operators that torchvision's own files look up while they are imported.
+OPERATORS = ("nms", "qnms")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operators() -> Iterator[None]:
+    """Declare the compiled operators of a torchvision that was built for another torch than there is.
+
+    It does not import without them, and no transform of timm uses them.
+    """
+    if not INSTALLED:
+        yield
+        return
+    import torch
+
+    try:
+        import torchvision  # noqa: F401 - whether it can be imported
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "DEF")
+        for name in OPERATORS:
+            library.define(f"{name}(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
+    yield
+
+
 needs_timm = pytest.mark.skipif(not INSTALLED, reason="no timm and torch: pip install 'topline[timm]'")
 
 
