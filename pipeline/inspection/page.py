@@ -25,7 +25,9 @@ STYLE = """
 .card h3 { font-size: 13px; font-weight: 500; margin: 0 0 4px; overflow-wrap: anywhere; }
 .card td, .card th { padding: 2px 8px 2px 0; font-size: 13px; text-align: left; }
 .card p { margin: 6px 0 2px; font-size: 13px; }
-.near { display: flex; flex-wrap: wrap; gap: 8px; list-style: none; margin: 0; padding: 0; font-size: 13px; }
+.near { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 8px 4px;
+  list-style: none; margin: 0; padding: 0; font-size: 12px; }
+.near li { min-width: 0; overflow-wrap: anywhere; } .near .sub { display: block; font-size: inherit; }
 .near img { display: block; width: 48px; height: 48px; object-fit: contain; background: var(--track); }
 """
 

@@ -41,6 +41,8 @@ SCORE_BYTES = 1 << 26
 CALL_BYTES = 1 << 28
 # So many rounds in a row may lose a worker.
 LOSSES = 5
+# Features of fewer bytes are scored here unless somebody chooses workers: sooner than those would start.
+HERE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,9 @@ def predict_dataset(
 ) -> BatchResult:
     """Predict the best classes of every row of a dataset, and store them beside it.
 
-    `cluster` says where it runs (default: one worker a core); an open `client` takes precedence.  What was
-    predicted before is found again.  Raises `InputError` for features that the model does not take, and
-    `ClusterError` where the workers stay away.
+    `cluster` says where it runs (default: one worker a core, and here what is small); an open `client` takes
+    precedence.  What was predicted before is found again.  Raises `InputError` for features that the model
+    does not take, and `ClusterError` where the workers stay away.
     """
     started = time.perf_counter()
     stored = StoredModel.open(model_url)
@@ -232,12 +234,13 @@ def _entries(
     """Return the files of all units, predicted here or on workers."""
     if progress is not None:
         progress.begin("predict", task.dataset.info.n_rows, "rows")
-    if task.draft.store.url.startswith("memory://"):
+    info = task.dataset.info
+    size = info.n_rows * info.d * np.dtype(info.dtype).itemsize
+    small = size < HERE_BYTES and client is None and cluster.workers is None and not cluster.scheduler
+    if small or task.draft.store.url.startswith("memory://"):
         return _advance(_here(task), progress)
     from topline.pipeline.cluster import given_or_own_client
 
-    info = task.dataset.info
-    size = info.n_rows * info.d * np.dtype(info.dtype).itemsize
     with given_or_own_client(cluster, client, size) as workers:
         found = _here(task) if workers is None else _on_workers(task, workers, cluster)
         return _advance(found, progress)

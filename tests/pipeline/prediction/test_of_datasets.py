@@ -143,3 +143,24 @@ def test_what_does_not_fit_is_refused(model: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="top-k 6 is more than the model's 5"):
         predict_dataset(model, PredictConfig(dataset="latest", top_k=6), HERE)
     assert other.store.list("predictions") == []
+
+
+def test_few_rows_are_scored_here_unless_somebody_chooses_workers(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Asked(Exception):
+        pass
+
+    def ask(*_: Any, **__: Any) -> None:
+        raise Asked
+
+    monkeypatch.setattr("topline.pipeline.cluster.given_or_own_client", ask)
+    asked = PredictConfig(dataset="latest", top_k=5)
+    assert predict_dataset(model, asked).rows > 0
+    monkeypatch.setattr(batch_prediction, "HERE_BYTES", 0)
+    with pytest.raises(Asked):
+        predict_dataset(model, PredictConfig(dataset="latest", top_k=4))
+    monkeypatch.undo()
+    monkeypatch.setattr("topline.pipeline.cluster.given_or_own_client", ask)
+    with pytest.raises(Asked):
+        predict_dataset(model, PredictConfig(dataset="latest", top_k=4), ClusterConfig(workers=2))
