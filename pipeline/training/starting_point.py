@@ -67,7 +67,7 @@ class StartingPoint:
     """What a run starts from; `how` is "duals", "weights" or "zero", `why` the reason where it is zero.
 
     `rows` of the run's rows are rows of the earlier model, with the same content and label; `near` is whether
-    they are nearly all of them, trained with the same settings.
+    they are nearly all of them, and not all, trained with the same settings.
     """
 
     model: str
@@ -131,7 +131,9 @@ def starting_point(run: Successor, model: str) -> StartingPoint:
     primal = run.moves_weights and not problem
     if run.keep_duals and earlier.model.has_duals and not primal:
         duals = MovedDuals(earlier.model.dual_blocks(), places, columns)
-        near = carried >= _NEAR * max(n_before, len(run.rows)) and _same_settings(run, earlier)
+        # Where every row stayed the start may be the answer, so that it is measured before all else.
+        most = max(n_before, len(run.rows))
+        near = _NEAR * most <= carried < most and _same_settings(run, earlier)
         return StartingPoint(model, "duals", carried, duals=duals, near=near)
     if problem:
         return StartingPoint(model, "zero", carried, problem)

@@ -38,7 +38,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--loss", "structured_hinge", "--margins", "gone.npy"], "margins gone.npy cannot be read"),
         (["--average-top", "100"], "average_top 100 is 100 of 12 training rows"),
         (["--average-top", "2", "--kernel", "rbf"], "does not go with kernel rbf"),
-        (["--kernel", "rbf", "--method", "fw_away"], "a model with a kernel is made of its dual variables"),
+        (["--kernel", "rbf", "--no-keep-duals"], "a model with a kernel is made of its dual variables"),
         (["--keep-duals", "--method", "fw_away"], "leave keep_duals out"),
         (["--transforms", "l3"], "there is no transform 'l3'"),
         (["--backbone", "sift"], "there is no backbone 'sift'"),

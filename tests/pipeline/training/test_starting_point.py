@@ -24,7 +24,7 @@ BEFORE, NOW, WIDTH, CLASSES = 500, 620, 12, 5
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Three datasets: some rows, more of them with a few other labels, and just more of them."""
+    """Four datasets: some rows, more of them with a few other labels, just more of them, and a few less."""
     place = open_store(tmp_path_factory.mktemp("start") / "store", create=True)
     X, labels = make_features(NOW, WIDTH, CLASSES)
     split = make_split(NOW)
@@ -33,6 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     write_dataset(place, X[:BEFORE], labels[:BEFORE], split[:BEFORE], key="before", m=CLASSES)
     write_dataset(place, X[20:], other[20:], split[20:], key="other", m=CLASSES)
     write_dataset(place, X, labels, split, key="more", m=CLASSES)
+    write_dataset(place, X[: BEFORE - 5], labels[: BEFORE - 5], split[: BEFORE - 5], key="fewer", m=CLASSES)
     return place
 
 
@@ -90,10 +91,11 @@ def test_a_model_of_nearly_the_same_rows_and_settings_is_near(store: Store) -> N
         assert start.duals is not None
         return start.near
 
-    assert near(0)
-    assert near(0, tol=1e-4)
-    assert not near(0, C=30.0)
-    assert not near(0, k=3)
+    assert near(3)
+    assert near(3, tol=1e-4)
+    assert not near(3, C=30.0)
+    assert not near(3, k=3)
+    assert not near(0), "the start may be the answer"
     assert not near(2), "a fifth of the rows are new"
 
 
