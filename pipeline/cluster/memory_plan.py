@@ -143,8 +143,10 @@ def plan_on_workers(limits: Sequence[int], size: ProblemSize, cache_bytes: int) 
     """Budgets on workers that are there already, by their own limits (0 for none); nothing is refused."""
     if not limits or min(limits) == 0:
         return MemoryPlan(None, cache_bytes, None)
-    worker = _worker(size, len(limits), processes=True)
-    return MemoryPlan(None, *_budgets(min(limits), worker, size, len(limits), cache_bytes, FILLED_THERE))
+    # What is shared out goes to those that have blocks.
+    workers = min(len(limits), size.blocks)
+    worker = _worker(size, workers, processes=True)
+    return MemoryPlan(None, *_budgets(min(limits), worker, size, workers, cache_bytes, FILLED_THERE))
 
 
 def _budgets(

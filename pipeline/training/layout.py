@@ -14,6 +14,9 @@ from topline.pipeline.cluster import worker_count
 from topline.pipeline.options import ClusterConfig
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES, TrainingPlan
 
+#: Bytes of features below which one worker is enough, and no word of it.
+_SMALL_BYTES = 64 << 20
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -28,15 +31,29 @@ def lay_out(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -
 
     With a kernel the rows are those of a factor that is not there yet, and nothing is changed.
     """
-    if client is not None or cluster.scheduler is not None or cluster.workers == 0 or plan.kernel is not None:
+    if cluster.workers == 0 or plan.kernel is not None:
         return Layout(cluster)
-    blocks, asked = len(plan.bounds) - 1, worker_count(cluster)
+    blocks = len(plan.bounds) - 1
+    if client is not None or cluster.scheduler is not None:
+        return Layout(cluster, (_ONE_WORKS.format(plan.choice.begins_with),) if _kept_together(plan) else ())
+    asked = worker_count(cluster)
     if blocks >= asked:
         return Layout(cluster)
     threads = max(cluster.threads_per_worker, asked * cluster.threads_per_worker // blocks)
     fitted = cluster.model_copy(update={"workers": blocks, "threads_per_worker": threads})
     # Nobody chose the number of cores: no word of it.
     return Layout(fitted, () if cluster.workers is None else (_why(plan, blocks, asked, threads),))
+
+
+_ONE_WORKS = (
+    "one worker of the cluster works: {} keeps these rows in one block, as several blocks take many times the"
+    " passes; --blocks N cuts them all the same"
+)
+
+
+def _kept_together(plan: TrainingPlan) -> bool:
+    """Whether the rows are one block that could be several."""
+    return len(plan.bounds) == 2 and plan.config.blocks is None and plan.rows.nbytes > _SMALL_BYTES
 
 
 def _why(plan: TrainingPlan, blocks: int, asked: int, threads: int) -> str:

@@ -56,7 +56,7 @@ _SAFETY_DOWN, _SAFETY_UP = 0.95, 2.0
 _SAFETY_FACTOR = "ascent.spread"
 #: Name in `SolverState.memory` of a start from nearly the right dual variables: the tolerance, the passes
 #: that its rounds have taken which were not measured, a fraction, and how many of them are still to come.
-_WARM = "ascent.warm"
+_WARM = "ascent.near"
 #: So many of its rounds are not measured: one of the rows with alpha_i != 0 alone, until their gap is so
 #: many times the tolerance, and one of all rows.
 _UNMEASURED, _LOOSE = 2, 10.0
@@ -107,7 +107,8 @@ class DualAscent(Method):
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Let the blocks sweep, and step along their summed change."""
         before = measured.before
-        shared = deflation.remembered(before.memory)
+        # A run that was begun on several blocks may go on in one, which needs no direction apart.
+        shared = deflation.remembered(before.memory) if self.blocks > 1 else None
         apart, memory = None, before.memory
         if shared is not None:
             apart, memory = deflation.drawn_to_point(shared, before.W, before.memory)

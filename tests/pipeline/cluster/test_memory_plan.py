@@ -147,6 +147,17 @@ def test_workers_of_another_cluster_keep_their_limits() -> None:
     assert plan_on_workers([500 * MIB] * 2, IMAGENET, 1 << 30).cache_bytes == 0
 
 
+def test_the_one_worker_of_a_single_block_is_not_given_what_others_have() -> None:
+    whole = replace(IMAGENET, blocks=1)
+    alone, among = (
+        plan_on_workers([8 * GIB], whole, 64 * GIB),
+        plan_on_workers([8 * GIB] * 8, whole, 64 * GIB),
+    )
+    assert among == alone
+    assert among.dual_bytes is not None
+    assert among.dual_bytes + among.cache_bytes < 8 * GIB
+
+
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_a_training_stays_below_its_limit(tmp_path: Path) -> None:

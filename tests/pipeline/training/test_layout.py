@@ -11,8 +11,8 @@ import pytest
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.report.document import ReportData, render_report
-from topline.pipeline.training import TrainResult, train
-from topline.pipeline.training.layout import lay_out
+from topline.pipeline.training import TrainResult, layout, train
+from topline.pipeline.training.layout import Layout, lay_out
 from topline.pipeline.training.plan import plan_training
 from topline.storage.models import load_model
 from topline.storage.runs import read_history, read_run
@@ -62,15 +62,26 @@ def test_workers_beyond_the_blocks_become_threads(
     folder: Path, options: dict[str, Any], workers: int, threads: int, expected: Any, reason: str | None
 ) -> None:
     plan = plan_training(config(folder, **options))
-    layout = lay_out(plan, ClusterConfig(workers=workers, threads_per_worker=threads), None)
+    found = lay_out(plan, ClusterConfig(workers=workers, threads_per_worker=threads), None)
     if expected is not None:
-        assert (layout.cluster.workers, layout.cluster.threads_per_worker) == expected
-    assert len(layout.notes) == (reason is not None)
-    assert reason is None or layout.notes[0].endswith(reason)
+        assert (found.cluster.workers, found.cluster.threads_per_worker) == expected
+    assert len(found.notes) == (reason is not None)
+    assert reason is None or found.notes[0].endswith(reason)
 
 
 def test_nothing_is_said_where_nobody_chose(folder: Path) -> None:
     plan = plan_training(config(folder))
     assert lay_out(plan, ClusterConfig(), None).notes == ()
     elsewhere = ClusterConfig(scheduler="tcp://127.0.0.1:1", workers=7)
-    assert lay_out(plan, elsewhere, None).cluster == elsewhere
+    assert lay_out(plan, elsewhere, None) == Layout(elsewhere)
+
+
+def test_a_cluster_that_is_there_is_told_that_one_of_its_workers_works(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "_SMALL_BYTES", 0)
+    elsewhere = ClusterConfig(scheduler="tcp://127.0.0.1:1")
+    (note,) = lay_out(plan_training(config(folder)), elsewhere, None).notes
+    assert note.startswith("one worker of the cluster works: dual_ascent keeps")
+    assert lay_out(plan_training(config(folder, blocks=1)), elsewhere, None).notes == ()
+    assert lay_out(plan_training(config(folder, method="fw")), elsewhere, None).notes == ()
