@@ -118,7 +118,7 @@ class RunRecorder:
         self.latest = state
         self._note_change(change_of_method(state))
         now = time.monotonic()
-        seen = {} if self._watch is None else self._watch.look(state)
+        seen = self._looked(state)
         facts = self._history.round(record, **seen)
         self._seen = seen or self._seen
         if self._progress is not None:
@@ -128,6 +128,17 @@ class RunRecorder:
         if self._pace.is_due(now):
             self.save(state)
         return not self._flag
+
+    def _looked(self, state: SolverState) -> dict[str, Any]:
+        """Return what held-out rows say of W; training goes on where they can be read no more."""
+        if self._watch is None:
+            return {}
+        try:
+            return self._watch.look(state)
+        except (StorageError, OSError) as error:
+            logger.warning("held-out rows are not looked at any more: %s", error)
+            self._watch = None
+            return {}
 
     def _note_change(self, choice: Choice) -> None:
         """Note that the method was changed in mid-run."""

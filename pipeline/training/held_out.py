@@ -1,8 +1,8 @@
 """Accuracy on held-out rows while a run goes on: looked at ever more rarely, on a sample, and by nobody else.
 
 It decides nothing.  The rows are those of validation, else of the test split; a run without either says
-nothing.  A look costs a product of a sample with W, which the coordinator makes between two rounds, and is
-put off until it takes a hundredth of the time at most.
+nothing.  A look costs a product of a sample with W, which the coordinator makes between two rounds; those
+after the first are put off until they take a hundredth of the time at most.
 """
 
 from __future__ import annotations

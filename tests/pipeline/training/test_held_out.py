@@ -21,6 +21,7 @@ from topline.pipeline.training.plan import plan_training
 from topline.solvers.core.best import with_primal
 from topline.solvers.core.state import SolverState
 from topline.storage.datasets import Dataset
+from topline.storage.errors import IntegrityError
 from topline.storage.runs import read_history
 from topline.storage.schema import SPLITS
 from topline.storage.stores import Store, open_store
@@ -126,3 +127,17 @@ def test_a_run_records_and_shows_what_it_saw(tmp_path: Path, monkeypatch: pytest
     assert np.isnan(quiet.columns["held_out"]).all()
     assert "Accuracy on held-out rows" not in [title for title, _, _ in run_charts(quiet.columns, 1e-4)]
     assert "held-out top-1" not in [tile.label for tile in tiles(quiet)]
+
+
+def test_a_training_goes_on_where_held_out_rows_can_be_read_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def torn(self: HeldOutRows, W: Any) -> float:
+        raise IntegrityError("a shard of the test rows is torn")
+
+    monkeypatch.setattr(held_out, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(HeldOutRows, "accuracy", torn)
+    store = stored(tmp_path, make_split(N))
+    trained = train(TrainConfig(store=store.url, loss="max_hinge", C=10.0, tol=1e-4), HERE)
+    assert trained.status == "solved"
+    assert caplog.text.count("held-out rows are not looked at any more: a shard") == 1
