@@ -97,23 +97,28 @@ def crash_orphaned_tasks(deployment: UUID) -> int:
     """
     of_runs = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_CUT_OFF)))
     alive = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=_ALIVE)))
-    count = 0
+    marked: set[UUID] = set()
     try:
         with get_client(sync_client=True) as client:
-            # The server answers with some at a time; those that are marked are not among the next.
-            while found := client.read_task_runs(
-                flow_run_filter=of_runs,
-                task_run_filter=alive,
-                deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
-                offset=0,
-            ):
-                for task in found:
+            # The server answers with some at a time; those that are marked are not among the next, but a
+            # server that is behind shows them again.
+            while True:
+                found = client.read_task_runs(
+                    flow_run_filter=of_runs,
+                    task_run_filter=alive,
+                    deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
+                    offset=0,
+                )
+                fresh = [task for task in found if task.id not in marked]
+                if not fresh:
+                    break
+                for task in fresh:
                     state: State[Any] = Crashed(message="its run has ended, and its process is gone")
                     client.set_task_run_state(task.id, state, force=True)
-                count += len(found)
+                marked.update(task.id for task in fresh)
     except (httpx.HTTPError, PrefectException, RuntimeError) as error:
         logger.warning("tasks of runs that were cut off are not marked as such: %s", error)
-    return count
+    return len(marked)
 
 
 def ensure_heartbeat_automation() -> UUID:

@@ -201,11 +201,12 @@ def schedule_of(every: str, timezone: str = "UTC") -> Schedule:
 
 def kept_for(every: str, timezone: str, runs: int) -> timedelta:
     """Return how long Prefect's server is to remember a run, so that it knows about `runs` of a schedule."""
-    first = next_time(every, timezone, datetime.now(UTC))
-    second = None if first is None else next_time(every, timezone, first)
-    if first is None or second is None:
-        return LONGEST_KEPT
-    return max(SHORTEST_KEPT, min(LONGEST_KEPT, runs * (second - first)))
+    first = time = next_time(every, timezone, datetime.now(UTC))
+    for _ in range(runs):
+        time = None if time is None else next_time(every, timezone, time)
+        if first is None or time is None or time - first >= LONGEST_KEPT:
+            return LONGEST_KEPT
+    return LONGEST_KEPT if first is None or time is None else max(SHORTEST_KEPT, time - first)
 
 
 def deployment_name(config: RetrainConfig) -> str:

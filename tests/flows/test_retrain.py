@@ -214,6 +214,8 @@ def test_tasks_of_runs_that_were_cut_off_crash_and_others_do_not(prefect_server:
         ("0 2 * * *", 500, timedelta(days=30)),
         ("*/10 * * * *", 600, timedelta(minutes=6000)),
         ("0 0 30 2 *", 500, timedelta(days=30)),
+        # Ten a day in two minutes: whenever it is asked, a hundred are ten days.
+        ("0-9 12 * * *", 100, timedelta(days=10)),
     ],
 )
 def test_prefects_server_remembers_so_many_runs(every: str, runs: int, kept: timedelta) -> None:

@@ -113,6 +113,8 @@ def test_what_is_missing_is_said_before_anything_is_served(
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(ConfigError, match="pip install mlflow-skinny"), told((), "digits"):
         pass
+    with pytest.raises(ConfigError, match="without quotes"), told((), "dad's digits"):
+        pass
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     with pytest.raises(ConfigError, match="MLFLOW_TRACKING_URI"), told((), "digits"):
         pass
