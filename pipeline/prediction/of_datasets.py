@@ -81,6 +81,7 @@ class BatchTask:
     dataset: Dataset
     draft: PredictionsDraft
     rule: AnswerRule
+    kernel: bool = False
 
 
 def predict_dataset(
@@ -115,7 +116,7 @@ def predict_dataset(
     reused = found is not None
     if found is None:
         draft = _draft(store, key, dataset, rule, record.m)
-        task = BatchTask(stored.model.url, dataset, draft, rule)
+        task = BatchTask(stored.model.url, dataset, draft, rule, stored.kernel is not None)
         facts["class_names"] = list(record.class_names)
         found = _predicted(task, key, facts, cluster or ClusterConfig(), progress, client)
     if config.output is not None:
@@ -236,7 +237,10 @@ def _entries(
         progress.begin("predict", task.dataset.info.n_rows, "rows")
     info = task.dataset.info
     size = info.n_rows * info.d * np.dtype(info.dtype).itemsize
-    small = size < HERE_BYTES and client is None and cluster.workers is None and not cluster.scheduler
+    nowhere_else = client is None and cluster.workers is None and not cluster.scheduler
+    # Values of a kernel take their time, however few the features are.
+    cheap = size < HERE_BYTES and not task.kernel and cluster.memory_limit is None
+    small = nowhere_else and cheap
     if small or task.draft.store.url.startswith("memory://"):
         return _advance(_here(task), progress)
     from topline.pipeline.cluster import given_or_own_client

@@ -103,7 +103,9 @@ def fold_data(source: FoldSource, fold: int) -> FoldData:
     found = _fold_data(source, fold)
     with _kept_lock:
         _kept[key] = found
-        while len(_kept) > KEPT_FOLDS and sum(one.nbytes for one in _kept.values()) > KEPT_BYTES:
+        # Factors of a kernel are large, and one of them is in use.
+        most = 1 if source.kernel is not None else KEPT_FOLDS
+        while len(_kept) > most and sum(one.nbytes for one in _kept.values()) > KEPT_BYTES:
             _kept.popitem(last=False)
     return found
 

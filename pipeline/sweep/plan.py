@@ -214,7 +214,7 @@ def fits_every_process(plan: SweepPlan, memory_limit: int | None, processes: int
     info, free = plan.dataset.info, psutil.virtual_memory().available
     allowed = free if memory_limit is None else min(free, memory_limit // processes)
     if plan.config.kernel is not None:
-        _refuse_matrix(plan, allowed)
+        _refuse_matrix(plan, min(allowed, free // processes))
         return True
     needed = COPIES * plan.nbytes
     if info.layout != "dense" or needed <= allowed:
