@@ -154,8 +154,10 @@ class ObjectStore(Store):
             return
         probe = self._key(f"probe.{secrets.token_hex(6)}{PARTIAL}")
         # A first one that is refused was put by a request of ours whose answer was lost.
-        refused = not (self._created(probe, b"") and self._created(probe, b""))
-        self._fs.rm_file(probe)
+        try:
+            refused = not (self._created(probe, b"") and self._created(probe, b""))
+        finally:
+            self._fs.rm_file(probe)
         if not refused:
             raise UnsupportedURLError(
                 f"s3://{bucket} ignores the header If-None-Match, so that writers overwrite each other: use a"
