@@ -183,7 +183,9 @@ def main(arguments: Sequence[str] | None = None) -> list[Cost]:
             if data is not None:
                 runs += [(data, rows, f"letter, {name}", loss, 1e-3) for name, loss in LOSSES.items()]
         runs += [
-            (synthetic(n), n, "synthetic, max hinge", LOSSES["max hinge"], 1e-2) for n in options.synthetic
+            (synthetic(n), n, "synthetic, max hinge", LOSSES["max hinge"], 1e-2)
+            for n in options.synthetic
+            if n > 0
         ]
     columns = (
         ("gap", 10),
