@@ -23,6 +23,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.kernels import KernelExpansion
+from topline.solvers.kernels.low_rank import MEMORY_BYTES
 from topline.solvers.run.api import solve
 from topline.solvers.typing import Float64Array, IntArray
 
@@ -69,8 +70,9 @@ def compress(
     problem : what was solved; `KernelResult.problem` where blocks computed the kernel.
     most_loss : share of P, above 0.
 
-    Raises InvalidProblemError for a share that is none and rows of another shape, and
-    UnsupportedCombinationError for a precomputed kernel and for another risk than the mean.
+    Raises InvalidProblemError for a share that is none, rows of another shape and so small a loss that its
+    rows do not fit into 4 GiB of memory, and UnsupportedCombinationError for a precomputed kernel and for
+    another risk than the mean.
 
     Examples
     --------
@@ -92,7 +94,9 @@ def compress(
     goal = (1.0 + most_loss) * of_model if of_model > 0.0 else of_model
     found, size = None, 1
     while found is None:
-        size = rows.grow(max(size + 1, int(_GROWS * size)))
+        size = max(size + 1, int(_GROWS * size))
+        _refuse_memory(2 * 8 * size * (problem.n + len(expansion.support)), size, most_loss)
+        size = rows.grow(size)
         whole = rows.exhausted
         projected = rows.expansion(size, rows.components[:size])
         primal = _primal(
@@ -115,6 +119,15 @@ def compress(
         else:
             low = middle
     return found
+
+
+def _refuse_memory(needed: int, size: int, most_loss: float) -> None:
+    if needed > MEMORY_BYTES:
+        raise InvalidProblemError(
+            f"a loss of {most_loss:g} takes more than {int(size / _GROWS):,} rows, and {size:,} of them"
+            f" {needed / 2**30:.1f} GiB of memory where {MEMORY_BYTES / 2**30:.1f} are"
+            " allowed: allow a larger loss"
+        )
 
 
 class _Span:

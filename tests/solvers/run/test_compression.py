@@ -20,7 +20,7 @@ from topline import (
     UnsupportedCombinationError,
     solve,
 )
-from topline.solvers.run import compress
+from topline.solvers.run import compress, compression
 
 X, Y = examples(n=120)
 LAM = 0.02
@@ -95,3 +95,12 @@ def test_what_cannot_be_compressed_is_refused() -> None:
     values = solve(K, Y, MaxHinge(), LAM, kernel="precomputed")
     with pytest.raises(UnsupportedCombinationError, match="tells no values with single rows"):
         compress(values.expansion, K, Y, values.problem, 0.1)
+
+
+def test_more_rows_than_memory_holds_are_refused_before_they_are_picked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result = solve(X, Y, MaxHinge(), LAM, kernel=RBF)
+    monkeypatch.setattr(compression, "MEMORY_BYTES", 50 * 16 * len(Y))
+    with pytest.raises(InvalidProblemError, match="allow a larger loss"):
+        compress(result.expansion, X, Y, result.problem, 1e-6)
