@@ -135,6 +135,7 @@ class Soak:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(END_SECONDS)
                 process.kill()
+                process.wait()
 
     def wait_for(self, event: str, seconds: float) -> None:
         """Wait for the first line of this kind."""
