@@ -25,6 +25,7 @@ from topline.pipeline.cluster.memory_plan import (
     plan_memory,
     plan_on_workers,
 )
+from topline.pipeline.cluster.watchdog import known_workers
 
 __all__ = [
     "TOPIC",
@@ -36,6 +37,7 @@ __all__ = [
     "WorkersLost",
     "announce",
     "given_or_own_client",
+    "known_workers",
     "memory_limit",
     "open_cluster",
     "plan_alone",

@@ -173,9 +173,7 @@ class WorkerWatch:
         """
         self.check_scheduler()
         try:
-            # Not `scheduler_info`, which waits for ever, and gives what it last heard where nobody answers.
-            identity = self._client.sync(self._ask_scheduler, callback_timeout=self.heartbeat_timeout)
-            known: Mapping[str, Any] = identity["workers"]
+            known = known_workers(self._client, self.heartbeat_timeout)
         except (OSError, TimeoutError) as error:
             raise ClusterError(
                 f"the scheduler does not answer ({error}): resume the run on another"
@@ -241,11 +239,22 @@ class WorkerWatch:
         there = [f"worker {worker} {reason}" for worker, reason in sorted(reasons.items())]
         return "; ".join([*there[:2], "start workers and resume the run"])
 
-    async def _ask_scheduler(self) -> Any:
-        scheduler = self._client.scheduler
-        if scheduler is None:
+
+def known_workers(client: Client, timeout: float | None = None) -> Mapping[str, Any]:
+    """Return what the scheduler knows of each of its workers, by address, asked anew.
+
+    Not by `scheduler_info`: that waits for ever, gives what it last heard where nobody answers, and now and
+    then no worker at all, where Dask's own look every two seconds, which asks for none, comes in between.
+    Raises OSError or TimeoutError where the scheduler does not answer within `timeout` seconds.
+    """
+
+    async def ask() -> Any:
+        if client.scheduler is None:
             raise OSError("the client is closed")
-        return await scheduler.identity(n_workers=-1)
+        return await client.scheduler.identity(n_workers=-1)
+
+    workers: Mapping[str, Any] = client.sync(ask, callback_timeout=timeout)["workers"]
+    return workers
 
 
 def is_paused(info: Mapping[str, Any]) -> bool:

@@ -158,7 +158,7 @@ def store() -> str:
 
 def cluster() -> str:
     """Start two worker processes on the loopback interface and run a task on each."""
-    from topline.pipeline.cluster import open_cluster
+    from topline.pipeline.cluster import known_workers, open_cluster
     from topline.pipeline.options import ClusterConfig
 
     begun = time.monotonic()
@@ -166,7 +166,7 @@ def cluster() -> str:
         if client is None:
             raise CheckFailedError("two workers were asked for and none was given", "Report this as a fault.")
         started = time.monotonic() - begun
-        addresses = list(client.scheduler_info()["workers"])
+        addresses = list(known_workers(client))
         futures = [client.submit(os.getpid, workers=[address], pure=False) for address in addresses]
         processes = set(client.gather(futures, direct=False))
     if len(processes) != 2 or os.getpid() in processes:

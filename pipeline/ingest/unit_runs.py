@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -129,10 +129,12 @@ class _Clock:
 
     def threads(self, client: Client) -> int:
         """Return the threads of all workers; `ClusterError` where there was none for too long."""
+        from topline.pipeline.cluster import known_workers
+
         if client.status not in ("running", "connecting"):
             raise ClusterError(f"the connection to the scheduler is {client.status}")
         try:
-            workers: Mapping[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+            workers = known_workers(client)
         except (OSError, TimeoutError) as error:
             raise ClusterError(f"the scheduler does not answer ({error})") from error
         now = time.monotonic()

@@ -20,6 +20,7 @@ from distributed import Client, fire_and_forget, wait
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from topline.pipeline.cluster import known_workers
 from topline.pipeline.errors import ClusterError, ConfigError
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import TrainingRows, Transforms
@@ -141,7 +142,7 @@ def _on_workers(task: KernelTask, runs: list[tuple[int, int]], client: Client) -
     heard = time.monotonic()
     try:
         while waiting or pending:
-            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            workers = known_workers(client).values()
             threads = sum(int(info["nthreads"]) for info in workers)
             while waiting and len(pending) < TASKS_AHEAD * max(1, threads):
                 first, last = waiting.pop()
@@ -157,7 +158,7 @@ def _on_workers(task: KernelTask, runs: list[tuple[int, int]], client: Client) -
             yield [entry for future in ready for entry in future.result()]
     finally:
         client.cancel(pending)
-        for worker in client.scheduler_info(n_workers=-1)["workers"]:
+        for worker in known_workers(client):
             fire_and_forget(client.submit(forget_features, workers=[worker], pure=False))
 
 

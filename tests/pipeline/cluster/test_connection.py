@@ -15,7 +15,7 @@ import pytest
 from distributed import Client, LocalCluster
 from distributed.client import AllExit
 
-from topline.pipeline.cluster import open_cluster
+from topline.pipeline.cluster import known_workers, open_cluster
 from topline.pipeline.cluster.memory_plan import worker_share
 from topline.pipeline.errors import ClusterError, ConfigError
 from topline.pipeline.options.train import ClusterConfig
@@ -73,7 +73,7 @@ def test_an_own_cluster_stays_on_loopback_and_leaves_nothing(
     with open_cluster(ClusterConfig(workers=2, memory_limit="2GiB"), data_bytes=data_bytes) as client:
         assert client is not None
         assert listening() == {"127.0.0.1"}
-        workers = client.scheduler_info()["workers"].values()
+        workers = known_workers(client).values()
         assert len(workers) == 2
         # Processes share what the coordinator leaves; threads are the coordinator.
         share = 0 if data_bytes == 0 else worker_share(2**31, 2)
@@ -102,7 +102,7 @@ def test_a_worker_that_died_comes_back_however_long_that_takes() -> None:
         ((first, pid),) = client.run(os.getpid).items()
         os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + 300
-        while not client.scheduler_info()["workers"].keys() - {first}:
+        while not known_workers(client).keys() - {first}:
             assert time.monotonic() < deadline, "no worker came back"
             time.sleep(0.1)
 
@@ -142,7 +142,7 @@ def test_a_running_scheduler_is_used_and_left_running() -> None:
             assert client is not None
             assert client.submit(os.getpid).result() == os.getpid()
         with Client(address, set_as_default=False) as still:
-            assert len(still.scheduler_info()["workers"]) == 1
+            assert len(known_workers(still)) == 1
 
 
 def test_workers_with_other_packages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,15 @@ from distributed import Client
 
 from tests.contracts.executor_contract import BOUNDS, ExecutorContract
 from tests.pipeline.small_data import feature_files, make_features, small_dataset
-from topline.pipeline.cluster import Call, DaskExecutor, WorkerCalls, WorkersLost, open_cluster, worker_blocks
+from topline.pipeline.cluster import (
+    Call,
+    DaskExecutor,
+    WorkerCalls,
+    WorkersLost,
+    known_workers,
+    open_cluster,
+    worker_blocks,
+)
 from topline.pipeline.cluster.assignment import assign, better_assignment, reassign_after_loss
 from topline.pipeline.cluster.messages import Placement, ShippedRows, Span
 from topline.pipeline.cluster.placement import LeaseRenewal
@@ -264,7 +272,7 @@ def wait_until_over() -> None:
 
 def test_an_error_is_not_kept_waiting_by_who_is_still_busy(threads: Client) -> None:
     """Who is busy goes on until the error is here."""
-    busy, failing = sorted(threads.scheduler_info()["workers"])
+    busy, failing = sorted(known_workers(threads))
     calls = [Call(busy, wait_until_over, ()), Call(failing, divmod, (1, 0))]
     _over.clear()
     try:
@@ -425,7 +433,7 @@ def test_without_workers_the_wait_ends() -> None:
     with open_cluster(ClusterConfig(workers=1), data_bytes=0) as client:
         assert client is not None
         client.cluster.scale(0)
-        while client.scheduler_info()["workers"]:
+        while known_workers(client):
             time.sleep(0.1)
         executor = DaskExecutor(client, blocks=7, worker_wait=1.0)
         with pytest.raises(ClusterError, match="no worker for 1 s"):

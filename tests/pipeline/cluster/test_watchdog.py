@@ -15,7 +15,14 @@ import pytest
 from distributed import Client, get_worker
 
 from tests.pipeline.small_data import make_features
-from topline.pipeline.cluster import Call, DaskExecutor, WorkerCalls, WorkersLost, open_cluster
+from topline.pipeline.cluster import (
+    Call,
+    DaskExecutor,
+    WorkerCalls,
+    WorkersLost,
+    known_workers,
+    open_cluster,
+)
 from topline.pipeline.cluster.liveness import Liveness, liveness_of
 from topline.pipeline.cluster.watchdog import Watchdog, WorkerWatch
 from topline.pipeline.errors import ClusterError
@@ -78,7 +85,7 @@ def test_blocks_of_a_call_that_hangs_move(
 
 
 def _workers(client: Client) -> list[str]:
-    return sorted(client.scheduler_info(n_workers=-1)["workers"])
+    return sorted(known_workers(client))
 
 
 def compute(_path: str = "") -> None:
@@ -158,8 +165,21 @@ def test_a_worker_that_hangs_gets_no_more_work(client: Client, monkeypatch: pyte
     assert worker not in calls.trusted_workers(), "its heartbeats go on"
 
 
+def test_workers_are_known_while_dask_looks_for_none(client: Client) -> None:
+    """Dask's own look, which forgets them, comes in before the answer."""
+    genuine = client._update_scheduler_info
+
+    async def forgetful(n_workers: int = 0) -> None:
+        await genuine(n_workers=n_workers)
+        await genuine(n_workers=0)
+
+    client._update_scheduler_info = forgetful
+    assert not client.scheduler_info(n_workers=-1)["workers"]
+    assert len(known_workers(client)) == 2
+
+
 def heartbeat(client: Client, worker: str) -> float:
-    return float(client.scheduler_info(n_workers=-1)["workers"][worker]["last_seen"])
+    return float(known_workers(client)[worker]["last_seen"])
 
 
 def test_who_waits_for_the_tasks_of_others_is_not_running(client: Client) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.pipeline.pictures import BAD_FILES, png, write_classes
 from tests.pipeline.small_network import write_network
 from topline.pipeline.backbones import make_backbone
-from topline.pipeline.cluster import open_cluster
+from topline.pipeline.cluster import known_workers, open_cluster
 from topline.pipeline.errors import ConfigError, InterruptedRunError, RejectedShareError
 from topline.pipeline.images import decode
 from topline.pipeline.ingest import ExtractResult, extract
@@ -262,7 +262,7 @@ def test_a_cluster_without_workers_is_not_waited_for_for_ever(tmp_path: Path) ->
         assert client is not None
         cluster: Any = client.cluster
         cluster.scale(0)
-        while client.scheduler_info()["workers"]:
+        while known_workers(client):
             time.sleep(0.05)
         with pytest.raises(InterruptedRunError, match=r"no worker for 2 s.*run the same command again"):
             extract(config(tmp_path), ClusterConfig(worker_wait=2.0), None, client)
