@@ -27,8 +27,8 @@ from topline.pipeline.pages import (
 )
 from topline.storage.runs import SweepRecord
 
-#: Colours of lines.
-_STYLES = 4
+#: Styles of lines: four colours, and the same dashed.
+_STYLES = (1, 2, 3, 4, 6, 7, 8, 9)
 
 
 @dataclass
@@ -67,7 +67,8 @@ def cells_seen(record: SweepRecord, answers: Iterable[Mapping[str, Any]]) -> dic
     names = [variant.name for variant in SweepConfig(**known).variants()]
     paths: dict[str, dict[float, CellSeen]] = {}
     for answer in answers:
-        path = paths.setdefault(names[answer["path"]], {})
+        # Where the data decides k, paths that become one have one number: those of this version have a name.
+        path = paths.setdefault(answer.get("name") or names[answer["path"]], {})
         for one in answer["cells"]:
             path.setdefault(one["C"], CellSeen(one["C"])).take(answer["fold"], one)
     return {name: [path[C] for C in sorted(path)] for name, path in paths.items()}
@@ -151,7 +152,7 @@ def _gaps(cells: Sequence[CellSeen]) -> Markup:
     lines = [
         Series.of(
             f"C = {cell.C:g}", [passes for passes, _ in cell.curve], [gap for _, gap in cell.curve],
-            1 + number % _STYLES, positive=True,
+            _STYLES[number % len(_STYLES)], positive=True,
         )
         for number, cell in enumerate(cells)
     ]  # fmt: skip
@@ -161,4 +162,4 @@ def _gaps(cells: Sequence[CellSeen]) -> Markup:
 def _accuracies(cells: Sequence[CellSeen]) -> Markup:
     at = [math.log10(cell.C) for cell in cells]
     line = Series.of("accuracy", at, [cell.accuracy for cell in cells])
-    return line_chart([line], x_label="log10 C", y_label="accuracy")
+    return line_chart([line], x_label="log10 C", y_label="accuracy", most=1.0)

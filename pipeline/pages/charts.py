@@ -84,11 +84,13 @@ def line_chart(
     log: bool = False,
     decades: int = MOST_DECADES,
     target: tuple[str, float] | None = None,
+    most: float = math.inf,
 ) -> Markup:
     """Draw lines over one pair of axes, on a logarithmic scale of at most `decades` where `log` is set.
 
     `target` is a horizontal line; its name is in the legend, and it is not drawn where the axis does not
-    reach.  An axis spans so much at least that what is noise does not look like a cliff.
+    reach.  An axis spans so much at least that what is noise does not look like a cliff, and ends at `most`,
+    which no value exceeds.
     """
     shown = [line for line in lines if len(line.x)]
     if not shown:
@@ -97,7 +99,7 @@ def line_chart(
     if target is not None:
         values = np.append(values, target[1])
     x_axis = _x_scale(np.concatenate([line.x for line in shown]))
-    y_axis = _y_scale(values, log=log, decades=decades)
+    y_axis = _y_scale(values, log=log, decades=decades, most=most)
     parts = [_axes(x_axis, y_axis, x_label, y_label)]
     if target is not None and y_axis.low <= target[1] <= y_axis.high:
         parts.append(_target(y_axis(target[1])))
@@ -165,7 +167,7 @@ def _x_scale(values: NDArray[np.float64]) -> Scale:
     return Scale(low, high, LEFT, WIDTH - RIGHT)
 
 
-def _y_scale(values: NDArray[np.float64], *, log: bool, decades: int) -> Scale:
+def _y_scale(values: NDArray[np.float64], *, log: bool, decades: int, most: float) -> Scale:
     low, high = float(values.min()), float(values.max())
     if log:
         middle, half = math.sqrt(low) * math.sqrt(high), math.sqrt(LEAST_RATIO)
@@ -179,7 +181,7 @@ def _y_scale(values: NDArray[np.float64], *, log: bool, decades: int) -> Scale:
     floor = 0.0 if low >= 0.0 else -math.inf
     low, high = max(floor, min(low, middle - half)), max(high, middle + half)
     air = 0.05 * (high - low)
-    return Scale(max(floor, low - air), high + air, HEIGHT - BOTTOM, TOP)
+    return Scale(max(floor, low - air), min(most, high + air), HEIGHT - BOTTOM, TOP)
 
 
 def _decades(low: float, high: float) -> list[float]:

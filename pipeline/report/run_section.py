@@ -70,7 +70,11 @@ def run_charts(columns: Mapping[str, Floats], tol: float | None) -> list[Titled]
     return [
         *drawn,
         ("Step size", "rounds", line_chart([step], x_label="rounds", y_label="step", log=True)),
-        ("Share of active examples", "rounds", line_chart([active], x_label="rounds", y_label="share")),
+        (
+            "Share of active examples",
+            "rounds",
+            line_chart([active], x_label="rounds", y_label="share", most=1.0),
+        ),
     ]
 
 
@@ -78,7 +82,7 @@ def held_out_chart(columns: Mapping[str, Floats]) -> Markup:
     """Draw the share of held-out rows that was right at each look."""
     looks = ~np.isnan(columns["held_out"])
     line = Series.of("top-1", columns["seconds"][looks], columns["held_out"][looks], 4)
-    return line_chart([line], x_label="seconds", y_label="share")
+    return line_chart([line], x_label="seconds", y_label="share", most=1.0)
 
 
 def gap_chart(axis: str, x: Floats, gaps: Floats, best: Floats, tol: float | None, label: str) -> Markup:
@@ -121,7 +125,7 @@ def _split_chart(rounds: Floats, parts: Mapping[str, Floats]) -> Markup:
     shares = sums / np.maximum(sums.sum(axis=0), 1e-300)
     named = zip(parts, shares, (1, 2, 3, 4), strict=True)
     lines = [Series.of(PARTS[part].lower(), ends, share, style) for part, share, style in named]
-    return line_chart(lines, x_label="rounds", y_label="share")
+    return line_chart(lines, x_label="rounds", y_label="share", most=1.0)
 
 
 def _traffic_chart(rounds: Floats, moved: Mapping[str, Floats]) -> Markup:

@@ -89,10 +89,10 @@ def accuracy_plot(cells: list[SweepCell], accuracy: str) -> Markup:
     at = [math.log10(cell.C) for cell in cells]
     lines = [
         Series.of("accuracy", at, [cell.mean for cell in cells], 1),
-        Series.of("and a standard error", at, [cell.mean + cell.error for cell in cells], 5),
+        Series.of("and a standard error", at, [min(1.0, cell.mean + cell.error) for cell in cells], 5),
         Series.of("less a standard error", at, [cell.mean - cell.error for cell in cells], 5),
     ]
-    return line_chart(lines, x_label="log10 C", y_label=f"{accuracy} accuracy")
+    return line_chart(lines, x_label="log10 C", y_label=f"{accuracy} accuracy", most=1.0)
 
 
 def cost_plot(cells: list[SweepCell]) -> Markup:

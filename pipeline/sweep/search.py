@@ -168,7 +168,9 @@ class _Rounds:
 
     def _keep(self, number: int, place: Place, answer: Sequence[Outcome]) -> None:
         cells = [part.to_dict() for part in answer]
-        record: dict[str, Any] = {"round": number, "path": place[0], "fold": place[1], "cells": cells}
+        path, fold = place
+        name = variant_of(self._plan.paths[path]).name
+        record: dict[str, Any] = {"round": number, "path": path, "name": name, "fold": fold, "cells": cells}
         add_answer(self._plan.store, self._plan.id, len(self._answers), record)
         self._answers.append(record)
 

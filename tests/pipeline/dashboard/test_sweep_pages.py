@@ -92,3 +92,10 @@ def test_a_sweep_that_ran_is_shown_with_its_own_numbers(
     assert ended.value.code in (0, None)
     assert f"Sweep {record.id}" in out.read_text(encoding="utf-8")
     capsys.readouterr()
+
+
+def test_the_name_in_an_answer_goes_before_its_number(store: Store) -> None:
+    """Where the data decides k two losses can become one, and those after it have other numbers."""
+    name = begun_sweep(store)
+    add_answer(store, name, 0, {**told(0, 0, 0, (0.1, 60, 0.1, 4)), "name": "softmax"})
+    assert list(cells_seen(read_sweep(store, name), read_answers(store, name))) == ["softmax"]

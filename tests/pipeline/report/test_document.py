@@ -273,3 +273,10 @@ def test_noise_is_drawn_nearly_flat() -> None:
     drawn = str(line_chart([line], x_label="rounds", y_label="GB"))
     heights = [float(y) for y in re.findall(r'cy="([\d.]+)"', drawn)]
     assert max(heights) - min(heights) < 10
+
+
+def test_an_axis_of_shares_ends_at_the_whole() -> None:
+    line = Series.of("accuracy", [0.0, 1.0], [0.99, 1.0])
+    drawn = str(line_chart([line], x_label="log10 C", y_label="accuracy", most=1.0))
+    assert re.findall(r">(1\.[0-9]+)<", drawn) == []
+    assert ">1<" in drawn
