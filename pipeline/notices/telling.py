@@ -98,7 +98,13 @@ class Teller:
 
     def _work(self) -> None:
         while (notice := self._waiting.get()) is not None:
-            for address in self._send(notice):
+            try:
+                missed = self._send(notice)
+            except Exception as error:  # noqa: BLE001 - whatever a client raises, later notices are to be sent
+                # Not what it says: that may hold the address with its password.
+                logger.warning("a notice was not sent (%s): %s", type(error).__name__, notice)
+                continue
+            for address in missed:
                 logger.warning("a notice did not reach %s: %s", masked(address), notice)
 
 

@@ -161,6 +161,24 @@ def test_what_does_not_arrive_is_said_without_its_secret(caplog: pytest.LogCaptu
     assert "word@" not in caplog.text
 
 
+def test_a_client_that_fails_costs_its_own_notice(caplog: pytest.LogCaptureFixture) -> None:
+    arrived: list[str] = []
+
+    def send(notice: Notice) -> Sequence[str]:
+        if not caplog.text:
+            raise ValueError("an answer of mailto://me:word@example.org is no JSON")
+        arrived.append(notice.text)
+        return []
+
+    teller = Teller(send)
+    teller.tell(kept("first"))
+    teller.tell(kept("second"))
+    teller.close()
+    assert arrived == ["second"]
+    assert caplog.text.count("was not sent (ValueError)") == 1
+    assert "word@" not in caplog.text
+
+
 def test_a_slow_receiver_holds_nobody_up_and_the_newest_are_kept(caplog: pytest.LogCaptureFixture) -> None:
     arrived: list[str] = []
     begun, go_on = threading.Event(), threading.Event()
