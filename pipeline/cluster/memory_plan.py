@@ -54,7 +54,7 @@ class ProblemSize:
 
     `keeps_duals` says whether dual variables are held, `ranked` how many classes are noted of a row, `method`
     what the method takes; `besides` are bytes that the coordinator needs for more, such as the matrix of a
-    kernel.
+    kernel, and `held` those that all workers together do, such as the scores of atoms.
     """
 
     n: int
@@ -66,6 +66,7 @@ class ProblemSize:
     ranked: int = 1
     method: MethodMemory = PLAIN
     besides: int = 0
+    held: int = 0
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def _worker(size: ProblemSize, workers: int, *, processes: bool) -> int:
     sums = _sums(size, workers) * (3 if _merges(workers) else 1)
     arrays = 8 * size.d * size.m * (WORKER_ARRAYS + sums)
     arrays += 8 * size.method.formed * (FORMED_COPIES + sums)
-    rows = -(-size.n * (ROW_BYTES + 4 * size.ranked) // workers)
+    rows = -(-(size.n * (ROW_BYTES + 4 * size.ranked) + size.held) // workers)
     reading = min(READING_BYTES, 3 * size.features)
     return (WORKER_BYTES if processes else 0) + arrays + reading + rows
 

@@ -14,6 +14,7 @@ from topline.pipeline.cluster import (
     ProblemSize,
     announce,
     given_or_own_client,
+    known_workers,
     memory_limit,
     plan_alone,
     plan_memory,
@@ -101,12 +102,8 @@ def _own_memory(plan: TrainingPlan, cluster: ClusterConfig, data_bytes: int) -> 
 
 def _memory_of_workers(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> MemoryPlan:
     """Share out what the workers of a running cluster have."""
-    if client is None or client.scheduler is None:
-        limits = []
-    else:
-        # Not `scheduler_info`, which waits for ever where nobody answers.
-        found = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=cluster.worker_wait)
-        limits = [int(worker["memory_limit"] or 0) for worker in found["workers"].values()]
+    found = {} if client is None else known_workers(client, cluster.worker_wait)
+    limits = [int(worker["memory_limit"] or 0) for worker in found.values()]
     return plan_on_workers(limits, _size(plan), cluster.cache_bytes)
 
 
@@ -125,7 +122,8 @@ def _size(plan: TrainingPlan) -> ProblemSize:
         keeps_duals=plan.keep_duals,
         ranked=len(plan.loss.form(plan.m).rho),
         method=_method_memory(plan),
-        besides=16 * n * n if factored else _besides(plan, travels) if plan.on_blocks else 0,
+        besides=16 * n * n if factored else picked_bytes(travels, plan.m) if plan.on_blocks else 0,
+        held=atom_bytes(plan.problem) if plan.on_blocks and plan.choice.method in ATOM_METHODS else 0,
     )
 
 
@@ -135,9 +133,3 @@ def _method_memory(plan: TrainingPlan) -> MethodMemory:
         return method_memory(plan.method, plan.problem, plan.rows.nbytes)
     n = len(plan.rows)
     return MethodMemory(kept=min(4 * n * n, COLUMN_BYTES))
-
-
-def _besides(plan: TrainingPlan, travels: int) -> int:
-    """Return what the rows of an update, of so many features, and atoms that a method keeps take."""
-    atoms = atom_bytes(plan.problem) if plan.choice.method in ATOM_METHODS else 0
-    return picked_bytes(travels, plan.m) + atoms

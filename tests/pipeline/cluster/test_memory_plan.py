@@ -147,6 +147,13 @@ def test_workers_of_another_cluster_keep_their_limits() -> None:
     assert plan_on_workers([500 * MIB] * 2, IMAGENET, 1 << 30).cache_bytes == 0
 
 
+def test_what_workers_hold_is_shared_among_them_and_not_the_coordinators() -> None:
+    atoms = replace(SMALL, held=2 * GIB)
+    plain, with_atoms = (plan_memory(16 * GIB, size, 2, 64 * GIB) for size in (SMALL, atoms))
+    assert plain.worker_bytes == with_atoms.worker_bytes
+    assert plain.cache_bytes - with_atoms.cache_bytes == pytest.approx(2 * GIB, abs=8)
+
+
 def test_the_one_worker_of_a_single_block_is_not_given_what_others_have() -> None:
     whole = replace(IMAGENET, blocks=1)
     alone, among = (
