@@ -107,7 +107,7 @@ def test_a_run_records_and_shows_what_it_saw(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(held_out, "LONGER", 0.0)
     monkeypatch.setattr(held_out, "SHARE", math.inf)
     store = stored(tmp_path, make_split(N))
-    # A checkpoint applies a step that waits, and rounds it: one that a slow machine makes is another's last bit.
+    # A checkpoint applies a step that waits, and rounds it: one more on a slow machine changes the last bit.
     options: dict[str, Any] = {"method": "dual_ascent", "checkpoint_seconds": 1e6}
     config = TrainConfig(store=store.url, loss="max_hinge", C=10.0, tol=1e-4, **options)
     seen = train(config, HERE)
