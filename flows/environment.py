@@ -23,11 +23,12 @@ ALWAYS: Mapping[str, str] = {
 }
 
 # Under the command line, which shows its own progress and answers with one sentence: Prefect's log goes to
-# the server only, and a server that stops answering is given up within a minute instead of six.
+# the server only, and a request that a server leaves without an answer is given up within a minute instead of
+# six.  A busy server with SQLite answers 503 for seconds on end, so that one more try would be too few.
 COMMAND_LINE: Mapping[str, str] = {
     "PREFECT_LOGGING_CONFIG_PATH": str(Path(__file__).with_name("logging.yml")),
     "PREFECT_API_REQUEST_TIMEOUT": "10",
-    "PREFECT_CLIENT_MAX_RETRIES": "1",
+    "PREFECT_CLIENT_MAX_RETRIES": "3",
 }
 
 # Under `topline serve`, whose runs log to the server only.

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import httpx
 from prefect import Flow, tags
 from prefect.client.orchestration import get_client
+from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
@@ -39,7 +40,7 @@ Result = TypeVar("Result")
 HEALTH_SECONDS = 10.0
 
 # What Prefect's client raises where its server refuses, hangs or is gone.
-SERVER_ERRORS = (httpx.HTTPError, PrefectException, RuntimeError)
+SERVER_ERRORS = (httpx.HTTPError, PrefectException, ConcurrencySlotAcquisitionError, RuntimeError)
 
 
 def launch(name: str, parameters: Mapping[str, Any], progress: Progress | None) -> Any:

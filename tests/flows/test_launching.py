@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from topline.flows import launching, reporting
@@ -123,14 +124,20 @@ def test_an_error_of_the_job_is_the_same_object_with_its_cause(
 
 
 @pytest.mark.usefixtures("_command_line")
-def test_a_server_that_fails_before_the_work_is_a_server_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unauthorized(**_: Any) -> Any:
-        raise httpx.HTTPError("401 Unauthorized")
+@pytest.mark.parametrize(
+    "error",
+    [httpx.HTTPError("401 Unauthorized"), ConcurrencySlotAcquisitionError("slots: 503 Service Unavailable")],
+)
+def test_a_server_that_fails_before_the_work_is_a_server_error(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refused(**_: Any) -> Any:
+        raise error
 
     monkeypatch.setattr(launching, "require_server", lambda _: None)
-    monkeypatch.setattr(launching, "FLOWS", {"train": unauthorized})
+    monkeypatch.setattr(launching, "FLOWS", {"train": refused})
     monkeypatch.setattr(launching.logging, "raiseExceptions", True)
-    with pytest.raises(FlowServerError, match=r"failed before the work began .*401 Unauthorized"):
+    with pytest.raises(FlowServerError, match=rf"failed before the work began .*{error}"):
         run_flow("train", {})
 
 
