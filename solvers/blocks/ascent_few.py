@@ -187,3 +187,35 @@ def sweep_few(
         rises[i] = -1.0 if still else 0.5 * (own + gamma_own) * square * weights[i]
     keep(owners)
     return taken
+
+
+@jit
+def project_few(
+    Z: Float64Array,
+    listed: Int64Array,
+    starts: Int64Array,
+    classes: IntArray,
+    column: JitFunction,
+    rho: Float64Array,
+    margins: Float64Array,
+    own_margin: float,
+) -> None:
+    """Do what `project_rows` does in the listed classes of each row; the others, which are 0, stay so.
+
+    Row t of Z (t, m) has the classes classes[starts[listed[t]] : starts[listed[t] + 1]], the own one first.
+    """
+    m = Z.shape[1]
+    owners = column_workspace(m), room(m), room(m), rho, margins
+    work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
+    all_q, all_alpha = borrowed(owners[1]), borrowed(owners[2])
+    rho, margins = borrowed(rho), borrowed(margins)
+    for t in range(Z.shape[0]):
+        first = starts[listed[t]]
+        few = starts[listed[t] + 1] - first
+        q, alpha = all_q[:few], all_alpha[:few]
+        for e in range(few):
+            q[e] = -Z[t, classes[first + e]] - (own_margin if e == 0 else 1.0)
+        column(q, 0, 1.0, 1.0, rho, margins, alpha, work, index_work, -1.0)
+        for e in range(few):
+            Z[t, classes[first + e]] = alpha[e]
+    keep(owners)

@@ -14,10 +14,11 @@ from topline.solvers.blocks.ascent_few import (
     FewClasses,
     choose_classes,
     lists_for,
+    project_few,
     spare_classes,
     sweep_few,
 )
-from topline.solvers.blocks.ascent_jit import add_rows_csr, change_sums
+from topline.solvers.blocks.ascent_jit import add_rows_csr, change_sums, project_rows
 from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion
 from topline.solvers.blocks.ascent_sweeps import sweep_csr, sweep_dense
 from topline.solvers.blocks.ascent_tiles import SweptPart, TiledWeights
@@ -26,6 +27,7 @@ from topline.solvers.blocks.jit import sum_of_squares
 from topline.solvers.blocks.row_feed import HeldRows, RowFeed
 from topline.solvers.blocks.thread_choice import ThreadChoice
 from topline.solvers.blocks.vertices import vertices_of
+from topline.solvers.blocks.weight_sizes import SMALL_W, is_tiled
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.requests import AscentRequest
@@ -33,13 +35,6 @@ from topline.solvers.core.rows import is_sparse
 from topline.solvers.losses.rows import conjugate_sum
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
-#: Weights of up to so many entries are kept in float64: they stay in the first-level cache all the same.
-_SMALL_W = 1 << 12
-#: Weights of more entries and classes than these are swept tile by tile, and on several threads,
-_TILED_W = 1 << 16
-_TILED_CLASSES = 32
-#: as are those of more bytes, which do not stay in a core's second-level cache.
-_LARGE_W = 1 << 20
 #: Rows over which a change is summed at once, and numbers in them.
 _SUMMED_ROWS = 4096
 _SUMMED_NUMBERS = 1 << 22
@@ -49,21 +44,6 @@ _NARROW_SUMS = 1 << 16
 _TIMED_ROWS, _TIMED_PRODUCTS = 2048, 1 << 22
 #: A row whose rise is below this share of the mean has not moved.
 _STILL = 0.01
-
-
-def weights_alike(entries: int) -> int:
-    """Return a number of entries of W that is swept like so many, hardly above the least such number."""
-    if entries <= _SMALL_W:
-        return 0
-    large = _LARGE_W // np.dtype(np.float32).itemsize
-    if entries <= _TILED_W:
-        return 2 * _SMALL_W
-    return 2 * _TILED_W if entries <= large else 2 * large
-
-
-def is_tiled(m: int, d: int, dtype: np.dtype[Any]) -> bool:
-    """Return whether W (d, m), in a precision, is swept tile by tile."""
-    return (m >= _TILED_CLASSES and m * d > _TILED_W) or m * d * dtype.itemsize > _LARGE_W
 
 
 class SweptRows(BlockRows):
@@ -185,6 +165,20 @@ class Work:
             choose_classes(scores, some, block.y, A, delta, starts, few.classes)
         self.visited += len(rows)
 
+    def project(self, Z: Float64Array, rows: Int64Array) -> None:
+        """Replace dual rows Z (t, m) by the nearest points of their domains in the classes that sweeps touch.
+
+        The nearest point of all may have mass in classes that sweeps would then leave as they are.
+        """
+        block, few = self.block, self._few
+        form = block.problem.form
+        if few is None:
+            project_rows(Z, block.y[rows], form)
+            return
+        column = form.column_where(alike=True)
+        place = few.place[rows]
+        project_few(Z, place, few.starts, few.classes, column, form.rho, form.table, form.family.own_margin)
+
     def moved(self, rows: Int64Array) -> Any:
         """Return which rows moved when they were last visited."""
         return self.rises[rows] > self._still
@@ -201,7 +195,7 @@ class Work:
             )
             self.W = self._tiles.W
             return
-        dtype = np.dtype(np.float64) if start.size <= _SMALL_W else self._products
+        dtype = np.dtype(np.float64) if start.size <= SMALL_W else self._products
         self.W = np.array(start, dtype=dtype, order="C")
 
     def _sweep_few(self, portion: Portion, few: FewClasses) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_jit import change_sums, project_rows
+from topline.solvers.blocks.ascent_jit import change_sums
 from topline.solvers.blocks.ascent_work import Work
 from topline.solvers.blocks.row_feed import HeldRows, RowFeed
 from topline.solvers.typing import Float64Array, Int64Array
@@ -72,7 +72,7 @@ class Extrapolation:
         self._changes = [*self._changes[1 - _REMEMBERED :], self._B - before]
         self._images = [*self._images[1 - _REMEMBERED :], self._W - W]
         trial = self._best_of_span()
-        project_rows(trial, self._y, self._work.block.problem.form)
+        self._work.project(trial, self._rows)
         self._work.visited += len(self._rows)
         trial -= self._B
         rise = self._along(trial)

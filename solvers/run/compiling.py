@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse as scipy_sparse
 
-from topline.solvers.blocks.ascent_work import weights_alike
+from topline.solvers.blocks.weight_sizes import weights_alike
 from topline.solvers.core.half_floats import widened
 from topline.solvers.core.problem import Problem, SmoothingKind
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk

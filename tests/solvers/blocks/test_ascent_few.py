@@ -5,9 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topline import MaxHinge, Problem, StructuredHinge, TopKHinge, TopKOthersHinge, UsunierHinge
+from topline import (
+    MaxHinge,
+    Problem,
+    Status,
+    StructuredHinge,
+    TopKHinge,
+    TopKOthersHinge,
+    UsunierHinge,
+    solve,
+)
 from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.blocks.ascent_few import choose_classes, lists_for, spare_classes
+from topline.solvers.blocks.ascent_jit import project_rows
 from topline.solvers.blocks.ascent_rows import DualWindow
 from topline.solvers.blocks.ascent_work import Work
 from topline.solvers.core.dual_rows import DenseStore
@@ -96,3 +106,38 @@ def test_a_sweep_over_few_classes_finds_the_update_of_all_where_the_others_get_n
         W += problem.scale * block.weights[i] * np.outer(X[i], found - before[i])
     assert exact > len(rows) // 2
     np.testing.assert_allclose(work.W.T, W, atol=1e-10)
+
+
+@pytest.mark.parametrize("loss", HINGES, ids=str)
+def test_a_projection_in_few_classes_is_that_of_a_problem_with_as_many(loss) -> None:
+    """The nearest point of all classes may have mass everywhere, which later sweeps would not see."""
+    _, _, _, _, work, feed = swept(loss)
+    rows = np.arange(0, N, 3)
+    work.take_few(feed, rows)
+    few = work._few
+    assert few is not None
+    rng = np.random.default_rng(4)
+    Z = np.zeros((len(rows), M))
+    lists = [few.classes[few.starts[few.place[i]] : few.starts[few.place[i] + 1]] for i in rows]
+    for t, listed in enumerate(lists):
+        Z[t, listed] = rng.standard_normal(len(listed))
+    found = Z.copy()
+    work.project(found, rows)
+    for t, listed in enumerate(lists):
+        alone = Z[t, listed][None].copy()
+        project_rows(alone, np.zeros(1, np.int32), loss.form(len(listed)))
+        np.testing.assert_allclose(found[t, listed], alone[0], atol=1e-12)
+        assert not np.delete(found[t], listed).any()
+
+
+@pytest.mark.parametrize("loss", HINGES, ids=str)
+def test_rounds_of_many_sweeps_never_lower_the_dual(loss) -> None:
+    """Extrapolation comes between sweeps over few classes; rows that can be told apart show it."""
+    rng = np.random.default_rng(7)
+    y = np.arange(300, dtype=np.int32) % M
+    X = rng.standard_normal((M, 40))[y] + 0.5 * rng.standard_normal((300, 40))
+    X[:, :13] = 1.0
+    result = solve(X, y, loss=loss, lam=0.02 / len(y), tol=1e-3, method="dual_ascent", max_passes=200)
+    duals = np.array([record.dual for record in result.history])
+    assert (np.diff(duals) >= -1e-12 * duals[1:]).all()
+    assert result.status is Status.SOLVED
