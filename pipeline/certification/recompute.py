@@ -46,8 +46,9 @@ from topline.pipeline.rows import StoredModel, TrainingRows, record_if_possible
 from topline.storage.models import ModelRecord
 from topline.storage.records import reading
 
-# Rows that are multiplied in float64 at once.
-TILE_ROWS = 4096
+# Rows that are multiplied in float64 at once: at most so many, and dense ones of at most so many bytes, for a
+# training that stayed within a limit of memory is certified in the same process; but never fewer than these.
+TILE_ROWS, TILE_BYTES, LEAST_ROWS = 4096, 1 << 23, 64
 # Rows that carry a model with a kernel stay in memory up to so many bytes, and are read again beyond them.
 HELD_BYTES = 1 << 28
 # Products were float32 while training ran, so W(A) and P may differ from what was recorded in the 7th digit.
@@ -125,7 +126,8 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
     """
     started = time.perf_counter()
     stored = StoredModel.open(model_url)
-    stored.dataset().manifest()  # No sum needs it, but what is certified is the dataset as it was committed.
+    # No sum needs it, but what is certified is the dataset as it was committed.
+    stored.dataset().check_manifest()
     rows = stored.rows("train")
     kernel = None if stored.model.record.kernel is None else _kernel_rows(stored, rows)
     # Of a kernel model the scores are the features, whose weights are 1 unless there are no scores.
@@ -225,17 +227,21 @@ def _add_top(
 def _tiles(
     stored: StoredModel, rows: TrainingRows, kernel: KernelRows | None, progress: Progress | None
 ) -> Iterator[tuple[Any, NDArray[Any], NDArray[Any] | None]]:
-    """All training rows in float64 with their labels and dual variables, a few thousand at a time.
+    """All training rows in float64 with their labels and dual variables, up to a few thousand at a time.
 
-    With a kernel a row's features are its scores.
+    With a kernel a row's features are its scores, for which all rows that carry the model may be read.
     """
     labels, step = rows.labels(), TILE_ROWS
+    if kernel is None and rows.dataset.info.layout == "dense":
+        step = min(step, max(LEAST_ROWS, TILE_BYTES // (8 * rows.shape[1])))
     for first, last, unit in rows.tiles():
         for start in range(first, last, step):
             stop = min(last, start + step)
             A = stored.model.duals(start, stop) if stored.model.has_duals else None
             X = unit[start - first : stop - first].astype(np.float64)
             yield X if kernel is None else kernel.scores(X), labels[start:stop], A
+            del X
+        del unit  # before the next one is read
         if progress is not None:
             progress.advance(last - first)
 

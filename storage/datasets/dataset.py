@@ -165,6 +165,16 @@ class Dataset:
         names = self.class_names if sets is None else sets.names(self.class_names)
         return with_labels_and_splits(table, self.labels(), self.split(), names)
 
+    def check_manifest(self) -> None:
+        """Read the whole manifest, a unit at a time; `IntegrityError` where some is damaged or missing."""
+        if self.shares_nothing:
+            self.shared_manifest()
+            return
+        for unit in self.units:
+            unit_table(self.store, unit, self.files.owner)
+        if OVERRIDES in self.files.by_path:
+            load_overrides(self.files.read(OVERRIDES), self.files.place(OVERRIDES))
+
     def shared_manifest(self) -> pa.Table:
         """Return the manifest rows of all units, without what this version alone says."""
         if self.shares_nothing:

@@ -455,14 +455,34 @@ def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
         certify(url)
 
 
-def test_many_rows_are_certified_in_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        ({"TILE_ROWS": 7}, 7),
+        ({"TILE_BYTES": 8 * 7 * 5, "LEAST_ROWS": 1}, 5),
+        ({"TILE_BYTES": 1, "LEAST_ROWS": 3}, 3),
+    ],
+)
+def test_many_or_wide_rows_are_certified_in_tiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], most: int
+) -> None:
     store = open_store(tmp_path, create=True)
     X, labels = make_features(300, 6, 4)
     write_dataset(store, X, labels, np.zeros(300, dtype=np.int8))
     assert Dataset.open(store).info.n_rows == 300
     url = trained(tmp_path, k=2, smoothing=0.3)
     whole = certify(url, store=False)
-    monkeypatch.setattr("topline.pipeline.certification.recompute.TILE_ROWS", 7)
+    for name, value in limits.items():
+        monkeypatch.setattr(f"topline.pipeline.certification.recompute.{name}", value)
+    add, sizes = CertificateSums.add, []
+
+    def noted(self: CertificateSums, X: Any, *others: Any) -> None:
+        sizes.append(X.shape)
+        add(self, X, *others)
+
+    monkeypatch.setattr(CertificateSums, "add", noted)
     tiled = certify(url, store=False)
+    assert max(sizes) == (most, 7)
+    assert sum(rows for rows, _ in sizes) == 300
     assert tiled.primal == pytest.approx(whole.primal, rel=1e-12)
     assert tiled.dual == pytest.approx(whole.dual, rel=1e-12)

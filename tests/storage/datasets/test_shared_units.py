@@ -118,6 +118,19 @@ def test_a_shared_unit_that_is_damaged_is_mended_by_writing_it_again(local_store
         assert verify_store(local_store) == []
 
 
+def test_a_manifest_is_checked_a_unit_at_a_time(local_store: Store) -> None:
+    info = write_dataset(local_store, dense(100, 6), PLAN, key="one")
+    dataset = Dataset(local_store, info)
+    dataset.check_manifest()
+    place = manifest_of(local_store, info, 1)
+    flip_first(local_store, place)
+    with pytest.raises(IntegrityError, match=r"is damaged.*rows 32-"):
+        dataset.check_manifest()
+    lose(local_store, place)
+    with pytest.raises(IntegrityError, match=r"is missing.*rows 32-"):
+        dataset.check_manifest()
+
+
 def _write(url: str, key: str) -> DatasetInfo:
     return write_dataset(open_store(url), dense(100, 6), PLAN, key=key)
 
