@@ -1,9 +1,8 @@
 """A stand-in for `docker compose`: the services of deploy/compose as processes, each in a root of its own.
 
-Every process sees what its container would: the image (Python with Topline, the system's programs, `deploy`),
-the volumes of its service and nothing else of the machine, on a root that cannot be written where the service
-says so; its environment is the image's and the service's alone.  All share one loopback interface, on which
-each service has its name.  PostgreSQL is the machine's, and moto stands for MinIO.
+Every process sees what its container would (`roots`), with the volumes and the environment of its service.
+All share one loopback interface, on which each service has its name.  PostgreSQL is the machine's, and moto
+stands for MinIO.
 
     python docker.py FOLDER compose up | run --rm SERVICE | exec SERVICE COMMAND... | ps
 
@@ -12,9 +11,7 @@ each service has its name.  PostgreSQL is the machine's, and moto stands for Min
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 import subprocess
 import sys
 import time
@@ -23,9 +20,9 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.e2e.container_processes.roots import POSTGRES, ROOT, Mount, image_environment, in_image, made_root
+
 COMPOSE = ROOT / "deploy" / "compose" / "compose.yaml"
-BARE = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/dev", "/proc", "/sys")
 ORDER = ("database", "store", "prefect", "scheduler", "workers", "worker")
 SECONDS = 420.0
 
@@ -39,55 +36,17 @@ def services(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def image_environment() -> dict[str, str]:
-    """Return what the Dockerfile sets."""
-    text = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", " ")
-    stages = text.split("\nFROM ")[-1]
-    pairs = [
-        word.split("=", 1)
-        for line in re.findall(r"^ENV (.*)$", stages, re.MULTILINE)
-        for word in line.split()
-    ]
-    environment = {name: value.replace("$PATH", "/usr/local/bin:/usr/bin:/bin") for name, value in pairs}
-    if "PYTHONPATH" in os.environ:
-        environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    return environment
-
-
 def inside(folder: Path, service: dict[str, Any], command: list[str]) -> list[str]:
     """Return the command that runs `command` where the service's container would."""
-    lines = ["set -eu", "root=$(mktemp -d)", "mount -t tmpfs tmpfs $root"]
-    for place in BARE:
-        if Path(place).is_symlink():
-            lines.append(f"ln -s {Path(place).readlink()} $root{place}")
-        elif Path(place).is_dir():
-            lines.append(f"mkdir -p $root{place}; mount --rbind {place} $root{place}")
-    lines += [
-        f"mkdir -p $root{place}; mount --bind {place} $root{place}"
-        for place in sorted({sys.prefix, sys.base_prefix, str(ROOT)})
-    ]
-    lines += [
-        f"mkdir -p $root/opt/topline $root/srv/topline/deploy; mount --bind {sys.prefix} $root/opt/topline",
-        f"mount --bind {ROOT}/deploy $root/srv/topline/deploy",
-        f"mount --bind {folder}/hosts $root/etc/hosts",
-    ]
+    mounts = [Mount("/etc/hosts", folder / "hosts")]
     for volume in service.get("volumes", []):
         source, _, target = volume.partition(":")
         target, _, mode = target.partition(":")
-        if not target:
-            lines.append(f"mkdir -p $root{source}; mount -t tmpfs tmpfs $root{source}")
-            continue
         there = (folder / source).resolve() if source.startswith(".") else folder / "volumes" / source
-        made = f"touch $root{target}" if there.is_file() else f"mkdir -p $root{target}"
-        lines += [f"mkdir -p $(dirname $root{target}); {made}", f"mount --bind {there} $root{target}"]
-        if mode == "ro":
-            lines.append(f"mount -o remount,bind,ro $root{target}")
-    if service.get("read_only"):
-        lines.append("mount -o remount,ro $root")
+        mounts.append(Mount(target, there, mode == "ro") if target else Mount(source))
+    lines = made_root(mounts, read_only=bool(service.get("read_only")))
     environment = {**image_environment(), **service.get("environment", {})}
-    words = " ".join(shlex.quote(f"{name}={value}") for name, value in environment.items())
-    script = shlex.join(["sh", "-c", 'cd /srv/topline; exec "$@"', "sh", *command])
-    lines.append(f"exec chroot $root /usr/bin/env -i {words} {script}")
+    lines.append(f"exec chroot $root {in_image(command, environment)}")
     return ["unshare", "--mount", "--propagation", "private", "bash", "-c", "\n".join(lines)]
 
 
@@ -100,7 +59,7 @@ def program(folder: Path, name: str, service: dict[str, Any]) -> list[str]:
         return [
             "bash",
             "-euc",
-            POSTGRES,
+            DATABASE,
             "sh",
             str(folder / "volumes" / "database"),
             environment["POSTGRES_PASSWORD"],
@@ -108,8 +67,8 @@ def program(folder: Path, name: str, service: dict[str, Any]) -> list[str]:
     return inside(folder, service, [str(word) for word in service["command"]])
 
 
-POSTGRES = """
-bin=$(ls -d /usr/lib/postgresql/*/bin | tail -1)
+DATABASE = f"""
+bin={POSTGRES}
 chmod 711 "$(dirname "$1")"; mkdir -p "$1"; chown nobody "$1"; cd /
 printf %s "$2" > "$1.password"; chown nobody "$1.password"
 as="runuser -u nobody -- $bin"
@@ -127,7 +86,7 @@ def healthy(folder: Path, name: str, service: dict[str, Any]) -> bool:
         probe = [
             "bash",
             "-c",
-            "$(ls -d /usr/lib/postgresql/*/bin | tail -1)/pg_isready --host=127.0.0.1 --dbname=prefect",
+            f"{POSTGRES}/pg_isready --host=127.0.0.1 --dbname=prefect",
         ]
     elif check is None:
         return True
