@@ -22,7 +22,7 @@ def mlflow_sender(name: str) -> Callable[[Notice], Sequence[str]]:
 
     Each model of the store is a version; the alias "champion" is at the one that was promoted last, or that a
     rollback brought back.  The server is that of MLFLOW_TRACKING_URI.  `ConfigError` where that is not set
-    or MLflow's client is missing.
+    or nothing that MLflow's client takes, or the client is missing.
     """
     if not os.environ.get("MLFLOW_TRACKING_URI"):
         raise ConfigError("--mlflow: set MLFLOW_TRACKING_URI to the address of MLflow's server")
@@ -33,7 +33,14 @@ def mlflow_sender(name: str) -> Callable[[Notice], Sequence[str]]:
         from mlflow.exceptions import MlflowException
     except ImportError:
         raise ConfigError("--mlflow needs MLflow's client: python -m pip install mlflow-skinny") from None
-    client = MlflowClient()
+    try:
+        client = MlflowClient()
+    except Exception as error:  # noqa: BLE001 - each kind of address has its own client, with its own errors
+        # Not what it says: that may hold the address with its password.
+        raise ConfigError(
+            "--mlflow: MLflow's client does not take the address in MLFLOW_TRACKING_URI"
+            f" ({type(error).__name__}): give that of a server, http://HOST:PORT"
+        ) from None
 
     def send(notice: Notice) -> Sequence[str]:
         if notice.kind not in _DECISIONS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -35,10 +36,13 @@ class Registry:
     models: dict[str, list[Version]] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     gone: bool = False
+    broken: Exception | None = None
 
     def search_registered_models(self, filter_string: str) -> list[str]:
         if self.gone:
             raise MlflowException("no answer")
+        if self.broken is not None:
+            raise self.broken
         return [name for name in self.models if filter_string == f"name = '{name}'"]
 
     def create_registered_model(self, name: str, description: str) -> None:
@@ -64,7 +68,13 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     """MLflow's client, as far as it is needed, where it would be imported from."""
     made = Registry()
     client: Any = ModuleType("mlflow")
-    client.MlflowClient = lambda: made
+
+    def connected() -> Registry:
+        if made.broken is not None:
+            raise made.broken
+        return made
+
+    client.MlflowClient = connected
     errors: Any = ModuleType("mlflow.exceptions")
     errors.MlflowException = MlflowException
     monkeypatch.setitem(sys.modules, "mlflow", client)
@@ -105,6 +115,35 @@ def test_a_registry_that_is_gone_is_named_and_stops_nobody(registry: Registry) -
     assert send(decided(Kind.PROMOTED, "m0001")) == ("MLflow's model digits",)
     registry.gone = False
     assert send(decided(Kind.PROMOTED, "m0001")) == ()
+
+
+@pytest.mark.parametrize("error", [KeyError("tags"), RuntimeError("http://me:word@host"), RecursionError()])
+def test_whatever_the_client_raises_costs_one_line_and_one_notice(
+    registry: Registry, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    with told((), "digits") as tell:
+        registry.broken = error
+        tell(decided(Kind.PROMOTED, "m0001"))
+        deadline = time.monotonic() + 60.0
+        while not caplog.records and time.monotonic() < deadline:
+            time.sleep(0.01)
+        registry.broken = None
+        tell(decided(Kind.PROMOTED, "m0002"))
+    (line,) = caplog.messages
+    assert type(error).__name__ in line
+    assert "m0001" in line
+    assert "word" not in line
+    assert [one.source for one in registry.models["digits"]] == ["topline://data/store/models/m0002"]
+
+
+def test_an_address_that_the_client_does_not_take_is_refused_without_its_password(registry: Registry) -> None:
+    registry.broken = ValueError("unsupported: nosuch://me:word@host")
+    with (
+        pytest.raises(ConfigError, match=r"MLFLOW_TRACKING_URI \(ValueError\)") as refused,
+        told((), "digits"),
+    ):
+        pass
+    assert "word" not in str(refused.value)
 
 
 def test_what_is_missing_is_said_before_anything_is_served(
