@@ -64,7 +64,6 @@ def old_store(folder: Path, runs: int, models: int, rounds: int) -> Store:
         name = published(store, 0.8 + 0.1 * number / models, made[number % len(made)])
         action = "promote" if number % 3 == 0 else "keep"
         when = f"2026-01-01T02:{number // 60:02d}:{number % 60:02d}+00:00"
-        when = f"2026-01-01T02:{number // 60:02d}:{number % 60:02d}+00:00"
         decided(store, action, name, "as the rule says", when)
     return store
 
