@@ -179,6 +179,21 @@ def test_kubernetes_pods_keep_to_the_restricted_standard() -> None:
             assert set(container["resources"]["limits"]) == {"cpu", "memory"}
 
 
+def test_the_page_says_what_the_pods_request() -> None:
+    (dask,) = (found for found in MANIFESTS if found["kind"] == "DaskCluster")
+    replicas = {"DaskCluster topline worker": dask["spec"]["worker"]["replicas"]}
+    sizes = {"Mi": 1 / 1024, "Gi": 1.0}
+    cores = gigabytes = 0.0
+    for name, pod in PODS.items():
+        for container in pod["containers"]:
+            cpu, memory = (str(container["resources"]["requests"][what]) for what in ("cpu", "memory"))
+            number = replicas.get(name, 1)
+            cores += number * (int(cpu[:-1]) / 1000 if cpu.endswith("m") else int(cpu))
+            gigabytes += number * int(memory[:-2]) * sizes[memory[-2:]]
+    page = (DEPLOY / "kubernetes" / "README.md").read_text()
+    assert f"{round(cores)} cores and {round(gigabytes)} GiB requested" in page
+
+
 def test_what_reads_images_has_them_and_every_server_is_probed() -> None:
     """The flow lists the images, and Dask's workers read them, at one path."""
     readers = {
