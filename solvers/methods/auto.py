@@ -20,7 +20,6 @@ from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, Runner
 from topline.solvers.methods.dual_ascent import DualAscent, unmeasured_rounds
 from topline.solvers.methods.newton import ProximalNewton, warm_start
-from topline.solvers.methods.newton_steps import few_numbers
 from topline.solvers.typing import Float64Array
 
 logger = logging.getLogger(__name__)
@@ -34,6 +33,9 @@ _WATCHED = (40, 12)
 #: and where it has more.
 _FEW_NUMBERS = 512
 _TOO_MANY = (120.0, 250.0)
+#: Numbers in the Gram matrices of all classes up to which Newton's method takes less time than L-BFGS, whose
+#: passes cost more there than those of conjugate gradients.
+_NEWTON_NUMBERS = 1 << 14
 #: A relative gap from which on the W of several blocks is no place to start from.
 _FAR = 0.5
 #: A forecast goes to this share of D, and below it to a tenth of the present gap.
@@ -61,7 +63,7 @@ def choose(problem: Problem, *, kernel: bool) -> Choice:
     if kernel:
         return Choice("dual_ascent", "a model with a kernel is its dual variables")
     if problem.form.smooth:
-        if few_numbers(problem):
+        if problem.m * problem.d**2 <= _NEWTON_NUMBERS:
             return Choice("newton", f"the loss {problem.loss.name} is smooth and W has few numbers")
         return Choice("lbfgs", f"the loss {problem.loss.name} is smooth")
     return Choice("auto", "")

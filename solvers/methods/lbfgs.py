@@ -31,6 +31,12 @@ from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.line_search import Bracket
 from topline.solvers.typing import Float64Array
 
+#: Name in `SolverState.memory` of the curvatures of the pairs.
+_CURVATURES = "curvatures"
+#: Pairs that are remembered at least and at most: as many as fit into so many numbers, and no more than one
+#: for so many examples, lest the product with them takes longer than a pass.
+_PAIRS = 10, 80
+_NUMBERS, _EXAMPLES = 1 << 22, 64
 #: Steps that are tried along one direction before it is given up.
 _TRIALS = 20
 #: A step that lowers P by a smaller share is where float64 products begin, and points whose P differ by less
@@ -48,55 +54,66 @@ _FLAT = 1e-12
 class Pairs:
     """The inverse Hessian of L-BFGS (J. Nocedal, Math. Comp. 35, 1980), as a product with it.
 
-    The last steps s and what the gradient changed by along them, y, oldest first; all of one shape.
+    The last steps s, what the gradient changed by along them, y, and <s, y>, oldest first; s and y are all of
+    one shape.
     """
 
     steps: tuple[Float64Array, ...] = ()
     changes: tuple[Float64Array, ...] = ()
+    curvatures: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, memory: Mapping[str, Float64Array]) -> Pairs:
         """Return what `to_memory` was made from; what else is in the mapping is left alone."""
-        count = sum(name.startswith("step_") for name in memory)
+        curvatures = memory.get(_CURVATURES, np.empty(0)).tolist()
         return cls(
-            tuple(memory[f"step_{i}"] for i in range(count)),
-            tuple(memory[f"change_{i}"] for i in range(count)),
+            tuple(memory[f"step_{i}"] for i in range(len(curvatures))),
+            tuple(memory[f"change_{i}"] for i in range(len(curvatures))),
+            tuple(curvatures),
         )
 
     def to_memory(self) -> dict[str, Float64Array]:
         """Return the arrays by name."""
         named = {f"step_{i}": step for i, step in enumerate(self.steps)}
-        return named | {f"change_{i}": change for i, change in enumerate(self.changes)}
+        named |= {f"change_{i}": change for i, change in enumerate(self.changes)}
+        return named | {_CURVATURES: np.array(self.curvatures)}
 
     def with_pair(self, step: Float64Array, change: Float64Array, most: int) -> Pairs:
         """Add a pair, and let go of the oldest beyond `most`; one without curvature is left out."""
         s, y = step.ravel(), change.ravel()
-        if not s @ y > _FLAT * np.sqrt((s @ s) * (y @ y)):
+        curvature = float(s @ y)
+        if not curvature > _FLAT * np.sqrt((s @ s) * (y @ y)):
             return self
-        return Pairs((*self.steps, step)[-most:], (*self.changes, change)[-most:])
+        return Pairs(
+            (*self.steps, step)[-most:],
+            (*self.changes, change)[-most:],
+            (*self.curvatures, curvature)[-most:],
+        )
 
     def times(self, gradient: Float64Array) -> Float64Array:
         """Return H g by the two loops; g itself where there are no pairs."""
         product = gradient.copy()
         flat = product.ravel()
-        pairs = [(s.ravel(), y.ravel()) for s, y in zip(self.steps, self.changes, strict=True)]
-        curvatures = [float(s @ y) for s, y in pairs]
+        pairs = [
+            (s.ravel(), y.ravel(), c)
+            for s, y, c in zip(self.steps, self.changes, self.curvatures, strict=True)
+        ]
         shares = []
-        for (s, y), curvature in zip(reversed(pairs), reversed(curvatures), strict=True):
+        for s, y, curvature in reversed(pairs):
             share = float(s @ flat) / curvature
             blas.daxpy(y, flat, a=-share)
             shares.append(share)
         if pairs:
-            y = pairs[-1][1]
-            flat *= curvatures[-1] / float(y @ y)
-        for (s, y), curvature, share in zip(pairs, curvatures, reversed(shares), strict=True):
+            _, y, curvature = pairs[-1]
+            flat *= curvature / float(y @ y)
+        for (s, y, curvature), share in zip(pairs, reversed(shares), strict=True):
             blas.daxpy(s, flat, a=share - float(y @ flat) / curvature)
         return product
 
 
 @dataclass(frozen=True)
 class Lbfgs(Method):
-    """L-BFGS that remembers `pairs` steps.
+    """L-BFGS that remembers `most_pairs` steps.
 
     In the state, W is the point to try next; its memory holds the point that the step starts from, the
     direction, the line search, the pairs, and the best point so far, which is what a run gives.
@@ -104,13 +121,6 @@ class Lbfgs(Method):
 
     #: W is no W(A): only at the end does A become what belongs to W.
     follows_duals: ClassVar[bool] = False
-
-    pairs: int = 10
-
-    @property
-    def arrays(self) -> int:
-        """Arrays of the shape of W that it remembers: pairs, the best W, and of a line all but its length."""
-        return 2 * self.pairs + 4
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Evaluate P, its gradient and with it a dual point at W."""
@@ -151,7 +161,9 @@ class Lbfgs(Method):
                     return self._without_progress(measured, Pairs())
                 W = memory["base"] + line.step * memory["direction"]
                 return _towards(measured, W, line, {**memory, "line": line.to_array()})
-            pairs = pairs.with_pair(before.W - memory["base"], gradient - memory["gradient"], self.pairs)
+            pairs = pairs.with_pair(
+                before.W - memory["base"], gradient - memory["gradient"], most_pairs(problem)
+            )
             if not before.exact and line.value - value <= _STALLED * abs(value):
                 return self._without_progress(measured, pairs)
         rounding = _ROUNDING if before.exact else _ROUNDING_FLOAT32
@@ -227,6 +239,20 @@ def at_gradient(problem: Problem, state: SolverState, stats: BlockStats) -> Meas
         share, dual = part, multiple
     before = with_loss_at_zero(problem, state, stats)
     return Measurement(value, dual, "true", before, stats, passes=1, point=FoundAt(state.W, share))
+
+
+def most_pairs(problem: Problem) -> int:
+    """Return how many steps are remembered: where W is small many, which halve the passes."""
+    least, most = _PAIRS
+    return max(least, min(most, _NUMBERS // (2 * problem.d * problem.m), problem.n // _EXAMPLES))
+
+
+def arrays_of_lbfgs(problem: Problem) -> int:
+    """Return how many arrays of the shape of W are remembered.
+
+    Those are the pairs, the best W, and of a line all but its length.
+    """
+    return 2 * most_pairs(problem) + 4
 
 
 def unfit_for_lbfgs(problem: Problem) -> str | None:

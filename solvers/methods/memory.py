@@ -33,6 +33,6 @@ PLAIN = MethodMemory()
 def method_memory(spec: MethodSpec, problem: Problem, features: int) -> MethodMemory:
     """Return what a method takes for a problem whose features take so many bytes in float32."""
     if not spec.second_order:
-        return MethodMemory(spec.arrays)
+        return MethodMemory(spec.arrays(problem))
     kept = most_kept(problem.n, problem.m, features, smooth=problem.form.smooth)
-    return MethodMemory(spec.arrays, formed_numbers(problem), kept)
+    return MethodMemory(spec.arrays(problem), formed_numbers(problem), kept)

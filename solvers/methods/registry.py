@@ -17,7 +17,7 @@ from topline.solvers.methods.base import Method
 from topline.solvers.methods.bundle import Bundle
 from topline.solvers.methods.dual_ascent import DualAscent, Sdca
 from topline.solvers.methods.frank_wolfe import FrankWolfe
-from topline.solvers.methods.lbfgs import Lbfgs, unfit_for_lbfgs
+from topline.solvers.methods.lbfgs import Lbfgs, arrays_of_lbfgs, unfit_for_lbfgs
 from topline.solvers.methods.newton import Newton, ProximalNewton
 from topline.solvers.methods.newton_steps import ARRAYS
 from topline.solvers.methods.per_example import ColumnFrankWolfe, unfit_for_columns
@@ -40,7 +40,7 @@ class MethodSpec:
     whole_duals : whether it works on A as arrays, which a budget for dual variables must hold.
     follows_duals : whether W is W(A), or no A is known; a model with a kernel needs that.
     second_order : whether it asks blocks for second-order sums, for which they keep and form more.
-    arrays : of the shape of W that it holds besides those of a step along one direction.
+    arrays : says how many of the shape of W it holds besides those of a step along one direction.
     any_risk : whether it needs but W, b and vertices, so that the risk may be another one than the mean.
     make_for_risk : gives the method for another risk than the mean, where that is another one.
     make_for_smooth : gives the method for a smooth loss where that is another one, which needs no A.
@@ -57,7 +57,7 @@ class MethodSpec:
     whole_duals: bool = False
     follows_duals: bool = True
     second_order: bool = False
-    arrays: int = 0
+    arrays: Callable[[Problem], int] = lambda _problem: 0
     any_risk: bool = False
     make_for_risk: Callable[[], Method] | None = None
     make_for_smooth: Callable[[], Method] | None = None
@@ -131,7 +131,7 @@ _SPECS = (
         one_block=True,
         convex_only=False,
         second_order=True,
-        arrays=ARRAYS,
+        arrays=lambda _problem: ARRAYS,
         any_risk=True,
     ),
     MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
@@ -142,7 +142,7 @@ _SPECS = (
         keeps_duals=True,
         follows_duals=False,
         second_order=True,
-        arrays=ARRAYS,
+        arrays=lambda _problem: ARRAYS,
         make_for_smooth=Newton,
     ),
     MethodSpec("fw", _always(FrankWolfe(ExactStep())), smooths_through_duals=True, any_risk=True),
@@ -181,7 +181,7 @@ _SPECS = (
         smooths_through_duals=True,
         any_risk=True,
     ),
-    MethodSpec("lbfgs", _always(Lbfgs()), convex_only=False, arrays=Lbfgs().arrays, unfit=unfit_for_lbfgs),
+    MethodSpec("lbfgs", _always(Lbfgs()), convex_only=False, arrays=arrays_of_lbfgs, unfit=unfit_for_lbfgs),
 )
 #: Every method by its name.
 METHODS: Mapping[str, MethodSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})

@@ -9,6 +9,7 @@ import pytest
 from scipy.optimize import approx_fprime, minimize
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import scale
 
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
@@ -16,6 +17,7 @@ from tests.solvers.problems import M, examples
 from topline import (
     MaxHinge,
     OneVsAll,
+    Problem,
     SerialExecutor,
     Softmax,
     Status,
@@ -30,7 +32,7 @@ from topline import (
     linear,
     solve,
 )
-from topline.solvers.methods.lbfgs import Pairs
+from topline.solvers.methods.lbfgs import Pairs, arrays_of_lbfgs, most_pairs
 from topline.solvers.methods.line_search import Bracket
 from topline.solvers.run import loop as iteration
 
@@ -311,6 +313,29 @@ def test_steps_that_only_slopes_can_tell_apart_are_taken() -> None:
     assert not line.accepts(value + 1e-16, 0.9e-12)  # as far on the other side
     assert not line.accepts(value + 1e-16, -0.95e-12)  # hardly any way at all
     assert not line.accepts(value + 1e-5, 1e-14)
+
+
+def test_more_steps_are_remembered_where_W_is_small() -> None:
+    """Up to 80, within 4 Mi numbers and one for 64 examples; never fewer than 10."""
+    shapes = {
+        (100_000, 50, 10): 80,
+        (20_000, 1_024, 100): 20,
+        (1_000_000, 2_048, 1_000): 10,
+        (1_920, 64, 10): 30,
+    }
+    for (n, d, m), pairs in shapes.items():
+        problem = Problem(Softmax(), n, d, m, 1.0 / n)
+        assert (most_pairs(problem), arrays_of_lbfgs(problem)) == (pairs, 2 * pairs + 4)
+
+
+def test_steps_that_are_remembered_save_passes(monkeypatch) -> None:
+    X, y = load_digits(return_X_y=True)
+    features = scale(X).astype(np.float32)
+    many = solve(features, y, Softmax(), 0.03 / len(y), method="lbfgs")
+    monkeypatch.setattr("topline.solvers.methods.lbfgs._PAIRS", (10, 10))
+    ten = solve(features, y, Softmax(), 0.03 / len(y), method="lbfgs")
+    assert many.status is ten.status is Status.SOLVED
+    assert many.passes < ten.passes
 
 
 def test_pairs_are_the_inverse_hessian_of_BFGS() -> None:
